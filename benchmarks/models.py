@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import autofuse
 from autofuse.demo import gpt as demo
 from autofuse.measure.environment import environment
-from autofuse.measure.memory import peak_of
+from autofuse.measure.memory import measure_peak_memory
 from benchmarks.rounds import STEADY_ALLOCATOR, Action, measured, with_steady_allocator
 from examples import bert, gpt, llama, vit
 
@@ -114,7 +114,7 @@ def row(name: str, dtype: str, mode: str, seconds: float) -> Row:
     model = example.build().to(DTYPES[dtype]).train(mode == "training")
     first, steps, sites = _prepared(model, inputs, example.classes, mode == "training")
     rounds = measured(steps, CPU, seconds=seconds, rounds=(15, 60))
-    peaks = {way: peak_of(step, CPU).bytes for way, step in steps.items()}
+    peaks = {way: measure_peak_memory(step, CPU).bytes for way, step in steps.items()}
     best = rounds.best(OURS)
     effect, control = rounds.ratio(best, OURS), rounds.control(OURS)
     fastest = {way: min(rounds.seconds[way]) for way in steps}

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.measure.environment import environment
-from autofuse.measure.step import called, training_step
-from autofuse.measure.step_pairs import timed_steps
+from autofuse.measure.step import call_model, training_step
+from autofuse.measure.step_pairs import time_steps
 from benchmarks.rounds import STEADY_ALLOCATOR, with_steady_allocator
 
 CPU = torch.device("cpu")
@@ -122,8 +122,8 @@ def rows_of(name: str) -> Iterator[Row]:
         for shape in (TUNED, *OTHERS):
             inputs = inputs_of(kind, shape)
             step = training_step if training else _inference
-            found = timed_steps(partial(step, original, inputs), partial(step, optimized, inputs), CPU)
-            control = timed_steps(partial(step, original, inputs), partial(step, again, inputs), CPU)
+            found = time_steps(partial(step, original, inputs), partial(step, optimized, inputs), CPU)
+            control = time_steps(partial(step, original, inputs), partial(step, again, inputs), CPU)
             yield {
                 "model": name, "mode": "training" if training else "inference", "shape": list(shape),
                 "ratio": found.effect.ratio, "interval": list(found.effect.interval), "clock": found.clock,
@@ -135,7 +135,7 @@ def rows_of(name: str) -> Iterator[Row]:
 
 def _inference(model: nn.Module, inputs: dict[str, Tensor]) -> None:
     with torch.no_grad():
-        called(model, inputs)
+        call_model(model, inputs)
 
 
 def as_text(row: Row) -> str:

@@ -27,7 +27,7 @@ import torch
 
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.measure.environment import environment
-from autofuse.measure.memory import peak_of
+from autofuse.measure.memory import measure_peak_memory
 from benchmarks.cases import GRIDS, Case, cases
 from benchmarks.rounds import STEADY_ALLOCATOR, forward_and_backward, measured, with_steady_allocator
 
@@ -81,7 +81,7 @@ def case_row(case: Case, dtype: str, mode: str, seconds: float) -> Row:
     with torch.set_grad_enabled(mode == "training"):
         ways = {name: forward_and_backward(function, tensors) for name, function in functions.items()}
         rounds = measured(ways, CPU, seconds=seconds)
-        peaks = {name: peak_of(way, CPU).bytes for name, way in ways.items()}
+        peaks = {name: measure_peak_memory(way, CPU).bytes for name, way in ways.items()}
     best = rounds.best(OURS)
     fastest = {name: min(rounds.seconds[name]) for name in functions}
     effect, control = rounds.ratio(best, OURS), rounds.control(OURS)

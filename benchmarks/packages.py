@@ -24,7 +24,7 @@ from pathlib import Path
 
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile
-from autofuse.project.run import Checked, RewriteRun, Rewritten
+from autofuse.project.run import CheckedFile, RewriteResult, RewriteRun
 
 FILES_A_SECOND, MILLISECONDS_AN_EDITED_FILE, CORES = 100, 50, 2
 
@@ -49,11 +49,11 @@ def edited(files: list[Path]) -> list[float]:
     for path in files:
         file = SourceFile(str(path), settings, named=False)
         found = run.check(file)
-        if not isinstance(found, Checked) or not found.proposals:
+        if not isinstance(found, CheckedFile) or not found.proposals:
             continue
         start = time.process_time()
         result = run.rewrite(found, file, unsafe=True)
-        if isinstance(result, Rewritten) and result.edits:
+        if isinstance(result, RewriteResult) and result.edits:
             seconds.append(time.process_time() - start)
     return seconds
 

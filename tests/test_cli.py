@@ -245,7 +245,7 @@ def test_the_name_of_stdin_finds_its_configuration(monkeypatch: pytest.MonkeyPat
 
 def test_stdin_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rewrite", "-", "model.py"]) == 2
-    assert "stands alone" in capsys.readouterr().err
+    assert "cannot be combined with files" in capsys.readouterr().err
 
 
 # check

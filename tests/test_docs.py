@@ -16,7 +16,7 @@ import yaml
 from autofuse.cli.arguments import parser
 from autofuse.loading.registry import load_rules
 from autofuse.project.config import _KEYS
-from autofuse.project.run import rewritten
+from autofuse.project.run import rewrite_text
 from autofuse.results.findings import FIELDS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -113,7 +113,7 @@ def test_the_readmes_diff_is_what_a_rewrite_makes() -> None:
     lines = [line or " " for line in diff.splitlines()]
     before, after = ("\n".join(ln[1:] for ln in lines if ln[0] in kept) + "\n" for kept in (" -", " +"))
     imports = "import math\n\nimport torch\nimport torch.nn.functional as F\n\n\n"
-    assert rewritten(imports + before, load_rules()) == imports + after
+    assert rewrite_text(imports + before, load_rules()) == imports + after
 
 
 def test_the_architecture_shows_every_part_of_the_package() -> None:

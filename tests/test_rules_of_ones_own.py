@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.loading.named_object import resolved
+from autofuse.loading.named_object import resolve_name
 from autofuse.loading.registry import load_rules
-from autofuse.project.run import rewritten
+from autofuse.project.run import rewrite_text
 
 KERNELS = """
 import torch
@@ -212,7 +212,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "kernels_for_rules", raising=False)
-    resolved.cache_clear()
+    resolve_name.cache_clear()
     return tmp_path
 
 
@@ -254,7 +254,7 @@ def results(f: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
 def test_a_file_is_rewritten_and_computes_the_same(project: Path, own: Own, code: str) -> None:
     written(project, own)
     rules = [r for r in load_rules((project / "my_rules",)) if r.rule.code == "ZZ100"]
-    result = rewritten(own.source(code), rules)
+    result = rewrite_text(own.source(code), rules)
     called = own.after.partition("(")[0]
     assert f"return {called}(" in result
     given = operands(own)

@@ -1,4 +1,4 @@
-"""The command line. `dispatch.py` takes the arguments apart; each command is one file, imported when it is given."""
+"""The command line. dispatch.py parses the arguments. Each command is one file, which is imported when it runs."""
 
 from autofuse.cli.dispatch import main
 

@@ -1,7 +1,4 @@
-"""`autofuse cache`: where decisions and findings are kept, what was decided, and away with it. Needs no torch.
-
-Knows options and how to write; must not know what decisions are made by.
-"""
+"""`autofuse cache`: shows, lists or clears the cache of kernel decisions and findings. Works without torch."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _DONE, _FAILED = 0, 2
 
 @dataclass(frozen=True)
 class _File:
-    """A file of the cache. `belongs_to` and `results` are empty where it cannot be read."""
+    """A file of the cache. `belongs_to` and `results` are empty if it cannot be read."""
 
     path: Path
     size: int
@@ -37,43 +34,43 @@ class _File:
 
 
 def main(options: Namespace) -> int:
-    """Does what `options.action` asks for: show, path, list or clear. Returns 0, or 2 where it cannot be done."""
-    console, aside = Console(), Console(stderr=True)
-    here = folder()
-    if here is None:
-        aside.print("autofuse: there is no home folder to keep a cache in: set AUTOFUSE_CACHE_DIR.", soft_wrap=True)
+    """Runs `options.action`: show, path, list or clear. Returns 0, or 2 after an error."""
+    console, errors = Console(), Console(stderr=True)
+    root = folder()
+    if root is None:
+        errors.print("autofuse: there is no home folder for the cache: set AUTOFUSE_CACHE_DIR.", soft_wrap=True)
         return _FAILED
     if options.action == "path":
-        console.file.write(f"{here}\n")
+        console.file.write(f"{root}\n")
         return _DONE
     if options.action == "clear":
-        return _cleared(here, console, aside)
-    found = list(_files())
+        return _clear(root, console, errors)
+    files = list(_read_files())
     if options.format == "json":
-        console.file.write(json.dumps(_as_dict(here, found), indent=2, allow_nan=False) + "\n")
+        console.file.write(json.dumps(_as_dict(root, files), indent=2, allow_nan=False) + "\n")
     elif options.action == "list":
-        _list(console, found)
+        _list(console, files)
     else:
-        _show(console, here, found)
+        _show(console, root, files)
     return _DONE
 
 
-def _cleared(here: Path, console: Console, aside: Console) -> int:
+def _clear(root: Path, console: Console, errors: Console) -> int:
     try:
-        gone = len(cache.clear()) + _of_files(here).clear()
+        count = len(cache.clear()) + _findings_cache(root).clear()
     except OSError as error:
-        aside.print(f"autofuse: the cache cannot be cleared: {error}.", markup=False, soft_wrap=True)
+        errors.print(f"autofuse: the cache cannot be cleared: {error}.", markup=False, soft_wrap=True)
         return _FAILED
-    console.print(f"{gone} {'file' if gone == 1 else 'files'} removed", highlight=False)
+    console.print(f"{count} {'file' if count == 1 else 'files'} removed", highlight=False)
     return _DONE
 
 
-def _of_files(here: Path) -> Entries:
-    """What `check` and `rewrite` remember of files."""
-    return Entries(here / "files")
+def _findings_cache(root: Path) -> Entries:
+    """Returns the cached findings of `check` and `rewrite`."""
+    return Entries(root / "files")
 
 
-def _files() -> Iterator[_File]:
+def _read_files() -> Iterator[_File]:
     for path in cache.files():
         try:
             content = json.loads(read_own(str(path)))
@@ -83,7 +80,7 @@ def _files() -> Iterator[_File]:
             yield _File(path, path.stat().st_size if path.exists() else 0, {}, {})
 
 
-def _as_dict(here: Path, found: list[_File]) -> dict[str, Any]:
+def _as_dict(root: Path, cached: list[_File]) -> dict[str, Any]:
     files = [
         {
             "path": str(f.path),
@@ -91,23 +88,23 @@ def _as_dict(here: Path, found: list[_File]) -> dict[str, Any]:
             "belongs_to": f.belongs_to,
             "decisions": {key: result.to_dict() for key, result in f.results.items()},
         }
-        for f in found
+        for f in cached
     ]
-    sizes = [size for _, size, _ in _of_files(here).sizes()]
+    sizes = [size for _, size, _ in _findings_cache(root).sizes()]
     return {
         "version": cache.FORMAT_VERSION,
-        "folder": str(here),
+        "folder": str(root),
         "files": files,
         "findings": {"entries": len(sizes), "bytes": sum(sizes)},
     }
 
 
-def _show(console: Console, here: Path, found: list[_File]) -> None:
-    console.print(str(here), markup=False, highlight=False, soft_wrap=True)
-    sizes = [size for _, size, _ in _of_files(here).sizes()]
+def _show(console: Console, root: Path, files: list[_File]) -> None:
+    console.print(str(root), markup=False, highlight=False, soft_wrap=True)
+    sizes = [size for _, size, _ in _findings_cache(root).sizes()]
     console.print(f"findings in files: {len(sizes)} entries, {sum(sizes) / 1024:.1f} KiB", highlight=False)
-    if not found:
-        console.print("Nothing has been decided by measurement yet: `autofuse tune` does that.", highlight=False)
+    if not files:
+        console.print("No kernel has been measured yet: run `autofuse tune`.", highlight=False)
         return
     columns = (Column("device"), Column("processor", wraps=True), Column("torch"), Column("decisions", align="right"),
                Column("KiB", align="right"), Column("file"))  # fmt: skip
@@ -120,25 +117,25 @@ def _show(console: Console, here: Path, found: list[_File]) -> None:
             Cell(f"{f.size / 1024:.1f}"),
             Cell(f.path.name, "quiet"),
         )
-        for f in found
+        for f in files
     )
     console.print(terminal.drawn(Table("", columns, rows)))
 
 
-def _list(console: Console, found: list[_File]) -> None:
+def _list(console: Console, files: list[_File]) -> None:
     columns = (Column("decision", wraps=True), Column("goes to"), Column("a call", align="right"),
                Column("why", wraps=True))  # fmt: skip
-    for file in (f for f in found if f.results):
+    for file in (f for f in files if f.results):
         rows = tuple(
-            (Cell(key), Cell(result.winner, "good"), Cell(_time(result)), Cell(result.why, "quiet"))
+            (Cell(key), Cell(result.winner, "good"), Cell(_winner_time(result)), Cell(result.why, "quiet"))
             for key, result in sorted(file.results.items())
         )
-        about = ", ".join(f"{name} {value}" for name, value in file.belongs_to.items())
-        console.print(terminal.drawn(Table(file.path.name, columns, rows, about)))
-    if not any(f.results for f in found):
-        console.print("No decision is kept.", highlight=False)
+        description = ", ".join(f"{name} {value}" for name, value in file.belongs_to.items())
+        console.print(terminal.drawn(Table(file.path.name, columns, rows, description)))
+    if not any(f.results for f in files):
+        console.print("The cache holds no decision.", highlight=False)
 
 
-def _time(result: TuningResult) -> str:
+def _winner_time(result: TuningResult) -> str:
     seconds = next((t.seconds for t in result.trials if t.name == result.winner), None)
     return "" if seconds is None else milliseconds(seconds)

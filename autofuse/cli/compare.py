@@ -1,4 +1,4 @@
-"""`autofuse compare`: two files side by side, and what may be said of the difference. Runs nothing, needs no torch."""
+"""`autofuse compare`: shows two result files and the difference between them. Works without torch."""
 
 from __future__ import annotations
 
@@ -27,52 +27,58 @@ from autofuse.results.reading import NotOurs, read
 
 
 def main(options: Namespace) -> int:
-    """Results go to stdout, what is said about them to stderr. Returns 0, 1 where a condition of --fail-if holds, or 2
-    for files that cannot be compared and conditions that are none."""
+    """Prints results to stdout and messages to stderr.
+
+    Returns 0, 1 if a condition of --fail-if holds, or 2 for files that cannot be compared and invalid conditions.
+    """
     try:
         gate = Gate(tuple(condition(text) for text in options.fail_if), options.strict)
         before = read(options.before)
         after = read(options.after) if options.after else None
-        difference, known = _compared(before, after, options.anyway)
-        outcomes = gate.outcomes(known)
+        difference, quantities_by_name = _compute_difference(before, after, options.anyway)
+        outcomes = gate.outcomes(quantities_by_name)
     except (NotOurs, NotACondition) as error:
         say(str(error))
         return FAILED
     if options.format == "json":
-        print_json(_data(before, after, difference, outcomes))
+        print_json(_as_dict(before, after, difference, outcomes))
     else:
-        print_text(_drawn(before, after, difference))
-    return gate.code(outcomes, say)
+        print_text(_render(before, after, difference))
+    return gate.exit_code(outcomes, say)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """On stdout, as strict JSON."""
+    """Prints data to stdout as strict JSON."""
     Console().file.write(json.dumps(dumped(data), indent=2, allow_nan=False) + "\n")
 
 
 def print_text(renderable: RenderableType) -> None:
-    """On stdout."""
+    """Prints a renderable object to stdout."""
     terminal.stdout().print(renderable)
 
 
-def _compared(
+def _compute_difference(
     before: Profile | Comparison, after: Profile | Comparison | None, anyway: bool
 ) -> tuple[Difference, dict[str, Quantity]]:
-    """Raises NotOurs where the two are not of one kind."""
+    """Returns the difference, and the quantities for conditions.
+
+    Raises:
+        NotOurs: One file is a profile, and the other is a comparison or missing.
+    """
     if isinstance(before, Comparison) and after is None:
         return of_comparison(before), quantities.of_comparison(before)
     if after is None:
-        raise NotOurs("There is one profile, and nothing to compare it with: pass BEFORE.json and AFTER.json.")
+        raise NotOurs("There is only one profile: pass BEFORE.json and AFTER.json.")
     if isinstance(before, Profile) and isinstance(after, Profile):
         difference = of_profiles(before, after, anyway=anyway)
         return difference, quantities.of_both(before, after, difference.ratio)
     if isinstance(before, Comparison) and isinstance(after, Comparison):
         difference = of_comparisons(before, after, anyway=anyway)
         return difference, quantities.of_comparisons(before, after, difference.ratio)
-    raise NotOurs("One file is a profile and the other a comparison: pass two of a kind, or one comparison alone.")
+    raise NotOurs("One file is a profile, the other a comparison: pass two profiles, or one or two comparisons.")
 
 
-def _drawn(before: Profile | Comparison, after: Profile | Comparison | None, difference: Difference) -> RenderableType:
+def _render(before: Profile | Comparison, after: Profile | Comparison | None, difference: Difference) -> RenderableType:
     if isinstance(before, Profile) and isinstance(after, Profile):
         return of_both(before, after, difference)
     if after is None:
@@ -80,11 +86,11 @@ def _drawn(before: Profile | Comparison, after: Profile | Comparison | None, dif
     return told(difference)
 
 
-def _data(
+def _as_dict(
     before: Profile | Comparison, after: Profile | Comparison | None, difference: Difference,
     outcomes: tuple[ConditionOutcome, ...],
 ) -> dict[str, Any]:  # fmt: skip
-    """See docs/json.md."""
+    """Returns the JSON object. docs/json.md describes it."""
     ratio = difference.ratio
     data: dict[str, Any] = {
         "version": FORMAT_VERSION,
@@ -98,18 +104,18 @@ def _data(
         "conditions": [asdict(outcome) for outcome in outcomes],
     }
     if isinstance(before, Profile) and isinstance(after, Profile):
-        data |= _parts(before, after)
+        data |= _profile_parts(before, after)
     return data
 
 
-def _parts(before: Profile, after: Profile) -> dict[str, Any]:
+def _profile_parts(before: Profile, after: Profile) -> dict[str, Any]:
     sides = {"before": before, "after": after}
     names = [rung.name for rung in before.ladder] or [rung.name for rung in after.ladder]
     rungs = {side: {rung.name: rung.value for rung in profile.ladder} for side, profile in sides.items()}
     categories = dict.fromkeys([*before.categories, *after.categories])
     return {
         "step_seconds": {side: p.timing.median if p.timing.seconds else None for side, p in sides.items()},
-        "memory": {side: _memory(p.memory) for side, p in sides.items()},
+        "memory": {side: _memory_sizes(p.memory) for side, p in sides.items()},
         "ladder": [{"name": name, **{side: rungs[side].get(name) for side in sides}} for name in names],
         "layers": [asdict(change) for change in changes(before, after)],
         "categories": {
@@ -121,5 +127,5 @@ def _parts(before: Profile, after: Profile) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _memory(memory: Memory) -> dict[str, Any]:
+def _memory_sizes(memory: Memory) -> dict[str, Any]:
     return {k: v for k, v in asdict(memory).items() if k != "reason"}

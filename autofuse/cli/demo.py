@@ -1,4 +1,4 @@
-"""`autofuse demo`: options -> a run -> terminal, HTML page and JSON file. Knows nothing of training or measuring."""
+"""`autofuse demo`: runs the demo, and writes its results to the terminal, an HTML page and a JSON file."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ from autofuse.results.atomic_files import put
 from autofuse.results.data import dumped
 
 _DONE, _FAILED = 0, 2
-_QUIET = "6"  # torch's profiler writes lines of its own to stderr, between the bars, at any lower level
+_QUIET = "6"  # at any lower level torch's profiler writes to stderr, between the progress bars
 PAGE, DATA = "demo.html", "demo.json"
 
 
 def main(argv: Sequence[str], console: Console | None = None) -> int:
-    """Run the demo; results go to `console` (stdout), progress to stderr. Returns 0, or 2 if nothing can be written.
+    """Runs the demo. Results go to `console` (stdout), progress to stderr.
 
-    Raises SystemExit as argparse does: 0 after --help, 2 for options that it does not understand.
+    Returns:
+        0, or 2 if the output folder cannot be written.
+
+    Raises:
+        SystemExit: 0 after --help, 2 for unknown options.
     """
     options = _parser().parse_args(argv)
     console = console or Console()
-    aside = Console(stderr=True)
-    if (trouble := _unwritable(options.output)) is not None:
-        aside.print(f"autofuse demo: {trouble}", style="red", markup=False, highlight=False, soft_wrap=True)
+    errors = Console(stderr=True)
+    if (reason := _why_unwritable(options.output)) is not None:
+        errors.print(f"autofuse demo: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
         return _FAILED
     os.environ.setdefault("KINETO_LOG_LEVEL", _QUIET)
-    with terminal.progress(aside) as advance:
+    with terminal.progress(errors) as advance:
         result = run(DemoSettings(options.steps, options.seed, options.length, options.pairs), advance)
     data = json.dumps(dumped(result.to_dict()), indent=2, allow_nan=False) + "\n"
     put(str(options.output / DATA), data.encode())
@@ -49,16 +53,16 @@ def main(argv: Sequence[str], console: Console | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "autofuse demo",
-        description="Train a small character-level GPT with hand-written layers, as it stands and optimized, from the "
-        "same seed; compare loss, time, memory and operators; show what `autofuse rewrite` would change in its file.",
+        description="Trains a small character-level GPT with hand-written layers twice from the same seed: unchanged "
+        "and optimized. Compares loss, time, memory and operators, and shows what `autofuse rewrite` would change.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    at_least = _number_from
+    at_least = _integer_parser
     parser.add_argument(
         "--steps", type=at_least(1), default=DemoSettings.steps, metavar="N", help="training steps of each run"
     )
     parser.add_argument(
-        "--seed", type=int, default=DemoSettings.seed, metavar="S", help="of the weights and the batches"
+        "--seed", type=int, default=DemoSettings.seed, metavar="S", help="seed of the weights and the batches"
     )
     parser.add_argument(
         "--length", type=at_least(2), default=DemoSettings.length, metavar="T", help="characters in a sequence"
@@ -66,22 +70,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pairs", type=at_least(2), default=DemoSettings.pairs, metavar="P", help="pairs of steps to time"
     )
-    parser.add_argument("--output", type=Path, default=Path("autofuse-demo"), metavar="DIR", help="for page and JSON")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("autofuse-demo"),
+        metavar="DIR",
+        help="folder for the page and the JSON file",
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON instead of tables")
     return parser
 
 
-def _number_from(least: int) -> Callable[[str], int]:
+def _integer_parser(minimum: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of {minimum} or more")
         return int(text)
 
     return number
 
 
-def _unwritable(folder: Path) -> str | None:
-    """Why the results cannot be written there, asked before minutes of training; None if they can."""
+def _why_unwritable(folder: Path) -> str | None:
+    """Returns why results cannot be written to `folder`; None if they can. Called before minutes of training."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (DATA, PAGE):

@@ -1,9 +1,13 @@
-"""argv -> one command -> exit code.
+"""Runs the command that argv names, and returns its exit code.
 
-Each command's module is imported when the command is given, so that `autofuse --version` is quick; only `demo`, `tune`,
+The module of a command is imported when the command runs, so that `autofuse --version` is quick. Only `demo`, `tune`,
 `plan` and `profile` without --trace need torch.
 
-Exit codes: 0 nothing to do, or done; 1 findings; 2 a usage, configuration or input error, in one of the files at least.
+Exit codes:
+
+- 0: success, or nothing to do.
+- 1: findings.
+- 2: a usage, configuration or input error, in at least one file.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from autofuse.cli.arguments import parser
-from autofuse.cli.interruption import uninterrupted_end
+from autofuse.cli.interruption import ignore_interrupts
 from autofuse.cli.output import DONE, FAILED, INTERRUPTED, Output
 from autofuse.results.visible_text import visible
 
-_GET_TORCH = "Install it with `pip install 'torch>=2.6'`."
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_INSTALL_TORCH = "Install it with `pip install 'torch>=2.6'`."
+_DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _COMMANDS = {
     "cache": "cache:main", "check": "check:main", "compare": "compare:main", "demo": "demo:main",
     "explain": "rules:explain", "kernels": "kernels:main", "plan": "plan:main", "profile": "profile:main",
@@ -36,85 +40,89 @@ _NEEDS_TORCH = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. Raises SystemExit only for usage errors and --help."""
+    """Runs one command and returns its exit code.
+
+    Raises:
+        SystemExit: A usage error, or --help.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a file name that cannot be shown must not end the run
             stream.reconfigure(errors="backslashreplace")
-    warnings.simplefilter("ignore", SyntaxWarning)  # about the files that are read: not what was asked for
+    warnings.simplefilter("ignore", SyntaxWarning)  # Python would print warnings about the files that are read
     try:
-        return _done(arguments)
-    except BrokenPipeError:  # the reader has seen enough, as with `| head`
-        _write_no_more()
+        return _parse_and_run(arguments)
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
+        _discard_output()
         return DONE
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        if argv is None:  # called by the process, which ends now
-            uninterrupted_end()
+        if argv is None:  # this is the program itself, and it ends now
+            ignore_interrupts()
 
 
-def _done(arguments: Sequence[str]) -> int:
-    """Runs the command that `arguments` say. Raises BrokenPipeError and KeyboardInterrupt."""
-    if arguments[:1] == ["demo"]:  # it has options of its own
+def _parse_and_run(arguments: Sequence[str]) -> int:
+    """Parses `arguments` and runs the command. Raises BrokenPipeError and KeyboardInterrupt."""
+    if arguments[:1] == ["demo"]:  # has its own parser
         return _run("demo", arguments[1:])
     options = parser().parse_args(arguments)
     if options.version:
-        return _version()
+        return _print_version()
     if options.command is None:
-        parser().error(f"say what to do: {', '.join((*(c for c in _COMMANDS if c != 'demo'), 'demo'))}")
+        parser().error(f"name a command: {', '.join((*(c for c in _COMMANDS if c != 'demo'), 'demo'))}")
     if file := _option_or_file(arguments):
         parser().error(f"{file} is an option, and a file here has that name: write the file as ./{file}, or rename it")
     try:
-        code = _run(_of_traces(options), options)
-        sys.stdout.flush()  # here, where a reader that is gone can be met
+        code = _run(_command_name(options), options)
+        sys.stdout.flush()  # here, so that a closed pipe raises BrokenPipeError inside of main()
         return code
     except OSError as error:
-        if isinstance(error, BrokenPipeError) or error.errno not in _FULL:
+        if isinstance(error, BrokenPipeError) or error.errno not in _DISK_FULL:
             raise
-        _write_no_more()
+        _discard_output()
         Output().say(f"autofuse: the results cannot be written: {error.strerror}.")
         return FAILED
 
 
 def _option_or_file(arguments: Sequence[str]) -> str:
-    """An option that may have been meant as a file; "" if there is none.
+    """Returns an option that is also the name of a file; "" if there is none.
 
-    A shell, or pre-commit, puts the names of a stranger's files on the command line: one may be called --unsafe.
+    A shell or pre-commit puts file names on the command line. A file named --unsafe must not act as an option.
     """
     if arguments[:1] not in (["check"], ["rewrite"]):
         return ""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    found = (o for o in options if o.startswith("-") and o != "-" and os.path.lexists(o))
-    return visible(next(found, ""))
+    ambiguous = (o for o in options if o.startswith("-") and o != "-" and os.path.lexists(o))
+    return visible(next(ambiguous, ""))
 
 
-def _write_no_more() -> None:
+def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _of_traces(options: Namespace) -> str:
-    """The command that `options` ask for; profiling files needs no torch, and is one of its own."""
+def _command_name(options: Namespace) -> str:
+    """Returns the name of the command. `profile --trace` is a command of its own, because it needs no torch."""
     return "profile_trace" if options.command == "profile" and options.trace else str(options.command)
 
 
-def _run(command: str, given: Namespace | Sequence[str]) -> int:
+def _run(command: str, options: Namespace | Sequence[str]) -> int:
     module, _, function = _COMMANDS.get(command, f"{command}:main").partition(":")
     try:
-        return int(getattr(importlib.import_module(f"autofuse.cli.{module}"), function)(given))
+        return int(getattr(importlib.import_module(f"autofuse.cli.{module}"), function)(options))
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy"):
             raise
         Output().say(
-            f"autofuse: {_NEEDS_TORCH.get(command, '')} and needs torch, which is not installed here. {_GET_TORCH}"
+            f"autofuse: {_NEEDS_TORCH.get(command, '')} and needs torch, which is not installed here. {_INSTALL_TORCH}"
         )
         return FAILED
 
 
-def _version() -> int:
+def _print_version() -> int:
     try:
-        found = version("autofuse")
+        number = version("autofuse")
     except PackageNotFoundError:  # run from a source tree
-        found = "0"
-    sys.stdout.write(f"autofuse {found}\n")
+        number = "0"
+    sys.stdout.write(f"autofuse {number}\n")
     return DONE

@@ -1,6 +1,6 @@
-"""What `check` and `rewrite` share: which files, what is found in them, and whether something failed.
+"""The run over files that `check` and `rewrite` share: the files, their findings, and whether something failed.
 
-What an earlier run found is taken from the cache, and then neither rules nor syntax trees are loaded.
+If the cache has the findings of an earlier run, neither rules nor syntax trees are loaded.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autofuse.cli.arguments import STDIN
-from autofuse.cli.interruption import interruptible
+from autofuse.cli.error_reports import report_errors
+from autofuse.cli.interruption import handle_interrupts
 from autofuse.cli.output import Output
 from autofuse.cli.progress import Progress
-from autofuse.cli.sentences import sentences
 from autofuse.project.config import Configuration, FileSettings
-from autofuse.project.file_discovery import Project, SourceFile, Trouble
-from autofuse.project.memory import FileFindings, RunMemory, entries, settings_hold
+from autofuse.project.file_discovery import Problem, Project, SourceFile
+from autofuse.project.findings_cache import FileFindings, FindingsCache, are_settings_known_valid, open_cache
 
 if TYPE_CHECKING:
-    from autofuse.project.run import Checked, RewriteRun
+    from autofuse.project.run import CheckedFile, RewriteRun
 
-_Done = TypeVar("_Done")
+_Result = TypeVar("_Result")
 
 
 class FilesRun:
@@ -33,102 +33,114 @@ class FilesRun:
     def __init__(self, options: Namespace) -> None:
         self.options, self.out = options, Output()
         self.failed = False
-        self.read = 0  # how many files could be read; where there are none, there is nothing to sum up
-        self._memory: RunMemory | None = None
+        self.read = 0  # how many files could be read; without any there is no summary
+        self._memory: FindingsCache | None = None
 
     @cached_property
     def run(self) -> RewriteRun:
-        """What reads files. Loads all that it takes."""
+        """The object that reads and rewrites files. The first access imports the modules that it needs."""
         permission = import_module("autofuse.project.rules_permission").RulesPermission(
             self.out.say, self.out.say, self.options.allow_rules
         )
-        found: RewriteRun = import_module("autofuse.project.run").RewriteRun(
+        rewrite_run: RewriteRun = import_module("autofuse.project.run").RewriteRun(
             *self._codes, self.options.target, self.options.debug, permission, generated=self.options.generated
         )
-        return found
+        return rewrite_run
 
-    def each(
+    def process_files(
         self,
-        work: Callable[[Checked, SourceFile], _Done],
-        prepared: Callable[[list[SourceFile]], list[SourceFile]] = list,
-        known: Callable[[FileFindings], bool] = lambda found: True,
-    ) -> Iterator[tuple[FileFindings, _Done | None]]:
-        """What is found in each file that could be read, and what `work` makes of that.
+        work: Callable[[CheckedFile, SourceFile], _Result],
+        prepare: Callable[[list[SourceFile]], list[SourceFile]] = list,
+        is_enough: Callable[[FileFindings], bool] = lambda cached: True,
+    ) -> Iterator[tuple[FileFindings, _Result | None]]:
+        """Yields the findings of each file that could be read, and the result of `work`.
 
-        Configurations are settled before the first; then `prepared` says which files it is done to. Nothing is done to
-        a file of which an earlier run knows all, if what it `found` is enough.
+        All configurations are read before the first file.
+
+        Args:
+            work: Processes the reading of a file.
+            prepare: Returns the files to process, from all files.
+            is_enough: Whether the cached findings of a file are enough. If so, `work` is not called, and its result is
+                None.
         """
         files: list[SourceFile] = []
-        with sentences(self.out) as told:
+        with report_errors(self.out) as errors:
             files = self._files()
-            self._memory = self._settled(files)
-        if told:
+            self._memory = self._open_memory(files)
+        if errors:
             self.failed = True
             return
-        files = prepared(files)
-        remembered = {} if self._memory is None else {p: f for p, f in self._memory.known.items() if known(f)}
-        yield from self._in_order(files, remembered, work)
+        files = prepare(files)
+        cached = {} if self._memory is None else {p: f for p, f in self._memory.known.items() if is_enough(f)}
+        yield from self._yield_in_order(files, cached, work)
         if self._memory is not None:
             self._memory.write()
 
-    def _in_order(
-        self, files: Sequence[SourceFile], known: dict[str, FileFindings], work: Callable[[Checked, SourceFile], _Done]
-    ) -> Iterator[tuple[FileFindings, _Done | None]]:
-        anew = self._anew([f for f in files if f.path not in known], work)
+    def _yield_in_order(
+        self,
+        files: Sequence[SourceFile],
+        cached: dict[str, FileFindings],
+        work: Callable[[CheckedFile, SourceFile], _Result],
+    ) -> Iterator[tuple[FileFindings, _Result | None]]:
+        results = self._read_files([f for f in files if f.path not in cached], work)
         progress = Progress(len(files))
-        with interruptible() as raise_if_lost:
+        with handle_interrupts() as raise_if_lost:
             for file in files:
                 raise_if_lost()
-                result = (known[file.path], None) if file.path in known else next(anew)
+                result = (cached[file.path], None) if file.path in cached else next(results)
                 progress.step()
-                if isinstance(result, Trouble) or result[0].findings or result[0].troubles:
+                if isinstance(result, Problem) or result[0].findings or result[0].problems:
                     progress.clear()
-                if isinstance(result, Trouble):
-                    self.tell(result)
+                if isinstance(result, Problem):
+                    self.report(result)
                     continue
                 self.read += 1
-                for trouble in result[0].troubles:
-                    self.tell(trouble)
+                for problem in result[0].problems:
+                    self.report(problem)
                 yield result
             progress.clear()
 
-    def _anew(
-        self, files: Sequence[SourceFile], work: Callable[[Checked, SourceFile], _Done]
-    ) -> Iterator[tuple[FileFindings, _Done] | Trouble]:
+    def _read_files(
+        self, files: Sequence[SourceFile], work: Callable[[CheckedFile, SourceFile], _Result]
+    ) -> Iterator[tuple[FileFindings, _Result] | Problem]:
         if not files:
             return
         text = sys.stdin.buffer.read() if self.from_stdin else None
-        results: Iterator[Any] = import_module("autofuse.project.anew").answers(self.run, files, text, work)
+        results: Iterator[Any] = import_module("autofuse.project.check_files").check_files(self.run, files, text, work)
         for file, result in zip(files, results, strict=True):
-            if isinstance(result, Trouble):
+            if isinstance(result, Problem):
                 yield result
                 continue
             answer, done = result
             if self._memory is not None:
                 self._memory.keep(file, answer)
-            yield answer.found, done
+            yield answer.findings, done
 
-    def _settled(self, files: Sequence[SourceFile]) -> RunMemory | None:
-        """What earlier runs found in these files; None without a cache. Raises ConfigError, UnknownCode, RuleError."""
+    def _open_memory(self, files: Sequence[SourceFile]) -> FindingsCache | None:
+        """Returns the cached findings of these files; None without a cache. Loads rules if a file needs them.
+
+        Raises:
+            ConfigError, UnknownCode, RuleError: A configuration or a rule is invalid.
+        """
         settings = list(dict.fromkeys(f.settings for f in files))
-        kept = None if self.options.no_cache or self.options.debug or self.from_stdin else entries()
-        asked = (*self._codes, self.options.target, self.options.generated)
-        if kept is not None and settings_hold(kept, settings, asked):
-            memory = RunMemory(files, asked, dict.fromkeys(settings, ""), kept)
+        cache = None if self.options.no_cache or self.options.debug or self.from_stdin else open_cache()
+        settings_of_run = (*self._codes, self.options.target, self.options.generated)
+        if cache is not None and are_settings_known_valid(cache, settings, settings_of_run):
+            memory = FindingsCache(files, settings_of_run, dict.fromkeys(settings, ""), cache)
             if len(memory.known) < len(files):
-                self._load(files, settings)
+                self._load_rules(files, settings)
             return memory
-        own = self._load(files, settings)
-        return None if kept is None else RunMemory(files, asked, own, kept)
+        digests = self._load_rules(files, settings)
+        return None if cache is None else FindingsCache(files, settings_of_run, digests, cache)
 
-    def _load(self, files: Sequence[SourceFile], settings: Sequence[FileSettings]) -> dict[FileSettings, str]:
-        run, anew = self.run, import_module("autofuse.project.anew")
+    def _load_rules(self, files: Sequence[SourceFile], settings: Sequence[FileSettings]) -> dict[FileSettings, str]:
+        run, module = self.run, import_module("autofuse.project.check_files")
         before = set(sys.modules)
-        for each in settings:
-            run.rules(each)
-        run.files = import_module("autofuse.source.evidence.given_files").ProjectFiles(tuple(f.path for f in files))
-        found: dict[FileSettings, str] = anew.digest_of_rules(run, settings, before)
-        return found
+        for file_settings in settings:
+            run.rules(file_settings)
+        run.files = import_module("autofuse.source.evidence.other_files").ProjectFiles(tuple(f.path for f in files))
+        digests: dict[FileSettings, str] = module.digest_user_rules(run, settings, before)
+        return digests
 
     @property
     def _codes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -140,26 +152,26 @@ class FilesRun:
             return [project.text(self.options.stdin_filename)]
         if STDIN in self.options.paths:
             self.failed = True
-            self.out.say("autofuse: `-` reads standard input and stands alone; name files in a run of their own.")
+            self.out.say("autofuse: `-` reads standard input and cannot be combined with files: use two runs.")
             return []
         files = []
-        for found in project.files(self.options.paths):
-            if isinstance(found, Trouble):
-                self.tell(found)
+        for file in project.files(self.options.paths):
+            if isinstance(file, Problem):
+                self.report(file)
             else:
-                files.append(found)
+                files.append(file)
         return files
 
     @property
     def from_stdin(self) -> bool:
         return bool(self.options.paths == [STDIN])
 
-    def with_ignores(self, source: bytes, wanted: Sequence[tuple[str, int, int]]) -> tuple[bytes, int]:
-        """A file with comments that switch findings off, and how many."""
-        made: tuple[bytes, int] = import_module("autofuse.project.suppress").with_ignores(source, wanted)
-        return made
+    def with_ignores(self, source: bytes, ignores: Sequence[tuple[str, int, int]]) -> tuple[bytes, int]:
+        """Returns a file's text with comments that switch findings off, and the number of comments."""
+        result: tuple[bytes, int] = import_module("autofuse.project.suppress").add_ignore_comments(source, ignores)
+        return result
 
-    def tell(self, trouble: Trouble) -> None:
-        """Says what stands in the way."""
-        self.failed |= trouble.error
-        self.out.say(trouble.message)
+    def report(self, problem: Problem) -> None:
+        """Reports a problem. An error makes the run fail."""
+        self.failed |= problem.error
+        self.out.say(problem.message)

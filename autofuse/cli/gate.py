@@ -1,4 +1,4 @@
-"""From conditions and quantities to sentences and an exit code: what --fail-if does. No torch."""
+"""The option --fail-if: turns conditions and quantities into sentences and an exit code. Works without torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ DONE, FAILS = 0, 1
 
 @dataclass(frozen=True)
 class Gate:
-    """The conditions of a command line. strict: what is undecided fails too."""
+    """The conditions of a command line.
+
+    Attributes:
+        conditions: The conditions.
+        strict: Whether an undecided condition fails too.
+    """
 
     conditions: tuple[Condition, ...] = ()
     strict: bool = False
 
-    def outcomes(self, known: Mapping[str, Quantity]) -> tuple[ConditionOutcome, ...]:
-        """Of every condition, in order. Raises NotACondition where one names something that there is not."""
-        return tuple(decided(condition, known) for condition in self.conditions)
+    def outcomes(self, quantities: Mapping[str, Quantity]) -> tuple[ConditionOutcome, ...]:
+        """Returns the outcome of every condition, in order.
 
-    def code(self, outcomes: Sequence[ConditionOutcome], say: Callable[[str], None]) -> int:
-        """The exit code; each outcome is said, in a sentence."""
+        Raises:
+            NotACondition: A condition names an unknown quantity.
+        """
+        return tuple(decided(condition, quantities) for condition in self.conditions)
+
+    def exit_code(self, outcomes: Sequence[ConditionOutcome], say: Callable[[str], None]) -> int:
+        """Passes a sentence for each outcome to `say`, and returns the exit code."""
         for outcome in outcomes:
             advice = "" if outcome.holds is not None else self._advice()
             say(f"{outcome.sentence}{advice}")
@@ -30,4 +39,4 @@ class Gate:
         return FAILS if any(outcome.holds in failing for outcome in outcomes) else DONE
 
     def _advice(self) -> str:
-        return " That fails, as --strict asks." if self.strict else " That does not fail; with --strict it would."
+        return " With --strict this fails." if self.strict else " Without --strict this does not fail."

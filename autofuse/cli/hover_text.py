@@ -1,4 +1,4 @@
-"""What an editor shows of a finding under the pointer: the finding, the proof of its mask, and its rule. Markdown."""
+"""The text that an editor shows for a finding under the pointer, in Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autofuse.results.findings import Finding
 
 
 def hover_text(finding: Finding, rules: Sequence[LoadedRule]) -> str:
-    """A finding in full, with what `autofuse explain` says of its rule."""
+    """Returns a finding in full, with its mask and the explanation of its rule."""
     parts = [f"**autofuse {finding.code}** ({finding.status}): {finding.message}"]
     if finding.reason and finding.reason not in finding.message:
         parts.append(finding.reason)

@@ -1,7 +1,8 @@
-"""Ctrl-C in a run over files: it ends the run, wherever it comes, and prints nothing.
+"""Ctrl-C in a run over files: it always ends the run, and prints nothing.
 
-Python raises KeyboardInterrupt between any two instructions. Where that is the end of an object, it is printed with a
-traceback and forgotten, and the run would go on; so it is remembered here, and asked for after each file.
+Python raises KeyboardInterrupt between any two instructions. If it is raised in a finalizer, Python prints a traceback
+and drops the exception, and the run would continue. So the signal handler sets a flag, which the run checks after
+each file.
 """
 
 from __future__ import annotations
@@ -16,24 +17,28 @@ from typing import Any
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], None]]:
-    """In the block, Ctrl-C raises KeyboardInterrupt. What the block is given raises it if one was lost meanwhile."""
-    came = False
+def handle_interrupts() -> Iterator[Callable[[], None]]:
+    """In the block, Ctrl-C raises KeyboardInterrupt.
+
+    Yields:
+        A function that raises KeyboardInterrupt if Python dropped one.
+    """
+    interrupted = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
+        nonlocal interrupted
+        interrupted = True
         raise KeyboardInterrupt
 
     def raise_if_lost() -> None:
-        if came:
+        if interrupted:
             raise KeyboardInterrupt
 
-    if not _ours_to_handle():
+    if not _has_default_handler():
         yield raise_if_lost
         return
     unraisable = sys.unraisablehook
-    sys.unraisablehook = _without_interruptions(unraisable)
+    sys.unraisablehook = _hide_interrupts(unraisable)
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield raise_if_lost
@@ -42,21 +47,21 @@ def interruptible() -> Iterator[Callable[[], None]]:
         sys.unraisablehook = unraisable
 
 
-def uninterrupted_end() -> None:
-    """For a process that has done its work: Ctrl-C while Python takes itself apart says nothing any more."""
-    if _ours_to_handle():
+def ignore_interrupts() -> None:
+    """Ignores Ctrl-C from here on, so that it prints nothing while Python shuts down."""
+    if _has_default_handler():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _ours_to_handle() -> bool:
-    """Whether nobody else wants the signal; only the main thread may ask for it."""
+def _has_default_handler() -> bool:
+    """Whether Python's default handler is active, in the main thread. Other threads may not set handlers."""
     in_main = threading.current_thread() is threading.main_thread()
     return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def _without_interruptions(told: Callable[[Any], None]) -> Callable[[Any], None]:
+def _hide_interrupts(hook: Callable[[Any], None]) -> Callable[[Any], None]:
     def quiet(unraisable: Any) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            told(unraisable)
+            hook(unraisable)
 
     return quiet

@@ -1,7 +1,4 @@
-"""`autofuse kernels`: what operations can be computed by on this machine. Works without torch, and says so.
-
-Knows options and how to write; must not know how anything is found out.
-"""
+"""`autofuse kernels`: lists the kernels of each operation on this machine. Without torch it lists only the packages."""
 
 from __future__ import annotations
 
@@ -17,22 +14,22 @@ _DONE, _FAILED = 0, 2
 
 
 def main(options: Namespace) -> int:
-    """Lists to stdout. Returns 0, or 2 for an operation that does not exist."""
-    aside = Console(stderr=True)
+    """Prints the list to stdout. Returns 0, or 2 for an unknown operation."""
+    errors = Console(stderr=True)
     try:
-        found = _listing(options.operations)
+        listing = _listing(options.operations)
     except (Unavailable, ValueError) as error:
-        aside.print(f"autofuse: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"autofuse: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return _FAILED
     console = Console()
     if options.format == "json":
-        console.file.write(found.to_json() + "\n")
+        console.file.write(listing.to_json() + "\n")
     else:
-        console.print(found)
+        console.print(listing)
     if TORCH.missing():
-        aside.print(
-            "autofuse: the operations and their providers need torch, which is not installed here: these are the "
-            "packages alone. Install it with `pip install 'torch>=2.6'`.",
+        errors.print(
+            "autofuse: this list has only packages, because operations and their providers need torch, which is not "
+            "installed here. Install it with `pip install 'torch>=2.6'`.",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     return _DONE
@@ -41,6 +38,6 @@ def main(options: Namespace) -> int:
 def _listing(names: list[str]) -> Listing:
     if TORCH.missing():
         return Listing(package_entries())
-    loaded("autofuse.ops")  # what operations there are is known once all are defined
-    found: Listing = loaded("autofuse.kernels.listing").listing(names)
-    return found
+    loaded("autofuse.ops")  # this import defines all operations
+    listing: Listing = loaded("autofuse.kernels.listing").listing(names)
+    return listing

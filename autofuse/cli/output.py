@@ -1,4 +1,4 @@
-"""Standard output and error, and what an exit code means. Results go to the one, what is said of a run to the other."""
+"""Standard output for results, standard error for messages, and the exit codes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ StyledText = tuple[str, str]  # text, and a rich style or ""
 
 
 class Output:
-    """Standard output and error, with colours where there is a terminal that shows them."""
+    """Standard output and error, with colours on a terminal that supports them."""
 
     def write(self, pieces: Iterable[StyledText]) -> None:
-        """Results: exactly the text that they hold, unless they go to a terminal."""
+        """Writes results to standard output. Only a terminal gets styles, and no control characters."""
         if not sys.stdout.isatty():
             sys.stdout.writelines(text for text, _ in pieces)
             return
-        pieces = [(harmless(piece), style) for piece, style in pieces]  # a diff shows what is in a stranger's file
+        # A diff may hold control characters of an untrusted file.
+        pieces = [(harmless(piece), style) for piece, style in pieces]
         console, text = importlib.import_module("rich.console"), importlib.import_module("rich.text")
         console.Console(soft_wrap=True, highlight=False).print(text.Text.assemble(*pieces), end="")
 
     def say(self, sentence: str) -> None:
-        """What is to be said about the run."""
-        sys.stdout.flush()  # or it would stand before the results it sums up
+        """Prints a message about the run to standard error."""
+        sys.stdout.flush()  # so that the message follows the results
         print(harmless(sentence), file=sys.stderr)

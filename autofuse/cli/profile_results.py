@@ -128,7 +128,7 @@ class Results:
     def _judged(self, profile: Profile) -> int:
         """Against the baseline, where there is one, and by the conditions."""
         if self.baseline is None:
-            return self.gate.code(self.gate.outcomes(quantities.of_profile(profile)), say)
+            return self.gate.exit_code(self.gate.outcomes(quantities.of_profile(profile)), say)
         difference = of_profiles(self.baseline, profile, anyway=self.anyway)
         if self.format == "text":
             console = terminal.stdout()
@@ -137,7 +137,7 @@ class Results:
         else:
             say(f"{difference.summary}. {difference.reason}")
         known = quantities.of_both(self.baseline, profile, difference.ratio)
-        return self.gate.code(self.gate.outcomes(known), say)
+        return self.gate.exit_code(self.gate.outcomes(known), say)
 
 
 def _profile(path: Path) -> Profile:

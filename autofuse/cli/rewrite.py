@@ -1,4 +1,4 @@
-"""`autofuse rewrite`: what is written into files. Needs no torch."""
+"""`autofuse rewrite`: writes edits into files. Works without torch."""
 
 from __future__ import annotations
 
@@ -8,65 +8,69 @@ from typing import TYPE_CHECKING
 
 from autofuse.cli.files_run import FilesRun
 from autofuse.cli.output import DONE, FAILED, FINDINGS
-from autofuse.cli.writing import remove_leftovers_beside, written_back, written_once
+from autofuse.cli.writing import drop_repeated_links, remove_leftovers_near, write_result
 from autofuse.display.findings import diff_of, plural
-from autofuse.project.file_discovery import SourceFile, Trouble, leads_out
+from autofuse.project.file_discovery import Problem, SourceFile, outside_target
+from autofuse.project.findings_cache import FileFindings
 from autofuse.results.visible_text import visible
 
 if TYPE_CHECKING:
-    from autofuse.project.run import Checked, Rewritten
+    from autofuse.project.run import CheckedFile, RewriteResult
 
 
 def rewrite(options: Namespace) -> int:
-    """Write the safe edits into the files, or show them. Returns 1 where --check finds that a file would change."""
-    session, dry = FilesRun(options), options.diff or options.check
-    changed: list[Rewritten] = []
-    left_out = 0
+    """Writes the safe edits into the files, or shows them. Returns 1 if --check finds that a file would change."""
+    session, dry_run = FilesRun(options), options.diff or options.check
+    changed: list[RewriteResult] = []
+    skipped = 0
 
-    def rewritten(checked: Checked, file: SourceFile) -> Rewritten | Trouble:
+    def rewrite_file(checked: CheckedFile, file: SourceFile) -> RewriteResult | Problem:
         result = session.run.rewrite(checked, file, options.unsafe)
-        return result if isinstance(result, Trouble) or not result.edits else _in_its_place(result, file)
+        return result if isinstance(result, Problem) or not result.edits else _refuse_outside_link(result, file)
 
-    def prepared(files: list[SourceFile]) -> list[SourceFile]:
-        if not (dry or session.from_stdin):
-            remove_leftovers_beside(files)
-        return written_once(files)
+    def prepare(files: list[SourceFile]) -> list[SourceFile]:
+        if not (dry_run or session.from_stdin):
+            remove_leftovers_near(files)
+        return drop_repeated_links(files)
 
-    for read, result in session.each(rewritten, prepared, lambda found: not found.edits(options.unsafe)):
-        if isinstance(result, Trouble):
-            session.tell(result)
+    def has_no_edits(cached: FileFindings) -> bool:
+        return not cached.edits(options.unsafe)
+
+    for file_findings, result in session.process_files(rewrite_file, prepare, has_no_edits):
+        if isinstance(result, Problem):
+            session.report(result)
             continue
-        left_out += 0 if options.unsafe else sum(f.status == "unsafe" for f in read.findings)
-        if result is None:  # an earlier run knows that there is nothing to edit
+        skipped += 0 if options.unsafe else sum(f.status == "unsafe" for f in file_findings.findings)
+        if result is None:  # the cache says that there is nothing to edit
             continue
-        for trouble in result.refused:
-            session.tell(trouble)
+        for problem in result.refused:
+            session.report(problem)
         if options.diff:
             for name, before, after in result.changed():
                 session.out.write(diff_of(name, before, after))
-        if (dry or written_back(result, session)) and result.edits:
+        if (dry_run or write_result(result, session)) and result.edits:
             changed.append(result)
     if session.read:
-        session.out.say(_told(changed, left_out, dry))
+        session.out.say(_summarize(changed, skipped, dry_run))
     if session.failed:
         return FAILED
     return FINDINGS if options.check and changed else DONE
 
 
-def _in_its_place(result: Rewritten, file: SourceFile) -> Rewritten | Trouble:
-    """The result, unless a link leads to a file that is not the user's to rewrite here."""
-    real = leads_out(file)
+def _refuse_outside_link(result: RewriteResult, file: SourceFile) -> RewriteResult | Problem:
+    """Returns the result, or a problem if the path is a link to a file outside of the folder that is rewritten."""
+    real = outside_target(file)
     if real is None:
         return result
-    return Trouble(
-        f"{visible(file.path)}: not rewritten: it leads to {visible(real)}, which is not one of the files in "
-        f"{visible(file.tree)}. Name the file itself to have it rewritten.",
+    return Problem(
+        f"{visible(file.path)}: not rewritten: it is a link to {visible(real)}, which is not one of the files in "
+        f"{visible(file.tree)}. Name that file itself to rewrite it.",
         error=False,
     )
 
 
-def _told(changed: Sequence[Rewritten], left_out: int, conditional: bool) -> str:
+def _summarize(changed: Sequence[RewriteResult], skipped: int, dry_run: bool) -> str:
     edits = plural(sum(r.edits for r in changed), "edit")
-    made = f"{edits} {'to make' if conditional else 'made'} in {plural(len(changed), 'file')}"
-    hint = f"; {plural(left_out, 'unsafe edit')} left out (--unsafe includes them)" if left_out else ""
-    return (made if changed else "nothing to rewrite") + hint
+    summary = f"{edits} {'to make' if dry_run else 'made'} in {plural(len(changed), 'file')}"
+    hint = f"; {plural(skipped, 'unsafe edit')} left out (--unsafe includes them)" if skipped else ""
+    return (summary if changed else "nothing to rewrite") + hint

@@ -1,4 +1,4 @@
-"""`autofuse rules --check`: whether rules do to a file what their examples say. Needs no torch."""
+"""`autofuse rules --check`: tests rules by the examples in their files. Works without torch."""
 
 from __future__ import annotations
 
@@ -7,61 +7,64 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from autofuse.display.findings import StyledText
-from autofuse.loading.examples import text_of
-from autofuse.loading.named_object import resolved
+from autofuse.loading.examples import example_source
+from autofuse.loading.named_object import resolve_name
 from autofuse.match.pattern import LoadedRule
-from autofuse.project.rules_here import rules_here
+from autofuse.project.project_rules import load_project_rules
 from autofuse.project.rules_permission import RulesPermission
-from autofuse.project.run import rewritten
+from autofuse.project.run import rewrite_text
 from autofuse.rule import Example, Fused, Imported, Kept
 
 
 def own_rules(folders: Sequence[str], permission: RulesPermission) -> tuple[LoadedRule, ...]:
-    """The rules in `folders`, or, where none is named, those that hold here and are not autofuse's own.
+    """Returns the rules in `folders`; without folders, this project's rules that do not come with autofuse.
 
-    Raises RuleError where one is malformed, and ConfigError.
+    Raises:
+        RuleError: A rule is malformed.
+        ConfigError: The configuration is invalid.
     """
-    found = permission.rules_in(tuple(map(Path, folders))) if folders else rules_here(permission)
-    return tuple(r for r in found if not r.ships)
+    loaded = permission.rules_in(tuple(map(Path, folders))) if folders else load_project_rules(permission)
+    return tuple(r for r in loaded if not r.ships)
 
 
-def failures(rule: LoadedRule) -> Iterator[str]:
-    """A sentence for each example whose file does not become what it says, and for what a rule lacks."""
+def find_failures(rule: LoadedRule) -> Iterator[str]:
+    """Yields a sentence for each example that fails, and for each missing part of the rule."""
     name = f"{rule.rule.code} {rule.rule.__name__}"
     if not any(isinstance(e, Kept) for e in rule.rule.examples):
-        yield f"{name} has no example that it leaves alone. Add a Kept(why, source) to `examples`."
+        yield f"{name} has no example of code that it must not change. Add a Kept(why, source) to `examples`."
     for needed in rule.replacement.needs:
-        if why := _not_there(needed):
-            yield f"{name}.after uses {needed.name}, which cannot be had: {why}."
+        if why := _import_problem(needed):
+            yield f"{name}.after uses {needed.name}, which cannot be imported: {why}."
     for example in rule.rule.examples:
-        told = _told(rule, example)
-        if told:
-            yield f"{name}, example “{example.why}”: {told}"
+        problem = _example_problem(rule, example)
+        if problem:
+            yield f"{name}, example “{example.why}”: {problem}"
 
 
-def _not_there(needed: Imported) -> str:
-    """Why a name is nothing, though its package is here; "" where that is not known."""
+def _import_problem(needed: Imported) -> str:
+    """Returns why a name cannot be imported although its package is installed; "" if it can."""
     if find_spec(needed.package) is None:
         return ""
     try:
-        resolved(needed.name)
+        resolve_name(needed.name)
     except (ImportError, AttributeError) as error:
         return str(error)
     return ""
 
 
-def _told(rule: LoadedRule, example: Example) -> str:
-    text = text_of(example)
-    result = rewritten(text, [rule]) if rule.change is None else text
+def _example_problem(rule: LoadedRule, example: Example) -> str:
+    """Returns how the result differs from what the example says; "" if it does not."""
+    text = example_source(example)
+    result = rewrite_text(text, [rule]) if rule.change is None else text
     if not isinstance(example, Fused):
-        return "" if result == text else f"it is to be left alone, and becomes\n{result}"
+        return "" if result == text else f"the code must not change, but it becomes\n{result}"
     if result == text and rule.change is None and rule.replacement.expression is not None:
-        return "nothing is written in a file; `autofuse check --declined` on it says why"
-    return "" if example.after in result or result == text else f"`{example.after}` is not in what it becomes\n{result}"
+        return "the code does not change; `autofuse check --declined` on it says why"
+    return "" if example.after in result or result == text else f"`{example.after}` is not in the result\n{result}"
 
 
 def summary(rule: LoadedRule) -> Iterator[StyledText]:
-    """A line for a rule whose examples are as they say, and one for a package that live models will miss."""
+    """Yields a line for a rule whose examples pass, and a warning for each package that is not installed."""
     fused = sum(isinstance(e, Fused) for e in rule.rule.examples)
     kept = len(rule.rule.examples) - fused
     yield rule.rule.code, "bold green"

@@ -1,6 +1,6 @@
-"""Rules as documentation: what `autofuse rules` lists and `autofuse explain` shows.
+"""The text of rules for `autofuse rules` and `autofuse explain`.
 
-Everything comes from the rule's own file: its docstrings, `before`, `after` and examples. Prints nothing.
+All of it comes from the rule's own file: its docstrings, `before`, `after` and examples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autofuse.display.findings import StyledText
-from autofuse.loading.examples import text_of
+from autofuse.loading.examples import example_source
 from autofuse.loading.functions import function_of
 from autofuse.rule import Fused, Kept, Rule
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from autofuse.match.pattern import LoadedRule
 
 
-def listed(rules: Sequence[LoadedRule]) -> Iterator[StyledText]:
-    """A line for each rule."""
+def list_rules(rules: Sequence[LoadedRule]) -> Iterator[StyledText]:
+    """Yields a line for each rule."""
     width = max((len(r.rule.__name__) for r in rules), default=0)
     for rule in (r.rule for r in rules):
         yield rule.code, "bold red"
@@ -30,12 +30,12 @@ def listed(rules: Sequence[LoadedRule]) -> Iterator[StyledText]:
 
 
 def as_json(rules: Sequence[LoadedRule]) -> dict[str, object]:
-    """The object that `autofuse rules --format json` prints."""
+    """Returns the object that `autofuse rules --format json` prints."""
     return {"version": 1, "rules": [_facts(r.rule) for r in rules]}
 
 
-def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]], str]) -> Iterator[StyledText]:
-    """What a rule does and why, its two sides, and its examples with what `rewritten` makes of their text."""
+def explain_rule(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]], str]) -> Iterator[StyledText]:
+    """Yields the explanation of a rule: purpose, reason, `before`, `after`, and its examples before and after."""
     rule = loaded.rule
     yield f"{rule.code} {rule.__name__}\n", "bold"
     yield f"{title(rule)}\n\n", ""
@@ -44,7 +44,7 @@ def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]
     yield from _code(side_of(rule, "before"))
     yield from _code(side_of(rule, "after"))
     for example in rule.examples:
-        text = text_of(example)
+        text = example_source(example)
         if isinstance(example, Kept):
             yield f"Left alone: {example.why}\n\n", "yellow"
             yield from _code(text)
@@ -59,18 +59,18 @@ def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]
 
 
 def title(rule: type[Rule]) -> str:
-    """The first line of the rule's docstring."""
+    """Returns the first line of the rule's docstring."""
     return (inspect.getdoc(rule) or rule.__name__).splitlines()[0]
 
 
 def why(rule: type[Rule]) -> str:
-    """The docstring of the rule's file without its first line: why the fused operation is better."""
+    """Returns the docstring of the rule's file without its first line. It says why the fused operation is better."""
     text = inspect.cleandoc(sys.modules[rule.__module__].__doc__ or "")
     return text.partition("\n")[2].strip()
 
 
 def side_of(rule: type[Rule], name: str) -> str:
-    """`before` or `after` as its author wrote it, or, where the rule fixes a choice, as it reads then."""
+    """Returns the source of `before` or `after`. If the rule fixes a choice, the source shows the result of it."""
     if not rule.fixed:
         return source_of(getattr(rule, name))
     function = function_of(rule, name)
@@ -79,7 +79,7 @@ def side_of(rule: type[Rule], name: str) -> str:
 
 
 def source_of(function: Callable[..., object]) -> str:
-    """A function as its author wrote it, without decorators."""
+    """Returns the source of a function without decorators."""
     lines = textwrap.dedent(inspect.getsource(function)).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("def "))
     return "\n".join(lines[start:])
@@ -93,8 +93,8 @@ def _facts(rule: type[Rule]) -> dict[str, object]:
         "why": why(rule),
         "before": side_of(rule, "before"),
         "after": side_of(rule, "after"),
-        "fused": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Fused)],
-        "kept": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Kept)],
+        "fused": [{"why": e.why, "source": example_source(e)} for e in rule.examples if isinstance(e, Fused)],
+        "kept": [{"why": e.why, "source": example_source(e)} for e in rule.examples if isinstance(e, Kept)],
     }
 
 

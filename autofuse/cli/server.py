@@ -1,4 +1,4 @@
-"""`autofuse server`: findings while one types, for editors that speak the language server protocol. Needs no torch."""
+"""`autofuse server`: reports findings to an editor by the language server protocol. Works without torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from autofuse.cli.output import DONE, FAILED, Output
 
 
 def main(options: Namespace) -> int:
-    """Serves one editor over standard input and output until it says that it is done."""
+    """Serves one editor over standard input and output until it ends the session."""
     if find_spec("pygls") is None:
         Output().say(
-            "autofuse: `server` speaks to editors by pygls, which is not installed here. "
-            "Install it with `pip install 'pygls>=2.1'`."
+            "autofuse: `server` needs pygls, which is not installed here. Install it with `pip install 'pygls>=2.1'`."
         )
         return FAILED
     import_module("autofuse.cli.language_server").serve(options.allow_rules)

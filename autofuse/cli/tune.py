@@ -1,7 +1,4 @@
-"""`autofuse tune`: measures sample calls of operations on this machine, so that later calls go to what was best.
-
-Knows options, how to write and to draw a bar; must not know how a call is measured.
-"""
+"""`autofuse tune`: times the kernels of operations on sample calls, so that later calls use the best kernel."""
 
 from __future__ import annotations
 
@@ -22,18 +19,18 @@ from autofuse.results.table import Cell, Column, Table
 from autofuse.results.tuning import FORMAT_VERSION, TuningResult
 
 _DONE, _FAILED = 0, 2
-_FEW = 3  # results that are shown with all their candidates
+_FEW = 3  # up to this many results are shown with all candidates
 
 
 def main(options: Namespace) -> int:
-    """Results go to stdout, progress to stderr. Returns 0, or 2 for options that do not fit together."""
-    console, aside = terminal.stdout(), Console(stderr=True)
+    """Prints results to stdout and progress to stderr. Returns 0, or 2 for invalid options."""
+    console, errors = terminal.stdout(), Console(stderr=True)
     try:
-        maker, calls = maker_of(options.device, options.dtype, training=not options.inference), _calls(options)
-        with using(**_wishes(options)):
-            results = list(_measured(calls, maker, options, aside))
+        maker, calls = maker_of(options.device, options.dtype, training=not options.inference), _sample_calls(options)
+        with using(**_changed_settings(options)):
+            results = list(_measure(calls, maker, options, errors))
     except (ValueError, RuntimeError) as error:
-        aside.print(f"autofuse: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"autofuse: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return _FAILED
     if options.format == "json":
         content = {"version": FORMAT_VERSION, "results": [r.to_dict() for r in results]}
@@ -46,44 +43,44 @@ def main(options: Namespace) -> int:
     return _DONE
 
 
-def _calls(options: Namespace) -> list[tuple[str, Shape]]:
-    """Operations with shapes: those that are named, or all of them at the sizes of a model."""
+def _sample_calls(options: Namespace) -> list[tuple[str, Shape]]:
+    """Returns the operations of --op with their shapes; by default all operations, with the sizes of a model."""
     operations = options.op or [name for name in SAMPLES if name in OPERATIONS and OPERATIONS[name].has_choice]
     if unknown := [name for name in operations if name not in SAMPLES]:
-        raise ValueError(f"No sample call of {unknown[0]!r} is known. There are some of {', '.join(sorted(SAMPLES))}.")
+        raise ValueError(f"There is no sample call of {unknown[0]!r}. Choose one of {', '.join(sorted(SAMPLES))}.")
     if options.shape and len(operations) != 1:
-        raise ValueError("--shape goes with one --op: operations differ in what their sizes mean.")
+        raise ValueError("--shape needs exactly one --op, because sizes differ in meaning between operations.")
     if options.shape:
         return [(operations[0], shape) for shape in options.shape]
     model = Model(options.batch, options.length, options.width, options.heads, options.hidden or 0, options.vocabulary)
     if model.width % model.heads:
-        raise ValueError(f"A width of {model.width} does not divide into {model.heads} heads.")
+        raise ValueError(f"The width {model.width} is not divisible by the number of heads, {model.heads}.")
     return [(name, SAMPLES[name].of_model(model)) for name in operations]
 
 
-def _wishes(options: Namespace) -> Changes:
-    """What the options change of the settings that hold."""
-    wishes = Changes()
+def _changed_settings(options: Namespace) -> Changes:
+    """Returns the kernel settings that the options change."""
+    changes = Changes()
     if options.policy:
-        wishes["policy"] = options.policy
+        changes["policy"] = options.policy
     if options.deterministic:
-        wishes["deterministic"] = True
+        changes["deterministic"] = True
     if options.providers:
-        wishes["providers"] = named(options.providers)
-    return wishes
+        changes["providers"] = named(options.providers)
+    return changes
 
 
-def _measured(
-    calls: Sequence[tuple[str, Shape]], maker: Maker, options: Namespace, aside: Console
+def _measure(
+    calls: Sequence[tuple[str, Shape]], maker: Maker, options: Namespace, errors: Console
 ) -> Iterator[TuningResult]:
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as bar:
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("", total=len(calls))
         for operation, shape in calls:
             bar.update(task, description=f"{operation} {'x'.join(map(str, shape))}")
-            made = sampled(operation, shape, maker)
+            sample = sampled(operation, shape, maker)
             yield tune(
-                made.operation, made.args, made.kwargs,
+                sample.operation, sample.args, sample.kwargs,
                 training=maker.training, seconds=options.seconds, again=not options.keep,
             )  # fmt: skip
             bar.advance(task)

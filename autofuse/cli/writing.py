@@ -1,4 +1,4 @@
-"""Puts rewritten files in their places, and says so: each once, none that changed meanwhile, nothing left behind."""
+"""Writes rewritten files: each file once, no file that changed after it was read, and no temporary file is left."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autofuse.results.temporary_files import remove_leftovers
 from autofuse.results.visible_text import visible
 
 if TYPE_CHECKING:
-    from autofuse.project.run import Rewritten
+    from autofuse.project.run import RewriteResult
 
 
 class FilesOutput(Protocol):
-    """What is known of the run: where its output goes, and whether something failed."""
+    """The part of a run that writing needs: its output, and whether something failed."""
 
     out: Output
     failed: bool
@@ -28,24 +28,24 @@ class FilesOutput(Protocol):
     def from_stdin(self) -> bool: ...
 
 
-def written_back(result: Rewritten, session: FilesOutput) -> bool:
-    """Puts a rewritten text where it belongs, and says so; whether that was done, and needed."""
+def write_result(result: RewriteResult, session: FilesOutput) -> bool:
+    """Writes a rewritten text to its file or to standard output. Returns whether something was written."""
     if session.from_stdin:
         sys.stdout.flush()
         sys.stdout.buffer.write(result.after)
         sys.stdout.buffer.flush()
         return True
-    return bool(result.edits) and _written(result, session)
+    return bool(result.edits) and _write_file(result, session)
 
 
-def _written(result: Rewritten, session: FilesOutput) -> bool:
+def _write_file(result: RewriteResult, session: FilesOutput) -> bool:
     name = visible(result.path)
     try:
         names = os.stat(result.path).st_nlink
         written = replace(result.path, result.after, expected=result.before)
     except ChangedMeanwhile:
         session.failed = True
-        session.out.say(f"{name}: changed after it was read, and is not overwritten. Run autofuse again.")
+        session.out.say(f"{name}: not written, because it changed after it was read. Run autofuse again.")
         return False
     except OSError as error:
         session.failed = True
@@ -54,27 +54,30 @@ def _written(result: Rewritten, session: FilesOutput) -> bool:
     if written:
         session.out.write([(f"{name}: ", "bold"), (plural(result.edits, "edit") + "\n", "")])
     if written and names > 1:
-        session.out.say(f"{name}: had other names (hard links), under which the old text stays.")
+        session.out.say(f"{name}: has other names (hard links), which keep the old text.")
     return written
 
 
-def written_once(files: Sequence[SourceFile]) -> list[SourceFile]:
-    """Without links that were found in a folder, where the file that they lead to is rewritten itself."""
+def drop_repeated_links(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Removes links from the files if the file that they point to is rewritten itself.
+
+    A link that is named on the command line stays.
+    """
     links = {f for f in files if f.tree and os.path.islink(f.path)}
     if not links:
         return list(files)
     seen = {os.path.realpath(f.path) for f in files if f not in links}
-    kept = []
+    remaining = []
     for file in files:
         real = os.path.realpath(file.path)
         if file not in links or real not in seen:
-            kept.append(file)
+            remaining.append(file)
             seen.add(real)
-    return kept
+    return remaining
 
 
-def remove_leftovers_beside(files: Sequence[SourceFile]) -> None:
-    """Deletes what a killed run left in the folders that files may be written to."""
+def remove_leftovers_near(files: Sequence[SourceFile]) -> None:
+    """Deletes temporary files of a killed run in the folders that files may be written to."""
     folders = {os.path.dirname(os.path.abspath(f.path)) for f in files}
     for file in files:
         if file.named:  # a link to another folder, perhaps

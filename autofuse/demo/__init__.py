@@ -1,1 +1,1 @@
-"""`autofuse demo`: one small model, before and after, from its loss to its source."""
+"""`autofuse demo`: compares one small model before and after optimization: loss, time, memory and source."""

@@ -1,7 +1,7 @@
-"""A small character-level GPT, its layers spelled out as one finds them in training repositories.
+"""A small character-level GPT, with layers that are written out as in many training repositories.
 
-`autofuse demo` trains it twice, as it stands here and after `autofuse.optimize`, and then shows what
-`autofuse rewrite` would change in this very file. It knows nothing of autofuse.
+`autofuse demo` trains it twice, unchanged and after `autofuse.optimize`, and then shows what `autofuse rewrite`
+would change in this file. So this file does not use autofuse.
 """
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"
@@ -30,7 +30,7 @@ class Config:
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last dimension."""
+    """Layer normalization over the last dimension."""
 
     def __init__(self, features: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class LayerNorm(nn.Module):
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention in which a character sees itself and those before it."""
+    """Multi-head attention: each character attends to itself and to earlier characters."""
 
     mask: Tensor
 
@@ -145,12 +145,12 @@ class GPT(nn.Module):
 
 
 def configure_optimizer(model: GPT, learning_rate: float = 2e-3) -> torch.optim.AdamW:
-    """AdamW as most training scripts make it."""
+    """Returns AdamW with the usual settings of training scripts."""
     return torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
 
 
 def train_step(model: GPT, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor) -> Tensor:
-    """One step on ids (batch, length) and the ids that follow them. Returns the mean loss, in nats a character."""
+    """Runs one step on ids and their next ids, both (batch, length). Returns the mean loss, in nats a character."""
     logits = model(inputs)
     loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
     optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""The demo's result as one HTML page. Knows the result's parts and in what order a reader wants them."""
+"""The demo's result as one HTML page."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autofuse.results.comparison import TONES, Comparison, size
 
 
 def html(result: DemoResult) -> str:
-    """The page, to be written as UTF-8. It needs nothing but itself."""
+    """Returns the page, to be written as UTF-8. It loads no other file."""
     sections = (
         Section("What was fused", (result.sites.table(),)),
         Section("The loss", (_loss_chart(result), result.agreement.sentence, NO_DROPOUT)),
         Section("What a whole training step costs", (result.comparison.table(), _times_chart(result.comparison))),
-        Section("What fusing was predicted to save, layer by layer, and saved", (places_table(result.profile.before),)),
+        Section("Predicted and measured savings, by layer", (places_table(result.profile.before),)),
         Section("How much of the machine a step uses", (ladder_table(sides(result)),)),
         Section("Which operators run", (result.comparison.operators_table(),)),
         Section("What autofuse rewrite would change in the model's file", (CodeBlock(result.diff, is_diff=True),)),
@@ -39,7 +39,7 @@ def _figures(result: DemoResult) -> tuple[Figure, ...]:
     return (
         Figure("Training step", f"{comparison.ratio:.2f}x", ratio, TONES[comparison.verdict]),
         Figure("Verdict", comparison.verdict, comparison.reason, TONES[comparison.verdict]),
-        Figure("Peak memory", peaks[1] or "n/a", f"of one step, on top of the parameters; before, {peaks[0]}"),
+        Figure("Peak memory", peaks[1] or "n/a", f"of one step, without the parameters; before: {peaks[0]}"),
         curves,
     )
 

@@ -1,4 +1,4 @@
-"""The demo's run: train eager, optimized and control; measure; rewrite the file. Returns data and prints nothing."""
+"""The run of the demo: trains the eager, the optimized and the control model, measures them, and rewrites the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 import autofuse.demo.gpt as gpt
 from autofuse.demo.agreement import Agreement, agreement, gradient_error
-from autofuse.demo.training import BATCH, Corpus, harbour_log, losses, model_for
+from autofuse.demo.training import BATCH, Corpus, create_model, harbour_log, train_losses
 from autofuse.display.findings import diff_of
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.measure import Comparison, compare
@@ -21,20 +21,27 @@ from autofuse.measure.step import Step
 from autofuse.profiling.live.before_after import in_turns, timed_in_turns
 from autofuse.profiling.live.profile import profile
 from autofuse.project.config import FileSettings
-from autofuse.project.file_discovery import SourceFile, Trouble
-from autofuse.project.run import RewriteRun, Rewritten
+from autofuse.project.file_discovery import Problem, SourceFile
+from autofuse.project.run import RewriteResult, RewriteRun
 from autofuse.results.before_after import BeforeAfter, with_what_was_measured
 from autofuse.results.sites import Report
 
 FORMAT_VERSION = 1
-_PROFILED = 5  # steps, timed
+_PROFILED_STEPS = 5
 
-Advance = Callable[[str, int, int], None]  # the stage, what of it is done, and how much it is
+Advance = Callable[[str, int, int], None]  # arguments: the stage, the finished part, the total
 
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What to run: training steps, seed, characters in a sequence, pairs of timed steps."""
+    """The settings of a run.
+
+    Attributes:
+        steps: Training steps of each run.
+        seed: The seed of weights and batches.
+        length: Characters in a sequence.
+        pairs: Pairs of steps to time.
+    """
 
     steps: int = 80
     seed: int = 0
@@ -44,7 +51,7 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """All that the demo found; page, terminal and JSON show the same."""
+    """The results of the demo. The page, the terminal and the JSON file show the same results."""
 
     plan: DemoSettings
     parameters: int
@@ -62,7 +69,7 @@ class DemoResult:
 
     @property
     def summary(self) -> str:
-        """What was run, in one sentence."""
+        """One sentence that describes the run."""
         return (
             f"A character-level GPT of {self.parameters:,} parameters, trained for {self.plan.steps} steps on "
             f"sequences of {self.plan.length} characters, eager and optimized, from the same seed ({self.plan.seed})."
@@ -70,15 +77,15 @@ class DemoResult:
 
     @property
     def diff(self) -> str:
-        """What `autofuse rewrite --diff` prints for the model's file."""
+        """The output of `autofuse rewrite --diff` for the model's file."""
         return "".join(text for text, _ in self.diff_pieces())
 
     def diff_pieces(self) -> list[tuple[str, str]]:
-        """The same in (text, style) pieces."""
+        """Returns the diff as (text, style) pairs."""
         return list(diff_of("gpt.py", self.before.encode(), self.after.encode()))
 
     def to_dict(self) -> dict[str, Any]:
-        """`version` first, then every part under its own name. Losses are in nats a character."""
+        """Returns the results as plain data, with `version` as the first key. Losses are in nats a character."""
         return {
             "version": FORMAT_VERSION,
             "plan": asdict(self.plan) | {"batch": BATCH, "parameters": self.parameters, "characters": self.characters},
@@ -93,23 +100,23 @@ class DemoResult:
 
 
 def run(plan: DemoSettings, advance: Advance = lambda stage, done, total: None) -> DemoResult:
-    """Everything, from the same seed. `advance` hears of every step."""
+    """Runs all parts of the demo from the same seed. `advance` is called after every step."""
     start = time.perf_counter()
     corpus = harbour_log()
-    original = model_for(corpus, plan.seed, plan.length)
+    original = create_model(corpus, plan.seed, plan.length)
     batch = next(corpus.batches(plan.length, plan.seed))
-    fused = _optimized(original, batch[0], advance)
+    fused = _optimize_copy(original, batch[0], advance)
     sites = report(fused)
 
     def curve(stage: str, model: gpt.GPT, error: float = 0.0) -> tuple[float, ...]:
-        return _curve(stage, copy.deepcopy(model), corpus, plan, error, advance)
+        return _train(stage, copy.deepcopy(model), corpus, plan, error, advance)
 
     error = gradient_error([site.max_error for site in sites.with_status("fused")])
     eager, optimized = curve("training, eager", original), curve("training, optimized", fused)
     control = curve("training, control", original, error)
-    comparison = _compared(original, fused, batch, plan, advance)
-    profiles = _profiled(original, fused, batch, comparison, advance)
-    before, after = rewritten(Path(gpt.__file__))
+    comparison = _compare_steps(original, fused, batch, plan, advance)
+    profiles = _profile_both(original, fused, batch, comparison, advance)
+    before, after = rewrite_file(Path(gpt.__file__))
     return DemoResult(
         plan=plan,
         parameters=sum(parameter.numel() for parameter in original.parameters()),
@@ -127,7 +134,7 @@ def run(plan: DemoSettings, advance: Advance = lambda stage, done, total: None) 
     )
 
 
-def _optimized(original: gpt.GPT, ids: Tensor, advance: Advance) -> gpt.GPT:
+def _optimize_copy(original: gpt.GPT, ids: Tensor, advance: Advance) -> gpt.GPT:
     advance("finding and verifying sites", 0, 1)
     fused = copy.deepcopy(original)
     optimize(fused, (ids,))
@@ -135,30 +142,30 @@ def _optimized(original: gpt.GPT, ids: Tensor, advance: Advance) -> gpt.GPT:
     return fused
 
 
-def _curve(
+def _train(
     stage: str, model: gpt.GPT, corpus: Corpus, plan: DemoSettings, error: float, advance: Advance
 ) -> tuple[float, ...]:
     curve: list[float] = []
     advance(stage, 0, plan.steps)
-    for loss in losses(model, corpus, plan.steps, plan.seed, error):
+    for loss in train_losses(model, corpus, plan.steps, plan.seed, error):
         curve.append(loss)
         advance(stage, len(curve), plan.steps)
     return tuple(curve)
 
 
-def _compared(
+def _compare_steps(
     original: gpt.GPT, fused: gpt.GPT, batch: tuple[Tensor, Tensor], plan: DemoSettings, advance: Advance
 ) -> Comparison:
-    """Whole training steps, each model with an optimizer of its own, both of the same kind."""
+    """Compares whole training steps. Each model has its own optimizer of the same kind."""
     advance("timing pairs of steps", 0, 1)
-    step = _step(original, fused)
+    step = _make_step(original, fused)
     comparison = compare(original, fused, batch, step, pairs=plan.pairs, seed=plan.seed, progress=False)
     advance("timing pairs of steps", 1, 1)
     return comparison
 
 
-def _step(*models: gpt.GPT) -> Step:
-    """A whole training step of one of the models, which get an optimizer each, of the same kind."""
+def _make_step(*models: gpt.GPT) -> Step:
+    """Returns a function that runs a training step of one of the models. Each model gets its own optimizer."""
     optimizers = {id(model): gpt.configure_optimizer(model) for model in models}
     for model in models:
         model.train()
@@ -169,18 +176,18 @@ def _step(*models: gpt.GPT) -> Step:
     return step
 
 
-def _profiled(
+def _profile_both(
     original: gpt.GPT, fused: gpt.GPT, batch: tuple[Tensor, Tensor], comparison: Comparison, advance: Advance
 ) -> BeforeAfter:
-    """Where the time of a step goes, layer by layer, before and after; how long it is the comparison knows better."""
-    stage, step = "profiling, layer by layer", _step(original, fused)
+    """Profiles a step by layers, before and after. The step times come from the comparison, which is more exact."""
+    stage, step = "profiling, layer by layer", _make_step(original, fused)
     profiles = []
     for done, (model, timed) in enumerate(zip((original, fused), timed_in_turns(comparison), strict=True)):
         advance(stage, done, 3)
         profiles.append(
             profile(
-                model, batch, step=step, warmup=1, steps=_PROFILED, traced=2, samples=BATCH, tokens=batch[0].numel(),
-                probe=False, timed=timed, name="the demo's GPT", progress=False,
+                model, batch, step=step, warmup=1, steps=_PROFILED_STEPS, traced=2, samples=BATCH,
+                tokens=batch[0].numel(), probe=False, timed=timed, name="the demo's GPT", progress=False,
             )
         )  # fmt: skip
     advance(stage, 2, 3)
@@ -190,11 +197,15 @@ def _profiled(
     return BeforeAfter(*with_what_was_measured(before, after, now, then), comparison)
 
 
-def rewritten(path: Path) -> tuple[str, str]:
-    """A file as it stands, and as `autofuse rewrite` would leave it. Raises RuntimeError where it cannot."""
-    file, door = SourceFile(str(path), FileSettings(path.parent), named=True), RewriteRun()
-    checked = door.check(file)
-    result = checked if isinstance(checked, Trouble) else door.rewrite(checked, file)
-    if not isinstance(result, Rewritten):
+def rewrite_file(path: Path) -> tuple[str, str]:
+    """Returns the text of a file, and the text after `autofuse rewrite`.
+
+    Raises:
+        RuntimeError: The file cannot be rewritten.
+    """
+    file, run = SourceFile(str(path), FileSettings(path.parent), named=True), RewriteRun()
+    checked = run.check(file)
+    result = checked if isinstance(checked, Problem) else run.rewrite(checked, file)
+    if not isinstance(result, RewriteResult):
         raise RuntimeError(f"The demo's own file could not be rewritten: {result.message}")
     return result.before.decode(), result.after.decode()

@@ -1,4 +1,4 @@
-"""The demo's result on a terminal: sentences, tables, loss curves and a diff. Knows rich and the result's parts."""
+"""The demo's result on a terminal: sentences, tables, loss curves and a diff."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ WIDTH = 50
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
 NO_DROPOUT = (
-    "The model is trained without dropout: a fused kernel draws its random numbers in another order, "
-    "so that with dropout no two curves could be compared step by step."
+    "The model is trained without dropout. A fused kernel draws random numbers in another order, "
+    "so curves with dropout could not be compared step by step."
 )
 
 
 @contextmanager
 def progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each stage, drawn only on a terminal; yields what `run` calls to advance."""
+    """Shows a progress bar for each stage, only on a terminal.
+
+    Yields:
+        The function `advance(stage, done, total)` that `run` calls.
+    """
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
@@ -39,7 +43,7 @@ def progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def show(result: DemoResult, console: Console) -> None:
-    """Print everything."""
+    """Prints the result."""
 
     def say(text: str | Text) -> None:
         console.print(text, markup=False, highlight=False)
@@ -56,7 +60,7 @@ def show(result: DemoResult, console: Console) -> None:
     say(Text(NO_DROPOUT, "dim"))
     heading(console, "What a whole training step costs")
     console.print(result.comparison)
-    heading(console, "What fusing was predicted to save, layer by layer, and saved")
+    heading(console, "Predicted and measured savings, by layer")
     console.print(*profile_terminal.places(result.profile.before), sep="\n")
     heading(console, "How much of the machine a step uses")
     console.print(profile_terminal.ladder(sides(result)))
@@ -65,20 +69,23 @@ def show(result: DemoResult, console: Console) -> None:
 
 
 def sides(result: DemoResult) -> dict[str, Profile]:
-    """Both profiles by their names."""
+    """Returns the profiles before and after, by these names."""
     return {"before": result.profile.before, "after": result.profile.after}
 
 
 def heading(console: Console, text: str) -> None:
-    """A line that starts a part."""
+    """Prints a heading, after an empty line."""
     console.print()
     console.print(Text(text, "bold"))
 
 
 def sparkline(curve: Sequence[float], limits: tuple[float, float], ascii_only: bool = False) -> str:
-    """The curve as one line of bars, at most WIDTH of them, each the mean of its share of the steps.
+    """Returns the curve as one line of at most WIDTH bars. Each bar is the mean of an equal share of the steps.
 
-    `limits` are the values of the lowest and the highest bar.
+    Args:
+        curve: The losses.
+        limits: The values of the lowest and the highest bar.
+        ascii_only: Whether to use only ASCII characters.
     """
     low, high = limits
     bars = _PLAIN_BARS if ascii_only else _BARS

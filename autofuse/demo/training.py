@@ -1,7 +1,4 @@
-"""Trains the demo's model on the demo's text: the same batches in the same order for every run.
-
-Knows the model and the text. Knows nothing of what was done to the model.
-"""
+"""Trains the demo's model on the demo's text, with the same batches in the same order for every run."""
 
 from __future__ import annotations
 
@@ -19,20 +16,25 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as ids (characters,) and the characters they stand for."""
+    """A text as numbers.
+
+    Attributes:
+        ids: The id of each character of the text, (characters,).
+        alphabet: The characters by their ids.
+    """
 
     ids: Tensor
     alphabet: str
 
     @classmethod
-    def of(cls, written: str) -> Corpus:
-        """The corpus of a text, its alphabet in the order of code points."""
-        alphabet = "".join(sorted(set(written)))
+    def of(cls, characters: str) -> Corpus:
+        """Creates the corpus of a text. The alphabet is in the order of code points."""
+        alphabet = "".join(sorted(set(characters)))
         number = {character: i for i, character in enumerate(alphabet)}
-        return cls(torch.tensor([number[character] for character in written]), alphabet)
+        return cls(torch.tensor([number[character] for character in characters]), alphabet)
 
     def batches(self, length: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Without end: ids at random places, and the ids that follow them; each (BATCH, length)."""
+        """Yields batches without end: ids at random positions, and their next ids, both (BATCH, length)."""
         generator = torch.Generator().manual_seed(seed)
         while True:
             starts = torch.randint(len(self.ids) - length, (BATCH,), generator=generator).tolist()
@@ -41,18 +43,21 @@ class Corpus:
 
 
 def harbour_log() -> Corpus:
-    """The text that ships with the demo."""
+    """Returns the demo's own text as a corpus."""
     return Corpus.of(text())
 
 
-def model_for(corpus: Corpus, seed: int, block_size: int = Config.block_size) -> GPT:
-    """A GPT for the corpus's alphabet, initialised with `seed`. It has no dropout: two runs can then be compared."""
+def create_model(corpus: Corpus, seed: int, block_size: int = Config.block_size) -> GPT:
+    """Returns a GPT for the alphabet of the corpus, initialized with `seed`. It has no dropout: runs are comparable."""
     torch.manual_seed(seed)
     return GPT(Config(vocab_size=len(corpus.alphabet), block_size=block_size, dropout=0.0))
 
 
-def losses(model: GPT, corpus: Corpus, steps: int, seed: int, gradient_error: float = 0.0) -> Iterator[float]:
-    """Train `model`, yielding each step's loss in nats a character; with `gradient_error`, see `wrong_gradients`."""
+def train_losses(model: GPT, corpus: Corpus, steps: int, seed: int, gradient_error: float = 0.0) -> Iterator[float]:
+    """Trains `model` and yields the loss of each step, in nats a character.
+
+    `gradient_error` adds an error to every gradient, as `wrong_gradients` describes.
+    """
     optimizer = configure_optimizer(model)
     optimizer.register_step_pre_hook(wrong_gradients(gradient_error, seed))
     batches = corpus.batches(model.config.block_size, seed)
@@ -62,9 +67,10 @@ def losses(model: GPT, corpus: Corpus, steps: int, seed: int, gradient_error: fl
 
 
 def wrong_gradients(size: float, seed: int) -> Callable[..., None]:
-    """A hook for optimizers, to run before each step: puts every gradient off by `size`, up or down at random.
+    """Returns an optimizer hook that changes every entry of every gradient by `size`, up or down at random.
 
-    `size` is relative to the largest entry of the gradient's tensor, as verification's errors are; 0 changes nothing.
+    `size` is relative to the largest entry of the gradient, like the errors of verification. 0 changes nothing. The
+    hook runs before each step.
     """
     signs = torch.Generator().manual_seed(seed)
 

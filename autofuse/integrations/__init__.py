@@ -1,4 +1,4 @@
-"""Doors into what people train with: one module for each library, imported by those who have that library.
+"""Integrations with training libraries: one module for each library.
 
-`import autofuse.integrations` imports none of them.
+`import autofuse.integrations` imports none of them, so no library has to be installed.
 """

@@ -1,8 +1,7 @@
-"""`torch.compile(model, backend="autofuse")`: runs each captured graph as it is, and notes what it still spells out.
+"""The backend `torch.compile(model, backend="autofuse")`: runs each captured graph and records its unfused sites.
 
-The backend is an entry point of torch's, so torch finds it by its name wherever autofuse is installed. What it noted is
-read with `autofuse.analysis(model)`. Knows what Dynamo calls a backend with; the graphs are read by the live door's
-rules (dynamo_sites.py), and put together for one model elsewhere (dynamo_records.py).
+torch finds the backend by its entry point wherever autofuse is installed. `autofuse.analysis(model)` returns what it
+recorded. dynamo_sites.py applies the rules to a graph; dynamo_records.py merges the graphs of one model.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from torch import fx, nn
 
 from autofuse.integrations.dynamo_breaks import BreaksSince, graph_breaks
 from autofuse.integrations.dynamo_records import Records, files_of
-from autofuse.integrations.dynamo_sites import GraphSites, Rules, noted, unread_graph
+from autofuse.integrations.dynamo_sites import GraphSites, Rules, find_graph_sites, unreadable_graph
 from autofuse.integrations.dynamo_trace import Attribute
-from autofuse.loading.selection import selected
-from autofuse.project.rules_here import rules_here
+from autofuse.loading.selection import select_rules
+from autofuse.project.project_rules import load_project_rules
 from autofuse.results.analysis import Analysis
 from autofuse.torch_private import on_demand
 
@@ -28,7 +27,7 @@ Compiled = Callable[..., Any]
 _LOG = logging.getLogger("autofuse")
 _OPTIONS = ("then", "select", "ignore")
 _RECORDS = Records()
-_SINCE = BreaksSince()
+_BREAKS_SINCE = BreaksSince()
 
 
 def analyze(
@@ -38,81 +37,93 @@ def analyze(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Compiled:
-    """Note the unfused sites of `gm`, and return what runs it; the backend behind `backend="autofuse"`.
+    """Records the unfused sites of `gm`, and returns a function that runs it. This is `backend="autofuse"`.
 
-    options: `then`, a backend (its name, or the function) that compiles the graph, eager execution without it;
-    `select` and `ignore`, codes of rules as `autofuse.optimize` takes them. mode: handed on to `then`.
-    Raises ValueError for an option of another name, or a code that no rule bears.
+    Args:
+        gm: the graph that Dynamo captured.
+        example_inputs: its inputs, real tensors or fake ones.
+        options: `then` is a backend (its name or the function) that compiles the graph; without it, the graph runs
+            eagerly. `select` and `ignore` are rule codes, as for `autofuse.optimize`.
+        mode: passed to `then`.
+
+    Raises:
+        ValueError: an option has another name, or no rule has a given code.
     """
-    asked = dict(options or {})
-    rules = _rules(asked)
-    found = _read(gm, example_inputs, rules)
-    record = _RECORDS.add(found)
-    _LOG.info("%s", record.words)
-    return _noting(record.ran, _compiled(gm, example_inputs, asked.get("then"), mode), found.attributes)
+    given_options = dict(options or {})
+    rules = _rules(given_options)
+    graph_sites = _read_graph(gm, example_inputs, rules)
+    record = _RECORDS.add(graph_sites)
+    _LOG.info("%s", record.summary)
+    return _record_runs(
+        record.record_run, _compile(gm, example_inputs, given_options.get("then"), mode), graph_sites.attributes
+    )
 
 
 def analysis(model: Any = None) -> Analysis:
-    """What was noted of `model`: every place a rule applies to, or nearly does, and every graph break.
+    """Returns what the backend recorded for `model`: all sites of rules, also near misses, and all graph breaks.
 
-    model: what `torch.compile(model, backend="autofuse")` was given or returned, once it has been called; a module, or
-    a function. Without it, everything that was compiled in this process since the last `torch._dynamo.reset()`, with
-    the modules' names as far as Dynamo knows them.
+    Args:
+        model: the argument or the result of `torch.compile(model, backend="autofuse")`, after a call; a module or a
+            function. None selects everything compiled in this process since the last `torch._dynamo.reset()`. Modules
+            then have the names that Dynamo uses.
     """
-    inner = getattr(model, "_orig_mod", model)
-    inner = getattr(inner, "_torchdynamo_orig_callable", inner)
-    sites, graphs = _RECORDS.sites_of(inner if isinstance(inner, nn.Module) else None, files_of(inner))
-    return Analysis(sites, graph_breaks(files_of(inner), _SINCE), graphs)
+    original = getattr(model, "_orig_mod", model)
+    original = getattr(original, "_torchdynamo_orig_callable", original)
+    sites, graphs = _RECORDS.sites_of(original if isinstance(original, nn.Module) else None, files_of(original))
+    return Analysis(sites, graph_breaks(files_of(original), _BREAKS_SINCE), graphs)
 
 
-def _read(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> GraphSites:
-    """What is in a graph. One that cannot be read is noted as that, and runs like any other."""
+def _read_graph(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> GraphSites:
+    """The sites of a graph. If reading fails, the graph is recorded as unreadable and runs as usual."""
     try:
-        return noted(gm, inputs, rules)
-    except Exception as error:  # whatever it is, the user's training goes on
+        return find_graph_sites(gm, inputs, rules)
+    except Exception as error:  # any error: training must continue
         _LOG.debug("a captured graph could not be read", exc_info=True)
-        return unread_graph(error)
+        return unreadable_graph(error)
 
 
 def _reset() -> None:
     _RECORDS.clear()
-    _SINCE.now()
+    _BREAKS_SINCE.start()
 
 
 analyze.reset = _reset  # type: ignore[attr-defined]  # torch._dynamo.reset() calls it
-if not entry_points(group="torch_dynamo_backends", name="autofuse"):  # run from a source tree: torch cannot find it
+if not entry_points(group="torch_dynamo_backends", name="autofuse"):  # in a source tree there is no entry point
     on_demand.register_backend(analyze, name="autofuse")
 
 
 def _rules(options: Mapping[str, Any]) -> Rules:
     unknown = sorted(options.keys() - set(_OPTIONS))
     if unknown:
-        raise ValueError(f"The backend autofuse knows no option {unknown[0]!r}. It takes {', '.join(_OPTIONS)}.")
-    return selected(rules_here(), _codes(options.get("select")), _codes(options.get("ignore")))
+        raise ValueError(f"The backend autofuse has no option {unknown[0]!r}. Its options are {', '.join(_OPTIONS)}.")
+    return select_rules(load_project_rules(), _codes(options.get("select")), _codes(options.get("ignore")))
 
 
-def _codes(given: str | Iterable[str] | None) -> tuple[str, ...]:
-    codes = given.split(",") if isinstance(given, str) else given or ()
+def _codes(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    codes = value.split(",") if isinstance(value, str) else value or ()
     return tuple(filter(None, (c.strip() for c in codes)))
 
 
-def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], then: Any, mode: str | None) -> Compiled:
+def _compile(gm: fx.GraphModule, inputs: Sequence[Any], then: Any, mode: str | None) -> Compiled:
     if then is None:
         return gm.forward
-    handed_on = {"mode": mode} if mode is not None else {}
-    compiled: Compiled = on_demand.lookup_backend(then)(gm, list(inputs), **handed_on)
+    keywords = {"mode": mode} if mode is not None else {}
+    compiled: Compiled = on_demand.lookup_backend(then)(gm, list(inputs), **keywords)
     return compiled
 
 
-def _noting(ran: Callable[..., None], compiled: Compiled, attributes: tuple[Attribute, ...]) -> Compiled:
-    """`compiled`, which also notes whose tensors it is given: equal layers share one graph."""
+def _record_runs(record_run: Callable[..., None], compiled: Compiled, attributes: tuple[Attribute, ...]) -> Compiled:
+    """Wraps `compiled` so that each run records its parameters.
+
+    Equal layers share one graph, so this shows which one runs.
+    """
     owners = {a.owner: a.place for a in attributes}
     places = tuple(owners.values())
     if not places:
         return compiled
 
     def run(*inputs: Any) -> Any:
-        ran(tuple(inputs[i] for i in places))
+        record_run(tuple(inputs[i] for i in places))
         return compiled(*inputs)
 
     return run

@@ -1,6 +1,6 @@
-"""Where Dynamo left the graph, and why: its own records, put into sentences.
+"""Reads the graph breaks that Dynamo recorded, and writes their reasons as sentences.
 
-Knows the two places where Dynamo keeps them, which are not public: what a version of torch lacks is left out.
+Dynamo keeps them in two places, both private. If a version of torch lacks one of them, its breaks are missing.
 """
 
 from __future__ import annotations
@@ -20,68 +20,74 @@ _EXPLANATION = re.compile(r"Explanation: (.*)")
 
 
 class BreaksSince:
-    """The moment from which breaks count: Dynamo keeps some of its records past a reset."""
+    """The time from which breaks count, because a reset of Dynamo does not clear all its records."""
 
     def __init__(self) -> None:
-        self.now()
+        self.start()
 
-    def now(self) -> None:
-        """Let them count from here on."""
+    def start(self) -> None:
+        """Counts breaks from now on."""
         self.microseconds = time.time_ns() // 1000
 
 
 def graph_breaks(files: frozenset[str] | None, since: BreaksSince) -> tuple[GraphBreak, ...]:
-    """Every graph break whose line stands in `files` (None are all), equal ones as one."""
-    counts = Counter(_broken())
-    left = dict(_given_up(since))
-    found = [
+    """The graph breaks at lines in `files` (None for all files). Equal breaks are counted together."""
+    counts = Counter(_continued_breaks())
+    skipped_functions = dict(_skipped_functions(since))
+    breaks = [
         GraphBreak(
-            reason + left.get((place, reason), ""), place.file if place else "", place.line if place else None, n
+            reason + skipped_functions.get((place, reason), ""),
+            place.file if place else "",
+            place.line if place else None,
+            n,
         )
-        for (place, reason), n in {**dict.fromkeys(left, 1), **counts}.items()
+        for (place, reason), n in {**dict.fromkeys(skipped_functions, 1), **counts}.items()
         if files is None or place is not None and place.file in files
     ]
-    return tuple(sorted(found, key=lambda b: (b.file, b.line or 0, b.reason)))
+    return tuple(sorted(breaks, key=lambda b: (b.file, b.line or 0, b.reason)))
 
 
 _Break = tuple[SourceLine | None, str]
 
 
-def _broken() -> Iterator[_Break]:
-    """The breaks behind which Dynamo went on."""
-    for found in getattr(on_demand.dynamo_utils, "graph_break_reasons", ()):
-        yield _innermost(found.user_stack), sentence(found.reason)
+def _continued_breaks() -> Iterator[_Break]:
+    """Yields the breaks after which Dynamo continued with another graph."""
+    for broken in getattr(on_demand.dynamo_utils, "graph_break_reasons", ()):
+        yield _innermost_user_line(broken.user_stack), reason_sentence(broken.reason)
 
 
-def _given_up(since: BreaksSince) -> Iterator[tuple[_Break, str]]:
-    """The breaks that made Dynamo leave a whole function to Python, as one in a loop does, and which function."""
+def _skipped_functions(since: BreaksSince) -> Iterator[tuple[_Break, str]]:
+    """Yields the breaks after which Dynamo ran the whole function in Python, with a clause that names the function.
+
+    A break in a loop has this effect.
+    """
     for metrics in getattr(on_demand.dynamo_utils, "get_compilation_metrics", tuple)():
-        if not _of(metrics, "fail_reason") or (_of(metrics, "start_time_us") or 0) < since.microseconds:
+        if not _field(metrics, "fail_reason") or (_field(metrics, "start_time_us") or 0) < since.microseconds:
             continue
-        file, line = _of(metrics, "fail_user_frame_filename"), _of(metrics, "fail_user_frame_lineno")
+        file, line = _field(metrics, "fail_user_frame_filename"), _field(metrics, "fail_user_frame_lineno")
         place = SourceLine(file, line) if file and line else None
-        whole = where(str(_of(metrics, "co_filename") or ""), _of(metrics, "co_firstlineno"))
+        function = where(str(_field(metrics, "co_filename") or ""), _field(metrics, "co_firstlineno"))
         yield (
-            (place, sentence(metrics.fail_reason)),
-            f"; so all of {_of(metrics, 'co_name')} ({whole}) is left to Python",
+            (place, reason_sentence(metrics.fail_reason)),
+            f"; so Python runs all of {_field(metrics, 'co_name')} ({function})",
         )
 
 
-def _of(metrics: Any, name: str) -> Any:
+def _field(metrics: Any, name: str) -> Any:
     return getattr(metrics, name, None)
 
 
-def _innermost(stack: Any) -> SourceLine | None:
-    """The innermost line of the user's on a stack of frame summaries."""
+def _innermost_user_line(stack: Any) -> SourceLine | None:
+    """The innermost line of user code on a stack of frame summaries."""
     lines = [SourceLine(frame.filename, frame.lineno) for frame in stack if is_users(frame.filename) and frame.lineno]
     return lines[-1] if lines else None
 
 
-def sentence(reason: str) -> str:
-    """What Dynamo says, in its own words: the first line, and the explanation behind it."""
+def reason_sentence(reason: str) -> str:
+    """Dynamo's reason in its own words: the first line and the explanation."""
     if jump := _JUMP.match(reason):
-        return f"which way the code goes is only known when it runs ({jump[1]})"
+        return f"the branch depends on values at run time ({jump[1]})"
     first = next(iter(reason.strip().splitlines()), "").removeprefix("Unsupported ")
-    found = _EXPLANATION.search(reason)
-    explained = found[1].strip().rstrip(".") if found else ""
-    return f"{first}: {explained}" if explained not in ("", first) else first
+    match = _EXPLANATION.search(reason)
+    explanation = match[1].strip().rstrip(".") if match else ""
+    return f"{first}: {explanation}" if explanation not in ("", first) else first

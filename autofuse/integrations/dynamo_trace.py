@@ -1,8 +1,7 @@
-"""A graph that TorchDynamo captured -> a trace as the live door makes them, so that the same rules read both.
+"""Converts a graph that TorchDynamo captured into a trace of the FX pass, so that the same rules match both.
 
-Dynamo lifts a module's parameters and buffers to inputs of the graph; here they are attributes again, of a stand-in for
-the module, under the names that they have in it. Knows Dynamo's graphs and what it notes on their nodes; must not know
-any rule.
+Dynamo turns the parameters and buffers of modules into inputs of the graph. Here they are attributes again: of a
+stand-in for the module, with their names in the module. This module does not depend on the rules.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from autofuse.fx.trace.source_lines import SourceLine, is_users
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.torch_private import FakeTensorMode
 
-# L['self']._modules['blocks']._modules['0']._parameters['weight']: what is in brackets is the name, the rest its owner
+# Matches the end of L['self']._modules['blocks']._modules['0']._parameters['weight'], from `._modules` on.
 _ATTRIBUTE = re.compile(r"((?:\._modules\['[^']+'\])*\._(?:parameters|buffers)\['[^']+'\])$")
 _NAME = re.compile(r"\['([^']+)'\]")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -39,8 +38,13 @@ _IN_PLACE = frozenset(
 
 @dataclass(frozen=True)
 class Attribute:
-    """A tensor of a module that a graph is given: `owner` is Dynamo's word for the module that the captured frame
-    holds, "L['self']" of a forward, `path` the tensor's name in that module, `place` which input of the graph it is."""
+    """A module's tensor that is an input of a graph.
+
+    Attributes:
+        owner: Dynamo's name of the module that the captured frame holds; "L['self']" for a forward.
+        path: the name of the tensor in that module.
+        place: the index of the graph input.
+    """
 
     owner: str
     path: str
@@ -49,58 +53,67 @@ class Attribute:
 
 @dataclass
 class DynamoTrace:
-    """One graph as a trace. `attributes` are the inputs that belong to modules; `modules` says in which module of the
-    owner each node was computed, the innermost one."""
+    """One captured graph as a trace.
+
+    Attributes:
+        trace: the trace.
+        attributes: the inputs that belong to modules.
+        modules: node -> (owner, path) of the innermost module with a forward that computes it.
+    """
 
     trace: ForwardTrace
     attributes: tuple[Attribute, ...] = ()
-    modules: dict[fx.Node, tuple[str, str]] = field(default_factory=dict)  # node -> (owner, path)
+    modules: dict[fx.Node, tuple[str, str]] = field(default_factory=dict)
 
 
-def adopted(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[DynamoTrace]:
-    """The graph of `gm`, and each graph that it calls, such as what is checkpointed.
+def traces_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[DynamoTrace]:
+    """Yields the traces of `gm` and of each graph that it calls, such as a checkpointed part.
 
-    inputs: what the graph will be called with, real tensors or fake ones.
+    Args:
+        gm: the captured graph.
+        inputs: its inputs, real tensors or fake ones.
     """
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    given = dict(zip(placeholders, inputs, strict=False))
+    tensors = dict(zip(placeholders, inputs, strict=False))
     attributes = tuple(a for i, n in enumerate(placeholders) if (a := _attribute(n, i)) is not None)
-    held = {placeholders[a.place]: (a, given.get(placeholders[a.place])) for a in attributes}
-    yield from _adopted(gm, held, attributes)
+    owned = {placeholders[a.place]: (a, tensors.get(placeholders[a.place])) for a in attributes}
+    yield from _trace_graph(gm, owned, attributes)
 
 
-_HeldTensors = Mapping[fx.Node, tuple[Attribute, Any]]
+_OwnedTensors = Mapping[fx.Node, tuple[Attribute, Any]]
 
 
-def _adopted(gm: fx.GraphModule, held: _HeldTensors, attributes: tuple[Attribute, ...]) -> Iterator[DynamoTrace]:
+def _trace_graph(gm: fx.GraphModule, owned: _OwnedTensors, attributes: tuple[Attribute, ...]) -> Iterator[DynamoTrace]:
     root, graph, copies = nn.Module(), fx.Graph(), dict[fx.Node, fx.Node]()
     graph.output(graph.graph_copy(gm.graph, copies))
     for node, copy in copies.items():
-        _note(node, copy)
-    _bring_children(gm, graph, root)
-    for node, (attribute, tensor) in held.items():
-        _as_attribute(graph, copies[node], _path_of(attribute), tensor, root)
+        _set_metadata(node, copy)
+    _copy_children(gm, graph, root)
+    for node, (attribute, tensor) in owned.items():
+        _replace_by_attribute(graph, copies[node], _path_of(attribute), tensor, root)
     modules = {copy: _module_of(copy) for copy in graph.nodes}
     sizes = {n: _sizes(n.meta["v"]) for n in graph.nodes if isinstance(n.meta.get("v"), Tensor)}
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     yield DynamoTrace(
         ForwardTrace(root, root, mode, graph, Guards(), (), ambient(), frozenset(), sizes), attributes, modules,
     )  # fmt: skip
-    yield from _called_graphs(gm, held, attributes)
+    yield from _called_graphs(gm, owned, attributes)
 
 
-def _called_graphs(gm: fx.GraphModule, held: _HeldTensors, attributes: tuple[Attribute, ...]) -> Iterator[DynamoTrace]:
-    """The graphs that higher-order operators of `gm` run, each with the operands that it is given there."""
+def _called_graphs(
+    gm: fx.GraphModule, owned: _OwnedTensors, attributes: tuple[Attribute, ...]
+) -> Iterator[DynamoTrace]:
+    """Yields the traces of the graphs that higher-order operators in `gm` run."""
     for node in gm.graph.nodes:
-        for place, argument in enumerate(node.args if node.op == "call_function" else ()):
-            inner = getattr(gm, str(argument.target), None) if _is_attribute(argument) else None
-            if not isinstance(inner, fx.GraphModule):
+        for index, argument in enumerate(node.args if node.op == "call_function" else ()):
+            called_graph = getattr(gm, str(argument.target), None) if _is_attribute(argument) else None
+            if not isinstance(called_graph, fx.GraphModule):
                 continue
-            operands = [a for a in node.args[place + 1 :] if not _is_graph(gm, a)]
-            placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+            operands = [a for a in node.args[index + 1 :] if not _is_graph(gm, a)]
+            placeholders = [n for n in called_graph.graph.nodes if n.op == "placeholder"]
             pairs = zip(placeholders, operands, strict=False) if len(placeholders) == len(operands) else ()
-            inside = {p: held[o] for p, o in pairs if isinstance(o, fx.Node) and o in held}
-            yield from _adopted(inner, inside, attributes)
+            owned_inside = {p: owned[o] for p, o in pairs if isinstance(o, fx.Node) and o in owned}
+            yield from _trace_graph(called_graph, owned_inside, attributes)
 
 
 def _is_attribute(argument: Any) -> bool:
@@ -117,13 +130,13 @@ def _is_graph(gm: fx.GraphModule, argument: Any) -> bool:
 def _attribute(node: fx.Node, place: int) -> Attribute | None:
     source = getattr(node.meta.get("grapharg"), "source", None)
     name = getattr(source, "name", "")
-    text = str(name() if callable(name) else name)  # a method in older torch, a property in newer
-    found = _ATTRIBUTE.search(text)
-    return Attribute(text[: found.start()], ".".join(_NAME.findall(found[1])), place) if found else None
+    text = str(name() if callable(name) else name)  # a method in older versions of torch, else a property
+    match = _ATTRIBUTE.search(text)
+    return Attribute(text[: match.start()], ".".join(_NAME.findall(match[1])), place) if match else None
 
 
 def _path_of(attribute: Attribute) -> str:
-    """A name in the stand-in: tensors of `self` keep theirs, those of other modules stand below one of their own."""
+    """The name in the stand-in. Tensors of `self` keep their names; other modules become submodules."""
     return attribute.path if attribute.owner == _SELF else f"{_prefix(attribute.owner)}.{attribute.path}"
 
 
@@ -131,8 +144,8 @@ def _prefix(owner: str) -> str:
     return "_of_" + re.sub(r"\W+", "_", owner).strip("_")
 
 
-def _as_attribute(graph: fx.Graph, node: fx.Node, path: str, tensor: Any, root: nn.Module) -> None:
-    """Make an input the attribute that it is."""
+def _replace_by_attribute(graph: fx.Graph, node: fx.Node, path: str, tensor: Any, root: nn.Module) -> None:
+    """Replaces a graph input by an attribute of the stand-in."""
     *parts, name = path.split(".")
     owner = root
     for part in parts:
@@ -144,38 +157,40 @@ def _as_attribute(graph: fx.Graph, node: fx.Node, path: str, tensor: Any, root: 
     elif isinstance(tensor, Tensor):
         owner.register_buffer(name, tensor)
     with graph.inserting_before(node):
-        made = graph.get_attr(path)
-    made.meta = node.meta
-    node.replace_all_uses_with(made)
+        get_attr = graph.get_attr(path)
+    get_attr.meta = node.meta
+    node.replace_all_uses_with(get_attr)
     graph.erase_node(node)
 
 
-def _bring_children(gm: fx.GraphModule, graph: fx.Graph, root: nn.Module) -> None:
-    """Give the stand-in what the graph itself reads or calls: constants, and modules that were not inlined."""
+def _copy_children(gm: fx.GraphModule, graph: fx.Graph, root: nn.Module) -> None:
+    """Copies to the stand-in the constants that the graph reads and the submodules that it calls."""
     for node in graph.nodes:
         if node.op in ("get_attr", "call_module"):
             first = str(node.target).partition(".")[0]
             setattr(root, first, getattr(gm, first))
 
 
-# What is known of a node.
+# Metadata of nodes.
 
 
-def _note(node: fx.Node, copy: fx.Node) -> None:
-    """What the live door's recorder would have noted: an example value, a place, what is overwritten; and
-    whether it is the inside of a fused operation."""
+def _set_metadata(node: fx.Node, copy: fx.Node) -> None:
+    """Sets the metadata that the recorder of the FX pass sets: an example value, a source line, the overwritten tensor.
+
+    Also sets whether the node is inside a fused operation.
+    """
     copy.meta = dict(node.meta)
-    copy.meta["v"] = fx.node.map_aggregate(node.meta.get("example_value"), _plain)
+    copy.meta["v"] = fx.node.map_aggregate(node.meta.get("example_value"), _without_symbols)
     frames = [SourceLine(file, int(line)) for file, line in _FRAME.findall(str(node.meta.get("stack_trace") or ""))]
     copy.meta["place"] = next((place for place in reversed(frames) if is_users(place.file)), None)
     copy.meta["fused"] = any(place.file.startswith(_OPERATIONS) for place in frames)
-    written = _written(copy)
-    if written is not None:
-        copy.meta["writes"] = [written]
+    overwritten = _overwritten_tensor(copy)
+    if overwritten is not None:
+        copy.meta["writes"] = [overwritten]
 
 
-def _plain(value: Any) -> Any:
-    """Symbolic sizes as the numbers that they were in the example."""
+def _without_symbols(value: Any) -> Any:
+    """Replaces a symbolic size by its number in the example."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         hint = getattr(value.node, "hint", None)
         return hint if hint is not None else 0
@@ -187,14 +202,14 @@ def _sizes(x: Tensor) -> tuple[int | str, ...]:
 
 
 def _module_of(node: fx.Node) -> tuple[str, str]:
-    """The module whose forward computes a node: the owner, and the path in it."""
+    """The module with the forward that computes a node: its owner, and its path there."""
     stack = node.meta.get("nn_module_stack") or {}
     name = str(list(stack.values())[-1][0]) if stack else _SELF
     owner = re.match(r"\w\['\w+'\]", name)
     return (owner[0], name[owner.end() :].lstrip(".")) if owner else (_SELF, "")
 
 
-def _written(node: fx.Node) -> fx.Node | None:
+def _overwritten_tensor(node: fx.Node) -> fx.Node | None:
     """The tensor that a call overwrites."""
     out = node.kwargs.get("out")
     if isinstance(out, fx.Node):
@@ -209,11 +224,11 @@ def _writes_to_first(node: fx.Node) -> bool:
     name = str(node.target) if node.op == "call_method" else str(getattr(node.target, "__name__", ""))
     if node.target in _IN_PLACE or name.endswith("_") and not name.endswith("__") and not name.startswith("_"):
         return True
-    return _bound(node).get("inplace") is True
+    return _named_arguments(node).get("inplace") is True
 
 
-def _bound(node: fx.Node) -> Mapping[str, Any]:
-    """The arguments of one of torch's own Python functions by name."""
+def _named_arguments(node: fx.Node) -> Mapping[str, Any]:
+    """The arguments of a Python function of torch, by name."""
     if not inspect.isfunction(node.target):
         return node.kwargs
     try:

@@ -1,8 +1,8 @@
-"""Letting the first step of a compiled model run eagerly, so that its modules can be looked at when they are called.
+"""Runs the first step of a compiled model eagerly, so that autofuse can capture its modules.
 
-A module that is captured at its first call cannot be captured while `torch.compile` traces it: the compiler would keep
-the forward that it found. Where a trainer tells its callbacks when a step begins and ends, the step before compilation
-is made an eager one. Knows torch's compiler; must not know any trainer.
+autofuse captures a module at its first call. While `torch.compile` traces that call, it cannot, because the compiler
+would keep the original forward. Where a trainer calls its callbacks at the start and the end of a step, the first step
+therefore runs eagerly.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from autofuse.torch_private import on_demand
 
 
 class EagerFirst:
-    """Between `hold` and `release`, what is compiled with `torch.compile` runs eagerly."""
+    """Makes compiled code run eagerly between `hold` and `release`."""
 
     def __init__(self) -> None:
         self._stance: Any = None
 
     def hold(self) -> None:
-        """From now on eagerly. Twice is as good as once."""
+        """Runs compiled code eagerly from now on. A second call has no effect."""
         if self._stance is None:
             self._stance = torch.compiler.set_stance("force_eager")
 
     def release(self) -> None:
-        """Compiled again, or whatever the stance was before; nothing if nothing was held."""
+        """Restores the compiler stance from before `hold`. Without `hold`, it has no effect."""
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether `torch.compile`, or `Module.compile`, was asked for the model or any part of it."""
+    """Whether the model, or a part of it, is compiled by `torch.compile` or `Module.compile`."""
     return any(
         isinstance(m, on_demand.OptimizedModule) or getattr(m, "_compiled_call_impl", None) is not None
         for m in model.modules()

@@ -1,4 +1,4 @@
-"""What a trainer's log is told at the end of a run: what is fused, and what was lost on the way. Knows reports."""
+"""Logs the result at the end of a training run: the fused sites, rollbacks, and guards that failed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from autofuse.results.sites import Report
 _LOG = logging.getLogger("autofuse")
 
 
-def tell(model: str, report: Report) -> None:
-    """One line for the model; one, as a warning, for each site that was taken back and each guard that failed."""
+def log_report(model: str, report: Report) -> None:
+    """Logs one line for the model, and a warning for each rollback and each guard that failed."""
     _LOG.info("%s: %s.", model, report.summary)
     for site in report.with_status("rolled-back"):
         _LOG.warning("%s: %s in %s was taken back: %s", model, site.rule, site.module or "the model", site.reason)
-    for found in report.fallbacks:
-        if found.ran == "original":
+    for fallback in report.fallbacks:
+        if fallback.ran == "original":
             _LOG.warning(
                 "%s: %d calls of %s ran the original: the guard `%s` failed.",
-                model, found.calls, found.module or "the model", found.guard,
+                model, fallback.calls, fallback.module or "the model", fallback.guard,
             )  # fmt: skip

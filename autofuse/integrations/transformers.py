@@ -1,8 +1,7 @@
 """A callback for the Trainer of transformers: `Trainer(..., callbacks=[AutofuseCallback()])`.
 
-The model is optimized as soon as the Trainer has it, before it is wrapped, sharded or compiled, and each module is
-captured when it is first called: with the batches, the precision and the checkpointing of the run itself. Knows the
-order in which the Trainer calls; what is done to a model is done elsewhere.
+It optimizes the model when the Trainer gets it, before the model is wrapped, sharded or compiled. autofuse captures
+each module at its first call, with the batches, the precision and the checkpointing of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch import nn
 
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.integrations.eager_first import EagerFirst, is_compiled
-from autofuse.integrations.run_summary import tell
+from autofuse.integrations.run_summary import log_report
 from autofuse.results.sites import Report
 
 try:
@@ -22,37 +21,46 @@ try:
 except ImportError as error:
     raise ImportError(
         "autofuse.integrations.transformers needs transformers, which is not installed: "
-        "pip install 'transformers[torch]'. For a loop of your own, autofuse.optimize(model) is enough."
+        "pip install 'transformers[torch]'. In your own training loop, call autofuse.optimize(model) instead."
     ) from error
 
 _LOG = logging.getLogger("autofuse")
 
 
 class AutofuseCallback(TrainerCallback):
-    """Optimizes the Trainer's model, and tells the log `autofuse` at the end what became of it.
+    """Optimizes the Trainer's model, and logs the result to the logger `autofuse` at the end of training.
 
-    options: what `autofuse.optimize` takes besides the model and example inputs: select, ignore, modules, verify.
+    Works with DDP, FSDP, PEFT, mixed precision, gradient checkpointing and `torch_compile`. With `torch_compile`, the
+    first training step and the first evaluation batch run eagerly, because autofuse captures modules then. Checkpoints
+    are those of the original model: they load with and without this callback.
 
-    Works with DDP, FSDP, PEFT, mixed precision, gradient checkpointing and `torch_compile`; under the latter the first
-    training step, and the first evaluation batch, run eagerly, for that is when modules are captured. Checkpoints are
-    those of the model as it is: they load with this callback and without it. Raises what `optimize` raises, when the
-    Trainer is made.
+    Args:
+        options: keyword arguments of `autofuse.optimize`: select, ignore, modules, verify.
+
+    Attributes:
+        report: the result for the model, after training.
+
+    Raises:
+        Exception: whatever `optimize` raises, when the Trainer is made.
     """
 
     def __init__(self, **options: Any) -> None:
         self.options = options
         self.report = Report(())
         self._eager = EagerFirst()
-        self._compiles = self._evaluated = False
+        self._compiles = self._has_evaluated = False
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Before anything is wrapped around the model."""
+        """Optimizes the model before anything wraps it."""
         self._optimize(kwargs.get("model"))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Once more, for a model of `model_init` and for a callback that was added late; else it changes nothing."""
+        """Optimizes a model from `model_init`, or the model of a Trainer that got this callback late.
+
+        Otherwise no effect.
+        """
         model = kwargs.get("model")
         self._optimize(model)
         self._compiles = bool(args.torch_compile) or isinstance(model, nn.Module) and is_compiled(model)
@@ -62,41 +70,41 @@ class AutofuseCallback(TrainerCallback):
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The first batch of a step that accumulates gradients is over."""
+        """Ends eager execution after the first batch of a step that accumulates gradients."""
         self._eager.release()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The first step is over; if an evaluation follows, its first batch is eager too."""
+        """Ends eager execution after the first step. An evaluation that follows starts with an eager batch."""
         self._eager.release()
-        self._before_evaluation(control)
+        self._hold_before_evaluation(control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """As at the end of a step."""
-        self._before_evaluation(control)
+        """Runs the first batch of a following evaluation eagerly."""
+        self._hold_before_evaluation(control)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The first batch of an evaluation is over."""
-        self._evaluated = True
+        """Ends eager execution after the first batch of an evaluation."""
+        self._has_evaluated = True
         self._eager.release()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Tell what became of the model."""
+        """Logs the result for the model."""
         self._eager.release()
         model = kwargs.get("model")
         if isinstance(model, nn.Module):
             self.report = report(model)
-            tell(type(model).__name__, self.report)
+            log_report(type(model).__name__, self.report)
 
     def _optimize(self, model: Any) -> None:
         if isinstance(model, nn.Module):
             optimize(model, **self.options)
 
-    def _before_evaluation(self, control: TrainerControl) -> None:
-        if self._compiles and control.should_evaluate and not self._evaluated:
+    def _hold_before_evaluation(self, control: TrainerControl) -> None:
+        if self._compiles and control.should_evaluate and not self._has_evaluated:
             self._eager.hold()

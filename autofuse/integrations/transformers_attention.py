@@ -1,15 +1,16 @@
-"""Attention of transformers' models by the library's own door: `attn_implementation="autofuse"`.
+"""Attention for transformers models through the library's own registry: `attn_implementation="autofuse"`.
 
-`optimize` reads hand-written ("eager") attention and needs no such door. It is for long sequences: a model that asks
-the library's registry for its attention also asks for its masks there, and then gets none where the kernel's causal
-path will do, instead of a matrix that every layer adds.
+`optimize` fuses hand-written ("eager") attention without this registry. The registry helps with long sequences. A model
+that gets its attention from the registry also gets its masks there. It then gets no mask if the kernel is causal,
+instead of a matrix that every layer adds.
 
-    import autofuse.integrations.transformers_attention as door
-    door.register()
-    model.set_attn_implementation("autofuse")      # and "eager" takes it back
+    import autofuse.integrations.transformers_attention as registry
+    registry.register()
+    model.set_attn_implementation("autofuse")      # "eager" restores the original
 
-What the kernel cannot do runs as the model's file spells it out: attention weights that are asked for, soft-capped
-scores, sinks. Nothing of the library is replaced: two entries are added to its registries. Needs transformers 4.56.
+Some calls run the attention that the model's file spells out: calls that return attention weights, and calls with
+soft-capped scores or sinks. Nothing in the library is replaced: `register` adds two entries to its registries. Needs
+transformers 4.56.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from transformers.masking_utils import sdpa_mask
 from autofuse import ops
 
 _collector: Any = None
-try:  # where later versions collect what a caller asked for
+try:  # later versions collect the requested outputs here
     from transformers.utils.output_capturing import _active_collector
 
     _collector = _active_collector
@@ -34,11 +35,11 @@ except ImportError:
     pass
 
 NAME = "autofuse"
-_SPELLED_OUT = ("softcap", "s_aux", "cache")  # options that the kernel has no word for
+_UNSUPPORTED_OPTIONS = ("softcap", "s_aux", "cache")  # options that the kernel does not support
 
 
 def register() -> None:
-    """Make `attn_implementation="autofuse"` known to transformers. Again, if that was done before, does nothing new."""
+    """Adds `attn_implementation="autofuse"` to transformers. A second call has no effect."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
@@ -48,37 +49,54 @@ def attend(
     dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
     position_bias: Tensor | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """What transformers calls in place of a model's own `eager_attention_forward`, and that where it has to be.
+    """Computes attention with a kernel, or with the model's `eager_attention_forward` where no kernel can be used.
 
-    Shapes: query (batch, heads, T, d), key and value (batch, key heads, S, d); attention_mask (batch, 1, T, S), boolean
-    (True attends) or added to the scores, or None: then a query attends to the keys up to its own, if the module or
-    `is_causal` says so. position_bias: (1 or batch, heads, T, S), added too. Returns the result (batch, T, heads, d),
-    and the weights where they are asked for. A row that keeps no key attends to all evenly, as in the model's own, and
-    passes no gradient to its scores: a loss leaves such rows of padding out.
-    Raises ValueError where a file that is needed spells no attention out.
+    A query that keeps no key attends to all keys evenly, as in the model's own code. No gradient reaches its scores, so
+    a loss must leave out such rows of padding.
+
+    Args:
+        module: the attention module.
+        query: shape (batch, heads, T, d).
+        key: shape (batch, key heads, S, d).
+        value: shape (batch, key heads, S, d).
+        attention_mask: shape (batch, 1, T, S). A boolean mask is True where a query attends; any other mask is added to
+            the scores. With None, attention is causal if `is_causal`, or else `module.is_causal`, is True.
+        dropout: the dropout probability.
+        scaling: the factor of the scores; 1 / sqrt(d) if None.
+        is_causal: overrides `module.is_causal`.
+        position_bias: shape (1 or batch, heads, T, S); added to the scores.
+        options: other options of the model, such as `output_attentions`.
+
+    Returns:
+        The result of shape (batch, T, heads, d), and the attention weights if the caller requests them, else None.
+
+    Raises:
+        ValueError: the model's file has no `eager_attention_forward`, and the kernel cannot be used.
     """
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1
-    if causal:  # a cache of fixed length holds no more keys than queries yet
+    if causal:  # a cache of fixed length has unused keys after the queries
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if _weights_are_wanted(options) or any(options.get(name) is not None for name in _SPELLED_OUT):
-        mask = _added(_causal(query) if causal else attention_mask, query.dtype)
+    if _requests_weights(options) or any(options.get(name) is not None for name in _UNSUPPORTED_OPTIONS):
+        mask = _additive_mask(_causal_mask(query) if causal else attention_mask, query.dtype)
         if position_bias is not None:
             options["position_bias"] = position_bias
-        return _spelled_out(module)(module, query, key, value, mask, dropout=dropout, scaling=scale, **options)  # type: ignore[no-any-return]
+        return _eager_attention_of(module)(module, query, key, value, mask, dropout=dropout, scaling=scale, **options)  # type: ignore[no-any-return]
     groups = query.shape[1] // key.shape[1]
-    mask = _added(attention_mask, query.dtype)  # rows that keep no key: numbers that are added pass the gradient on
+    # Not a boolean mask: an additive mask passes the gradient of rows that keep no key.
+    mask = _additive_mask(attention_mask, query.dtype)
     if position_bias is not None:
-        mask, causal = _biased(position_bias, _added(_causal(query), query.dtype) if causal else mask), False
+        mask = _additive_mask(_causal_mask(query), query.dtype) if causal else mask
+        mask, causal = _add_bias(position_bias, mask), False
     result = ops.attention(
-        query, _repeated(key, groups), _repeated(value, groups), mask=mask, scale=scale, dropout_p=dropout,
+        query, _repeat_heads(key, groups), _repeat_heads(value, groups), mask=mask, scale=scale, dropout_p=dropout,
         training=True, is_causal=causal,
     )  # fmt: skip
     return result.transpose(1, 2).contiguous(), None
 
 
-def _weights_are_wanted(options: Mapping[str, Any]) -> bool:
+def _requests_weights(options: Mapping[str, Any]) -> bool:
     if options.get("output_attentions"):
         return True
     if _collector is None or torch.compiler.is_compiling() and not _collector.compiling:
@@ -86,34 +104,34 @@ def _weights_are_wanted(options: Mapping[str, Any]) -> bool:
     return any("attentions" in key for key in _collector.get() or ())
 
 
-def _spelled_out(module: nn.Module) -> Any:
-    """The attention that the file of a module's class spells out."""
+def _eager_attention_of(module: nn.Module) -> Any:
+    """The `eager_attention_forward` of the file that defines the module's class."""
     file = type(module).__module__
-    found = getattr(sys.modules.get(file), "eager_attention_forward", None)
-    if found is None:
+    eager_attention = getattr(sys.modules.get(file), "eager_attention_forward", None)
+    if eager_attention is None:
         raise ValueError(
-            f"{type(module).__name__} was asked for attention that no kernel has, and {file} has no "
+            f"{type(module).__name__} needs attention that no kernel computes, and {file} has no "
             'eager_attention_forward to run instead. Set attn_implementation="eager".'
         )
-    return found
+    return eager_attention
 
 
-def _repeated(x: Tensor, groups: int) -> Tensor:
-    """Each head of keys as often as queries share it."""
+def _repeat_heads(x: Tensor, groups: int) -> Tensor:
+    """Repeats each key or value head for the query heads that share it."""
     return x if groups == 1 else x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2)
 
 
-def _causal(query: Tensor) -> Tensor:
+def _causal_mask(query: Tensor) -> Tensor:
     length = query.shape[2]
     return torch.ones(1, 1, length, length, dtype=torch.bool, device=query.device).tril()
 
 
-def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A mask as numbers to add to the scores."""
+def _additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Converts a boolean mask to numbers that are added to the scores."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
 
-def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
+def _add_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
     return bias if mask is None else bias[..., : mask.shape[-1]] + mask

@@ -12,8 +12,8 @@ import torch
 
 from autofuse.kernels.policy import settings
 from autofuse.kernels.ranking import CandidateTime, ranked
-from autofuse.measure.device_timing import CudaClock, DeviceClock, device_race
-from autofuse.measure.pair_count import warmed
+from autofuse.measure.device_timing import CudaClock, DeviceClock, race_on_device
+from autofuse.measure.pair_count import warm_up
 from autofuse.measure.race import Race, race, typical, typical_interval
 from autofuse.measure.timing import seconds_of, without_garbage_collection
 from autofuse.results.tuning import Trial
@@ -35,7 +35,7 @@ def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, de
         return raced_by_device(steps, trials, seconds, CudaClock(device))
     warm = {name: min(seconds_of(step, device) for _ in range(WARM)) for name, step in steps.items()}
     order = sorted(steps, key=lambda name: warm[name])  # the first is timed twice a round, and never let go
-    with without_garbage_collection(), warmed(steps[order[0]], steps[order[-1]], warmup=1, device=device):
+    with without_garbage_collection(), warm_up(steps[order[0]], steps[order[-1]], warmup=1, device=device):
         times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=device)
         measured = _summed(trials, times)
         for seed, longer in enumerate(_LONGER, 1):
@@ -55,7 +55,7 @@ def raced_by_device(
     for step in steps.values():
         for _ in range(WARM):
             step()
-    times, host = device_race(steps, seconds=seconds, seed=0, clock=clock)
+    times, host = race_on_device(steps, seconds=seconds, seed=0, clock=clock)
     told = _summed(trials, times)
     beside = [replace(trial, host_seconds=host[trial.name]) for trial in told.trials]
     return replace(told, trials=beside)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofuse.kernels.policy import Policy
-from autofuse.measure.race import HOPELESS, RESAMPLES, typical
+from autofuse.measure.race import DROP_RATIO, RESAMPLES, typical
 from autofuse.measure.statistics import estimate
 from autofuse.results.comparison import Estimate, milliseconds, size
 from autofuse.results.tuning import Trial
@@ -39,7 +39,7 @@ class CandidateTime:
         """Whether `name` takes longer by more than chance: its interval excludes 1, and the ratio is one that identical
         runs do not reach."""
         one, other = self.samples[name], self.samples[than]
-        if len(one) < len(other) and min(one) > HOPELESS * typical(other):
+        if len(one) < len(other) and min(one) > DROP_RATIO * typical(other):
             return True  # it was let go, and not for another's sake
         pairs = list(zip(one, other, strict=False))
         ratio = estimate(*zip(*pairs, strict=True), resamples=RESAMPLES, typical=typical)

@@ -25,13 +25,13 @@ from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.ranking import ORIGINAL, CandidateTime, ranked
 from autofuse.measure.available_memory import free_bytes
-from autofuse.measure.memory import held_by, peak_of
-from autofuse.measure.preserved_state import preserved
+from autofuse.measure.memory import measure_held_memory, measure_peak_memory
+from autofuse.measure.preserved_state import preserve_state
 from autofuse.measure.timing import seconds_of
 from autofuse.results.tuning import Trial, TuningResult
 from autofuse.torch_private.nested import tensors_in
 from autofuse.verify.calls import Function, FunctionCall
-from autofuse.verify.functions import FunctionReference, Inexact, Wrong
+from autofuse.verify.functions import FunctionReference, InexactResult, WrongResult
 
 SECONDS = 0.3  # for each candidate, once it is warm
 # What takes less than this, in seconds of a call of torch's code, cannot be told apart well enough to be worth it.
@@ -214,13 +214,13 @@ def _checked(name: str, run: Function, reference: FunctionReference, determinist
     """The candidate with its error, or the reason why it is refused. What the user wrote may be less exact."""
     try:
         gap = reference.compare(run)
-        if deterministic and not reference.repeats(run):
+        if deterministic and not reference.is_deterministic(run):
             return Trial(name, refused="Two equal calls gave different bits, and deterministic ones are asked for.")
         return Trial(name, error=gap.error, bound=gap.bound)
-    except Inexact as wrong:
+    except InexactResult as wrong:
         refused = "" if name == ORIGINAL else str(wrong)
         return Trial(name, refused=refused, error=wrong.gap.error, bound=wrong.gap.bound)
-    except Wrong as wrong:
+    except WrongResult as wrong:
         return Trial(name, refused=str(wrong))
     except Exception as error:  # whatever a kernel of somebody's may raise
         return Trial(name, refused=f"It raised {_told(error)}")
@@ -236,15 +236,15 @@ def _timed(
 
 def _weighed(trial: Trial, run: Function, step: Callable[[], object], call: FunctionCall) -> Trial:
     """The trial with the memory of one call."""
-    held = held_by(lambda: call.made(run), call.device).bytes if call.backward else 0
-    return replace(trial, peak_bytes=peak_of(step, call.device).bytes, held_bytes=held)
+    held = measure_held_memory(lambda: call.result_of(run), call.device).bytes if call.backward else 0
+    return replace(trial, peak_bytes=measure_peak_memory(step, call.device).bytes, held_bytes=held)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Random states, gradients' mode and autocast's cache as they were; in the block, tensors can require gradients."""
     cached = torch.is_autocast_cache_enabled()
-    with preserved([], []), torch.inference_mode(False):
+    with preserve_state([], []), torch.inference_mode(False):
         torch.set_autocast_cache_enabled(False)  # it would keep casts of our copies
         try:
             yield

@@ -1,1 +1,1 @@
-"""Rules from files: found, read, checked by their examples, and selected by code."""
+"""Finds rules in files, reads them, checks them by their examples, and selects them by code."""

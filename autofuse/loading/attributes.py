@@ -1,6 +1,6 @@
-"""Whether what a rule's class says of itself is what the loader, the engine and the reports read: one sentence if not.
+"""Checks the attributes of a rule's class: code, benefit, `where`, parameters and examples.
 
-Knows the attributes of rule.py; reads neither `before` nor `after`.
+A wrong attribute is reported in one sentence. This module reads neither `before` nor `after`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import inspect
 import re
 from collections.abc import Container
 
-from autofuse.loading.examples import text_of
+from autofuse.loading.examples import example_source
 from autofuse.loading.functions import function_of, parameters_of
 from autofuse.rule import CallRule, Fused, Kept, Rule, RuleError
 
 
 def check_attributes(rule: type[Rule]) -> None:
-    """Raise RuleError, naming the attribute and what to write, where one is not what it must be."""
+    """Raise RuleError if an attribute of a rule is not valid. The message says what to write."""
     code: object = rule.code
     if not isinstance(code, str) or not re.fullmatch(r"[A-Z]+[0-9]+", code):
         raise RuleError(f"{rule.__name__}.code is {code!r}. Write capital letters and digits, such as MY101.")
@@ -28,8 +28,8 @@ def check_attributes(rule: type[Rule]) -> None:
         _check_parameters(rule)
 
 
-def check_code_is_free(rule: type[Rule], shipped: Container[str]) -> None:
-    """Raise RuleError where a rule of a user's has the code of one that ships."""
+def check_code_is_unused(rule: type[Rule], shipped: Container[str]) -> None:
+    """Raise RuleError if a user's rule has a code that is in `shipped`, the codes of autofuse's own rules."""
     if rule.code in shipped:
         raise RuleError(
             f"{rule.__name__}.code is {rule.code}, the code of a rule that ships with autofuse. Use letters of your "
@@ -39,9 +39,9 @@ def check_code_is_free(rule: type[Rule], shipped: Container[str]) -> None:
 
 def _check_where(rule: type[Rule]) -> None:
     name = "at" if issubclass(rule, CallRule) else "where"
-    asked = getattr(rule, name)
+    condition = getattr(rule, name)
     try:
-        inspect.signature(asked).bind(None)
+        inspect.signature(condition).bind(None)
     except (TypeError, ValueError) as error:
         raise RuleError(
             f"{rule.__name__}.{name} does not take one argument. Write `@staticmethod` over it, and one parameter."
@@ -49,14 +49,14 @@ def _check_where(rule: type[Rule]) -> None:
 
 
 def _check_examples(rule: type[Rule]) -> None:
-    """Each example is one of the two kinds, and Python."""
+    """Raise RuleError unless each example is a Fused or a Kept with valid Python code."""
     if not isinstance(rule.examples, (tuple, list)):
-        raise RuleError(f"{rule.__name__}.examples is no tuple. Write `examples = (Fused(...), Kept(...))`.")
+        raise RuleError(f"{rule.__name__}.examples is not a tuple. Write `examples = (Fused(...), Kept(...))`.")
     for example in rule.examples:
         if not isinstance(example, (Fused, Kept)):
-            raise RuleError(f"{rule.__name__}.examples holds {example!r}. Write Fused(...) or Kept(...).")
+            raise RuleError(f"{rule.__name__}.examples contains {example!r}. Write Fused(...) or Kept(...).")
         try:
-            ast.parse(text_of(example))
+            ast.parse(example_source(example))
         except SyntaxError as error:
             raise RuleError(
                 f"{rule.__name__}, example “{example.why}”: line {error.lineno} is not Python ({error.msg}): "
@@ -65,16 +65,16 @@ def _check_examples(rule: type[Rule]) -> None:
 
 
 def _check_parameters(rule: type[Rule]) -> None:
-    """Raise RuleError where `before` takes arguments that have no name of their own, or `after` takes others."""
+    """Raise RuleError if `before` or `after` has a starred parameter, or if `after` has one that `before` lacks."""
     for name in ("before", "after"):
         function_of(rule, name)
         for p in inspect.signature(getattr(rule, name)).parameters.values():
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
                 raise RuleError(f"{rule.__name__}.{name} takes `{p}`. Give each parameter a name of its own.")
     known = {*parameters_of(rule), *rule.fixed}
-    for taken in inspect.signature(rule.after).parameters:
-        if taken not in known:
+    for name in inspect.signature(rule.after).parameters:
+        if name not in known:
             raise RuleError(
-                f"{rule.__name__}.after takes `{taken}`, which `before` does not have: nothing says what it is. "
+                f"{rule.__name__}.after takes `{name}`, which `before` does not have, so its value is not known. "
                 f"`before` has {', '.join(sorted(known))}."
             )

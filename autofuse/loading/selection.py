@@ -1,4 +1,4 @@
-"""Which rules a user asked for: code prefixes in, rules out. Knows codes; knows neither files nor models."""
+"""Selects rules by the prefixes of their codes."""
 
 from __future__ import annotations
 
@@ -8,33 +8,42 @@ from collections.abc import Iterable, Sequence
 from autofuse.loading.unknown_code import UnknownCode
 from autofuse.match.pattern import LoadedRule
 
-__all__ = ["UNLESS_SELECTED", "UnknownCode", "covers", "require_known", "selected"]
+__all__ = ["OFF_BY_DEFAULT", "UnknownCode", "matches_prefix", "require_known", "select_rules"]
 
 
-# Advice on how a loop uses its GPU. It is about the machine, not about the text, so it is given to who selects it.
-UNLESS_SELECTED = ("AF602", "AF603", "AF604")
+# Advice about the use of the GPU by a training loop. It depends on the machine and not on the code, so these rules are
+# used only if the user selects them.
+OFF_BY_DEFAULT = ("AF602", "AF603", "AF604")
 
 
-def selected(
+def select_rules(
     rules: Sequence[LoadedRule], select: Iterable[str] = (), ignore: Iterable[str] = ()
 ) -> tuple[LoadedRule, ...]:
-    """The rules whose code starts with one of `select` (all, if empty) and with none of `ignore`.
+    """Return the rules with a code that starts with a prefix in `select` and with none in `ignore`.
 
-    Raises UnknownCode where a prefix belongs to no rule: a typing error must not silently switch a check off.
+    Args:
+        rules: All rules.
+        select: Prefixes of codes; empty for all codes.
+        ignore: Prefixes of codes.
+
+    Raises:
+        UnknownCode: A prefix matches no rule. Otherwise a typing error could silently switch a check off.
     """
     wanted, unwanted = tuple(select), tuple(ignore)
     for prefix in (*wanted, *unwanted):
         require_known(prefix, rules)
-    return tuple(r for r in rules if covers(wanted or ("",), r.rule.code) and not covers(unwanted, r.rule.code))
+    return tuple(
+        r for r in rules if matches_prefix(wanted or ("",), r.rule.code) and not matches_prefix(unwanted, r.rule.code)
+    )
 
 
-def covers(prefixes: Iterable[str], code: str) -> bool:
-    """Whether `code` starts with one of `prefixes`: "AF1" covers "AF101"."""
+def matches_prefix(prefixes: Iterable[str], code: str) -> bool:
+    """Whether `code` starts with one of `prefixes`: the prefix "AF1" matches "AF101"."""
     return code.startswith(tuple(prefixes))
 
 
 def require_known(prefix: str, rules: Sequence[LoadedRule]) -> None:
-    """Raises UnknownCode unless some rule's code starts with `prefix`."""
+    """Raise UnknownCode if no code of a rule starts with `prefix`."""
     codes = [r.rule.code for r in rules]
     if prefix and any(c.startswith(prefix) for c in codes):
         return

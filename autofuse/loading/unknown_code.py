@@ -1,7 +1,7 @@
-"""What is wrong with a code that a user named. Apart from selection.py, which loads rules."""
+"""The error for an unknown code. It has its own module, because selection.py imports more."""
 
 from __future__ import annotations
 
 
 class UnknownCode(ValueError):
-    """A code, or a prefix of codes, that no rule bears; the message names those that exist."""
+    """No rule has a code with the prefix that a user named. The message suggests a code."""

@@ -256,7 +256,7 @@ def _lost_write(graph: Graph, gone: frozenset[Value], live: _Needed) -> Fails | 
 def _needed_by(use: Value, v: Value) -> Reason:
     """Why `v` must stay: what `use` does with it."""
     if isinstance(use.data, Reason):
-        return use.data.also(**_names(v))
+        return use.data.with_data(**_names(v))
     assert isinstance(use.data, tuple), "what is no sink is a call, with its name and its keywords"
     return because(matches.VALUE_USED_BY, call=use.data[0], **_names(v))
 

@@ -1,4 +1,4 @@
-"""How long a step takes, what memory it needs and which operators it runs, before and after."""
+"""Measures time, memory and operators of a step, before and after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory can still be had. Knows devices and bytes; must not know what for."""
+"""Finds out how much memory a program can still allocate."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """What can still be allocated on `device`, in bytes; None where nobody can tell."""
+    """Returns the bytes that can still be allocated on `device`; None if that is unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    known = [n for n in (_system_bytes(), _container_bytes()) if n is not None]
-    return min(known) if device.type == "cpu" and known else None
+    estimates = [n for n in (_system_bytes(), _container_bytes()) if n is not None]
+    return min(estimates) if device.type == "cpu" and estimates else None
 
 
 def _system_bytes() -> int | None:
-    """Linux's own estimate of what programs can still get."""
+    """Returns Linux's estimate of the memory that is available to programs, in bytes."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -28,7 +28,7 @@ def _system_bytes() -> int | None:
 
 
 def _container_bytes() -> int | None:
-    """What the limit of a container (cgroup v2) leaves."""
+    """Returns the bytes that are left below the limit of a container (cgroup v2)."""
     try:
         return int((_CGROUP / "memory.max").read_text()) - int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # no cgroup, or no limit: "max"

@@ -1,9 +1,10 @@
-"""Times actions on a GPU by the GPU's own clock, with a cold cache, and beside it the host's time to launch them.
+"""Times actions on a GPU by the GPU's clock and a cold cache, and separately the host's time to launch them.
 
-Events on the stream leave out what the host takes, and a step that finds its operands in the second-level cache says
-nothing about a model, whose layers find there what the layer before left. So before each timed call a buffer larger
-than any such cache is written, often enough that the host has launched the whole call before the GPU comes to it.
-Knows clocks; must not know what the actions compute.
+Events on the stream do not include the host's time. Before each timed call a buffer is written, for two reasons:
+
+- The buffer is larger than the second-level cache, so the call does not find its operands there. In a model the cache
+  holds the result of the previous layer.
+- The writes take longer than the host needs to launch the call, so the GPU does not wait for the host.
 """
 
 from __future__ import annotations
@@ -16,26 +17,30 @@ from typing import Protocol
 
 import torch
 
-from autofuse.measure.race import FEWEST, MOST, Race
+from autofuse.measure.race import MAX_ROUNDS, MIN_ROUNDS, Race
 from autofuse.measure.timing import Action, synchronize, without_garbage_collection
 
 _BUFFER = 2**28  # bytes; the largest second-level cache, of a B200, has 126 MiB
-_FASTEST = 8e12  # bytes a second that the buffer is written at, at most
+_FASTEST = 8e12  # bytes a second: the highest memory bandwidth of any GPU
 _MOST_WRITES = 200
 
 
 class DeviceClock(Protocol):
-    """What times one call: seconds of the device, and of the host that launches it."""
+    """The clocks of one call: seconds of the device, and of the host that launches it."""
 
     def device_seconds(self, action: Action, host: float) -> float:
-        """Seconds of the device for one call whose launch takes the host `host` seconds."""
+        """Returns the seconds of one call on the device. `host`: the seconds that the host needs to launch it."""
 
     def host_seconds(self, action: Action) -> float:
-        """Seconds of the host until a call has been launched."""
+        """Returns the seconds that the host needs to launch a call."""
 
 
 class CudaClock:
-    """The clock of a CUDA device, by events on its current stream. Raises RuntimeError where there is none."""
+    """The clock of a CUDA device, by events on its current stream.
+
+    Raises:
+        RuntimeError: There is no CUDA device.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -43,7 +48,7 @@ class CudaClock:
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
     def device_seconds(self, action: Action, host: float) -> float:
-        for _ in range(writes_for(host)):
+        for _ in range(count_writes(host)):
             self._buffer.zero_()
         self._start.record()
         action()
@@ -55,37 +60,49 @@ class CudaClock:
         synchronize(self._device)
         start = time.perf_counter()
         action()
-        found = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         synchronize(self._device)
-        return found
+        return seconds
 
 
-def writes_for(host: float) -> int:
-    """How often the buffer is written so that the device is busy for as long as the host takes to launch a call."""
+def count_writes(host: float) -> int:
+    """Returns how many writes keep the device busy while the host launches a call in `host` seconds."""
     return max(1, min(_MOST_WRITES, math.ceil(1.5 * host * _FASTEST / _BUFFER)))
 
 
-def device_race(
+def race_on_device(
     actions: Mapping[str, Action], *, seconds: float, seed: int, clock: DeviceClock,
     now: Callable[[], float] = time.perf_counter,
 ) -> tuple[Race, dict[str, float]]:  # fmt: skip
-    """Rounds of all actions in random order, as `race` has them, by the device's clock; and each one's host seconds.
+    """Runs rounds of all actions in random order, like `race`, but by the device's clock.
 
-    The first action runs twice a round. Each is run for about `seconds`, 8 rounds at least and 100 at most. All have to
-    be warm. Raises ValueError where there is no action.
+    The first action runs twice in each round, as a control. There are 8 to 100 rounds.
+
+    Args:
+        actions: The actions by name. They must be warm.
+        seconds: The seconds to spend on each action.
+        seed: The seed of the random order.
+        clock: The clock of the device.
+        now: The host's clock, which ends the rounds.
+
+    Returns:
+        The race in seconds of the device, and the host's seconds to launch each action.
+
+    Raises:
+        ValueError: There is no action.
     """
     if not actions:
         raise ValueError("There is nothing to time: pass one action or more.")
     order, first = random.Random(seed), next(iter(actions))
     with without_garbage_collection():
-        host = {name: min(clock.host_seconds(action) for _ in range(FEWEST)) for name, action in actions.items()}
+        host = {name: min(clock.host_seconds(action) for _ in range(MIN_ROUNDS)) for name, action in actions.items()}
         samples: dict[str, list[float]] = {name: [] for name in actions}
         control: list[float] = []
-        going = [(first, control), *samples.items()]
-        until = now() + seconds * len(going)
-        for done in range(MOST):
-            if done >= FEWEST and now() > until:
+        runners = [(first, control), *samples.items()]
+        end = now() + seconds * len(runners)
+        for rounds_done in range(MAX_ROUNDS):
+            if rounds_done >= MIN_ROUNDS and now() > end:
                 break
-            for name, found in order.sample(going, len(going)):
-                found.append(clock.device_seconds(actions[name], host[name]))
-    return Race({name: tuple(found) for name, found in samples.items()}, tuple(control)), host
+            for name, times in order.sample(runners, len(runners)):
+                times.append(clock.device_seconds(actions[name], host[name]))
+    return Race({name: tuple(times) for name, times in samples.items()}, tuple(control)), host

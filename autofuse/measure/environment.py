@@ -1,4 +1,4 @@
-"""Versions and hardware that a measurement belongs to. It names no host, user or path."""
+"""Describes the versions and the hardware of a measurement, without names of hosts, users or paths."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What ran: versions, processor, cores, threads, device; all as text, the optional ones only where present."""
-    found = {
+    """Returns versions, processor, cores, threads and device as text. Optional packages appear if they are loaded."""
+    entries = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
@@ -23,8 +23,8 @@ def environment(device: torch.device) -> dict[str, str]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
     if device.type == "cuda":
-        found["cuda"] = str(torch.version.cuda or torch.version.hip)
-    return found | {name: _version(name) for name in ("triton", "numpy", "transformers") if name in sys.modules}
+        entries["cuda"] = str(torch.version.cuda or torch.version.hip)
+    return entries | {name: _version(name) for name in ("triton", "numpy", "transformers") if name in sys.modules}
 
 
 def _version(name: str) -> str:
@@ -33,7 +33,7 @@ def _version(name: str) -> str:
 
 
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """Returns the name of the processor as the operating system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

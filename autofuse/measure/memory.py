@@ -1,4 +1,4 @@
-"""The most memory that one run of something holds on top of what stood before it. It knows allocators, not models."""
+"""Measures the peak memory of one run, above what was allocated before it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ from autofuse.measure.timing import Action, synchronize
 from autofuse.torch_private import on_demand
 
 _LEVEL = "KINETO_LOG_LEVEL"  # an environment variable
-_COUNTED_BEFORE = ("Parameter", "Buffer", "Optstate", "Total")
+_ALLOCATED_BEFORE = ("Parameter", "Buffer", "Optstate", "Total")
 
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes above what was allocated at the start, None where nothing could tell; `source` says what counted them."""
+    """A measured amount of memory.
+
+    Attributes:
+        bytes: Bytes above what was allocated at the start; None if there is no way to measure it.
+        source: The name of the instrument.
+    """
 
     bytes: int | None
     source: str
 
 
-def peak_of(action: Action, device: torch.device) -> PeakMemory:
-    """The peak of one run: on CUDA the caching allocator's own figure, on a CPU the running sum of all allocations.
+def measure_peak_memory(action: Action, device: torch.device) -> PeakMemory:
+    """Measures the peak memory of one run of `action`.
 
-    The profiler's allocation events are preferred to MemTracker on a CPU: both gave the same bytes for steps of plain
-    operators, but only the events include what a kernel allocates inside (attention's workspace) and compiled code.
-    Both ways are private in part, so each is left for the next where this torch lacks it.
+    On CUDA the caching allocator reports it. On a CPU it is the highest running sum of allocations: from the
+    profiler's events, or from MemTracker if this version of torch has no such events. Both give the same bytes for
+    plain operators, but only events include allocations inside a kernel (attention's workspace) and compiled code.
     """
     if device.type == "cuda":
-        return _cuda_peak(action, device)
+        return _measure_cuda_peak(action, device)
     if device.type != "cpu":
         return PeakMemory(None, f"no source for {device.type}")
     for measure, source in ((allocation_events_peak, "torch.profiler"), (mem_tracker_peak, "MemTracker")):
@@ -46,27 +51,27 @@ def peak_of(action: Action, device: torch.device) -> PeakMemory:
     return PeakMemory(None, "this torch offers neither allocation events nor MemTracker")
 
 
-def held_by(action: Action, device: torch.device) -> PeakMemory:
-    """What is allocated at the end of one run that was not at its start, while its result is alive.
+def measure_held_memory(action: Action, device: torch.device) -> PeakMemory:
+    """Measures the memory that one run of `action` still holds at its end, while its result is alive.
 
-    Of a forward that keeps tensors for a backward, these and its outputs.
+    For a forward pass this is its outputs and the tensors that autograd saves for the backward pass.
     """
     if device.type == "cuda":
         synchronize(device)
         start = torch.cuda.memory_allocated(device)
         result = action()
-        held = torch.cuda.memory_allocated(device) - start
+        held_bytes = torch.cuda.memory_allocated(device) - start
         del result
-        return PeakMemory(held, "torch.cuda.memory_allocated")
+        return PeakMemory(held_bytes, "torch.cuda.memory_allocated")
     if device.type != "cpu":
         return PeakMemory(None, f"no source for {device.type}")
     try:
-        return PeakMemory(sum(_allocations(action)), "torch.profiler")
+        return PeakMemory(sum(_record_allocations(action)), "torch.profiler")
     except AttributeError:
         return PeakMemory(None, "this torch offers no allocation events")
 
 
-def _cuda_peak(action: Action, device: torch.device) -> PeakMemory:
+def _measure_cuda_peak(action: Action, device: torch.device) -> PeakMemory:
     synchronize(device)
     start = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -76,16 +81,19 @@ def _cuda_peak(action: Action, device: torch.device) -> PeakMemory:
 
 
 def allocation_events_peak(action: Action) -> int:
-    """The highest running sum of the profiler's `[memory]` events on the CPU: frees count negative.
+    """Returns the highest running sum of the profiler's `[memory]` events on the CPU, in bytes. Frees are negative.
 
-    A free of memory from before the run is no event, so memory that is freed and taken again counts as new.
-    `key_averages().self_cpu_memory_usage` is no peak: it nets out what a step frees again.
+    The free of memory from before the run has no event, so memory that is freed and allocated again counts as new.
+    `key_averages().self_cpu_memory_usage` is not a peak: frees are already subtracted.
     """
-    return max(accumulate(_allocations(action), initial=0))
+    return max(accumulate(_record_allocations(action), initial=0))
 
 
-def _allocations(action: Action) -> list[int]:
-    """Bytes that one run takes on the CPU, in order, frees negative; what its result holds stays taken."""
+def _record_allocations(action: Action) -> list[int]:
+    """Returns the allocations of one run on the CPU, in bytes and in order. Frees are negative.
+
+    The result is alive until the end, so its memory is not freed.
+    """
     with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         result = action()
     profiler: Any = profiled.profiler
@@ -97,23 +105,24 @@ def _allocations(action: Action) -> list[int]:
 
 @contextmanager
 def quiet_profiler() -> Iterator[None]:
-    """The profiler writes lines of its own to stderr at any lower level; a level that the user has set stays."""
+    """Keeps the profiler from writing to stderr in the block. A level that the user has set stays."""
     was_set = _LEVEL in os.environ
     os.environ.setdefault(_LEVEL, "6")
     try:
         yield
     finally:
         if not was_set:
-            os.environ.pop(_LEVEL, None)  # the program in the block may have taken it away
+            os.environ.pop(_LEVEL, None)  # code in the block may have removed it
 
 
 def mem_tracker_peak(action: Action) -> int:
-    """The same from torch's MemTracker, which sees the storages of results but not memory within a kernel.
+    """Returns the peak memory of one run by torch's MemTracker, in bytes. It does not see allocations inside a kernel.
 
-    It counts parameters, buffers and optimizer state too when they are first used; they stood before and are left out.
+    MemTracker also counts parameters, buffers and optimizer state at their first use. They existed before the run, so
+    they are left out.
     """
     tracker: Any = on_demand.MemTracker()
     with tracker:
         action()
-    held: Mapping[str, int] = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-    return sum(size for kind, size in held.items() if kind not in _COUNTED_BEFORE)
+    sizes: Mapping[str, int] = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    return sum(size for kind, size in sizes.items() if kind not in _ALLOCATED_BEFORE)

@@ -1,7 +1,7 @@
-"""How many pairs to time, by which clock to compare them, and what they amount to. Knows times and threads, no models.
+"""Decides how many pairs to time, and by which clock to compare them.
 
-Pairs are timed until the verdict is clear: it is asked for after 30, 60, 100, 150 and 200 pairs, each time so strictly
-(statistics.SURE) that five looks together call identical variants different in at most 1 of 2,000 comparisons.
+Pairs are timed until the verdict is clear. It is checked after 30, 60, 100, 150 and 200 pairs. Each check is so strict
+(statistics.STRICT_LEVEL) that all five together call identical variants different in at most 1 of 2,000 comparisons.
 """
 
 from __future__ import annotations
@@ -15,22 +15,31 @@ from typing import Literal
 
 import torch
 
-from autofuse.measure.statistics import Judgement, judge, paired, paired_control
-from autofuse.measure.timing import CROWDED, Action, Pairs, Timings, without_garbage_collection
+from autofuse.measure.statistics import Judgement, identical_runs_ratio, judge, paired_ratio
+from autofuse.measure.timing import CROWDED_SHARE, Action, Pairs, Timings, without_garbage_collection
 from autofuse.results.comparison import Estimate
 
-LOOKS = (30, 60, 100, 150, 200)
-PATIENCE = 45.0  # seconds after which no further pairs are begun, once there are as many as for the first look
-# Nothing changed for certain, and nobody needs it more certain: the interval lies this close to 1.
-CLOSE = 0.06
-_TRIAL = 5  # pairs that tell whether steps keep to one core
+PAIR_COUNTS = (30, 60, 100, 150, 200)
+TIME_LIMIT = 45.0  # seconds; afterwards no further pair starts, if there are enough for the first check
+# "no-change" is clear if the whole interval is this close to 1.
+NO_CHANGE_LIMIT = 0.06
+_TRIAL = 5  # pairs that show whether steps stay on one core
 
 Clock = Literal["wall", "core"]
 
 
 @dataclass(frozen=True)
-class Decided:
-    """What the pairs amount to. clock: which times were compared. threads: torch's, while they were taken."""
+class JudgedTimings:
+    """Timed pairs with their verdict.
+
+    Attributes:
+        timings: The seconds of every run.
+        clock: The clock that the comparison uses.
+        effect: The ratio before / after.
+        control: The ratio of identical runs.
+        judgement: The verdict and its reason.
+        threads: The number of torch's threads during the runs.
+    """
 
     timings: Timings
     clock: Clock
@@ -40,60 +49,71 @@ class Decided:
     threads: int
 
 
-def decided(
+def time_and_judge(
     before: Action, after: Action, *,
     pairs: int | None, seed: int, device: torch.device, done: Callable[[], None] = lambda: None,
-) -> Decided:  # fmt: skip
-    """Time `pairs` pairs, or without a number as many as it takes, and judge them. Both actions have to be warm."""
+) -> JudgedTimings:  # fmt: skip
+    """Times pairs of two warm actions, and judges them.
+
+    Args:
+        before: The first action.
+        after: The second action.
+        pairs: How many pairs to time; None for as many as a clear verdict needs.
+        seed: The seed of the order within pairs.
+        device: The device of the actions.
+        done: A function that is called after each pair.
+    """
     with without_garbage_collection():
-        return _decided(Pairs(before, after, device, seed), LOOKS if pairs is None else (pairs,), seed, done)
+        return _time_until_clear(
+            Pairs(before, after, device, seed), PAIR_COUNTS if pairs is None else (pairs,), seed, done
+        )
 
 
-def judged(timings: Timings, seed: int) -> Decided:
-    """The verdict on these pairs, by the core's clock where other programs wanted the cores."""
-    crowded = (timings.waiting or 0.0) > CROWDED
-    before, after = (timings.before_core, timings.after_core) if crowded else (timings.before, timings.after)
-    found, identical = paired(before, after), paired_control(before, seed=seed)
-    judgement = judge(found.estimate, identical, len(before), found.sure)
-    return Decided(
-        timings, "core" if crowded else "wall", found.estimate, identical, judgement, torch.get_num_threads()
+def judge_timings(timings: Timings, seed: int) -> JudgedTimings:
+    """Judges timed pairs, by the core's clock if other programs kept the cores busy."""
+    uses_core_clock = (timings.waiting or 0.0) > CROWDED_SHARE
+    before, after = (timings.before_core, timings.after_core) if uses_core_clock else (timings.before, timings.after)
+    ratio, noise = paired_ratio(before, after), identical_runs_ratio(before, seed=seed)
+    judgement = judge(ratio.estimate, noise, len(before), ratio.strict_interval)
+    return JudgedTimings(
+        timings, "core" if uses_core_clock else "wall", ratio.estimate, noise, judgement, torch.get_num_threads()
     )
 
 
-def _decided(series: Pairs, looks: Sequence[int], seed: int, done: Callable[[], None]) -> Decided:
-    began = time.perf_counter()
-    for look in looks:
-        while len(series.runs[0]) < look:
-            if len(series.runs[0]) >= looks[0] and time.perf_counter() - began > PATIENCE:
-                return judged(series.timings(), seed)
+def _time_until_clear(series: Pairs, counts: Sequence[int], seed: int, done: Callable[[], None]) -> JudgedTimings:
+    start = time.perf_counter()
+    for count in counts:
+        while len(series.runs[0]) < count:
+            if len(series.runs[0]) >= counts[0] and time.perf_counter() - start > TIME_LIMIT:
+                return judge_timings(series.timings(), seed)
             series.run(1, done)
-        result = judged(series.timings(), seed)
-        if _clear(result):
+        result = judge_timings(series.timings(), seed)
+        if _is_clear(result):
             return result
     return result
 
 
-def _clear(result: Decided) -> bool:
+def _is_clear(result: JudgedTimings) -> bool:
     if result.judgement.verdict == "no-change":
         low, high = result.effect.interval
-        return max(high, 1 / low) <= 1 + CLOSE
+        return max(high, 1 / low) <= 1 + NO_CHANGE_LIMIT
     return result.judgement.verdict != "inconclusive"
 
 
 @contextmanager
-def warmed(before: Action, after: Action, *, warmup: int, device: torch.device) -> Iterator[None]:
-    """Run both `warmup` times untimed, alternating; in the block both are warm.
+def warm_up(before: Action, after: Action, *, warmup: int, device: torch.device) -> Iterator[None]:
+    """Runs both actions `warmup` times untimed, in turn. In the block both are warm.
 
-    Steps on several of a CPU's cores wait for each other, so one that waits for a core holds up all: where other
-    programs are seen to want the cores, the block runs with one thread, if steps then keep to one core.
+    The threads of a step wait for each other, so one thread that waits for a core delays all. If other programs keep
+    the cores busy, the block runs with one thread, provided that steps then stay on one core.
     """
     series = Pairs(before, after, device, seed=0)
-    start, waiting = time.perf_counter(), _queued()
+    start, waiting = time.perf_counter(), _seconds_in_queue()
     series.warm(warmup)
-    waited = (_queued() - waiting) / (time.perf_counter() - start)
+    waiting_share = (_seconds_in_queue() - waiting) / (time.perf_counter() - start)
     threads = torch.get_num_threads()
     try:
-        if device.type == "cpu" and threads > 1 and waited > CROWDED:
+        if device.type == "cpu" and threads > 1 and waiting_share > CROWDED_SHARE:
             torch.set_num_threads(1)
             series.warm(warmup)
             series.run(_TRIAL)
@@ -104,8 +124,8 @@ def warmed(before: Action, after: Action, *, warmup: int, device: torch.device) 
         torch.set_num_threads(threads)
 
 
-def _queued() -> float:
-    """Seconds that this thread has waited for a core until now; 0 where the system does not tell (Linux does)."""
+def _seconds_in_queue() -> float:
+    """Returns the seconds that this thread has waited for a core so far; 0 if the system does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, IndexError, ValueError):

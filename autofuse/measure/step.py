@@ -1,4 +1,4 @@
-"""One training step of any model: what compare runs unless given a step. It knows inputs and outputs, not clocks."""
+"""One training step of any model. `compare` runs it if the caller passes no step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Step = Callable[[Any, Any], object]
 
 
 def training_step(model: Model, inputs: Inputs) -> None:
-    """Forward, a loss made of every floating output (the sum of their mean squares), backward, gradients cleared.
+    """Runs forward, a loss of all floating-point outputs (the sum of their mean squares) and backward, and clears
+    the gradients.
 
-    Where no output asks for a gradient (frozen, or under no_grad) this is the forward alone.
+    If no output requires a gradient (a frozen model, or under no_grad) only the forward runs.
     """
-    outputs = tensors_in(called(model, inputs))
+    outputs = tensors_in(call_model(model, inputs))
     losses = [output.square().mean() for output in outputs if output.requires_grad and output.is_floating_point()]
     if not losses:
         return
@@ -29,10 +30,15 @@ def training_step(model: Model, inputs: Inputs) -> None:
     clear_gradients((model,), inputs)
 
 
-def called(model: Model, inputs: Inputs) -> Any:
-    """The model's output. A tensor is the only argument, a tuple the positional ones, a mapping the keywords.
+def call_model(model: Model, inputs: Inputs) -> Any:
+    """Calls the model and returns its output.
 
-    Raises TypeError for anything else.
+    Args:
+        model: The model.
+        inputs: A tensor as the only argument, a tuple of positional arguments, or a mapping of keyword arguments.
+
+    Raises:
+        TypeError: `inputs` has another type.
     """
     if isinstance(inputs, Tensor):
         return model(inputs)
@@ -41,13 +47,13 @@ def called(model: Model, inputs: Inputs) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     raise TypeError(
-        f"The inputs are a {type(inputs).__name__}, and how to call the model with them is not clear: "
+        f"The inputs are a {type(inputs).__name__}, which does not say how to call the model: "
         "pass a tensor, a tuple of positional arguments or a dict of keywords."
     )
 
 
 def clear_gradients(models: Iterable[Model], inputs: Inputs) -> None:
-    """Drop the gradients of the models' parameters and of the tensors among the inputs."""
+    """Sets the gradients of the models' parameters and of the input tensors to None."""
     modules = (model for model in models if isinstance(model, nn.Module))
     for tensor in (*chain.from_iterable(module.parameters() for module in modules), *tensors_in(inputs)):
         if tensor.is_leaf:

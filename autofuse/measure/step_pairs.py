@@ -1,7 +1,4 @@
-"""Times whole steps against each other until it is clear which is faster, within the patience of someone who waits.
-
-Knows clocks and verdicts; must not know what the steps compute.
-"""
+"""Times whole steps against each other for a few seconds, until it is clear which is faster."""
 
 from __future__ import annotations
 
@@ -9,49 +6,49 @@ import time
 
 import torch
 
-from autofuse.measure.pair_count import Decided, judged, warmed
+from autofuse.measure.pair_count import JudgedTimings, judge_timings, warm_up
 from autofuse.measure.statistics import FEWEST_PAIRS
 from autofuse.measure.timing import Action, Pairs, seconds_of, without_garbage_collection
 
-LOOKS = (FEWEST_PAIRS, 14, 22, 32, 46, 64)  # pairs after which the verdict is asked for
-PATIENCE = 3.0  # seconds of pairs after which an open verdict stays open
-LONGER = 3.0  # times as long, where the second looks slower and it is not clear
-EVEN = 0.99  # a ratio below that counts as slower where it is not plain that the step is faster
+PAIR_COUNTS = (FEWEST_PAIRS, 14, 22, 32, 46, 64)  # the verdict is checked after each of these numbers of pairs
+TIME_LIMIT = 3.0  # seconds; afterwards an inconclusive verdict is final
+SLOWER_FACTOR = 3.0  # times the limit, if the second step looks slower and the verdict is inconclusive
+SLOWER_RATIO = 0.99  # a lower ratio counts as slower, unless the verdict says that the step is faster
 
 
 def longest_step(seconds: float = 40.0) -> float:
-    """The longest step, in seconds, of which the fewest pairs and their warm-up take at most `seconds`."""
+    """Returns the longest step, in seconds, for which the minimum of pairs and their warm-up fit into `seconds`."""
     return seconds / (2 * (FEWEST_PAIRS + 1))
 
 
-def timed_steps(before: Action, after: Action, device: torch.device, seed: int = 0) -> Decided:
-    """Time `before` against `after` in interleaved pairs: 8 at least, 64 at most.
+def time_steps(before: Action, after: Action, device: torch.device, seed: int = 0) -> JudgedTimings:
+    """Times `before` against `after` in 8 to 64 interleaved pairs.
 
-    It ends when the verdict is clear, or when `PATIENCE` is over (`LONGER` times as much where `after` looks slower).
-    Where other programs want the cores, the times are those for which the steps had a core (see pair_count.py).
+    It ends when the verdict is clear, or after `TIME_LIMIT` seconds (`SLOWER_FACTOR` times as long if `after` looks
+    slower). If other programs keep the cores busy, the comparison uses the time for which steps had a core.
     """
-    with warmed(before, after, warmup=1, device=device), without_garbage_collection():
-        series, began = Pairs(before, after, device, seed), time.perf_counter()
-        result: Decided | None = None
-        for look in LOOKS:
-            while len(series.runs[0]) < look:
+    with warm_up(before, after, warmup=1, device=device), without_garbage_collection():
+        series, start = Pairs(before, after, device, seed), time.perf_counter()
+        result: JudgedTimings | None = None
+        for count in PAIR_COUNTS:
+            while len(series.runs[0]) < count:
                 series.run(1)
-                taken = time.perf_counter() - began
-                if result is not None and taken > PATIENCE * (LONGER if result.effect.ratio < 1 else 1):
-                    return judged(series.timings(), seed)
-            result = judged(series.timings(), seed)
+                elapsed = time.perf_counter() - start
+                if result is not None and elapsed > TIME_LIMIT * (SLOWER_FACTOR if result.effect.ratio < 1 else 1):
+                    return judge_timings(series.timings(), seed)
+            result = judge_timings(series.timings(), seed)
             if result.judgement.verdict != "inconclusive":
                 return result
-    assert result is not None, "there is a look"
+    assert result is not None, "PAIR_COUNTS is not empty"
     return result
 
 
-def is_slower(found: Decided) -> bool:
-    """Whether the second of two steps is slower: beyond the noise, or by over 1 % where the noise leaves it open."""
-    return found.judgement.verdict != "confirmed" and found.effect.ratio < EVEN
+def is_slower(judged: JudgedTimings) -> bool:
+    """Whether the second of two steps is slower: beyond the noise, or by over 1 % if the verdict is inconclusive."""
+    return judged.judgement.verdict != "confirmed" and judged.effect.ratio < SLOWER_RATIO
 
 
-def roughly(action: Action, device: torch.device) -> float:
-    """Roughly the seconds of a warm run: the least of three, after the first."""
+def estimate_seconds(action: Action, device: torch.device) -> float:
+    """Returns the approximate seconds of a warm run: the fastest of three, after one run to warm up."""
     seconds_of(action, device)
     return min(seconds_of(action, device) for _ in range(3))

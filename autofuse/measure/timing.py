@@ -1,7 +1,8 @@
-"""Times two actions in interleaved pairs of random order. It knows clocks and devices, not models or statistics.
+"""Times two actions in interleaved pairs of random order.
 
-Two clocks run at a time: the wall's, and that of the core. Where other programs want the cores too, a step waits for
-one again and again, a few milliseconds each time, and its wall-clock time says more about them than about the step.
+Each run is timed by two clocks: wall-clock time, and the time for which the run had a core. If other programs keep the
+cores busy, a step waits for a core again and again, for a few milliseconds. Its wall-clock time then depends more on
+those programs than on the step.
 """
 
 from __future__ import annotations
@@ -23,18 +24,22 @@ except ImportError:  # not on Windows
 Action = Callable[[], object]
 
 
-CROWDED = 0.1  # the share of its time that a step waits for a core, from which on the core's clock is used
-ALONE = 0.8  # the share of runs that must have kept to one core for the core's clock to speak for all
-# The process may take this much more than the thread: the two clocks are not read in the same moment.
-_MOSTLY, _MOMENT = 1.05, 1e-4
+CROWDED_SHARE = 0.1  # if steps wait for a core for more than this share of their time, the core's clock is used
+ONE_CORE_SHARE = 0.8  # the core's clock is used only if at least this share of runs stayed on one core
+# The process may use this much more time than the thread, because the clocks are not read at the same moment.
+_TOLERANCE, _TOLERANCE_SECONDS = 1.05, 1e-4
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of every timed run, in order; the i-th of both ran next to each other.
+    """The seconds of every timed run, in order.
 
-    before_core, after_core: for how much of it the run had a core, where a step needs one core and never gives it up
-    by itself, so that all the rest is waiting for it; empty where that cannot be said.
+    Attributes:
+        before: Wall-clock seconds of the first action. `before[i]` and `after[i]` ran one after the other.
+        after: Wall-clock seconds of the second action.
+        before_core: The seconds for which each run of the first action had a core. Empty unless runs stay on one core
+            and never give it up by themselves. Then the rest of their time is waiting for a core.
+        after_core: The same for the second action.
     """
 
     before: tuple[float, ...]
@@ -44,7 +49,7 @@ class Timings:
 
     @property
     def waiting(self) -> float | None:
-        """The share of their time for which the runs waited for a core; None where that is not known."""
+        """The share of the runs' time that they waited for a core; None if that is unknown."""
         if not self.before_core:
             return None
         return max(0.0, 1 - sum(self.before_core + self.after_core) / sum(self.before + self.after))
@@ -52,17 +57,22 @@ class Timings:
 
 @dataclass(frozen=True)
 class TimedRun:
-    """Seconds by the clock on the wall, and of the thread that ran. alone: no other thread of the process did, and this
-    one never waited for anything but a core."""
+    """One run by both clocks.
+
+    Attributes:
+        seconds: Wall-clock seconds.
+        core: Seconds for which the thread had a core.
+        kept_core: Whether no other thread of the process ran, and this thread never waited for anything but a core.
+    """
 
     seconds: float
     core: float
-    alone: bool
+    kept_core: bool
 
 
 @dataclass
 class Pairs:
-    """Two actions that are run in pairs, as many as asked for; chance decides in each which of the two goes first."""
+    """Two actions that run in pairs. In each pair chance decides which of the two runs first."""
 
     before: Action
     after: Action
@@ -74,28 +84,28 @@ class Pairs:
         self._order = random.Random(self.seed)
 
     def warm(self, times: int) -> None:
-        """Run both so many times untimed, alternating."""
+        """Runs both actions `times` times untimed, in turn."""
         for _ in range(times):
             for action in (self.before, self.after):
                 seconds_of(action, self.device)
 
     def run(self, pairs: int, done: Callable[[], None] = lambda: None) -> None:
-        """Time so many further pairs. `done` is called after each, outside the timed parts."""
+        """Times `pairs` more pairs. `done` is called after each pair, outside of the timed parts."""
         both = ((self.before, self.runs[0]), (self.after, self.runs[1]))
         for _ in range(pairs):
             for action, runs in self._order.sample(both, 2):
-                runs.append(run(action, self.device))
+                runs.append(time_run(action, self.device))
             done()
 
     def timings(self) -> Timings:
-        """Of all pairs until now."""
+        """Returns the timings of all pairs so far."""
         before, after = (tuple(r.seconds for r in runs) for runs in self.runs)
-        if any(sum(r.alone for r in runs) < ALONE * len(runs) for runs in self.runs):
+        if any(sum(r.kept_core for r in runs) < ONE_CORE_SHARE * len(runs) for runs in self.runs):
             return Timings(before, after)
         return Timings(before, after, *(tuple(r.core for r in runs) for runs in self.runs))
 
 
-def interleaved(
+def time_interleaved(
     before: Action,
     after: Action,
     *,
@@ -105,12 +115,22 @@ def interleaved(
     device: torch.device,
     done: Callable[[], None] = lambda: None,
 ) -> Timings:
-    """Run both `pairs` times, next to each other, and let chance decide in each pair which of the two goes first.
+    """Times two actions in pairs. In each pair chance decides which of the two runs first.
 
-    Measuring one variant after the other on a machine that others use gave false differences in half of all runs;
-    pairs in random order gave them in 0 to 3 of a hundred. Both run `warmup` times untimed first, alternating.
-    The garbage collector rests meanwhile; the number of threads stays as the caller set it. `done` is called after
-    every pair, outside the timed parts. Raises ValueError where `pairs` < 1 or `warmup` < 0.
+    Interleaving matters: on a shared machine, timing all runs of one variant before the other showed false differences
+    in half of all measurements. Pairs in random order did in 0 to 3 of a hundred. The garbage collector is off.
+
+    Args:
+        before: The first action.
+        after: The second action.
+        pairs: How many pairs to time.
+        warmup: How many times both run untimed first, in turn.
+        seed: The seed of the random order.
+        device: The device of the actions.
+        done: A function that is called after every pair, outside of the timed parts.
+
+    Raises:
+        ValueError: `pairs` < 1 or `warmup` < 0.
     """
     if pairs < 1 or warmup < 0:
         raise ValueError(
@@ -123,26 +143,25 @@ def interleaved(
     return series.timings()
 
 
-def run(action: Action, device: torch.device) -> TimedRun:
-    """One run by both clocks, from an idle device to an idle device. On a device of its own the core's says nothing."""
-    gave_up, process, thread = _gave_up(), time.process_time(), time.thread_time()
+def time_run(action: Action, device: torch.device) -> TimedRun:
+    """Times one run by both clocks, from an idle device to an idle device. The core's clock counts only on a CPU."""
+    switches, process, thread = _count_voluntary_switches(), time.process_time(), time.thread_time()
     seconds = seconds_of(action, device)
     thread, process = time.thread_time() - thread, time.process_time() - process
-    stayed = device.type == "cpu" and gave_up is not None and gave_up == _gave_up()
-    return TimedRun(seconds, thread, stayed and thread > 0 and process <= _MOSTLY * thread + _MOMENT)
+    kept_core = device.type == "cpu" and switches is not None and switches == _count_voluntary_switches()
+    return TimedRun(seconds, thread, kept_core and thread > 0 and process <= _TOLERANCE * thread + _TOLERANCE_SECONDS)
 
 
-def _gave_up() -> int | None:
-    """How often this thread gave up its core by itself, to sleep or to wait; None where the system does not tell."""
+def _count_voluntary_switches() -> int | None:
+    """Returns how often this thread gave up its core by itself, to sleep or to wait; None if that is unknown."""
     who = getattr(resource, "RUSAGE_THREAD", None)
     return None if who is None else resource.getrusage(who).ru_nvcsw
 
 
 def seconds_of(action: Action, device: torch.device) -> float:
-    """Wall-clock seconds of one run, from an idle device to an idle device.
+    """Returns the wall-clock seconds of one run, from an idle device to an idle device.
 
-    The clock is the host's on every device: what the user waits for includes launching the kernels, which events
-    on the device's own stream leave out.
+    The host's clock is used on every device. It includes the time to launch kernels, which events on a stream do not.
     """
     synchronize(device)
     start = time.perf_counter()
@@ -152,7 +171,7 @@ def seconds_of(action: Action, device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until `device` has done all its work; on a CPU there is nothing to wait for."""
+    """Waits until `device` has finished all its work. Does nothing for a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -161,9 +180,9 @@ def synchronize(device: torch.device) -> None:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Collect once, then keep the collector from running in the block; afterwards it is as it was.
+    """Collects garbage once, then turns the collector off for the block.
 
-    In a block where it rests already, nothing happens: collecting takes 50 ms in a process of torch's size.
+    Does nothing if the collector is already off, because a collection takes 50 ms in a process with torch.
     """
     if not gc.isenabled():
         yield

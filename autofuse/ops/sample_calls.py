@@ -16,7 +16,7 @@ from torch import Tensor
 from autofuse import ops
 from autofuse.kernels.operation import OPERATIONS, RecordedCall, recorded
 from autofuse.ops.activation_table import ACTIVATIONS
-from autofuse.verify.calls import drawn
+from autofuse.verify.calls import random_numbers
 
 Shape = tuple[int, ...]
 
@@ -55,7 +55,7 @@ class Maker:
     training: bool
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
-        numbers = drawn(shape, self.device, sum(shape)) * scale
+        numbers = random_numbers(shape, self.device, sum(shape)) * scale
         return numbers.to(self.dtype).requires_grad_(self.training)
 
     def weight(self, *shape: int) -> Tensor:

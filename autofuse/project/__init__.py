@@ -1,1 +1,1 @@
-"""Many files: which ones, with which settings, in which order, and one run over all of them."""
+"""Finds the files of a project and their settings, and checks or rewrites them in one run."""

@@ -1,7 +1,7 @@
-"""Findings that a project lives with: recorded once, so that only new ones fail.
+"""Records the findings of a project in a baseline file, so that only new findings fail a check.
 
-A finding is known by its file, its rule, the function it stands in and the text of its lines, not by where that is: it
-stays known when lines are added above it. Knows files and findings; prints nothing.
+A finding is identified by its file, its code, its function and the text of its lines, but not by its line number. It is
+still recognized after lines are added above it. This module prints nothing.
 """
 
 from __future__ import annotations
@@ -26,28 +26,34 @@ _Key = tuple[str, str, str, str]  # file, code, symbol, digest of the text
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """The findings that are new, how many are known, and how many of the recorded ones are gone."""
+    """The difference between findings and a baseline.
+
+    Attributes:
+        new: The findings that the baseline does not contain.
+        known: The number of findings that it contains.
+        gone: The number of its entries that were not found.
+    """
 
     new: tuple[Finding, ...]
     known: int
     gone: int
 
 
-def compared(found: Sequence[Finding], file: str) -> BaselineComparison:
-    """What a recorded file knows of findings. Raises ConfigError where it cannot be read."""
-    left, new = _recorded(file), list[Finding]()
+def compare_with_baseline(findings: Sequence[Finding], file: str) -> BaselineComparison:
+    """Compare findings with the baseline in `file`. Raises ConfigError if the baseline cannot be read."""
+    left, new = _read_baseline(file), list[Finding]()
     folder = _folder_of(file)
-    for finding, key in zip(found, _keys(found, folder), strict=True):
+    for finding, key in zip(findings, _keys(findings, folder), strict=True):
         if left[key] > 0:
             left[key] -= 1
         else:
             new.append(finding)
-    return BaselineComparison(tuple(new), len(found) - len(new), sum(left.values()))
+    return BaselineComparison(tuple(new), len(findings) - len(new), sum(left.values()))
 
 
-def record(found: Sequence[Finding], file: str) -> None:
-    """Writes the findings down. Raises ConfigError where that cannot be done."""
-    counts = Counter(_keys(found, _folder_of(file)))
+def write_baseline(findings: Sequence[Finding], file: str) -> None:
+    """Write findings to the baseline `file`. Raises ConfigError if it cannot be written."""
+    counts = Counter(_keys(findings, _folder_of(file)))
     entries = [
         {"path": path, "code": code, "symbol": symbol, "text": text, "count": count}
         for (path, code, symbol, text), count in sorted(counts.items())
@@ -58,11 +64,13 @@ def record(found: Sequence[Finding], file: str) -> None:
         raise ConfigError(f"{visible(file)}: the baseline cannot be written: {error.strerror or error}.") from error
 
 
-def _recorded(file: str) -> Counter[_Key]:
+def _read_baseline(file: str) -> Counter[_Key]:
     try:
         content = json.loads(read(file))
         if content["version"] != VERSION:
-            raise ConfigError(f"{visible(file)}: this baseline is of another version. Record it with --write-baseline.")
+            raise ConfigError(
+                f"{visible(file)}: this baseline has another version. Record it again with --write-baseline."
+            )
         counts: Counter[_Key] = Counter()
         for entry in content["findings"]:
             counts[entry["path"], entry["code"], entry["symbol"], entry["text"]] += int(entry["count"])
@@ -72,16 +80,16 @@ def _recorded(file: str) -> Counter[_Key]:
             f"{visible(file)}: the baseline cannot be read: {error.strerror or error}. Record it with --write-baseline."
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{visible(file)}: this is no baseline. Record it with --write-baseline.") from error
+        raise ConfigError(f"{visible(file)}: this is not a baseline. Record one with --write-baseline.") from error
 
 
-def _keys(found: Iterable[Finding], folder: str) -> list[_Key]:
+def _keys(findings: Iterable[Finding], folder: str) -> list[_Key]:
     lines: dict[str, tuple[bytes, ...]] = {}
     keys = list[_Key]()
-    for f in found:
+    for f in findings:
         if f.path not in lines:
-            lines = {f.path: _lines(f.path)}  # findings come file by file
-        keys.append((_relative(f.path, folder), f.code, f.symbol, _text_of(f, lines[f.path])))
+            lines = {f.path: _lines(f.path)}  # findings are sorted by file, so one file at a time is enough
+        keys.append((_relative(f.path, folder), f.code, f.symbol, _digest_text(f, lines[f.path])))
     return keys
 
 
@@ -90,15 +98,15 @@ def _folder_of(file: str) -> str:
 
 
 def _relative(path: str, folder: str) -> str:
-    """The path as it is seen from the baseline, wherever the command is started."""
+    """Return a path relative to the folder of the baseline, so that the working folder does not matter."""
     return Path(os.path.relpath(os.path.abspath(path), folder)).as_posix()
 
 
-def _text_of(finding: Finding, lines: Sequence[bytes]) -> str:
-    """A digest of the lines without what a formatter may change around them; of a notebook, of the message."""
+def _digest_text(finding: Finding, lines: Sequence[bytes]) -> str:
+    """Return a digest of the lines of a finding. Indentation does not count. In a notebook, the message counts."""
     written = lines[finding.line - 1 : finding.end_line] if finding.cell is None else ()
-    own = [line.strip() for line in written] or [finding.message.encode("utf-8", "surrogatepass")]
-    return sha256(b"\n".join(own)).hexdigest()[:16]
+    texts = [line.strip() for line in written] or [finding.message.encode("utf-8", "surrogatepass")]
+    return sha256(b"\n".join(texts)).hexdigest()[:16]
 
 
 def _lines(path: str) -> tuple[bytes, ...]:

@@ -1,6 +1,6 @@
-"""Paths as a user gives them -> the Python files they mean, each with the settings that hold for it.
+"""Finds the Python files and notebooks below the paths that a user names, and the settings of each file.
 
-Knows folders and what to leave out of them. Does not open Python files.
+This module decides which folders and files are skipped. It does not open Python files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autofuse.project.config import Configuration, FileSettings
 from autofuse.results.regular_files import kind_of
 from autofuse.results.visible_text import visible
 
-# Folders that hold somebody else's code, or none. A folder given by name is walked all the same.
+# Folders with code of other projects, or with no code. They are searched only if the user names them.
 EXCLUDED = frozenset(
     """
     .bzr .direnv .eggs .git .hg .ipynb_checkpoints .mypy_cache .nox .pytest_cache .ruff_cache .svn .tox .venv .vscode
@@ -29,9 +29,13 @@ _ENDINGS = (".py", ".pyw", ".ipynb")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file to read. `named`: the user named it, so that it is read whatever it is called and whatever it holds.
+    """One file to check.
 
-    `tree` is the folder that the user named where the file was found in one.
+    Attributes:
+        path: The path of the file.
+        settings: The settings that apply to it.
+        named: Whether the user named the file itself. Such a file is read whatever its name and content are.
+        tree: The folder that the user named, if the file was found in a folder.
     """
 
     path: str
@@ -41,114 +45,129 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A sentence on what stands in the way of one path; the others go on. A mere remark is not an error."""
+class Problem:
+    """A message about one path. The run continues with the other paths. A remark has `error=False`."""
 
     message: str
     error: bool = True
 
 
-def not_python(place: str, error: SyntaxError) -> Trouble:
-    """What is said of a text that the Python which runs autofuse cannot parse, too new or too old for it, or broken."""
+def syntax_problem(place: str, error: SyntaxError) -> Problem:
+    """Return the problem of a text that the running Python cannot parse. Its syntax may be of another version."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Trouble(f"{place}: cannot be read by Python {version}: {error.msg}.")
+    return Problem(f"{place}: cannot be read by Python {version}: {error.msg}.")
 
 
 @dataclass(frozen=True)
 class Project:
-    """`everywhere`: patterns of the configuration leave out named files too, as pre-commit wants it."""
+    """The files of a project.
+
+    Attributes:
+        configuration: The settings of the folders.
+        force_exclude: Whether `exclude` patterns also apply to files that the user names. pre-commit needs this.
+    """
 
     configuration: Configuration
-    everywhere: bool = False
+    force_exclude: bool = False
 
-    def files(self, paths: Iterable[str]) -> Iterator[SourceFile | Trouble]:
-        """Every Python file and notebook that `paths` mean, each once, folders in the order of their names.
+    def files(self, paths: Iterable[str]) -> Iterator[SourceFile | Problem]:
+        """Yield every Python file and notebook at or below `paths`.
 
-        Raises ConfigError where a [tool.autofuse] that holds for one of them cannot be used.
+        Each file appears once. The content of a folder is sorted by name.
+
+        Raises:
+            ConfigError: A [tool.autofuse] that applies to one of the files is not valid.
         """
         seen: set[str] = set()
         for path in paths:
-            for found in self._under(path):
-                key = os.path.abspath(found.path) if isinstance(found, SourceFile) else found.message
+            for file in self._find_at(path):
+                key = os.path.abspath(file.path) if isinstance(file, SourceFile) else file.message
                 if key not in seen:
                     seen.add(key)
-                    yield found
+                    yield file
 
     def text(self, name: str | None) -> SourceFile:
-        """What a text counts as that was not read from a file: the file of that name, or one in the working folder.
+        """Return the file for a text that does not come from the disk, such as standard input.
 
-        Raises ConfigError like `files`.
+        Args:
+            name: The path that the text has; None for a text in the working folder.
+
+        Raises:
+            ConfigError: The [tool.autofuse] that applies to the text is not valid.
         """
         folder = _absolute(os.path.dirname(name or ""))
-        return SourceFile(name or "<stdin>", self.configuration.of(folder), named=True)
+        return SourceFile(name or "<stdin>", self.configuration.settings_for(folder), named=True)
 
-    def _under(self, path: str) -> Iterator[SourceFile | Trouble]:
+    def _find_at(self, path: str) -> Iterator[SourceFile | Problem]:
         try:
             mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
-            yield Trouble(f"{visible(path)}: there is no such file or folder.")
-        except (OSError, ValueError) as error:  # no right to look, a circle of links, a name that can be none
-            yield Trouble(f"{visible(path)}: cannot be read: {getattr(error, 'strerror', None) or error}.")
+            yield Problem(f"{visible(path)}: there is no such file or folder.")
+        except (OSError, ValueError) as error:  # no permission, a cycle of links, a name that is not valid
+            yield Problem(f"{visible(path)}: cannot be read: {getattr(error, 'strerror', None) or error}.")
         else:
             if os.path.isdir(path):
-                yield from self._folder(path)
+                yield from self._find_in_folder(path)
             elif kind := kind_of(mode):
-                yield Trouble(f"{visible(path)}: cannot be read: it is {kind}, not a file.")
+                yield Problem(f"{visible(path)}: cannot be read: it is {kind}, not a file.")
             else:
-                yield from self._named(path)
+                yield from self._find_named_file(path)
 
-    def _named(self, path: str) -> Iterator[SourceFile | Trouble]:
-        settings = self.configuration.of(_absolute(os.path.dirname(path)))
-        if not (self.everywhere and settings.excludes(path)):
+    def _find_named_file(self, path: str) -> Iterator[SourceFile | Problem]:
+        settings = self.configuration.settings_for(_absolute(os.path.dirname(path)))
+        if not (self.force_exclude and settings.excludes(path)):
             yield SourceFile(path, settings, named=True)
 
-    def _folder(self, path: str) -> Iterator[SourceFile | Trouble]:
+    def _find_in_folder(self, path: str) -> Iterator[SourceFile | Problem]:
         empty = True
-        for found in self._walk(path):
+        for file in self._walk(path):
             empty = False
-            yield found
+            yield file
         if empty:
-            yield Trouble(f"{visible(path)}: there are no Python files to read in this folder.", error=False)
+            yield Problem(f"{visible(path)}: there are no Python files to read in this folder.", error=False)
 
-    def _walk(self, tree: str) -> Iterator[SourceFile | Trouble]:
-        """What lies in a folder, at any depth. It keeps a list of what is to come: a tree may be deeper than calls."""
+    def _walk(self, tree: str) -> Iterator[SourceFile | Problem]:
+        """Yield the files in a folder at any depth.
+
+        The loop uses a list instead of recursion: folders may be nested more deeply than Python's recursion limit.
+        """
         pending: list[str | SourceFile] = [tree]
         while pending:
-            following = pending.pop()
-            if isinstance(following, SourceFile):
-                yield following
+            entry = pending.pop()
+            if isinstance(entry, SourceFile):
+                yield entry
                 continue
-            found = self._in_folder(following, tree)
-            if isinstance(found, Trouble):
-                yield found
+            content = self._list_folder(entry, tree)
+            if isinstance(content, Problem):
+                yield content
             else:
-                pending += reversed(found)
+                pending += reversed(content)
 
-    def _in_folder(self, folder: str, tree: str) -> list[str | SourceFile] | Trouble:
-        """The folders and files to read in one folder, in the order of their names."""
+    def _list_folder(self, folder: str, tree: str) -> list[str | SourceFile] | Problem:
+        """Return the folders and files to read in one folder, sorted by name."""
         try:
             with os.scandir(folder) as entries:
                 ordered = sorted(entries, key=lambda e: e.name)
-            if not os.access(folder, os.X_OK):  # its names can be read, and nothing that bears them
-                return Trouble(f"{visible(folder)}: this folder cannot be read: Permission denied.")
+            if not os.access(folder, os.X_OK):  # the names can be listed, but no file can be opened
+                return Problem(f"{visible(folder)}: this folder cannot be read: Permission denied.")
         except OSError as error:
-            return Trouble(f"{visible(folder)}: this folder cannot be read: {error.strerror or error}.")
-        settings = self.configuration.of(_absolute(folder))
-        found: list[str | SourceFile] = []
+            return Problem(f"{visible(folder)}: this folder cannot be read: {error.strerror or error}.")
+        settings = self.configuration.settings_for(_absolute(folder))
+        content: list[str | SourceFile] = []
         for entry in ordered:
-            if entry.is_dir(follow_symlinks=False):  # a link could lead in a circle, or out of the project
-                if not _left_out(entry.path) and not settings.excludes(entry.path):
-                    found.append(entry.path)
+            if entry.is_dir(follow_symlinks=False):  # a link could form a cycle, or point out of the project
+                if not _is_skipped_folder(entry.path) and not settings.excludes(entry.path):
+                    content.append(entry.path)
             elif entry.name.endswith(_ENDINGS) and _is_file(entry) and not settings.excludes(entry.path):
-                found.append(SourceFile(entry.path.removeprefix("./"), settings, False, tree))
-        return found
+                content.append(SourceFile(entry.path.removeprefix("./"), settings, False, tree))
+        return content
 
 
-def leads_out(file: SourceFile) -> str | None:
-    """Where a file that was found in a folder really is, if that is none of the folder's own; None if all is well.
+def outside_target(file: SourceFile) -> str | None:
+    """Return the real path of a file if a link leads out of the folder that was searched, else None.
 
-    What the folder leaves out (.git, a virtual environment, what the configuration excludes) is not its own. A link
-    that the user named leads where the user wants.
+    A skipped folder (.git, a virtual environment, an excluded folder) counts as outside. Links that the user named
+    are always allowed.
     """
     if not file.tree:
         return None
@@ -158,22 +177,25 @@ def leads_out(file: SourceFile) -> str | None:
     folders = os.path.relpath(real, tree).split(os.sep)[:-1]
     within = [os.path.join(file.tree, *folders[: i + 1]) for i in range(len(folders))]
     excluded = any(map(file.settings.excludes, (*within, os.path.join(file.tree, os.path.relpath(real, tree)))))
-    return real if excluded or any(map(_left_out, within)) else None
+    return real if excluded or any(map(_is_skipped_folder, within)) else None
 
 
 def _absolute(folder: str) -> Path:
-    """A folder with all that are above it. Links stay, for a project may be linked together; behind one, `..` is
-    something else than it looks like, so there the system is asked."""
+    """Return an absolute path, in which `folder.parents` are the parent folders.
+
+    Links are not resolved, because the parts of a project may be linked. A path with `..` is resolved: after a link,
+    `..` is not the folder that the text of the path suggests.
+    """
     return Path(os.path.realpath(folder) if ".." in Path(folder).parts else os.path.abspath(folder))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a link in a circle
+    except OSError:  # a cycle of links
         return False
 
 
-def _left_out(folder: str) -> bool:
-    """Whether a folder is one that nobody means: by its name, or because it is a virtual environment."""
+def _is_skipped_folder(folder: str) -> bool:
+    """Whether the search skips a folder, because of its name or because it is a virtual environment."""
     return os.path.basename(folder) in EXCLUDED or os.path.exists(os.path.join(folder, "pyvenv.cfg"))

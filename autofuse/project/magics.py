@@ -1,7 +1,7 @@
-"""IPython's own syntax in a notebook's cell -> plain Python of as many lines, and back.
+"""Translates the IPython syntax in the cell of a notebook to plain Python with as many lines, and back.
 
-A line magic, a shell command or a request for help becomes a call that reads every name, for that is what it may do.
-Knows lines, brackets and quotes; knows nothing of JSON or of graphs.
+A line magic, a shell command or a request for help becomes a call of `exec`. To the analysis this call may read every
+name, as the original may. This module works on lines, brackets and quotes; it uses neither JSON nor graphs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Cell magics whose cell is Python that runs in the notebook. All others make the cell somebody else's language.
+# Cell magics that run the cell as Python code of the notebook. Every other cell magic means another language.
 _PYTHON_CELLS = frozenset("time timeit capture prun".split())
 _ASSIGNED = re.compile(r"(?P<indent>\s*)(?P<target>[\w.\[\]'\", *()]+?\s*=\s*)[%!].*", re.DOTALL)
 _HELP = re.compile(r"\s*%{0,2}[\w.*]+(\[.*\])?\?{1,2}\s*")
-# What IPython takes for a magic even without its sign, where the line is no Python.
+# Commands that IPython accepts without a leading sign, if the line is not Python.
 _AUTOMAGIC = re.compile(r"\s*(pip3?|conda|mamba|uv|cd|ls|ll|cat|cp|mv|rm|rmdir|mkdir|man|less|more)\s+[^\s=.,(\[]")
 _NEWLINE = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 _INSIDE = re.compile(
@@ -24,35 +24,48 @@ _INSIDE = re.compile(
 
 
 class MagicsLost(Exception):
-    """A text from which lines of IPython cannot be put back where they were."""
+    """The IPython lines of a text cannot be restored at their old places."""
 
 
 @dataclass(frozen=True)
-class Plain:
-    """A cell as plain Python: `head` is the cell magic that stands before it, `magics` what the calls stand for."""
+class PlainCell:
+    """A cell as plain Python.
+
+    Attributes:
+        text: The Python code.
+        magic: The cell magic before it, with its line end; "" if there is none.
+        magics: The IPython texts that `text` replaces by calls, in order.
+    """
 
     text: str
-    head: str = ""
+    magic: str = ""
     magics: tuple[str, ...] = ()
 
-    def restored(self, text: str) -> str:
-        """`text`, an edited form of `self.text`, with every line of IPython as it was. Raises MagicsLost."""
+    def restore_magics(self, text: str) -> str:
+        """Return `text`, an edited form of `self.text`, with the IPython lines in place. Raises MagicsLost."""
         for number, original in enumerate(self.magics):
-            before, call, after = text.partition(_call(number, original))
-            if not call or _call(number, original) in after:
-                raise MagicsLost("the edit would move or drop a line that is IPython's own")
+            before, call, after = text.partition(_placeholder(number, original))
+            if not call or _placeholder(number, original) in after:
+                raise MagicsLost("the edit would move or remove a line with IPython syntax")
             text = before + original + after
-        return self.head + text
+        return self.magic + text
 
 
-def plain(cell: str) -> Plain | None:
-    """A code cell as Python; None where it is written in another language. Raises SyntaxError where it is neither."""
-    head, text = _split(cell)
-    name = re.match(r"%%(\S*)", head.strip())
+def to_plain_python(cell: str) -> PlainCell | None:
+    """Translate a code cell to Python.
+
+    Returns:
+        The translated cell, or None if a cell magic says that the cell is in another language.
+
+    Raises:
+        SyntaxError: The cell is neither Python nor IPython syntax.
+    """
+    magic, text = _split_cell_magic(cell)
+    name = re.match(r"%%(\S*)", magic.strip())
     if name and name[1] not in _PYTHON_CELLS:
         return None
     if _parses(text):
-        return Plain(text, head)
+        return PlainCell(text, magic)
     magics: list[str] = []
     lines = []
     for line in _logical_lines(text):
@@ -61,19 +74,19 @@ def plain(cell: str) -> Plain | None:
             lines.append(line)
             continue
         original = line[start:].rstrip("\r\n")
-        lines.append(line[:start] + _call(len(magics), original) + line[start + len(original) :])
+        lines.append(line[:start] + _placeholder(len(magics), original) + line[start + len(original) :])
         magics.append(original)
-    result = Plain("".join(lines), head, tuple(magics))
+    result = PlainCell("".join(lines), magic, tuple(magics))
     try:
         ast.parse(result.text)
     except SyntaxError as error:
-        at = (error.lineno or 1) + len(re.findall(r"\r\n|\r|\n", head))
-        raise SyntaxError(error.msg, (error.filename, at, error.offset, error.text)) from error
+        line_number = (error.lineno or 1) + len(re.findall(r"\r\n|\r|\n", magic))
+        raise SyntaxError(error.msg, (error.filename, line_number, error.offset, error.text)) from error
     return result
 
 
-def _split(cell: str) -> tuple[str, str]:
-    """The cell magic with the blank lines before it, and the rest of the cell."""
+def _split_cell_magic(cell: str) -> tuple[str, str]:
+    """Return the cell magic with the blank lines before it, and the rest of the cell."""
     lines = _NEWLINE.split(cell)
     first = next((i for i, line in enumerate(lines) if line.strip()), len(lines))
     if first == len(lines) or not lines[first].startswith("%%"):
@@ -89,14 +102,14 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _call(number: int, original: str) -> str:
-    """Python of as many lines as `original`, that no user has written."""
+def _placeholder(number: int, original: str) -> str:
+    """Return a call with as many lines as `original`. No user writes such a call."""
     newlines = "".join(re.findall(r"\r\n|\r|\n", original))
     return f'exec("autofuse: line {number} of IPython"{newlines})'
 
 
 def _start_of_magic(line: str) -> int | None:
-    """Where IPython's own syntax begins in a logical line; None if it is Python."""
+    """Return the index where IPython syntax begins in a logical line; None if the line is Python."""
     bare = line.lstrip(" \t")
     if bare.startswith(("%", "!", "?", ",", ";", "/")) or _HELP.fullmatch(line) or _AUTOMAGIC.match(line):
         return len(line) - len(bare)
@@ -105,23 +118,23 @@ def _start_of_magic(line: str) -> int | None:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines of a text, those of one bracket, string or backslash together."""
-    held, depth, quote = "", 0, ""
+    """Yield the logical lines of a text. Lines that a bracket, a string or a backslash joins are one logical line."""
+    pending, depth, quote = "", 0, ""
     for line in _NEWLINE.split(text):
-        if not held and _start_of_magic(line) is not None:
-            depth, quote = 0, ""
-        elif not (held and depth == 0 and not quote and _start_of_magic(held) is not None):
-            depth, quote = _after(line, depth, quote)
-        held += line
+        if not pending and _start_of_magic(line) is not None:
+            depth, quote = 0, ""  # brackets and quotes in a magic have no meaning in Python
+        elif not (pending and depth == 0 and not quote and _start_of_magic(pending) is not None):
+            depth, quote = _scan_line(line, depth, quote)
+        pending += line
         if depth == 0 and not quote and not line.rstrip("\r\n").endswith("\\"):
-            yield held
-            held = ""
-    if held:
-        yield held
+            yield pending
+            pending = ""
+    if pending:
+        yield pending
 
 
-def _after(line: str, depth: int, quote: str) -> tuple[int, str]:
-    """How many brackets are open after `line`, and which triple quote."""
+def _scan_line(line: str, depth: int, quote: str) -> tuple[int, str]:
+    """Return the number of open brackets and the open triple quote after `line`, given those before it."""
     at = 0
     while True:
         if quote:
@@ -129,8 +142,8 @@ def _after(line: str, depth: int, quote: str) -> tuple[int, str]:
             if end is None:
                 return depth, quote
             at, quote = end.end(), ""
-        found = _INSIDE.search(line, at)
-        if found is None or found["comment"]:
+        token = _INSIDE.search(line, at)
+        if token is None or token["comment"]:
             return depth, quote
-        at, quote = found.end(), found["triple"] or ""
-        depth = max(0, depth + bool(found["open"]) - bool(found["close"]))
+        at, quote = token.end(), token["triple"] or ""
+        depth = max(0, depth + bool(token["open"]) - bool(token["close"]))

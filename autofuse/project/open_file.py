@@ -1,6 +1,6 @@
-"""A text that somebody is writing: what is found in it, and what can be done about it. For editors.
+"""Checks a text that is open in an editor: its findings, and the edits that fix them.
 
-The files of the project count as in `autofuse check`, as they are on the disk. Knows nothing of editors.
+The other files of the project are read from the disk, as in `autofuse check`. This module uses no editor protocol.
 """
 
 from __future__ import annotations
@@ -11,72 +11,81 @@ from pathlib import Path
 from autofuse.loading.unknown_code import UnknownCode
 from autofuse.match.pattern import LoadedRule
 from autofuse.project.config import ConfigError, Configuration
-from autofuse.project.file_discovery import Project, SourceFile, Trouble
+from autofuse.project.file_discovery import Problem, Project, SourceFile
 from autofuse.project.run import RewriteRun
-from autofuse.project.suppress import with_ignores
+from autofuse.project.suppress import add_ignore_comments
 from autofuse.results.findings import Finding
 from autofuse.results.fixes import LineChange, replacements
 from autofuse.rule import RuleError
-from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.evidence.other_files import ProjectFiles
 
 
 @dataclass(frozen=True)
-class TextReading:
-    """What was found in one version of a text. `wrong` says why nothing could be read, if so."""
+class CheckedText:
+    """The result of checking one version of a text.
+
+    Attributes:
+        text: The text.
+        findings: Its findings.
+        fixes: The edits of each finding.
+        all_safe: All safe edits together.
+        rules: The rules that were used.
+        error: Why the text could not be checked; "" if it was checked.
+    """
 
     text: str
     findings: tuple[Finding, ...] = ()
     fixes: dict[Finding, tuple[LineChange, ...]] = field(default_factory=dict)
-    all_safe: tuple[LineChange, ...] = ()  # every safe edit together
+    all_safe: tuple[LineChange, ...] = ()
     rules: tuple[LoadedRule, ...] = ()
-    wrong: str = ""
+    error: str = ""
 
-    def on_lines(self, first: int, last: int) -> list[Finding]:
-        """The findings that have one of these lines, counted from 1."""
+    def findings_on_lines(self, first: int, last: int) -> list[Finding]:
+        """Return the findings on the lines `first` to `last`, counted from 1."""
         return [f for f in self.findings if f.line <= last and first <= f.end_line]
 
-    def ignoring(self, finding: Finding) -> tuple[LineChange, ...]:
-        """The comment that switches a finding off."""
+    def ignore_comment_edits(self, finding: Finding) -> tuple[LineChange, ...]:
+        """Return the edits that add a comment which switches a finding off."""
         wanted = [(finding.code, finding.line, finding.end_line)]
-        after, count = with_ignores(self.text.encode(), wanted)
+        after, count = add_ignore_comments(self.text.encode(), wanted)
         return replacements(self.text, after.decode()) if count else ()
 
 
 @dataclass
 class OpenFiles:
-    """Reads texts as files of the project in `folder`. What is known of other files is forgotten by `forget`."""
+    """Checks texts as files of the project in `folder`. `forget` clears what is known of other files."""
 
     run: RewriteRun
     folder: Path | None = None
     _files: ProjectFiles | None = None
 
     def forget(self) -> None:
-        """Some file was written: the project's files, configurations and rules are looked at anew."""
+        """Forget all files, configurations and rules. Call this after any file is saved."""
         self._files = None
 
-    def read(self, path: str, text: str) -> TextReading:
-        """What is found in a text that is to be the file at `path`."""
+    def read(self, path: str, text: str) -> CheckedText:
+        """Check `text` as the content of the file at `path`."""
         try:
-            file = SourceFile(path, Configuration().of(Path(path).parent), named=False)
+            file = SourceFile(path, Configuration().settings_for(Path(path).parent), named=False)
             if file.settings.excludes(path):
-                return TextReading(text)
+                return CheckedText(text)
             rules = self.run.rules(file.settings)
         except (ConfigError, UnknownCode, RuleError) as error:
-            return TextReading(text, wrong=str(error))
+            return CheckedText(text, error=str(error))
         self.run.files = self._project(path)
         checked = self.run.check_text(text.encode(), file)
-        if isinstance(checked, Trouble):
-            return TextReading(text, rules=rules, wrong=checked.message if checked.error else "")
-        made = self.run.rewrite(checked, file)
-        together = () if isinstance(made, Trouble) else replacements(text, made.after.decode())
+        if isinstance(checked, Problem):
+            return CheckedText(text, rules=rules, error=checked.message if checked.error else "")
+        rewritten = self.run.rewrite(checked, file)
+        all_edits = () if isinstance(rewritten, Problem) else replacements(text, rewritten.after.decode())
         findings = tuple(p.finding for p in checked.proposals if p.finding.status != "declined")
-        return TextReading(text, findings, self.run.fixes(checked, file), together, rules)
+        return CheckedText(text, findings, self.run.fixes(checked, file), all_edits, rules)
 
     def _project(self, path: str) -> ProjectFiles:
         if self._files is None:
-            found = Project(Configuration(), everywhere=True).files([str(self.folder or Path(path).parent)])
+            files = Project(Configuration(), force_exclude=True).files([str(self.folder or Path(path).parent)])
             try:
-                self._files = ProjectFiles(tuple(f.path for f in found if isinstance(f, SourceFile)))
+                self._files = ProjectFiles(tuple(f.path for f in files if isinstance(f, SourceFile)))
             except ConfigError:
                 self._files = ProjectFiles(())
         return self._files

@@ -1,7 +1,10 @@
-"""Rules are code: which of the folders that configurations name may be executed, and what is said of it.
+"""Decides which rules of users may be executed. A rule is Python code, so loading it executes code.
 
-The rules of the project that the command was started in are; those of another project need the user's permission; a
-configuration inside of another project names none at all. Executes nothing.
+- Rules of the project in the working folder are executed.
+- Rules of another project need the permission of the user.
+- Rules of a project inside another project are executed only if autofuse is started in the inner project.
+
+This module itself executes nothing.
 """
 
 from __future__ import annotations
@@ -14,100 +17,111 @@ from pathlib import Path
 
 from autofuse.loading.registry import announced_rules, load_rules, rule_files
 from autofuse.match.pattern import LoadedRule
-from autofuse.project.config import FILE, ConfigError, Configuration, FileSettings, named, table_of
-from autofuse.project.user_settings import Allowed, allowed_by_user
+from autofuse.project.config import FILE, ConfigError, Configuration, FileSettings, display_path, read_table
+from autofuse.project.user_settings import AllowedProjects, read_user_permission
 from autofuse.results.visible_text import visible
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass
 class RulesPermission:
-    """Asked once for each configuration of a run. `say` is told what is executed, `warn` what is not, and why."""
+    """Decides for each configuration of a run whether its rules may be executed.
 
-    say: Say
-    warn: Say
-    allow: bool = False  # --allow-rules
-    _told: set[tuple[str, ...]] = field(default_factory=set)
+    Attributes:
+        say: Receives a message about rules that are executed.
+        warn: Receives a message about rules that are not executed, with the reason.
+        allow: Whether --allow-rules was given.
+    """
+
+    say: Report
+    warn: Report
+    allow: bool = False
+    _reported: set[tuple[str, ...]] = field(default_factory=set)
     _warned: set[FileSettings] = field(default_factory=set)
 
     def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
-        """Every rule that may hold under some settings; what of them is executed is told before.
+        """Return every rule that may be executed under `settings`. The executed files are reported first.
 
-        Raises ConfigError where the user's configuration cannot be used, and RuleError.
+        Raises:
+            ConfigError: The user's configuration is not valid.
+            RuleError: A rule is not valid.
         """
         return self.rules_in(settings.rules if self.allows(settings) else ())
 
     def rules_in(self, folders: tuple[Path, ...]) -> tuple[LoadedRule, ...]:
-        """Every rule, with those of `folders`, which the user named. Raises RuleError."""
-        files = [_short(file) for folder in folders for file in rule_files(folder)]
-        self._announce([*files, *self._of_packages])
+        """Return every rule, including those of `folders`, which the user named. Raises RuleError."""
+        files = [_short_path(file) for folder in folders for file in rule_files(folder)]
+        self._announce([*files, *self._announced_by_packages])
         return load_rules(folders) if folders else load_rules()
 
     def allows(self, settings: FileSettings) -> bool:
-        """Whether the rules that a configuration names, if any, may be executed; if not, that is told once."""
-        why_not = self._refusal(settings) if settings.rules else None
-        if why_not is not None and settings not in self._warned:
+        """Whether the rules of a configuration may be executed. If not, a warning is given once."""
+        refusal = self._refusal(settings) if settings.rules else None
+        if refusal is not None and settings not in self._warned:
             self._warned.add(settings)
-            self.warn(f"autofuse: {named(settings.root / FILE)} names rules, which are not executed: {why_not}")
-        return why_not is None
+            self.warn(f"autofuse: {display_path(settings.root / FILE)} names rules, which are not executed: {refusal}")
+        return refusal is None
 
     def _refusal(self, settings: FileSettings) -> str | None:
-        """Why the rules of a configuration are not executed, and what to do; None where they may be."""
+        """Return why the rules of a configuration are not executed, and what to do; None if they may be executed."""
         here, root = Path.cwd(), Path(os.path.realpath(settings.root))
         try:
-            started_in = os.path.realpath(Configuration().of(here).root)
-        except ConfigError:  # then nothing is known to be ours
+            started_in = os.path.realpath(Configuration().settings_for(here).root)
+        except ConfigError:  # the project of the working folder is unknown, so no project is trusted
             started_in = ""
         if str(root) == started_in:
-            if _is_of_owner(settings, here) or self._allowed.covers(root):
+            if _has_trusted_owner(settings, here) or self._allowed.covers(root):
                 return None
             return "it belongs to another user than the working folder. --allow-rules executes them."
-        if above := _configured_above(root):
-            return f"it lies within the project of {named(above)}. Start autofuse in its own folder to have them."
+        if above := _configuration_above(root):
+            return (
+                f"it is inside the project of {display_path(above)}. Start autofuse in the folder of the inner project "
+                "to execute them."
+            )
         if self._allowed.covers(root):
             return None
         return "autofuse was not started in that project. Start it there, or allow it with --allow-rules."
 
     @cached_property
-    def _of_packages(self) -> tuple[str, ...]:
-        """What installed packages announce: it is their installation that allows it."""
+    def _announced_by_packages(self) -> tuple[str, ...]:
+        """The rules that installed packages announce. The installation of a package is the permission."""
         return tuple(map(visible, announced_rules()))
 
     @cached_property
-    def _allowed(self) -> Allowed:
-        return Allowed(every=True) if self.allow else allowed_by_user()
+    def _allowed(self) -> AllowedProjects:
+        return AllowedProjects(every=True) if self.allow else read_user_permission()
 
     def _announce(self, files: Sequence[str]) -> None:
-        if files and tuple(files) not in self._told:
-            self._told.add(tuple(files))
+        if files and tuple(files) not in self._reported:
+            self._reported.add(tuple(files))
             self.say(f"autofuse: executes rules that are not its own: {', '.join(files)}")
 
 
-def _configured_above(folder: Path) -> Path | None:
-    """The configuration that a project lies within; one that cannot be read counts, too."""
+def _configuration_above(folder: Path) -> Path | None:
+    """Return the configuration of a project that contains `folder`, or None. An unreadable configuration counts."""
     for above in folder.parents:
         try:
-            if table_of(above / FILE) is not None:
+            if read_table(above / FILE) is not None:
                 return above / FILE
         except ConfigError:
             return above / FILE
     return None
 
 
-def _is_of_owner(settings: FileSettings, here: Path) -> bool:
-    """Whether what names the rules, and what holds them, is the user's, root's, or of the owner of the working folder.
+def _has_trusted_owner(settings: FileSettings, here: Path) -> bool:
+    """Whether the configuration and its rules belong to the user, to root, or to the owner of the working folder.
 
-    A folder above may be anybody's to write to, as /tmp is.
+    The check is necessary because everyone may write to a parent folder such as /tmp.
     """
     if not hasattr(os, "geteuid"):
         return True
     owners = {os.geteuid(), 0, os.stat(here).st_uid}
-    named_rules = [file for folder in settings.rules for file in rule_files(folder)]
-    places = [settings.root / FILE, *settings.rules, *named_rules]
-    return all(os.stat(place).st_uid in owners for place in places)
+    files = [file for folder in settings.rules for file in rule_files(folder)]
+    paths = [settings.root / FILE, *settings.rules, *files]
+    return all(os.stat(path).st_uid in owners for path in paths)
 
 
-def _short(file: Path) -> str:
+def _short_path(file: Path) -> str:
     relative = os.path.relpath(file)
     return visible(str(file) if relative.startswith("..") else relative)

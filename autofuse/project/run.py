@@ -1,6 +1,6 @@
-"""One run over files: read, check, leave out what is switched off, rewrite.
+"""Checks and rewrites files: reads a file, finds proposals, removes those that are switched off, applies edits.
 
-What stands in the way of one file becomes a Trouble and never stops the others. Prints nothing, and writes no file.
+A failure in one file becomes a Problem and does not stop the run. This module prints nothing and writes no file.
 """
 
 from __future__ import annotations
@@ -13,263 +13,336 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from autofuse.loading.selection import UNLESS_SELECTED, require_known, selected
+from autofuse.loading.selection import OFF_BY_DEFAULT, require_known, select_rules
 from autofuse.match.pattern import LoadedRule
 from autofuse.project.config import FileSettings
-from autofuse.project.document import Document, document
-from autofuse.project.file_discovery import SourceFile, Trouble, not_python
+from autofuse.project.document import Document, read_document
+from autofuse.project.file_discovery import Problem, SourceFile, syntax_problem
 from autofuse.project.notebook import NotANotebook
 from autofuse.project.rules_permission import RulesPermission
-from autofuse.project.suppress import suppressions
+from autofuse.project.suppress import read_suppressions
 from autofuse.results.findings import Finding
 from autofuse.results.fixes import LineChange, replacements
 from autofuse.results.regular_files import read
 from autofuse.results.visible_text import visible
 from autofuse.rule import RuleError
-from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.check import proposals
+from autofuse.source.find.file_reader import SkippedFunction
 from autofuse.source.find.proposal import Proposal
-from autofuse.source.find.unread import UnreadFunction
-from autofuse.source.write.file_edits import CannotWrite, applied
+from autofuse.source.write.file_edits import CannotWrite, apply_proposals
 
 _LOG = logging.getLogger("autofuse")
-_ROUNDS = 50  # one rewrite may make room for another, such as the MLP around a GELU; no file needs so many
+_ROUNDS = 50  # an upper bound: one edit can enable another, such as a fused GELU that enables a fused MLP
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One file as it was read, what would be done to it, and which parts of it could not be read."""
+class CheckedFile:
+    """One checked file.
+
+    Attributes:
+        path: The path of the file.
+        source: Its content.
+        proposals: The findings and their edits.
+        problems: The parts of the file that could not be read, and remarks.
+    """
 
     path: str
     source: bytes
     proposals: tuple[Proposal, ...]
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """One file before and after, how many edits lie between, and why some could not be made."""
+class RewriteResult:
+    """One rewritten file.
+
+    Attributes:
+        path: The path of the file.
+        before: The old content.
+        after: The new content.
+        edits: The number of edits.
+        refused: The edits that could not be applied, with the reason.
+    """
 
     path: str
     before: bytes
     after: bytes
     edits: int
-    refused: tuple[Trouble, ...] = ()
+    refused: tuple[Problem, ...] = ()
 
     def changed(self) -> Iterator[tuple[str, bytes, bytes]]:
-        """Each text of the file that changed, before and after, by its name: a notebook has one for each cell."""
-        before, after = (document(source, self.path).texts() for source in (self.before, self.after))
+        """Yield the name, the old text and the new text of each changed part. Each cell of a notebook is a part."""
+        before, after = (read_document(source, self.path).texts() for source in (self.before, self.after))
         return ((name, text, after[name]) for name, text in before.items() if text != after[name])
 
 
 @dataclass
 class RewriteRun:
-    """`select` and `target` replace what the configuration says; `ignore` adds to what it ignores."""
+    """The settings of a run, and its methods for one file.
+
+    Attributes:
+        select: Prefixes of codes. They replace `select` of the configuration.
+        ignore: Prefixes of codes. They are added to `ignore` of the configuration.
+        target: The target. It replaces `target` of the configuration.
+        debug: Whether messages about internal errors include the traceback.
+        permission: Decides which rules of users are executed.
+        files: The files of the project. They can show that other code than the visible code runs.
+        generated: Whether files that a generator wrote are edited, too.
+    """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     target: str | None = None
-    debug: bool = False  # internal errors come with their traceback
+    debug: bool = False
     permission: RulesPermission = field(default_factory=lambda: RulesPermission(_LOG.info, _LOG.warning))
-    files: ProjectFiles | None = None  # of the project, where they are given: they may show that other code runs
-    generated: bool = False  # files that a generator made are edited too
+    files: ProjectFiles | None = None
+    generated: bool = False
     _rules: dict[FileSettings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
     def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
-        """The rules that hold under some settings. Raises UnknownCode, and RuleError where a rule is malformed."""
+        """Return the rules that `settings` select.
+
+        Raises:
+            UnknownCode: A selected or ignored code belongs to no rule.
+            RuleError: A rule is not valid.
+        """
         if settings not in self._rules:
-            every = self.permission.rules(settings)
+            all_rules = self.permission.rules(settings)
             if not self.permission.allows(settings):
-                self._rules[settings] = self._without_own(settings, every)
+                self._rules[settings] = self._select_without_user_rules(settings, all_rules)
                 return self._rules[settings]
             for prefix in (c for _, codes in settings.per_file_ignores for c in codes):
-                require_known(prefix, every)
+                require_known(prefix, all_rules)
             wanted = self.select or settings.select
-            unasked = () if wanted else tuple(c for c in UNLESS_SELECTED if any(r.rule.code == c for r in every))
-            self._rules[settings] = selected(every, wanted, (*settings.ignore, *self.ignore, *unasked))
+            off_by_default = (
+                () if wanted else tuple(c for c in OFF_BY_DEFAULT if any(r.rule.code == c for r in all_rules))
+            )
+            self._rules[settings] = select_rules(all_rules, wanted, (*settings.ignore, *self.ignore, *off_by_default))
         return self._rules[settings]
 
-    def _without_own(self, settings: FileSettings, every: tuple[LoadedRule, ...]) -> tuple[LoadedRule, ...]:
-        """What a configuration selects whose own rules are not executed: their codes are then those of no rule."""
+    def _select_without_user_rules(
+        self, settings: FileSettings, all_rules: tuple[LoadedRule, ...]
+    ) -> tuple[LoadedRule, ...]:
+        """Return the selected rules if the configuration's own rules must not be executed.
 
-        def known(codes: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(c for c in codes if any(r.rule.code.startswith(c) for r in every))
+        The codes of these rules are not known, so codes without a rule are ignored instead of reported.
+        """
 
-        wanted = self.select or known(settings.select)
-        unasked = () if wanted else known(UNLESS_SELECTED)
+        def codes_with_rules(codes: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(c for c in codes if any(r.rule.code.startswith(c) for r in all_rules))
+
+        wanted = self.select or codes_with_rules(settings.select)
+        off_by_default = () if wanted else codes_with_rules(OFF_BY_DEFAULT)
         if settings.select and not wanted:
             return ()
-        return selected(every, wanted, (*known(settings.ignore), *self.ignore, *unasked))
+        return select_rules(all_rules, wanted, (*codes_with_rules(settings.ignore), *self.ignore, *off_by_default))
 
-    def check(self, file: SourceFile) -> Checked | Trouble:
-        """What would be done to one file."""
+    def check(self, file: SourceFile) -> CheckedFile | Problem:
+        """Check one file."""
         try:
             source = read(file.path)
         except OSError as error:
-            return Trouble(f"{visible(file.path)}: cannot be read: {error.strerror or error}.")
+            return Problem(f"{visible(file.path)}: cannot be read: {error.strerror or error}.")
         return self.check_text(source, file)
 
-    def check_text(self, source: bytes, file: SourceFile) -> Checked | Trouble:
-        """What would be done to a text that goes by the name of `file`."""
-        if b"torch" not in source and not file.named:  # most files of a tree: nothing in them can be fused
-            return Checked(file.path, source, ())
+    def check_text(self, source: bytes, file: SourceFile) -> CheckedFile | Problem:
+        """Check `source` as the content of `file`."""
+        if b"torch" not in source and not file.named:  # most files of a project: nothing in them can be fused
+            return CheckedFile(file.path, source, ())
         try:
-            return self._checked(source, file)
+            return self._check_document(source, file)
         except NotANotebook as error:
-            return Trouble(f"{visible(file.path)}: not read: {error}.")
+            return Problem(f"{visible(file.path)}: not read: {error}.")
         except SyntaxError as error:
-            return not_python(f"{visible(file.path)}:{error.lineno or 1}", error)
+            return syntax_problem(f"{visible(file.path)}:{error.lineno or 1}", error)
         except (RecursionError, MemoryError):
-            return Trouble(f"{visible(file.path)}: not read: its expressions are nested too deeply to follow.")
+            return Problem(f"{visible(file.path)}: not read: its expressions are nested too deeply to follow.")
         except RuleError as error:
-            return Trouble(f"{visible(file.path)}: {error}")
+            return Problem(f"{visible(file.path)}: {error}")
         except Exception as error:
             if isinstance(error, ValueError) and b"\0" in source:
-                return Trouble(f"{visible(file.path)}: not read: it holds null bytes, so it is not Python source.")
-            return self._internal(file.path, error)
+                return Problem(f"{visible(file.path)}: not read: it contains null bytes, so it is not Python source.")
+            return self._internal_error(file.path, error)
 
-    def rewrite(self, checked: Checked, file: SourceFile, unsafe: bool = False) -> Rewritten | Trouble:
-        """The text with every wanted edit made, repeated until none is left."""
+    def rewrite(self, checked: CheckedFile, file: SourceFile, unsafe: bool = False) -> RewriteResult | Problem:
+        """Apply all edits of a checked file, and check the result again until no edit is left.
+
+        Args:
+            checked: The result of `check`.
+            file: The file.
+            unsafe: Whether to apply unsafe edits, too.
+        """
         try:
-            return self._settled(checked, file, unsafe)
+            return self._rewrite_until_stable(checked, file, unsafe)
         except RuleError as error:
-            return Trouble(f"{visible(file.path)}: {error}")
-        except Exception as error:  # a SyntaxError too: the text was sound before we touched it
-            return self._internal(file.path, error)
+            return Problem(f"{visible(file.path)}: {error}")
+        except Exception as error:  # including SyntaxError: the text was valid before the edits
+            return self._internal_error(file.path, error)
 
-    def _checked(self, source: bytes, file: SourceFile, only: frozenset[str] | None = None) -> Checked:
-        read = document(source, file.path)
+    def _check_document(self, source: bytes, file: SourceFile, only: frozenset[str] | None = None) -> CheckedFile:
+        """Check a text.
+
+        Args:
+            source: The text.
+            file: The file that it belongs to.
+            only: The symbols of the functions to check; None for all functions.
+
+        Raises:
+            NotANotebook: The file is a malformed notebook.
+            SyntaxError: The text is not Python.
+        """
+        document = read_document(source, file.path)
         if b"torch" not in source:
-            ast.parse(read.program)  # a named file is read to the end, so that a syntax error in it is told
-            return Checked(file.path, source, (), read.troubles)
-        target, unread = self.target or file.settings.target, list[UnreadFunction]()
+            ast.parse(document.program)  # a file that the user named is parsed, so that a syntax error is reported
+            return CheckedFile(file.path, source, (), document.problems)
+        target, unread = self.target or file.settings.target, list[SkippedFunction]()
         rules = self.rules(file.settings)
-        found = proposals(
-            read.program, file.path, rules=rules, target=target, unread=unread, only=only, files=self.files,
+        all_proposals = proposals(
+            document.program, file.path, rules=rules, target=target, skipped=unread, only=only, files=self.files,
             generated=self.generated,
         )  # fmt: skip
-        kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
-        stale = [] if unread or only is not None else self._stale(found, read, file, [r.rule.code for r in rules])
-        return Checked(file.path, source, kept, (*read.troubles, *(self._told(u, read) for u in unread), *stale))
+        reported = tuple(_locate(p, document) for p in _without_suppressed(all_proposals, document.program, file))
+        # A comment may belong to a function that is not read or not checked, so then none is reported as unused.
+        partial = unread or only is not None
+        active = [r.rule.code for r in rules]
+        unused = [] if partial else self._find_unused_comments(all_proposals, document, file, active)
+        problems = (*document.problems, *(self._report_unread(u, document) for u in unread), *unused)
+        return CheckedFile(file.path, source, reported, problems)
 
-    def _stale(self, found: Sequence[Proposal], read: Document, file: SourceFile, active: list[str]) -> list[Trouble]:
-        """A remark for each comment that switches nothing off."""
-        silent = suppressions(read.program)
-        if not silent.by_line and not silent.everywhere:
+    def _find_unused_comments(
+        self, all_proposals: Sequence[Proposal], document: Document, file: SourceFile, active: list[str]
+    ) -> list[Problem]:
+        """Return a remark for each comment that switches nothing off."""
+        suppressions = read_suppressions(document.program)
+        if not suppressions.by_line and not suppressions.whole_file_codes:
             return []
-        every = [r.rule.code for r in self.permission.rules(file.settings)]
-        looked_for = [c for c in active if not c.startswith(file.settings.ignored_in(file.path))]
-        heard = [(p.finding.code, p.finding.line, p.finding.end_line) for p in found]
+        all_codes = [r.rule.code for r in self.permission.rules(file.settings)]
+        checked_codes = [c for c in active if not c.startswith(file.settings.ignored_in(file.path))]
+        findings = [(p.finding.code, p.finding.line, p.finding.end_line) for p in all_proposals]
         return [
-            Trouble(
-                f"{read.place(line)}: `# autofuse: ignore{f'[{code}]' if code else ''}` switches nothing off.", False
+            Problem(
+                f"{document.place(line)}: `# autofuse: ignore{f'[{code}]' if code else ''}` switches nothing off.",
+                False,
             )
-            for line, code in silent.stale(heard, looked_for, every)
+            for line, code in suppressions.find_unused(findings, checked_codes, all_codes)
         ]
 
-    def fixes(self, checked: Checked, file: SourceFile) -> dict[Finding, tuple[LineChange, ...]]:
-        """What each edit does to the file by itself; nothing for a notebook, whose lines are those of its cells."""
+    def fixes(self, checked: CheckedFile, file: SourceFile) -> dict[Finding, tuple[LineChange, ...]]:
+        """Return the line changes of each single edit. Notebooks have no fixes."""
         try:
-            read = document(checked.source, file.path)
-            before = _text(checked.source)
+            document = read_document(checked.source, file.path)
+            before = _decode(checked.source)
         except (NotANotebook, SyntaxError, UnicodeError):
             return {}
-        if read.texts().keys() != {file.path}:
+        if document.texts().keys() != {file.path}:
             return {}
-        found: dict[Finding, tuple[LineChange, ...]] = {}
+        changes: dict[Finding, tuple[LineChange, ...]] = {}
         for p in checked.proposals:
             if p.edit is not None:
-                made = self._made(read, checked.source, [p], file.path, p.finding.status != "unsafe")
-                if made.edits:
-                    found[p.finding] = replacements(before, _text(made.after))
-        return found
+                result = self._apply_edits(document, checked.source, [p], file.path, p.finding.status != "unsafe")
+                if result.edits:
+                    changes[p.finding] = replacements(before, _decode(result.after))
+        return changes
 
-    def _settled(self, checked: Checked, file: SourceFile, unsafe: bool) -> Rewritten:
-        source, edits, refused = checked.source, 0, tuple[Trouble, ...]()
-        wanted = _wanted(checked.proposals, unsafe)
+    def _rewrite_until_stable(self, checked: CheckedFile, file: SourceFile, unsafe: bool) -> RewriteResult:
+        source, edits, refused = checked.source, 0, tuple[Problem, ...]()
+        wanted = _wanted_proposals(checked.proposals, unsafe)
         for _ in range(_ROUNDS):
             if not wanted:
                 break
-            made = self._made(document(source, file.path), source, wanted, file.path, not unsafe)
-            edits, source, refused = edits + made.edits, made.after, made.refused
-            touched = None if any(map(_makes_room, wanted)) else frozenset(p.finding.symbol for p in wanted)
-            wanted = _wanted(self._checked(source, file, touched).proposals, unsafe) if made.edits else []
-        return Rewritten(file.path, checked.source, source, edits, refused)
+            result = self._apply_edits(read_document(source, file.path), source, wanted, file.path, not unsafe)
+            edits, source, refused = edits + result.edits, result.after, result.refused
+            touched = None if any(map(_may_enable_others, wanted)) else frozenset(p.finding.symbol for p in wanted)
+            wanted = (
+                _wanted_proposals(self._check_document(source, file, touched).proposals, unsafe) if result.edits else []
+            )
+        return RewriteResult(file.path, checked.source, source, edits, refused)
 
-    def _made(self, read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:
-        """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
-        after, made, refused = source, list[Proposal](), list[Trouble]()
-        groups = [wanted]
-        while groups:
-            group = groups.pop()
+    def _apply_edits(
+        self, document: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool
+    ) -> RewriteResult:
+        """Apply all edits that are possible together.
+
+        If a group of edits fails, each half of it is tried separately. So one failing edit does not block the others.
+        """
+        after, applied_edits, refused = source, list[Proposal](), list[Problem]()
+        queue = [wanted]
+        while queue:
+            group = queue.pop()
             try:
-                after = read.with_edits([p.edit for p in (*made, *group) if p.edit], comments)
-                made += group
+                after = document.with_edits([p.edit for p in (*applied_edits, *group) if p.edit], comments)
+                applied_edits += group
             except CannotWrite as reason:
                 if len(group) == 1:
                     refused.append(
-                        Trouble(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}.")
+                        Problem(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}.")
                     )
                 else:
-                    groups += _halves(group)
-            except Exception as error:  # ours: it costs the edits that cannot be made without it
+                    queue += _split_in_half(group)
+            except Exception as error:  # an internal error: only the edits that cause it are left out
                 if len(group) == 1:
-                    place = f"{group[0].finding.place}, which leaves {group[0].finding.code} undone"
-                    refused.append(self._internal(place, error))
+                    place = f"{group[0].finding.place}, so {group[0].finding.code} is not rewritten"
+                    refused.append(self._internal_error(place, error))
                 else:
-                    groups += _halves(group)
-        return Rewritten(path, source, after, len(made), tuple(refused))
+                    queue += _split_in_half(group)
+        return RewriteResult(path, source, after, len(applied_edits), tuple(refused))
 
-    def _told(self, unread: UnreadFunction, read: Document) -> Trouble:
+    def _report_unread(self, unread: SkippedFunction, document: Document) -> Problem:
         if unread.error is not None:
-            return self._internal(f"{read.place(unread.line)}, which leaves {unread.symbol} unread", unread.error)
-        return Trouble(f"{read.place(unread.line)}: {unread.symbol} is not read: {unread.why}.", error=False)
+            return self._internal_error(f"{document.place(unread.line)}, so {unread.symbol} is not read", unread.error)
+        return Problem(f"{document.place(unread.line)}: {unread.symbol} is not read: {unread.why}.", error=False)
 
-    def _internal(self, path: str, error: Exception) -> Trouble:
+    def _internal_error(self, path: str, error: Exception) -> Problem:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""
-        return Trouble(f"internal error on {visible(path)}: {type(error).__name__}: {error}; please report it.{detail}")
+        return Problem(f"internal error on {visible(path)}: {type(error).__name__}: {error}; please report it.{detail}")
 
 
-def _heard(found: Sequence[Proposal], program: bytes, file: SourceFile) -> Iterator[Proposal]:
-    """The proposals that neither a comment nor the configuration switches off."""
-    if not found:
+def _without_suppressed(all_proposals: Sequence[Proposal], program: bytes, file: SourceFile) -> Iterator[Proposal]:
+    """Yield the proposals that neither a comment nor the configuration switches off."""
+    if not all_proposals:
         return
-    silent, ignored = suppressions(program), file.settings.ignored_in(file.path)
-    for p in found:
+    suppressions, ignored = read_suppressions(program), file.settings.ignored_in(file.path)
+    for p in all_proposals:
         off = p.finding.code.startswith(ignored)
-        if not off and not silent.cover(p.finding.code, p.finding.line, p.finding.end_line):
+        if not off and not suppressions.covers(p.finding.code, p.finding.line, p.finding.end_line):
             yield p
 
 
-def _located(p: Proposal, read: Document) -> Proposal:
-    return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
+def _locate(p: Proposal, document: Document) -> Proposal:
+    """Return a proposal with the lines that it has in the file."""
+    return replace(p, finding=document.locate(p.finding), waits_for=tuple(map(document.locate, p.waits_for)))
 
 
-def _text(source: bytes) -> str:
-    """A file's text as an editor has it."""
+def _decode(source: bytes) -> str:
+    """Return the text of a file as an editor shows it."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     return source.decode(encoding)
 
 
-def _halves(group: list[Proposal]) -> list[list[Proposal]]:
-    """The later half first, so that the earlier one is taken next."""
+def _split_in_half(group: list[Proposal]) -> list[list[Proposal]]:
+    """Return both halves. The first half is last, because the caller continues with the last group."""
     half = len(group) // 2
     return [group[half:], group[:half]]
 
 
-def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:
-    """A text with every edit of `rules` made, safe or not."""
-    wanted = _wanted(proposals(text.encode(), "", rules=rules), unsafe=True)
-    return applied(text.encode(), wanted).decode() if wanted else text
+def rewrite_text(text: str, rules: Sequence[LoadedRule]) -> str:
+    """Return a text with every edit of `rules`, safe or unsafe."""
+    wanted = _wanted_proposals(proposals(text.encode(), "", rules=rules), unsafe=True)
+    return apply_proposals(text.encode(), wanted).decode() if wanted else text
 
 
-def _makes_room(p: Proposal) -> bool:
-    """Whether an edit may make room for another elsewhere: a norm or activation of the file's own may be read there."""
+def _may_enable_others(p: Proposal) -> bool:
+    """Whether an edit in one function can enable an edit in another.
+
+    This is possible if the first function is a norm or an activation, because callers of it include its code.
+    """
     return p.finding.code.startswith(("AF102", "AF2", "AF3")) or not p.finding.code.startswith("AF")
 
 
-def _wanted(found: Iterable[Proposal], unsafe: bool) -> list[Proposal]:
+def _wanted_proposals(all_proposals: Iterable[Proposal], unsafe: bool) -> list[Proposal]:
+    """Return the proposals to apply. A proposal inside the code of another wanted proposal is left out."""
     statuses = ("safe", "unsafe") if unsafe else ("safe",)
-    wanted = [p for p in found if p.edit is not None and p.finding.status in statuses]
-    made = {p.finding for p in wanted}
-    return [p for p in wanted if made.isdisjoint(p.within)]
+    wanted = [p for p in all_proposals if p.edit is not None and p.finding.status in statuses]
+    findings = {p.finding for p in wanted}
+    return [p for p in wanted if findings.isdisjoint(p.waits_for)]

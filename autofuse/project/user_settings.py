@@ -1,6 +1,6 @@
-"""What the user says for all projects: whose rules may be executed, by a file in the home folder or the environment.
+"""Reads settings that hold for all projects of the user: which projects may execute their own rules.
 
-Nothing of a checked tree can change it.
+The settings come from the environment or from a file in the home folder. No checked project can change them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofuse.project.config import ConfigError, contents_of, named
+from autofuse.project.config import ConfigError, display_path, read_toml
 from autofuse.results.regular_files import is_own
 
 ALLOW_RULES = "AUTOFUSE_ALLOW_RULES"  # an environment variable
@@ -19,68 +19,77 @@ _ANSWERS = {"1": True, "true": True, "yes": True, "": False, "0": False, "false"
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """Projects whose rules may be executed though the command was not started in them: all, or those in `folders`."""
+class AllowedProjects:
+    """The projects that may execute their rules from any working folder: all, or those in `folders`."""
 
     every: bool = False
     folders: tuple[Path, ...] = ()
 
     def covers(self, project: Path) -> bool:
-        """Whether a project's folder is allowed, or lies in one that is."""
+        """Whether the folder of a project is one of `folders`, or is inside one of them."""
         real = Path(os.path.realpath(project))
         return self.every or any(real.is_relative_to(os.path.realpath(folder)) for folder in self.folders)
 
 
-def allowed_by_user() -> Allowed:
-    """What the user allows for all projects. Raises ConfigError where it cannot be understood.
+def read_user_permission() -> AllowedProjects:
+    """Return the projects that the user allows to execute rules.
 
-    AUTOFUSE_ALLOW_RULES holds 1, 0 or folders, divided as in PATH. Where it is not set, `allow-rules` of the user's
-    configuration holds true, false or a list of folders.
+    AUTOFUSE_ALLOW_RULES contains 1, 0 or folders, which are separated as in PATH. If it is not set, `allow-rules` in
+    the user's configuration file is used: true, false or a list of folders.
+
+    Raises:
+        ConfigError: The setting is not valid.
     """
-    given = os.environ.get(ALLOW_RULES)
-    if given is None:
-        file = user_file()
-        return Allowed() if file is None else _of_file(file)
-    if given.strip().lower() in _ANSWERS:
-        return Allowed(_ANSWERS[given.strip().lower()])
-    return _of_folders(given.split(os.pathsep), ALLOW_RULES)
+    text = os.environ.get(ALLOW_RULES)
+    if text is None:
+        file = user_configuration_file()
+        return AllowedProjects() if file is None else _read_file(file)
+    if text.strip().lower() in _ANSWERS:
+        return AllowedProjects(_ANSWERS[text.strip().lower()])
+    return _read_folders(text.split(os.pathsep), ALLOW_RULES)
 
 
-def user_file() -> Path | None:
-    """`autofuse/config.toml` below XDG_CONFIG_HOME, else below %APPDATA% on Windows and ~/.config elsewhere.
+def user_configuration_file() -> Path | None:
+    """Return the path of `autofuse/config.toml` for this user, or None if there is no home folder.
 
-    None for lack of a home. Source: the XDG base directory specification, which wants relative paths ignored.
+    The parent folder is XDG_CONFIG_HOME if this is set. Otherwise it is %APPDATA% on Windows and ~/.config elsewhere.
+    Relative paths are ignored, as the XDG base directory specification demands.
     """
     for variable in ("XDG_CONFIG_HOME", "APPDATA" if sys.platform == "win32" else ""):
-        common = Path(os.environ.get(variable, ""))
-        if common.is_absolute():
-            return common / "autofuse" / "config.toml"
+        parent = Path(os.environ.get(variable, ""))
+        if parent.is_absolute():
+            return parent / "autofuse" / "config.toml"
     try:
         return Path.home() / ".config" / "autofuse" / "config.toml"
     except RuntimeError:
         return None
 
 
-def _of_file(file: Path) -> Allowed:
-    whole = contents_of(file, mention=b"")
-    if whole is None:
-        return Allowed()
+def _read_file(file: Path) -> AllowedProjects:
+    content = read_toml(file, mention=b"")
+    if content is None:
+        return AllowedProjects()
     if not is_own(os.stat(file)):
-        raise ConfigError(f"{named(file)}: belongs to somebody else. Take it over, or remove it.")
-    if other := sorted(whole.keys() - {_KEY}):
-        raise ConfigError(f"{named(file)}: has no key `{other[0]}`. It may have `{_KEY}`.")
-    value = whole.get(_KEY, False)
+        raise ConfigError(f"{display_path(file)}: belongs to another user. Change its owner, or remove it.")
+    if unknown := sorted(content.keys() - {_KEY}):
+        raise ConfigError(f"{display_path(file)}: has no key `{unknown[0]}`. It may have `{_KEY}`.")
+    value = content.get(_KEY, False)
     if isinstance(value, bool):
-        return Allowed(value)
+        return AllowedProjects(value)
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise ConfigError(f"{named(file)}: `{_KEY}` must be true, false or a list of folders, and is {value!r}.")
-    return _of_folders(value, f"{named(file)}: `{_KEY}`")
+        raise ConfigError(f"{display_path(file)}: `{_KEY}` must be true, false or a list of folders, and is {value!r}.")
+    return _read_folders(value, f"{display_path(file)}: `{_KEY}`")
 
 
-def _of_folders(texts: list[str], said_by: str) -> Allowed:
-    """A relative path would mean another folder in each working folder, and so one of a stranger's."""
+def _read_folders(texts: list[str], source: str) -> AllowedProjects:
+    """Read a list of folders. Relative paths are refused: their meaning depends on the working folder.
+
+    Args:
+        texts: The paths. Empty texts are ignored.
+        source: The setting, for the error message.
+    """
     folders = [Path(text).expanduser() for text in texts if text]
     for folder in folders:
         if not folder.is_absolute():
-            raise ConfigError(f"{said_by} names {str(folder)!r}. Write whole paths, such as /home/me/work.")
-    return Allowed(folders=tuple(folders))
+            raise ConfigError(f"{source} names {str(folder)!r}. Write an absolute path, such as /home/me/work.")
+    return AllowedProjects(folders=tuple(folders))

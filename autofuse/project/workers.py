@@ -1,7 +1,7 @@
-"""The same work on many files, by as many processes as there are cores; results come in the order of the files.
+"""Maps a function over many files, in one process for each core. The results keep the order of the files.
 
-Processes are forked, so that they have the rules already; where that is not possible, and for a few files, the work is
-done here. Knows processes; knows nothing of the work.
+The processes are forked, so that they start with the rules that are already imported. If forking is not possible, or if
+there are only a few files, the work is done in this process.
 """
 
 from __future__ import annotations
@@ -22,40 +22,46 @@ from typing import Any, TypeVar
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_FEW = 48  # files that are read sooner than processes are started
-_AT_ONCE = 8  # files that a process is handed together
+_FEW = 48  # for fewer files the start of processes takes longer than the work
+_CHUNK = 8  # files that a process receives at once
 
-_shared: tuple[Callable[[Any], Any], Sequence[Any]] | None = None  # what forked processes inherit
+_shared: tuple[Callable[[Any], Any], Sequence[Any]] | None = None  # forked processes inherit this
 
 
-def each(
+def map_in_processes(
     work: Callable[[_Item], _Result], items: Sequence[_Item], begin: Callable[[int], None] | None = None
 ) -> Iterator[_Result]:
-    """`work` done on each item. What it returns must be picklable, and it may not raise.
+    """Yield `work(item)` for each of `items`, in order.
 
-    `begin` is called with the number of processes, before they are forked: they share what it makes.
+    Args:
+        work: The function. Its results must be picklable, and it must not raise.
+        items: The arguments of `work`.
+        begin: Called once with the number of processes, before the fork. The processes share what it creates.
     """
     global _shared
-    done, processes = 0, _processes(len(items))
+    done, processes = 0, _process_count(len(items))
     if processes > 1:
         _shared = work, items
         if begin is not None:
             begin(processes)
         try:
-            for result in _forked(processes, len(items)):
+            for result in _map_forked(processes, len(items)):
                 yield result
                 done += 1
-        except (BrokenProcessPool, _NoProcess):  # none to be had, or one that was killed: the rest is done here
-            pass
+        except (BrokenProcessPool, _NoProcess):
+            pass  # no process could start, or one was killed: this process does the rest
         finally:
             _shared = None
-    with _without_cycles():
+    with _garbage_collection_off():
         yield from map(work, items[done:])
 
 
 @contextmanager
-def _without_cycles() -> Iterator[None]:
-    """What is read of a file is let go with it; looking for cycles in syntax trees takes a third of the time."""
+def _garbage_collection_off() -> Iterator[None]:
+    """Switch garbage collection off: the search for reference cycles in syntax trees takes a third of the time.
+
+    Few syntax trees are part of a cycle, so almost all of them are freed without the collector.
+    """
     before = gc.isenabled()
     gc.freeze()
     gc.disable()
@@ -63,40 +69,40 @@ def _without_cycles() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
-        gc.unfreeze()  # all is old now, so that what comes next looks through none of it
+        gc.unfreeze()  # this moves all objects to the oldest generation, which is collected least often
         atexit.unregister(gc.freeze)
-        atexit.register(gc.freeze)  # neither does the end of the process
+        atexit.register(gc.freeze)  # the collection at exit skips frozen objects, too
         if before:
             gc.enable()
 
 
 class _NoProcess(Exception):
-    """The system gives no processes, or not what they need."""
+    """The system cannot start a process, or has no pipe for it."""
 
 
-def _forked(processes: int, count: int) -> Iterator[Any]:
-    """The results of forked processes, which end when this one does, however it ends."""
+def _map_forked(processes: int, count: int) -> Iterator[Any]:
+    """Yield the results of forked processes. The processes end when this process ends, for whatever reason."""
     try:
-        ours, theirs = os.pipe()
+        read_end, write_end = os.pipe()
     except OSError as error:
         raise _NoProcess from error
     try:
-        forked = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(processes, forked, _begin, (ours, theirs)) as pool:
-            with _undisturbed():
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(processes, context, _begin, (read_end, write_end)) as pool:
+            with _interrupts_blocked():
                 try:
-                    results = pool.map(_work, range(count), chunksize=_AT_ONCE)
+                    results = pool.map(_work, range(count), chunksize=_CHUNK)
                 except OSError as error:
                     raise _NoProcess from error
             yield from results
     finally:
-        os.close(theirs)
-        os.close(ours)
+        os.close(write_end)
+        os.close(read_end)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C goes to every process of a terminal; one that was just forked would answer it with a traceback."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT during the fork. Ctrl-C reaches every process, and a new one would print a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -104,24 +110,24 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _processes(count: int) -> int:
-    if sys.platform != "linux" or count < _FEW:  # elsewhere forking is unsafe or unknown
+def _process_count(count: int) -> int:
+    if sys.platform != "linux" or count < _FEW:  # on other systems, a fork is unsafe or not possible
         return 1
     return min(len(os.sched_getaffinity(0)), count // _FEW + 1)
 
 
-def _begin(ours: int, theirs: int) -> None:
-    """What a forked process does first. It collects no cycles, as `_without_cycles` says."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to stop
-    os.close(theirs)  # then the first process alone holds this end of the pipe, and it closes with that process
-    threading.Thread(target=_end_with, args=(ours,), daemon=True).start()
+def _begin(read_end: int, write_end: int) -> None:
+    """Set up a forked process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process stops its children itself
+    os.close(write_end)  # only the parent holds this end now, so the pipe closes when the parent ends
+    threading.Thread(target=_exit_with_parent, args=(read_end,), daemon=True).start()
     gc.freeze()
     gc.disable()
 
 
-def _end_with(ours: int) -> None:
-    """Ends this process when the first one is gone: killed, it could tell nobody, and this one would wait for ever."""
-    os.read(ours, 1)
+def _exit_with_parent(read_end: int) -> None:
+    """End this process when the parent ends. A parent that is killed cannot stop its children."""
+    os.read(read_end, 1)
     os._exit(1)
 
 

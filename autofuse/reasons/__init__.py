@@ -1,2 +1,4 @@
-"""Why something is not fused: every reason there is, with its stable code, its sentence and its advice. Imports nothing
-of autofuse, so that all of it may give reasons."""
+"""The reasons why something is not fused. Each has a stable code, a sentence and an advice.
+
+This package imports no other part of autofuse, so every part can use it.
+"""

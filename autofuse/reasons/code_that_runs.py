@@ -1,4 +1,4 @@
-"""Reasons of the questions that a safe edit has to answer: the text shows that it would be wrong."""
+"""Reasons of the evidence about code: the files show that an edit would be wrong."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from autofuse.reasons.reason import IN_SENTENCE, Code
 
 OTHER_CODE_RUNS = Code(
     "other-code-runs",
-    "A helper, child, attribute or function that the edit reads through is overridden in a subclass, or is assigned, "
-    "patched or hooked elsewhere in the files that were given.",
-    "`{name}` is not always the code that stands here",
-    "rewrite it by hand where nothing changes `{name}`",
-    "`{name}` is not always the code that stands here: {value} {how} it",
+    "A subclass overrides a helper, child, attribute or function that the edit depends on, or other code in the given "
+    "files assigns, patches or hooks it.",
+    "`{name}` is not always what the code here shows",
+    "if nothing changes `{name}` in your program, rewrite it by hand",
+    "`{name}` is not always what the code here shows: {value} {how} it",
     IN_SENTENCE,
 )
 OTHER_MEANING = Code(
     "other-meaning",
-    "The function is handed to something that reads it, or that calls it in place of one of torch's: a decomposition, "
-    "a pattern, a kernel, a compiler that does not know the new call.",
-    "the function is more than what it computes",
+    "The function is passed to code that reads its source, or that calls it in place of a torch function: a "
+    "decomposition, a pattern, a kernel, or a compiler that does not know the new call.",
+    "other code uses the function for more than its result",
     "leave it as it is",
-    "the function is more than what it computes: {value} {how}",
+    "other code uses the function for more than its result: {value} {how}",
     IN_SENTENCE,
 )

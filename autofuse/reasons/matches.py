@@ -1,171 +1,172 @@
-"""Reasons of the matcher: a rule's pattern is there, and nothing may notice that its intermediate values are gone.
+"""Reasons of the matcher: a pattern matches, but something else forbids the fusion.
 
-`{what}` and `{which}` say what a value is: "a sum", or "an intermediate value (exp)" and "the intermediate value".
+Most often, other code uses an intermediate value, which the fused call does not form. `{what}` and `{which}` name a
+value: "a sum", or "an intermediate value (exp)" and "the intermediate value".
 """
 
 from __future__ import annotations
 
 from autofuse.reasons.reason import IN_SENTENCE, Code
 
-_OWN_BRANCH = "only when asked for, in a branch that computes it anew"
-_NEW_NAME = "give the changed tensor a name of its own: `y = x + 1` for `x += 1`"
+_OWN_BRANCH = "only if the caller requests it, in a branch that computes it again"
+_NEW_NAME = "assign the changed tensor to a new name: `y = x + 1` instead of `x += 1`"
 
 
-def _needed(name: str, about: str, how: str, advice: str) -> Code:
-    """An intermediate value is needed by something that the fused operation does not compute."""
+def _value_code(name: str, about: str, how: str, advice: str) -> Code:
+    """Makes the code of a reason: other code needs an intermediate value."""
     return Code(name, about, f"{{what}} is {how}", advice, f"{{which}} {{value}} is {how}", IN_SENTENCE)
 
 
-VALUE_RETURNED = _needed(
+VALUE_RETURNED = _value_code(
     "value-returned",
-    "An intermediate value, which the fused operation never forms, is returned.",
+    "The function returns an intermediate value, which the fused operation does not form.",
     "returned",
     f"return {{value}} {_OWN_BRANCH}",
 )
-VALUE_STORED = _needed(
+VALUE_STORED = _value_code(
     "value-stored",
-    "An intermediate value is kept in an attribute, a container, or a global or nonlocal name.",
+    "The code stores an intermediate value in an attribute, a container, or a global or nonlocal name.",
     "stored in {place}",
     f"store {{value}} {_OWN_BRANCH}",
 )
-VALUE_YIELDED = _needed(
+VALUE_YIELDED = _value_code(
     "value-yielded",
-    "An intermediate value is handed out by `yield` or `await`.",
+    "A `yield` or an `await` passes an intermediate value to other code.",
     "{how}",
-    f"hand {{value}} out {_OWN_BRANCH}",
+    f"pass {{value}} on {_OWN_BRANCH}",
 )
-VALUE_TESTED = _needed(
+VALUE_TESTED = _value_code(
     "value-tested",
-    "An intermediate value decides an `if`, a `while`, an `assert` or a `match`, or is raised.",
+    "An `if`, a `while`, an `assert` or a `match` tests an intermediate value, or a `raise` has it.",
     "{how}",
     f"look at {{value}} {_OWN_BRANCH}",
 )
-VALUE_READ_BY_FUNCTION = _needed(
+VALUE_READ_BY_FUNCTION = _value_code(
     "value-read-by-function",
-    "A nested function or lambda reads an intermediate value, and may run at any time.",
+    "A nested function or lambda reads an intermediate value, and it may run at any time.",
     "read by a nested function",
-    "pass the function what it needs, computed on its own",
+    "compute what the function needs separately, and pass it as an argument",
 )
-VALUE_WRITTEN_TO_MEMORY = _needed(
+VALUE_WRITTEN_TO_MEMORY = _value_code(
     "value-written-to-memory",
-    "An intermediate value is written in place into a tensor that others may hold.",
-    "written to memory that others may hold",
+    "The code writes an intermediate value in place into a tensor that other code may hold.",
+    "written to memory that other code may use",
     f"put {{value}} there {_OWN_BRANCH}",
 )
-VALUE_EXPORTED = _needed(
+VALUE_EXPORTED = _value_code(
     "value-exported",
-    "The code stands at the top level of a file, where a name may be imported by other files.",
-    "left in a name of the module, which other files may import",
-    "compute it in a function, whose names are its own",
+    "The code is at module level, and other files may import its names.",
+    "stored in a module-level name, which other files may import",
+    "move the computation to a function, so that the name is local",
 )
-VALUE_CARRIED = _needed(
+VALUE_CARRIED = _value_code(
     "value-carried",
-    "The next round of a loop reads an intermediate value of this one.",
-    "carried to the next round of a loop",
-    "compute {value} anew in each round",
+    "The next iteration of a loop reads an intermediate value of this one.",
+    "used in the next iteration of a loop",
+    "compute {value} again in each iteration",
 )
-VALUE_LOOKED_AT = _needed(
+VALUE_LOOKED_AT = _value_code(
     "value-looked-at",
-    "A statement does nothing but read an intermediate value.",
-    "read by a statement of its own",
+    "A statement only reads an intermediate value.",
+    "read by a separate statement",
     f"look at {{value}} {_OWN_BRANCH}",
 )
-VALUE_READ_BY_STATEMENT = _needed(
+VALUE_READ_BY_STATEMENT = _value_code(
     "value-read-by-statement",
     "A statement that autofuse cannot follow may read an intermediate value.",
     "read by a statement that is not understood",
-    "move that statement to a function of its own",
+    "move that statement to a separate function",
 )
-VALUE_SEEN = _needed(
+VALUE_SEEN = _value_code(
     "value-seen",
     "A call that sees all local names, such as `locals()`, sees an intermediate value.",
-    "seen by {call}()",
-    "name what is needed instead",
+    "visible to {call}()",
+    "name the values that you need instead",
 )
-VALUE_USED_BY = _needed(
+VALUE_USED_BY = _value_code(
     "value-used-by-call",
     "A call reads an intermediate value.",
     "used by {call}()",
     f"use {{value}} {_OWN_BRANCH}",
 )
-VALUE_BEHIND_BREAK = _needed(
+VALUE_BEHIND_BREAK = _value_code(
     "value-behind-break",
-    "An intermediate value is read behind a graph break of torch.compile.",
-    "needed behind a graph break",
-    "mend the graph break first",
+    "Code after a graph break of torch.compile reads an intermediate value.",
+    "needed after a graph break",
+    "remove the graph break first",
 )
 VALUE_HOOKED = Code(
     "value-hooked",
-    "A hook watches the gradient of an intermediate value.",
+    "The gradient of an intermediate value has a hook.",
     "{what} has a hook on its gradient",
-    "take the hook off, or put it on the operands",
+    "remove the hook, or register it on the operands",
     "{which} {value} has a hook on its gradient",
 )
 
 OPERAND_FROM_REMOVED = Code(
     "operand-from-removed",
-    "What the fused operation would read is computed from an intermediate value that would go.",
-    "an operand is itself computed from {what} that would go",
+    "An operand of the fused operation is computed from an intermediate value that would be removed.",
+    "an operand is computed from {what} that would be removed",
     "compute the operand from the inputs instead",
-    "an operand is itself computed from {which} {value} that would go",
+    "an operand is computed from {which} {value} that would be removed",
     IN_SENTENCE,
 )
 OPERAND_WRITTEN = Code(
     "operand-written",
-    "An operand is written in place between the place where it is read now and the fused call.",
-    "an operand is written in place before the result is computed",
+    "The code changes an operand in place between its present use and the fused call.",
+    "an operand is changed in place before the result is computed",
     _NEW_NAME,
-    "the operand {value} is written in place before the result is computed",
+    "the operand {value} is changed in place before the result is computed",
     IN_SENTENCE,
 )
 OPERAND_PASSED_ON = Code(
     "operand-passed-on",
-    "A call that may write to an operand stands between the place where it is read now and the fused call.",
-    "a call that may write to an operand stands in between",
-    "make that call before or after the whole computation",
-    "a call that may write to the operand {value} stands in between",
+    "A call between the present use of an operand and the fused call may change the operand.",
+    "a call in between may change an operand in place",
+    "move that call before or after the whole computation",
+    "a call in between may change the operand {value} in place",
 )
 RESULT_WRITTEN = Code(
     "result-written",
-    "The result is written in place, and the fused operation keeps it for its gradient.",
-    "the result is written in place, and the fused operation needs it for its gradient",
-    "make a new tensor of it instead: `y = y + x` for `y += x`",
+    "The code changes the result in place, and the fused operation saves it for the backward pass.",
+    "the result is changed in place, and the fused operation needs it for the backward pass",
+    "make a new tensor instead: `y = y + x` for `y += x`",
     line=IN_SENTENCE,
 )
 STEP_WRITES = Code(
     "step-writes",
-    "A step of the pattern writes in place to a tensor that others may see.",
-    "a step writes in place to memory that others may see",
-    "take the step that makes a new tensor: `masked_fill` for `masked_fill_`",
+    "A step of the pattern changes in place a tensor that other code may see.",
+    "a step changes in place a tensor that other code may see",
+    "use the operator that makes a new tensor: `masked_fill` instead of `masked_fill_`",
 )
 OTHER_ARGUMENTS = Code(
     "other-arguments",
-    "All of a pattern is there, but its main operation has other arguments, mostly another dimension.",
-    "`{operation}` is given ({given}) where the rule needs ({wanted})",
-    "if the last dimension is what is meant, say so: `dim=-1`",
+    "The whole pattern is there, but its main operation has other arguments, mostly another dimension.",
+    "`{operation}` has the arguments ({given}), and the rule needs ({wanted})",
+    "if you mean the last dimension, write `dim=-1`",
     line=IN_SENTENCE,
 )
 PART_IN_BLOCK = Code(
     "part-in-block",
-    "One part of the pattern stands in a loop, `with` or `try` block, and the rest does not.",
-    "part of it stands in a `{block}` block that the rest does not stand in",
-    "write all of it inside that block, or all of it outside",
+    "One part of the pattern is in a loop, `with` or `try` block, and the rest is not.",
+    "a part of it is in a `{block}` block, and the rest is not",
+    "move all of it into that block, or all of it out of it",
 )
 
 RULE_DECLINED = Code(
     "rule-declined",
-    "The rule itself says that it does not apply. The sentence and the advice are the rule's.",
+    "The rule itself declines. The sentence and the advice come from the rule.",
     "{why}",
 )
 RULE_UNKNOWN = Code(
     "rule-unknown",
-    "The rule cannot tell from the text whether it applies, or only advises. The sentence and the advice are the "
-    "rule's.",
+    "The code does not show whether the rule applies, or the rule only gives advice. The sentence and the advice come "
+    "from the rule.",
     "{why}",
 )
 ARGUMENTS_STARRED = Code(
     "arguments-starred",
-    "A call takes `*arguments` or `**options`, which may hold what the rule would add.",
-    "what `{starred}` holds is not written here",
-    "give {added} where it is put together, unless the choice is made there already",
+    "A call has `*arguments` or `**options`, which may contain the argument that the rule would add.",
+    "the contents of `{starred}` are not written here",
+    "add {added} where `{starred}` is built, unless that code sets it already",
 )

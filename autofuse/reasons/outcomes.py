@@ -1,4 +1,4 @@
-"""Reasons of a session: what was planned for a live model was not run, or was taken back."""
+"""Reasons of a session: a planned fusion of a live model did not run, or was rolled back."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from autofuse.reasons.reason import Code
 
 NEVER_CALLED = Code(
     "never-called",
-    "The example inputs do not reach the module.",
-    "never called with these inputs; it is looked at when it is called",
-    "give example inputs that reach it, or none: then it is looked at when called",
+    "The module does not run for the example inputs.",
+    "never called with these inputs; autofuse looks at it when it is called",
+    "pass example inputs for which it runs, or pass none: then autofuse looks at each module when it is called",
 )
 CALLED_IN_MANY_WAYS = Code(
     "called-in-many-ways",
-    "The module is called with so many kinds of arguments that no more are looked at.",
-    "called in more than {count} ways: further ones run the original forward",
-    "call it with fewer combinations of flags, modes and optional arguments",
+    "The module is called with too many kinds of arguments.",
+    "called with more than {count} kinds of arguments: further kinds run the original forward",
+    "use fewer combinations of flags, modes and optional arguments",
 )
 NOT_VERIFIED_YET = Code(
     "not-verified-yet",
-    "The model could not be run on the example inputs, so nothing could be compared.",
-    "not verified yet ({why}): looked at again when it is called",
-    "give example inputs that the module can be called with",
+    "The model could not run on the example inputs, so nothing was compared.",
+    "not verified yet ({why}): autofuse tries again when it is called",
+    "pass example inputs that the module accepts",
 )
 NOT_VERIFIED = Code(
     "not-verified",
-    "The module could not be compared with the original, as memory does not suffice.",
+    "There is not enough memory to compare the module with the original.",
     "not verified: {why}",
 )
 WHOLE_NOT_VERIFIED = Code(
     "whole-not-verified",
-    "Modules were compared one by one, and the model was not, as memory does not suffice.",
+    "There is memory to compare the modules one by one, but not the whole model.",
     "only its parts were verified: {why}",
 )
 DIFFERS = Code(
@@ -40,56 +40,55 @@ DIFFERS = Code(
 )
 WHOLE_DIFFERS = Code(
     "whole-differs",
-    "The modules hold one by one, and the model as a whole does not.",
+    "Each module alone is verified, but the whole model differs.",
     "the whole model differs: {why}",
 )
 NOT_FASTER = Code(
     "not-faster",
-    "Measured, the original is as fast as the fused operation, or faster.",
+    "In a measurement, the original is as fast as the fused operation, or faster.",
     "{why}",
-    "nothing: it is fast as it is; tune=False fuses it unmeasured",
+    "nothing to do: the original is faster; tune=False fuses without measurement",
 )
 TOO_NOISY = Code(
     "too-noisy",
-    "Measured, neither the original nor the fused operation is faster beyond the noise of identical runs.",
+    "In a measurement, the difference between the original and the fused operation is within the noise.",
     "{why}",
-    "optimize on a quieter machine; tune=False fuses it unmeasured",
+    "optimize on a machine with less load; tune=False fuses without measurement",
 )
 SLOWS_STEP = Code(
     "slows-step",
-    "Measured by itself the fused operation is faster, and a whole step of the model is slower with it.",
+    "The fused operation alone is faster, but a whole step of the model is slower with it.",
     "a whole {step} is slower with it: {ratio}; the original stays",
-    "nothing: the model is fastest as it is; tune=False fuses it unmeasured",
+    "nothing to do: the original model is faster; tune=False fuses without measurement",
 )
 COMPILED_IS_FASTER = Code(
     "compiled-is-faster",
-    "The original, compiled by torch.compile, is faster than the model with its fused places, compiled or not.",
+    "The original with torch.compile is faster than the model with its fused sites, compiled or not.",
     "the compiled original is faster: {ratio} of eager",
-    "nothing: the compiled original runs; compile=False keeps the fused places",
+    "nothing to do: the compiled original runs; compile=False keeps the fused sites",
 )
 OTHER_RANK = Code(
     "other-rank",
-    "Another rank of a distributed run did not fuse the place, and all ranks run the same.",
+    "Another rank of a distributed run did not fuse the site, and all ranks must run the same code.",
     "rank {rank} did not fuse it: {why}",
 )
 OUT_OF_MEMORY = Code(
     "out-of-memory",
-    "Memory ran out while autofuse worked on copies of the model, also on the smallest part of the call that it tries.",
+    "Memory ran out while autofuse worked on copies of the model, even with the smallest part of the call.",
     "memory ran out while {doing} ({error}), and {then}",
-    "give smaller example inputs, or free memory before",
+    "pass smaller example inputs, or free memory first",
 )
 INTERNAL_ERROR = Code(
     "internal-error",
-    "autofuse itself failed. What it could not finish runs as it was written; the log has the traceback, at the level "
-    "DEBUG.",
-    "autofuse failed while {doing}: {error}; the fault is its own, not the model's, and {then}",
-    "report it, with the traceback that logging at the level DEBUG shows",
+    "autofuse itself failed. The unfinished part runs as it was written. The log has the traceback at level DEBUG.",
+    "autofuse failed while {doing}: {error}; this is a bug in autofuse, not in the model, and {then}",
+    "report it with the traceback, which the log shows at level DEBUG",
 )
 RULE_FAILED = Code(
     "rule-failed",
-    "The code of a rule raised. The rule is left out for the module.",
-    "a rule failed and is left out: {error}",
-    "correct the rule in its file",
+    "The code of a rule raised an error. The rule is skipped for the module.",
+    "a rule failed and is skipped: {error}",
+    "fix the rule in its file",
 )
 GRAPH_UNREADABLE = Code(
     "graph-unreadable",

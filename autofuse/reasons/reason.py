@@ -1,24 +1,27 @@
-"""A reason as a value: a code and its data. The sentence and the advice are made of them, when somebody is told.
+"""A reason as data: a code, and the values for its templates. The sentence and the advice are formatted on demand.
 
-Knows how a template is filled; the codes and their templates are in the files beside it, all in table.py.
+The other modules of this package define the codes; table.py collects them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-IN_SENTENCE = " at line {}"  # after a sentence that ends in what is done with a value
+IN_SENTENCE = " at line {}"  # the `line` template for sentences that end in a verb
 
 
 @dataclass(frozen=True)
 class Code:
     """One kind of reason.
 
-    name: in kebab case; it is in the JSON output and never changes. about: when it appears, for docs/refusals.md.
-    sentence, advice: templates, with the data of a reason in braces. advice: what to change; "" where the sentence says
-    it, or nothing is known to help. In it, `{value}` is what stands in the way as its author wrote it, or "it".
-    named: the sentence where `{value}` is known; without one, it is put behind the sentence.
-    line: how a line is put behind either.
+    Attributes:
+        name: the name in kebab case. It is part of the JSON output and never changes.
+        about: when the reason appears, for docs/refusals.md.
+        sentence: a template with the data of a reason in braces.
+        advice: a template that says what to change; "" if the sentence says it, or if nothing helps. `{value}` is the
+            code of the value that prevents the fusion, or "it".
+        named: the sentence for a known `{value}`. If it is "", the value is appended to the sentence.
+        line: a template that appends a line number to the sentence.
     """
 
     name: str
@@ -31,7 +34,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something is not done: a code, and what its templates are filled with."""
+    """Why something is not done: a code, with the data for its templates."""
 
     code: Code
     data: tuple[tuple[str, str], ...] = ()
@@ -40,32 +43,37 @@ class Reason:
         return self.sentence()
 
     def sentence(self, value: str = "", line: int | None = None) -> str:
-        """The sentence: `value` is what stands in the way, as its author wrote it, on `line`; both may be unknown."""
-        told = self.code.sentence.format(**dict(self.data))
-        if value:
-            told = self._with(value, told)
-        return told if line is None else told + self.code.line.format(line)
+        """Formats the sentence.
 
-    def _with(self, value: str, told: str) -> str:
+        Args:
+            value: the code of the value that prevents the fusion; "" if unknown.
+            line: its line; None if unknown.
+        """
+        text = self.code.sentence.format(**dict(self.data))
+        if value:
+            text = self._with_value(value, text)
+        return text if line is None else text + self.code.line.format(line)
+
+    def _with_value(self, value: str, text: str) -> str:
         quoted = f"`{value}`"
         if self.code.named:
             return self.code.named.format(value=quoted, **dict(self.data))
-        known = quoted in told or any(value == given for _, given in self.data)
-        return told if known else f"{told}: {quoted}"
+        is_in_text = quoted in text or any(value == known for _, known in self.data)
+        return text if is_in_text else f"{text}: {quoted}"
 
     def advice(self, value: str = "") -> str:
-        """What to change; "" where nothing is known to help."""
+        """Formats the advice: what to change, or "" if nothing is known to help."""
         return self.code.advice.format(value=f"`{value}`" if value else "it", **dict(self.data))
 
-    def also(self, **data: object) -> Reason:
-        """The same reason with further data."""
-        return Reason(self.code, (*self.data, *_texts(data)))
+    def with_data(self, **data: object) -> Reason:
+        """A copy of the reason with more data."""
+        return Reason(self.code, (*self.data, *_as_texts(data)))
 
 
 def because(code: Code, **data: object) -> Reason:
-    """The reason `code`, its templates filled with `data`."""
-    return Reason(code, _texts(data))
+    """Makes a reason from a code and the data for its templates."""
+    return Reason(code, _as_texts(data))
 
 
-def _texts(data: dict[str, object]) -> tuple[tuple[str, str], ...]:
+def _as_texts(data: dict[str, object]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in data.items())

@@ -1,4 +1,4 @@
-"""Every reason there is, by the name of its code. Its groups are the files that the codes stand in."""
+"""All reasons by the name of their code. A group is a module that defines codes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ GROUPS: tuple[ModuleType, ...] = (matches, code_that_runs, writing, tensors, lib
 
 
 def codes_of(group: ModuleType) -> tuple[Code, ...]:
-    """The codes of one group, in the order in which they are written."""
+    """The codes of one group, in the order of their definition."""
     return tuple(code for code in vars(group).values() if isinstance(code, Code))
 
 
-def _table() -> Mapping[str, Code]:
-    found: dict[str, Code] = {}
+def _collect_codes() -> Mapping[str, Code]:
+    codes: dict[str, Code] = {}
     for code in (c for group in GROUPS for c in codes_of(group)):
-        if code.name in found:
-            raise ValueError(f"Two reasons are called {code.name}; give one of them another name.")
-        found[code.name] = code
-    return MappingProxyType(found)
+        if code.name in codes:
+            raise ValueError(f"Two reasons have the name {code.name}; rename one of them.")
+        codes[code.name] = code
+    return MappingProxyType(codes)
 
 
-TABLE = _table()
+TABLE = _collect_codes()

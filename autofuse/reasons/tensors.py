@@ -1,4 +1,4 @@
-"""Reasons of the evidence about values: what the text shows to be no torch tensor, or to be seen by others."""
+"""Reasons of the evidence about values: the code shows that a value is no torch tensor, or that other code sees it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from autofuse.reasons.reason import IN_SENTENCE, Code
 
 OTHER_ARRAY = Code(
     "array-of-another-library",
-    "What would be an operand is no torch tensor: an annotation, what made it, or a test says so.",
+    "An operand is not a torch tensor, as an annotation, its constructor or a test shows.",
     "an operand is an array of another library, not a torch tensor",
     "",
     "{value} is an array of another library, not a torch tensor",
 )
 TEXT_SHOWN = Code(
     "text-is-shown",
-    'An f-string prints the text of an expression that would change: `f"{scores.shape=}"`.',
-    "an f-string prints the text of an expression that would change",
-    "write the text out and print the value alone",
+    'An f-string prints the source text of an expression that would change: `f"{scores.shape=}"`.',
+    "an f-string prints the source text of an expression that would change",
+    "write the text as a literal and print only the value",
 )
 CALLED_TWICE = Code(
     "called-twice",
-    "A call that may do more than return a value would be made twice.",
-    "`{call}()` would be called more often than it is",
-    "give what it returns a name first",
+    "A call that may have side effects would run twice.",
+    "`{call}()` would run more often than now",
+    "assign its result to a name first",
 )
 OTHERWISE_GIVEN = Code(
     "otherwise-given",
-    "A call in the file gives the function what it takes as it is written, and the fused call does not: integers for "
-    "an activation, a tensor for a scale, a vector for a query, a mask that is larger than the scores.",
-    "a call in the file gives `{name}` {what}",
-    "rewrite it by hand where no caller does so",
-    "{value} gives `{name}` {what}",
+    "A call in the file passes an argument that the function accepts and the fused call does not: integers to an "
+    "activation, a tensor as a scale, a vector as a query, a mask that is larger than the scores.",
+    "a call in the file passes {what} as `{name}`",
+    "if no caller does so in your program, rewrite it by hand",
+    "{value} passes {what} as `{name}`",
     IN_SENTENCE,
 )

@@ -1,6 +1,9 @@
-"""The verifier: does rewritten code compute what the original computes, forward and backward?
+"""The verifier: does rewritten code compute the same as the original, forward and backward?
 
-Two thin doors, for modules (modules.py) and for kernels as functions (functions.py), say what is run; runs.py and
-calls.py make the runs. What is judged, and how strictly, stands once: what differs in kind (differences.py), how far
-numbers may lie apart (judging.py, by the bound of bounds.py), and whether dropout is the same (draws.py).
+There are two entry points: modules.py for modules, and functions.py for kernels as functions. They choose the runs;
+runs.py and calls.py make them. The judgement is shared:
+
+- differences.py finds differences in kind: structure, dtypes, shapes.
+- judging.py compares numbers, with the bound from bounds.py.
+- draws.py compares dropout.
 """

@@ -1,6 +1,6 @@
-"""One call of one operation, to be made again and again: copies of its arguments, its outcome, a step to time.
+"""One call of one operation that can be repeated: copies of its arguments, its outcome, a step to time.
 
-Knows arguments as trees of tensors; must not know which operation they belong to, what is right, nor clocks.
+Arguments are trees of tensors. This file neither judges results nor measures time, and it treats all operations alike.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from torch import Tensor
 from autofuse.torch_private import pytree
 from autofuse.torch_private.nested import tensors_in
 from autofuse.verify.arithmetic import WIDER
-from autofuse.verify.differences import same_bits
+from autofuse.verify.differences import are_equal_tensors
 
 Function = Callable[..., Any]
 _SEED = 2026
 _PERIOD = 1_000_003
-_RATES = ("dropout_p", "p")  # what operations call the probability that an entry is dropped with
+_RATES = ("dropout_p", "p")  # names of the argument for the dropout probability
 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """The arguments of one call. Tensors that require a gradient are leaves, and share no memory with the user's.
+    """The arguments of one call.
 
-    `backward`: whether gradients are asked for as well.
+    Tensors that require a gradient are leaves, and share no memory with the caller's tensors. `backward` is True if
+    gradients are computed as well.
     """
 
     args: tuple[Any, ...]
@@ -38,13 +39,13 @@ class FunctionCall:
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], backward: bool) -> FunctionCall:
-        """A copy with the same sizes, strides and requirements of gradients.
+        """Return a copy of the arguments with the same sizes, strides and `requires_grad`.
 
-        No gradient is asked for where no tensor requires one.
+        Without a tensor that requires a gradient, `backward` becomes False.
         """
-        own_args, own_kwargs = pytree.tree_map(_copied, (tuple(args), dict(kwargs)))
-        copied = cls(own_args, own_kwargs, backward)
-        return copied if copied.leaves else cls(own_args, own_kwargs, False)
+        copied_args, copied_kwargs = pytree.tree_map(_copy_tensor, (tuple(args), dict(kwargs)))
+        copy = cls(copied_args, copied_kwargs, backward)
+        return copy if copy.leaves else cls(copied_args, copied_kwargs, False)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -53,77 +54,83 @@ class FunctionCall:
 
     @property
     def leaves(self) -> list[Tensor]:
-        """Those that a gradient is asked for of."""
+        """The tensors that require a gradient."""
         return [t for t in self.tensors if t.requires_grad]
 
     @property
     def device(self) -> torch.device:
-        """Where the first tensor is."""
+        """The device of the first tensor."""
         return self.tensors[0].device
 
     @property
     def bytes(self) -> int:
-        """What the tensors take."""
+        """The memory of the tensors in bytes."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
-    def roughened(self) -> FunctionCall:
-        """Every number of a floating tensor moved at random by up to a unit of rounding of its dtype, in float64."""
-        args, kwargs = pytree.tree_map(_rough, (self.args, dict(self.kwargs)))
-        return FunctionCall(args, kwargs, self.backward).doubled()
+    def with_rounding_noise(self) -> FunctionCall:
+        """Return the call in float64, with each floating-point number changed at random by up to one unit roundoff."""
+        args, kwargs = pytree.tree_map(_add_rounding_noise, (self.args, dict(self.kwargs)))
+        return FunctionCall(args, kwargs, self.backward).in_double()
 
-    def copied(self) -> FunctionCall:
-        """The same once more, for who may write into it."""
+    def copy(self) -> FunctionCall:
+        """Return a copy, for code that may write into its arguments."""
         return FunctionCall.of(self.args, self.kwargs, self.backward)
 
-    def doubled(self) -> FunctionCall:
-        """In float64, on the CPU where the device has none."""
+    def in_double(self) -> FunctionCall:
+        """Return the call in float64; on the CPU if the device has no float64."""
         device = self.device if self.device.type in ("cpu", "cuda", "xpu") else torch.device("cpu")
-        args, kwargs = pytree.tree_map(lambda x: _doubled(x, device), (self.args, dict(self.kwargs)))
+        args, kwargs = pytree.tree_map(lambda x: _to_double(x, device), (self.args, dict(self.kwargs)))
         return FunctionCall(args, kwargs, self.backward)
 
     def dropout_rate(self, run: Function) -> float:
-        """The rate of the dropout that `run` applies; 0 where it has none, or is told not to train."""
-        bound = self._bound(run)
-        named = {} if bound is None else bound.arguments
-        rates = [float(named.get(name) or 0.0) for name in _RATES]
-        return max(rates) if named.get("training", True) else 0.0
+        """Return the dropout rate of `run`; 0 if it has no dropout or is not in training."""
+        bound = self._bind(run)
+        arguments = {} if bound is None else bound.arguments
+        rates = [float(arguments.get(name) or 0.0) for name in _RATES]
+        return max(rates) if arguments.get("training", True) else 0.0
 
-    def undropped(self, run: Function) -> FunctionCall:
-        """The same call of `run` without dropout."""
-        bound = self._bound(run)
+    def without_dropout(self, run: Function) -> FunctionCall:
+        """Return the same call of `run` without dropout."""
+        bound = self._bind(run)
         if bound is None:
             return self
         bound.arguments.update((name, 0.0) for name in _RATES if name in bound.arguments)
         return FunctionCall(bound.args, bound.kwargs, self.backward)
 
-    def made(self, run: Function) -> Any:
-        """What `run` gives, with what it keeps for a backward alive."""
+    def result_of(self, run: Function) -> Any:
+        """Return the result of `run`; it keeps the tensors that are saved for backward alive."""
         with torch.set_grad_enabled(self.backward):
             return run(*self.args, **self.kwargs)
 
     def outcome(self, run: Function, dtypes: Sequence[torch.dtype] = ()) -> FunctionOutcome:
-        """What one run gives, from the same random state as every other, and whether it writes into what it is given.
+        """Run once, from the same random state every time.
 
-        The gradients that come in are the same for all runs whose outputs have the same shapes; with `dtypes`, one for
-        each output, they are rounded to those first.
+        Two runs with the same output shapes get the same output gradients.
+
+        Args:
+            run: the function.
+            dtypes: one dtype for each output; the output gradients are rounded to it first.
+
+        Returns:
+            The outputs, the gradients, and whether the arguments are unchanged.
         """
-        own = self.copied()
-        seeded(self.device)
-        outputs = list(tensors_in(own.made(run)))
-        incoming = incoming_of(outputs, dtypes) if self.backward else []
-        gradients = _gradients(outputs, own.leaves, [g.clone() for g in incoming]) if self.backward else []
-        untouched = all(map(same_bits, self.tensors, own.tensors))
-        return FunctionOutcome(tuple(o.detach() for o in outputs), tuple(gradients), untouched)
+        copy = self.copy()
+        seed_generators(self.device)
+        outputs = list(tensors_in(copy.result_of(run)))
+        incoming = random_output_gradients(outputs, dtypes) if self.backward else []
+        gradients = _gradients(outputs, copy.leaves, [g.clone() for g in incoming]) if self.backward else []
+        arguments_unchanged = all(map(are_equal_tensors, self.tensors, copy.tensors))
+        return FunctionOutcome(tuple(o.detach() for o in outputs), tuple(gradients), arguments_unchanged)
 
     def step(self, run: Function) -> Callable[[], object]:
-        """What is timed: forward and backward, or the forward where no gradient is asked for."""
+        """Return the function to time: forward and backward, or forward alone if no gradient is needed."""
         if not self.backward:
-            return lambda: self.made(run)
-        leaves, incoming = self.leaves, incoming_of(list(tensors_in(self.made(run))))
-        return lambda: _gradients(list(tensors_in(self.made(run))), leaves, incoming)
+            return lambda: self.result_of(run)
+        leaves, incoming = self.leaves, random_output_gradients(list(tensors_in(self.result_of(run))))
+        return lambda: _gradients(list(tensors_in(self.result_of(run))), leaves, incoming)
 
-    def _bound(self, run: Function) -> inspect.BoundArguments | None:
-        """The arguments by name; None for a builtin, which does not tell its names."""
+    def _bind(self, run: Function) -> inspect.BoundArguments | None:
+        """The arguments by name; None for a builtin, which has no signature."""
         try:
             bound = inspect.signature(run).bind(*self.args, **self.kwargs)
         except ValueError:
@@ -134,72 +141,78 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class FunctionOutcome:
-    """What one call gave: its outputs, then the gradient of each tensor that requires one (None where it has none).
+    """The result of one call.
 
-    `untouched`: whether the arguments are as they were.
+    Attributes:
+        outputs: its outputs.
+        gradients: the gradient of each tensor that requires one; None if there is none.
+        untouched: whether the call left its arguments unchanged.
     """
 
     outputs: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
-    untouched: bool
+    arguments_unchanged: bool
 
     @property
-    def all(self) -> tuple[Tensor | None, ...]:
-        """Outputs and gradients."""
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The outputs and the gradients."""
         return self.outputs + self.gradients
 
     def name(self, place: int) -> str:
-        """What the tensor at that place of `all` is, for a sentence."""
+        """Return the name of the tensor at that position of `tensors`, for a message."""
         outputs = len(self.outputs)
         if place >= outputs:
             return f"gradient {place - outputs + 1}"
         return "the result" if outputs == 1 else f"result {place + 1}"
 
 
-def seeded(device: torch.device) -> None:
-    """Start the generators that a kernel on `device` draws from anew; nobody else's, and no device is woken up."""
+def seed_generators(device: torch.device) -> None:
+    """Seed the generators that a kernel on `device` uses. Other devices are not seeded, which would initialize them."""
     torch.default_generator.manual_seed(_SEED)
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(_SEED)
 
 
-def incoming_of(outputs: Sequence[Tensor], dtypes: Sequence[torch.dtype] = ()) -> list[Tensor]:
-    """A gradient for each output that carries one: the same numbers for equal shapes, ones for a single number."""
+def random_output_gradients(outputs: Sequence[Tensor], dtypes: Sequence[torch.dtype] = ()) -> list[Tensor]:
+    """Return a gradient for each output that requires one.
+
+    Equal shapes get the same numbers; a single number gets ones.
+    """
     rounded = dtypes or [o.dtype for o in outputs]
     return [
-        _drawn(o, place).to(dtype).to(o.dtype)
+        _random_gradient(o, place).to(dtype).to(o.dtype)
         for place, (o, dtype) in enumerate(zip(outputs, rounded, strict=True))
         if o.requires_grad
     ]
 
 
-def drawn(shape: Sequence[int], device: torch.device, seed: int) -> Tensor:
-    """Normally distributed numbers in float32, the same on every device.
+def random_numbers(shape: Sequence[int], device: torch.device, seed: int) -> Tensor:
+    """Return normally distributed float32 numbers, the same on every device.
 
-    A million and three of them, again and again where there are more: drawing hundreds of millions takes a CPU seconds,
-    and rows that repeat after so odd a number are still all different.
+    Beyond a million and three numbers, they repeat: drawing hundreds of millions takes seconds on a CPU. Rows still
+    differ, because the period is odd.
     """
     count = math.prod(shape)
     few = torch.randn(min(count, _PERIOD), generator=torch.Generator().manual_seed(seed)).to(device)
     return few.repeat(-(-count // _PERIOD))[:count].view(tuple(shape)) if count > _PERIOD else few.view(tuple(shape))
 
 
-def _drawn(like: Tensor, place: int) -> Tensor:
+def _random_gradient(like: Tensor, place: int) -> Tensor:
     if like.numel() == 1:
         return torch.ones_like(like)
-    return drawn(like.shape, like.device, _SEED + place)
+    return random_numbers(like.shape, like.device, _SEED + place)
 
 
 def _gradients(outputs: Iterable[Tensor], leaves: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[Tensor | None]:
-    reached = [o for o in outputs if o.requires_grad]
-    if not reached:
+    differentiable = [o for o in outputs if o.requires_grad]
+    if not differentiable:
         return [None] * len(leaves)
-    return list(torch.autograd.grad(reached, leaves, incoming, allow_unused=True))
+    return list(torch.autograd.grad(differentiable, leaves, incoming, allow_unused=True))
 
 
-def _copied(x: Any) -> Any:
-    """A tensor's copy with its strides; what is expanded stays so."""
+def _copy_tensor(x: Any) -> Any:
+    """Return a copy of a tensor with its strides; an expanded dimension stays expanded."""
     if not isinstance(x, Tensor):
         return x
     source = x.detach()
@@ -210,15 +223,15 @@ def _copied(x: Any) -> Any:
     return (copy if copy.shape == x.shape else copy.expand(x.shape)).requires_grad_(x.requires_grad)
 
 
-def _rough(x: Any) -> Any:
+def _add_rounding_noise(x: Any) -> Any:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return x
-    share = torch.tanh(drawn(x.shape, x.device, x.numel())).double()
+    share = torch.tanh(random_numbers(x.shape, x.device, x.numel())).double()
     moved = x.detach().double() * (1 + share * torch.finfo(x.dtype).eps / 2)
     return moved.requires_grad_(x.requires_grad)
 
 
-def _doubled(x: Any, device: torch.device) -> Any:
+def _to_double(x: Any, device: torch.device) -> Any:
     if isinstance(x, torch.dtype):
         return torch.float64 if x.is_floating_point else WIDER.get(x, x)
     if not isinstance(x, Tensor):

@@ -1,7 +1,7 @@
-"""A switch that turns dropout off in autofuse's own operations while a verifier runs them.
+"""A switch that turns dropout off in autofuse's own operations while the verifier runs them.
 
-torch's dropouts are switched off where torch functions are called (arithmetic.py). Our kernels draw inside, so they ask
-here.
+torch's dropout functions are switched off when they are called (arithmetic.py). autofuse's kernels call no such
+function, so they ask this file.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 _listeners: list[Callable[[float], None]] = []
 
 
-def switch_dropout_off(note: Callable[[float], None]) -> None:
-    """From now on no operation drops anything; `note` is called with the rate at which each would have."""
-    _listeners.append(note)
+def switch_dropout_off(record_rate: Callable[[float], None]) -> None:
+    """Turn dropout off in all operations; each then calls `note` with the rate that it would have used."""
+    _listeners.append(record_rate)
 
 
 def restore_dropout() -> None:
@@ -22,7 +22,7 @@ def restore_dropout() -> None:
 
 
 def is_dropout_off(rate: float) -> bool:
-    """Whether an operation that would drop at `rate` must not; asking tells the verifier of the rate."""
+    """Whether an operation with this dropout rate must not drop; the call reports the rate to the verifier."""
     if _listeners:
         _listeners[-1](rate)
     return bool(_listeners)

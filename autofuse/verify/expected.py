@@ -1,8 +1,7 @@
-"""What an original computes in one mode: as written, in double, under random rounding, and with dropout.
+"""The runs of an original module in one mode: as written, in double, with random rounding, and with dropout.
 
-Each run is made when it is first asked for. Of runs that are rounded at random only sizes are kept, and of two modes
-that leave the same behind one is: a check holds several times the memory of its module as it is.
-Knows runs of one module; must not know what is compared with them.
+Each run is made on first use. To save memory, random runs keep only sizes, and two modes with equal runs share their
+tensors: a check needs several times the memory of its module. This file runs one module and compares nothing with it.
 """
 
 from __future__ import annotations
@@ -14,128 +13,132 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.verify import bounds
-from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
-from autofuse.verify.bounds import RoundingSpread, spread_of
-from autofuse.verify.differences import equal
-from autofuse.verify.draws import DRAWS, Draw, draw
-from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
-from autofuse.verify.runs import SEED, SMALL, ModuleCall, ModuleRun, doubled, drawn, run
+from autofuse.verify.arithmetic import AsWrittenMode, DoubleMode, RandomRoundingMode
+from autofuse.verify.bounds import RoundingSpread, rounding_spread
+from autofuse.verify.differences import are_equal_runs
+from autofuse.verify.draws import DRAWS, DropoutSample, measure_dropout
+from autofuse.verify.out_of_memory import reraise_if_out_of_memory
+from autofuse.verify.runs import SEED, SMALL, ModuleCall, ModuleRun, results_with_dropout, run, temporary_double_copy
 
-# Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
-# model of doubles they may still be decimals: 0.79788456 is written for sqrt(2 / pi), and 1e-9 of it away.
+# Two constants that agree in single precision count as equal, because a traced tensor may have that dtype.
+# In a double model a constant may be a rounded decimal: 0.79788456 for sqrt(2 / pi), with a relative error of 1e-9.
 SAME_CONSTANT, _SAME_DECIMAL = 2.0**-24, 1e-9
 
 RoundingSpreads = Mapping[str, RoundingSpread]
 
 
-class Expected:
-    """What the original computes in one mode."""
+class ExpectedRuns:
+    """The runs of the original in one mode, training or evaluation."""
 
-    def __init__(self, module: nn.Module, call: ModuleCall, training: bool, other: Expected | None) -> None:
+    def __init__(self, module: nn.Module, call: ModuleCall, training: bool, other: ExpectedRuns | None) -> None:
         self.module, self.call, self.training = module, call, training
-        self.own = run(module, call, training, AsWritten(), masks_too=False)
-        self.dtype = _coarsest(module, self.own)
+        self.own = run(module, call, training, AsWrittenMode(), masks_too=False)
+        self.dtype = _coarsest_dtype(module, self.own)
         self.unit = _SAME_DECIMAL if self.dtype is torch.float64 else torch.finfo(self.dtype).eps / 2
-        self._other = other if other and equal(self.own, other.own) else None
+        self._other = other if other and are_equal_runs(self.own, other.own) else None
         if self._other:
-            self.own = self.own.held_with(self._other.own)
-        self._rounded: dict[float, list[RoundingSpreads]] = {}
-        self._drawn: list[Draw] = []
+            self.own = self.own.share_tensors(self._other.own)
+        self._rounding_spreads: dict[float, list[RoundingSpreads]] = {}
+        self._dropout_samples: list[DropoutSample] = []
 
     @cached_property
     def exact(self) -> ModuleRun | None:
-        """In double; None where the forward does not run in it."""
+        """The run in double; None if the forward does not run in double."""
         if self.dtype is torch.float64:
             return self.own
         return self._other.exact if self._other else run_in_double(self.module, self)
 
-    def forget_if_large(self) -> None:
-        """Give back the run in double, which is made again where it is asked for."""
-        held = self.__dict__.get("exact")
-        if held is not None and held is not self.own and held.bytes > SMALL:
+    def release_if_large(self) -> None:
+        """Release the run in double; it is made again on the next use."""
+        exact = self.__dict__.get("exact")
+        if exact is not None and exact is not self.own and exact.bytes > SMALL:
             del self.__dict__["exact"]
 
-    def draws(self) -> Iterator[Draw]:
-        """With dropout; each is made once."""
+    def draws(self) -> Iterator[DropoutSample]:
+        """Yield runs with dropout; each is made once."""
         for i in range(DRAWS):
-            if i == len(self._drawn):
-                self._drawn.append(drawn_by(self.module, self, SEED + i))
-            yield self._drawn[i]
+            if i == len(self._dropout_samples):
+                self._dropout_samples.append(sample_dropout(self.module, self, SEED + i))
+            yield self._dropout_samples[i]
 
-    def depends_on_mode(self) -> bool:
-        """Whether this mode differs from the other in more than dropout."""
+    def differs_by_mode(self) -> bool:
+        """Whether this mode differs from the other one in more than dropout."""
         return self._other is None
 
     def rounded(self, unit: float) -> list[RoundingSpreads]:
-        """What each tensor and gradient is off by in some runs in which each step is rounded at random to `unit`."""
+        """Return the errors of each tensor and gradient in some runs with random rounding to `unit`."""
         if self._other:
             return self._other.rounded(unit)
-        if unit not in self._rounded:
-            modes = [RandomlyRounded(self.dtype, unit, SEED + i) for i in range(bounds.DRAWS)]
-            with doubled(self.module, self.call.copy_module) as module:
-                self._rounded[unit] = [self._spreads(run(module, self.call, self.training, mode)) for mode in modes]
-        return self._rounded[unit]
+        if unit not in self._rounding_spreads:
+            modes = [RandomRoundingMode(self.dtype, unit, SEED + i) for i in range(bounds.DRAWS)]
+            with temporary_double_copy(self.module, self.call.copy_module) as module:
+                self._rounding_spreads[unit] = [
+                    self._spreads(run(module, self.call, self.training, mode)) for mode in modes
+                ]
+        return self._rounding_spreads[unit]
 
-    def error_of(self, name: str) -> float | None:
-        """What a result or gradient errs by, of its largest entry; None where there is none.
+    def original_error(self, name: str) -> float | None:
+        """Return the error of a result or gradient, relative to its largest entry; None if it is missing.
 
-        The largest of what was found so far: its own error, and that of the runs that were rounded at random.
+        This is the largest error so far: that of the original, and those of the randomly rounded runs.
         """
-        if self.exact is None or (truth := self.exact.named(name)) is None:
+        if self.exact is None or (exact := self.exact.find_tensor(name)) is None:
             return None
-        size = _largest(truth)
-        known = self._other or self
-        errors = [s[name].largest / (size or 1.0) for runs in known._rounded.values() for s in runs if name in s]
-        own = self.own.named(name)
-        if own is not None and own.shape == truth.shape:
-            errors.append(_largest(own.detach() - truth.detach()) / (size or 1.0))
+        size = _largest_entry(exact)
+        source = self._other or self
+        errors = [
+            s[name].largest / (size or 1.0) for runs in source._rounding_spreads.values() for s in runs if name in s
+        ]
+        own = self.own.find_tensor(name)
+        if own is not None and own.shape == exact.shape:
+            errors.append(_largest_entry(own.detach() - exact.detach()) / (size or 1.0))
         return max(errors, default=None)
 
     def _spreads(self, rounded: ModuleRun) -> RoundingSpreads:
         assert self.exact is not None
         names = (*self.exact.tensors, *(f"gradient of {n}" for n in self.exact.gradients))
-        found: dict[str, RoundingSpread] = {}
+        spreads: dict[str, RoundingSpread] = {}
         for name in names:
-            one = self.exact.named(name)
-            like = rounded.named(name) if one is None else one
-            if like is not None:
-                truth = tensor_of(self.exact, name, like)
-                original = truth if self.own.lacks(name) else tensor_of(self.own, name, truth)
-                found[name] = spread_of(tensor_of(rounded, name, truth), original, truth)
-        return found
+            exact_tensor = self.exact.find_tensor(name)
+            template = rounded.find_tensor(name) if exact_tensor is None else exact_tensor
+            if template is not None:
+                exact = tensor_or_zeros(self.exact, name, template)
+                original = exact if self.own.lacks(name) else tensor_or_zeros(self.own, name, exact)
+                spreads[name] = rounding_spread(tensor_or_zeros(rounded, name, exact), original, exact)
+        return spreads
 
 
-def run_in_double(module: nn.Module, expected: Expected) -> ModuleRun | None:
-    """The call of `expected` on a copy of `module` in double; None where its forward does not run in it."""
+def run_in_double(module: nn.Module, expected: ExpectedRuns) -> ModuleRun | None:
+    """Run the call of `expected` on a double copy of `module`; return None if its forward does not run in double."""
     try:
-        with doubled(module, expected.call.copy_module) as double:
-            return run(double, expected.call, expected.training, InDouble(expected.dtype))
-    except Exception as error:  # a kernel or a check that has no double
-        pass_on_if_out_of_memory(error)
+        with temporary_double_copy(module, expected.call.copy_module) as double:
+            return run(double, expected.call, expected.training, DoubleMode(expected.dtype))
+    except Exception as error:  # for instance a kernel without a double version
+        reraise_if_out_of_memory(error)
         return None
 
 
-def drawn_by(module: nn.Module, expected: Expected, seed: int) -> Draw:
-    """The call of `expected` on `module` with dropout, beside what the original gives without."""
-    return draw(drawn(module, expected.call, expected.training, seed), expected.own.tensors)
+def sample_dropout(module: nn.Module, expected: ExpectedRuns, seed: int) -> DropoutSample:
+    """Run the call of `expected` on `module` with dropout, and compare the result with the original without dropout."""
+    return measure_dropout(results_with_dropout(module, expected.call, expected.training, seed), expected.own.tensors)
 
 
-def tensor_of(run: ModuleRun, name: str, like: Tensor) -> Tensor:
-    """A tensor or gradient of a run; no gradient is a gradient of zero."""
-    t = run.named(name)
+def tensor_or_zeros(run: ModuleRun, name: str, like: Tensor) -> Tensor:
+    """Return a tensor or gradient of a run; a missing gradient is zero."""
+    t = run.find_tensor(name)
     return torch.zeros_like(like) if t is None else t
 
 
-def _largest(x: Tensor) -> float:
-    """The largest entry; what is not finite counts as nothing."""
+def _largest_entry(x: Tensor) -> float:
+    """The largest absolute entry; infinities and NaN count as 0."""
     return float(x.detach().abs().nan_to_num(0.0, 0.0, 0.0).max()) if x.numel() else 0.0
 
 
-def _coarsest(module: nn.Module, own: ModuleRun) -> torch.dtype:
-    """The dtype with the greatest eps among parameters, results and gradients, and autocast's."""
-    tensors = (*module.parameters(), *own.tensors.values(), *own.gradients.values())
+def _coarsest_dtype(module: nn.Module, run_as_written: ModuleRun) -> torch.dtype:
+    """The dtype with the greatest eps among parameters, results, gradients and the autocast dtype."""
+    tensors = (*module.parameters(), *run_as_written.tensors.values(), *run_as_written.gradients.values())
     dtypes = {t.dtype.to_real() for t in tensors if t is not None and (t.is_floating_point() or t.is_complex())}
     for device in {t.device.type for t in tensors if t is not None}:
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             dtypes.add(torch.get_autocast_dtype(device))
-    return max(dtypes or {torch.get_default_dtype()}, key=lambda d: torch.finfo(d).eps)
+    return max(dtypes or {torch.get_default_dtype()}, key=lambda dtype: torch.finfo(dtype).eps)

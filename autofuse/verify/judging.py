@@ -1,7 +1,7 @@
-"""The one judge of modules and of kernels: tensor by tensor, is it as near to the exact result as rounding explains?
+"""The judgement that modules and kernels share: is each tensor as close to the exact result as rounding explains?
 
-An entry point (modules.py, functions.py) says which tensors there are, what they should be and how they may be rounded.
-Knows names, numbers and their bound (bounds.py); must not know what computed them.
+An entry point (modules.py, functions.py) supplies the tensors, their exact values and their possible rounding. This
+file handles names, numbers and their bound (bounds.py).
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from autofuse.verify.bounds import Gap, RoundingSpread, gap
+from autofuse.verify.bounds import Gap, RoundingSpread, measure_gap
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One result or gradient: as it came out, as the original has it, and exactly.
+class TensorComparison:
+    """One result or gradient of the candidate, of the original, and exactly.
 
-    terms: of how many terms an entry is the sum. rounded: what rounding at random is off by.
+    Attributes:
+        name: its name for a message.
+        found: the candidate's tensor.
+        original: the original's tensor.
+        exact: the exact tensor.
+        terms: how many terms each entry is the sum of.
+        rounded: the spreads of randomly rounded runs.
     """
 
     name: str
-    found: Tensor
+    result: Tensor
     original: Tensor
     exact: Tensor
     terms: int = 1
@@ -31,42 +37,53 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The tensor that comes nearest to its bound, or the first that is beyond it; no name where all are exact."""
+class TensorJudgement:
+    """The tensor that is closest to its bound, or the first that exceeds it.
+
+    The name is "" if all tensors are exact.
+    """
 
     name: str = ""
     gap: Gap = field(default_factory=Gap)
 
     def sentence(self, where: str = "") -> str:
-        """What is wrong with a tensor that is beyond its bound; `where` says under which circumstances."""
+        """Describe the error of a tensor that exceeds its bound; `where` adds the circumstances."""
         if math.isinf(self.gap.error):
-            return f"{self.name} is not finite{where} where the original is"
+            return f"{self.name} has infinite or NaN entries{where} where the original's are finite"
         return (
             f"{self.name} is off by {self.gap.error:.1e} of its largest entry{where}; "
             f"rounding explains {self.gap.bound:.1e}"
         )
 
 
-def judged(
-    tensors: Iterable[Compared], unit: float, *, share: float = 1.0,
-    rounded: Callable[[Compared], Sequence[RoundingSpread]] | None = None,
-) -> Judged:  # fmt: skip
-    """Compare one after the other, up to the first that is beyond its bound.
+def judge_tensors(
+    tensors: Iterable[TensorComparison], unit: float, *, share: float = 1.0,
+    rounded: Callable[[TensorComparison], Sequence[RoundingSpread]] | None = None,
+) -> TensorJudgement:  # fmt: skip
+    """Compare tensors one by one, up to the first that exceeds its bound.
 
-    unit: the unit of rounding. share: how much of the original's own error counts. rounded: asked for runs that are
-    rounded at random, where a tensor is beyond its bound without them.
+    Args:
+        tensors: the tensors.
+        unit: the unit roundoff.
+        share: the share of the original's own error that counts.
+        rounded: returns the spreads of randomly rounded runs. It is called only if a tensor exceeds its bound without
+            them, because these runs are slow.
     """
-    worst = Judged()
-    for t in tensors:
-        found = gap(t.found, t.original, t.exact, unit, t.rounded, share=share, terms=t.terms)
-        if not found.within and rounded is not None:
-            found = gap(t.found, t.original, t.exact, unit, rounded(t), share=share, terms=t.terms)
-        if not found.within:
-            return Judged(t.name, found)
-        worst = max(worst, Judged(t.name, found), key=lambda j: j.gap.ratio)
+    worst = TensorJudgement()
+    for tensor in tensors:
+        tensor_gap = measure_gap(
+            tensor.result, tensor.original, tensor.exact, unit, tensor.rounded, share=share, terms=tensor.terms
+        )
+        if not tensor_gap.within and rounded is not None:
+            tensor_gap = measure_gap(
+                tensor.result, tensor.original, tensor.exact, unit, rounded(tensor), share=share, terms=tensor.terms
+            )
+        if not tensor_gap.within:
+            return TensorJudgement(tensor.name, tensor_gap)
+        worst = max(worst, TensorJudgement(tensor.name, tensor_gap), key=lambda j: j.gap.ratio)
     return worst
 
 
-def capital(sentence: str) -> str:
-    """With a capital letter at its start."""
+def capitalize_first(sentence: str) -> str:
+    """Return the sentence with a capital first letter."""
     return sentence[:1].upper() + sentence[1:]

@@ -1,4 +1,4 @@
-"""Errors that say that memory ran out. They tell nothing of the code that ran: who checks it must not take them so."""
+"""Errors that mean that memory ran out. They show nothing about the code that ran, so a check must not count them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: of an accelerator, of Python, or of torch's allocator on a CPU."""
-    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or said
+    """Whether an error means that the memory of an accelerator, of Python, or of torch's CPU allocator ran out."""
+    is_cpu_allocator = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_cpu_allocator
 
 
-def pass_on_if_out_of_memory(error: BaseException) -> None:
-    """Raises `error` again, if it is one."""
+def reraise_if_out_of_memory(error: BaseException) -> None:
+    """Raise `error` again if it means that memory ran out."""
     if is_out_of_memory(error):
         raise error

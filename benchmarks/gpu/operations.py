@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autofuse.kernels.operation import recorded
 from autofuse.kernels.tuning import tune
-from autofuse.measure.memory import peak_of
+from autofuse.measure.memory import measure_peak_memory
 from benchmarks.cases import Case, cases
 from benchmarks.gpu.store import Results, Row, Setting, Task
 from benchmarks.rounds import Action, forward_and_backward, measured
@@ -54,7 +54,7 @@ def row(case: Case, training: bool, setting: Setting) -> Row:
         ways: dict[str, Action] = {name: forward_and_backward(f, tensors) for name, f in functions.items()}
         rounds = measured(ways, setting.device, seconds=setting.seconds, rounds=(8, 60), least=_LEAST_SECONDS)
         kernels = {name: kernel_seconds(way, setting.device) for name, way in ways.items()}
-        peaks = {name: peak_of(way, setting.device).bytes for name, way in ways.items()}
+        peaks = {name: measure_peak_memory(way, setting.device).bytes for name, way in ways.items()}
         traffic = bytes_moved(case, tensors)
     best = rounds.best(OURS)
     effect = rounds.ratio(best, OURS)

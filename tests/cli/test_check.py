@@ -1,4 +1,4 @@
-"""`autofuse check` in a repository that has findings already: baselines, comments, statistics, formats."""
+"""Tests of `autofuse check` in a repository with findings: baselines, comments, statistics, formats."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     (tmp_path / "a.py").write_text(ATTENTION)
     monkeypatch.chdir(tmp_path)
 
-    def made(*arguments: str) -> tuple[int, str, str]:
+    def run_command(*arguments: str) -> tuple[int, str, str]:
         code = main(["check", *arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        message = capsys.readouterr()
+        return code, message.out, message.err
 
-    return made
+    return run_command
 
 
 MOVED = {
@@ -45,25 +45,23 @@ NEW = {"a second one": TWO, "other text": ATTENTION.replace("0.5", "0.50"), "ano
 
 
 @pytest.mark.parametrize("how", MOVED)
-def test_what_a_baseline_knows_does_not_fail_wherever_it_has_moved(run: Run, how: str) -> None:
+def test_a_recorded_finding_does_not_fail_even_if_it_moved(run: Run, how: str) -> None:
     assert run("--baseline", "known.json", "--write-baseline", ".")[0] == 0
     Path("a.py").write_text(MOVED[how])
-    code, out, said = run("--baseline", "known.json", ".")
-    assert (code, out) == (0, ""), said
-    assert "1 known finding left out" in said
+    code, out, message = run("--baseline", "known.json", ".")
+    assert (code, out) == (0, ""), message
+    assert "1 known finding left out" in message
 
 
 @pytest.mark.parametrize("how", NEW)
-def test_what_a_baseline_does_not_know_fails_and_is_told_alone(run: Run, how: str) -> None:
+def test_only_findings_outside_the_baseline_fail_and_are_reported(run: Run, how: str) -> None:
     run("--baseline", "known.json", "--write-baseline", ".")
     Path("a.py").write_text(NEW[how])
     code, out, _ = run("--baseline", "known.json", ".")
     assert code == 1 and out.count("AF101") == 1
 
 
-def test_a_baseline_holds_wherever_the_command_is_started_and_tells_what_is_gone(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_works_from_any_folder_and_reports_lost_findings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("--baseline", "known.json", "--write-baseline", ".")
     Path("inner").mkdir()
     monkeypatch.chdir("inner")
@@ -73,12 +71,12 @@ def test_a_baseline_holds_wherever_the_command_is_started_and_tells_what_is_gone
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"version": 9, "findings": []}', '{"version": 1}'])
-def test_a_baseline_that_cannot_be_used_is_a_sentence_and_exit_code_2(run: Run, content: str | None) -> None:
+def test_an_unusable_baseline_gives_a_message_and_exit_code_2(run: Run, content: str | None) -> None:
     if content is not None:
         Path("known.json").write_text(content)
-    code, out, said = run("--baseline", "known.json", ".")
+    code, out, message = run("--baseline", "known.json", ".")
     assert (code, out) == (2, "")
-    assert "baseline" in said and "Traceback" not in said
+    assert "baseline" in message and "Traceback" not in message
     assert run("--write-baseline", ".")[0] == 2
 
 
@@ -95,11 +93,11 @@ IGNORES = {
 
 
 @pytest.mark.parametrize("how", IGNORES)
-def test_comments_are_written_for_what_is_found_and_nothing_else_changes(run: Run, how: str) -> None:
+def test_ignore_comments_are_added_and_nothing_else_changes(run: Run, how: str) -> None:
     text, count = IGNORES[how]
     Path("a.py").write_bytes(text.encode())
-    code, _, said = run("--add-ignore", ".")
-    assert code == 0 and f"{count} comment{'s' * (count > 1)} written" in said
+    code, _, message = run("--add-ignore", ".")
+    assert code == 0 and f"{count} comment{'s' * (count > 1)} written" in message
     after = Path("a.py").read_bytes().decode()
     assert after.count("\r\n") == text.count("\r\n") and len(after.splitlines()) == len(text.splitlines())
     assert run(".")[:2] == (0, "")
@@ -113,37 +111,37 @@ STALE = {
 
 
 @pytest.mark.parametrize("comment", STALE)
-def test_a_comment_that_switches_nothing_off_is_told(run: Run, comment: str) -> None:
+def test_an_ignore_comment_without_effect_is_reported(run: Run, comment: str) -> None:
     Path("a.py").write_text(f"import torch\n\n\ndef f(x):\n    return torch.relu(x)  # autofuse: {comment}\n")
-    # Bare comments are judged only where every rule was looked for.
-    code, _, said = run("--select", "AF", ".") if comment in ("ignore", "ignore-file") else run(".")
+    # A comment without codes is reported as unused only if all rules are selected.
+    code, _, message = run("--select", "AF", ".") if comment in ("ignore", "ignore-file") else run(".")
     assert code == 0
-    assert ("switches nothing off" in said) == STALE[comment]
+    assert ("switches nothing off" in message) == STALE[comment]
 
 
-def test_a_comment_is_not_judged_by_rules_that_were_not_asked_for(run: Run) -> None:
+def test_a_comment_for_an_unselected_rule_is_not_reported(run: Run) -> None:
     Path("a.py").write_text(ATTENTION.replace("@ v\n", "@ v  # autofuse: ignore[AF101]\n"))
     assert "switches" not in run(".")[2]
     assert "switches" not in run("--select", "AF2", ".")[2]
 
 
-def test_statistics_stand_in_the_place_of_findings(run: Run) -> None:
+def test_statistics_replace_findings(run: Run) -> None:
     code, out, _ = run("--statistics", ".")
     assert code == 1 and out.splitlines() == ["1  AF101  [safe]  HandWrittenAttention", "1 finding in 1 file"]
     assert json.loads(run("--statistics", "--output-format", "json", ".")[1])[0]["count"] == 1
     assert run("--exit-zero", ".")[0] == 0
 
 
-def test_format_is_another_name_of_output_format_and_sarif_has_fixes_each_time(run: Run) -> None:
+def test_format_is_an_alias_of_output_format_and_sarif_always_has_fixes(run: Run) -> None:
     assert run("--format", "json", ".")[1] == run("--output-format", "json", ".")[1]
     first, second = (json.loads(run("--output-format", "sarif", ".")[1]) for _ in range(2))
     assert first == second
     (fix,) = first["runs"][0]["results"][0]["fixes"]
-    (made,) = fix["artifactChanges"][0]["replacements"]
-    assert "scaled_dot_product_attention" in made["insertedContent"]["text"]
+    (replacement,) = fix["artifactChanges"][0]["replacements"]
+    assert "scaled_dot_product_attention" in replacement["insertedContent"]["text"]
 
 
-def test_advice_about_gpus_is_for_who_selects_it(run: Run) -> None:
+def test_advice_about_gpus_appears_only_if_selected(run: Run) -> None:
     Path("a.py").write_text(
         "import torch\n\n\ndef train(model, batches):\n    model.to('cuda')\n"
         "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)\n    for x, y in batches:\n"

@@ -1,4 +1,4 @@
-"""`autofuse compare` from argv to exit code."""
+"""Tests of `autofuse compare`: arguments, output and exit code."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return str(before), str(after)
 
 
-def test_two_profiles_are_told_apart(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_profiles_are_compared(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *files, "--anyway"]) == 0
     out = capsys.readouterr().out
     assert "confirmed: 3.00x (3.00 to 3.00) (measured apart)" in out
     assert "layers that changed" in out
 
 
-def test_as_json_everything_is_there(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_is_complete(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *files, "--format", "json", "--anyway", "--fail-if", "time_ratio>0.5"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["version"], told["type"], told["verdict"]) == (1, "difference", "confirmed")
-    assert told["ratio"] == pytest.approx(3.0)
-    assert told["step_seconds"] == {"before": 0.3, "after": 0.1}
-    assert told["conditions"][0]["holds"] is False
-    assert {"memory", "ladder", "layers", "categories"} <= set(told)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["version"], output["type"], output["verdict"]) == (1, "difference", "confirmed")
+    assert output["ratio"] == pytest.approx(3.0)
+    assert output["step_seconds"] == {"before": 0.3, "after": 0.1}
+    assert output["conditions"][0]["holds"] is False
+    assert {"memory", "ladder", "layers", "categories"} <= set(output)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_as_json_everything_is_there(files: tuple[str, str], capsys: pytest.Capt
         (["time_ratio=1"], 2),
     ],
 )
-def test_the_exit_code_is_what_the_conditions_say(files: tuple[str, str], conditions: list[str], code: int) -> None:
+def test_the_exit_code_follows_the_conditions(files: tuple[str, str], conditions: list[str], code: int) -> None:
     before, after = files
     fail_if = [part for text in conditions for part in ("--fail-if", text)]
     assert main(["compare", after, before, "--anyway", *fail_if]) == code
@@ -90,17 +90,17 @@ def test_one_comparison_alone_keeps_its_verdict(tmp_path: Path, capsys: pytest.C
         ),
     ],
 )
-def test_what_cannot_be_compared_is_told_in_a_sentence(
+def test_files_that_cannot_be_compared_give_a_message(
     files: tuple[str, str], tmp_path: Path, content: str | None, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other.json"
     if content is not None:
         other.write_text(content)
     assert main(["compare", files[0], str(other)]) == 2
-    told = capsys.readouterr()
-    assert sentence in told.err.replace("\n", " ")
-    assert not told.out
+    output = capsys.readouterr()
+    assert sentence in output.err.replace("\n", " ")
+    assert not output.out
 
 
-def test_a_profile_alone_has_nothing_to_be_compared_with(files: tuple[str, str]) -> None:
+def test_a_single_profile_is_an_error(files: tuple[str, str]) -> None:
     assert main(["compare", files[0]]) == 2

@@ -1,4 +1,4 @@
-"""Exit codes of --fail-if."""
+"""Tests of the exit codes of --fail-if."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ KNOWN = {"time_ratio": Quantity("", 1.1, Interval(1.05, 1.15))}
         (["time_ratio>1.20", "time_ratio>1.02"], 1, 1),
     ],
 )
-def test_what_surely_holds_fails_and_what_is_undecided_only_strictly(texts: list[str], code: int, strict: int) -> None:
+def test_a_true_condition_fails_and_an_undecided_one_only_with_strict(texts: list[str], code: int, strict: int) -> None:
     for is_strict, expected in ((False, code), (True, strict)):
-        told: list[str] = []
+        sentences: list[str] = []
         gate = Gate(tuple(map(condition, texts)), is_strict)
-        assert gate.code(gate.outcomes(KNOWN), told.append) == expected
-        assert len(told) == len(texts)
-        assert any("--strict" in sentence for sentence in told) == any("undecided" in sentence for sentence in told)
+        assert gate.exit_code(gate.outcomes(KNOWN), sentences.append) == expected
+        assert len(sentences) == len(texts)
+        assert any("--strict" in sentence for sentence in sentences) == any(
+            "undecided" in sentence for sentence in sentences
+        )

@@ -1,4 +1,4 @@
-"""`autofuse server` as an editor meets it: a client of its own in another process, over standard input and output."""
+"""Tests of `autofuse server` by a client that runs it in another process, over standard input and output."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ UNSAFE = "import torch\n\n\ndef f(x):\n    return x * torch.sigmoid(x)"
 
 
 class Editor:
-    """Speaks the protocol by hand, as any editor would; nothing here is pygls."""
+    """A client that implements the protocol itself, without pygls."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         command = [sys.executable, "-m", "autofuse", "server", *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder)
-        self.told: list[dict[str, Any]] = []
+        self.notifications: list[dict[str, Any]] = []
         self.number = 0
         self.folder = folder
 
@@ -51,24 +51,24 @@ class Editor:
             name, _, value = line.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
         assert length, "the server has ended"
-        found: dict[str, Any] = json.loads(self.pipes[1].read(length))
-        return found
+        message: dict[str, Any] = json.loads(self.pipes[1].read(length))
+        return message
 
     def ask(self, method: str, params: object) -> Any:
         self.number += 1
         self.send(method, params, id=self.number)
         while (got := self.receive()).get("id") != self.number or "method" in got:
-            self.told.append(got)
+            self.notifications.append(got)
         assert "error" not in got, got
         return got["result"]
 
     def diagnostics(self) -> dict[str, Any]:
-        """The next that the server tells."""
+        """Returns the next diagnostics from the server."""
         while True:
-            got = self.told.pop(0) if self.told else self.receive()
+            got = self.notifications.pop(0) if self.notifications else self.receive()
             if got.get("method") == "textDocument/publishDiagnostics":
-                found: dict[str, Any] = got["params"]
-                return found
+                params: dict[str, Any] = got["params"]
+                return params
 
     def start(self, **options: object) -> Any:
         return self.ask(
@@ -94,11 +94,11 @@ class Editor:
     def actions(self, uri: str, line: int, only: list[str] | None = None) -> list[dict[str, Any]]:
         place = {"line": line, "character": 0}
         context: dict[str, object] = {"diagnostics": []} | ({"only": only} if only else {})
-        found: list[dict[str, Any]] = self.ask(
+        result: list[dict[str, Any]] = self.ask(
             "textDocument/codeAction",
             {"textDocument": {"uri": uri}, "range": {"start": place, "end": place}, "context": context},
         )
-        return found
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +115,8 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
     assert editor.process.wait(20) == 0
 
 
-def edited(text: str, action: dict[str, Any]) -> str:
-    """The text with an action's edits made, as an editor makes them: positions count UTF-16 units."""
+def apply_edits(text: str, action: dict[str, Any]) -> str:
+    """Applies the edits of an action to a text, as an editor does. Positions count UTF-16 units."""
     ((_, edits),) = action["edit"]["changes"].items()
     units = text.encode("utf-16-le")
     starts = [0]
@@ -128,23 +128,28 @@ def edited(text: str, action: dict[str, Any]) -> str:
     return units.decode("utf-16-le")
 
 
-def test_findings_come_as_one_types_and_go_with_what_they_were_about(editor: Editor) -> None:
+def test_findings_appear_while_typing_and_disappear_with_their_code(editor: Editor) -> None:
     uri = editor.open("typed.py", TEXT)
-    told = editor.diagnostics()
-    (found,) = told["diagnostics"]
-    assert (told["uri"], told["version"], found["code"], found["source"]) == (uri, 1, "AF101", "autofuse")
-    assert found["range"]["start"] == {"line": 4, "character": 4}
-    assert found["range"]["end"]["character"] == len(TEXT.splitlines()[4].encode("utf-16-le")) // 2
-    for version in (2, 3, 4):  # faster than it is read: only the last one is told
+    published = editor.diagnostics()
+    (diagnostic,) = published["diagnostics"]
+    assert (published["uri"], published["version"], diagnostic["code"], diagnostic["source"]) == (
+        uri,
+        1,
+        "AF101",
+        "autofuse",
+    )
+    assert diagnostic["range"]["start"] == {"line": 4, "character": 4}
+    assert diagnostic["range"]["end"]["character"] == len(TEXT.splitlines()[4].encode("utf-16-le")) // 2
+    for version in (2, 3, 4):  # faster than the server reads: only the last version is reported
         editor.change(uri, version, TEXT if version < 4 else "import torch\n")
-    told = editor.diagnostics()
-    assert (told["version"], told["diagnostics"]) == (4, [])
+    published = editor.diagnostics()
+    assert (published["version"], published["diagnostics"]) == (4, [])
     editor.change(uri, 5, "import torch\ndef f(:\n")
     assert editor.diagnostics()["diagnostics"] == []
 
 
 @pytest.mark.parametrize(("name", "text", "kind"), [("safe.py", TEXT, "safe"), ("unsafe.py", UNSAFE, "unsafe")])
-def test_quick_fixes_are_the_edits_of_rewrite(editor: Editor, name: str, text: str, kind: str) -> None:
+def test_quick_fixes_equal_the_edits_of_rewrite(editor: Editor, name: str, text: str, kind: str) -> None:
     uri = editor.open(name, text)
     line = len(text.rstrip().splitlines()) - 1
     actions = editor.actions(uri, line)
@@ -154,15 +159,15 @@ def test_quick_fixes_are_the_edits_of_rewrite(editor: Editor, name: str, text: s
     more = ["--unsafe"] if kind == "unsafe" else []
     subprocess.run([sys.executable, "-m", "autofuse", "rewrite", *more, name], cwd=editor.folder, check=True,
                    capture_output=True)  # fmt: skip
-    assert edited(text, fix) == (editor.folder / name).read_text()
+    assert apply_edits(text, fix) == (editor.folder / name).read_text()
     (ignore,) = [a for a in actions if a["title"].startswith("autofuse: ignore")]
-    assert f"# autofuse: ignore[{'AF101' if kind == 'safe' else 'AF305'}"[:-2] in edited(text, ignore)
+    assert f"# autofuse: ignore[{'AF101' if kind == 'safe' else 'AF305'}"[:-2] in apply_edits(text, ignore)
     every = editor.actions(uri, 0, ["source.fixAll"])
-    assert [edited(text, a) for a in every] == ([edited(text, fix)] if kind == "safe" else [])
+    assert [apply_edits(text, a) for a in every] == ([apply_edits(text, fix)] if kind == "safe" else [])
     assert editor.actions(uri, 0, ["quickfix"]) == []
 
 
-def test_a_hover_explains_the_rule_and_tells_what_the_mask_is(editor: Editor) -> None:
+def test_a_hover_explains_the_rule_and_the_mask(editor: Editor) -> None:
     text = (
         "import torch\n\n\ndef attend(q, k, v, n: int):\n    scores = q @ k.transpose(-2, -1)\n"
         "    hidden = torch.ones(n, n).triu(1).bool()\n"
@@ -170,13 +175,13 @@ def test_a_hover_explains_the_rule_and_tells_what_the_mask_is(editor: Editor) ->
     )
     uri = editor.open("hover.py", text)
     at = {"textDocument": {"uri": uri}, "position": {"line": 6, "character": 8}}
-    said = editor.ask("textDocument/hover", at)["contents"]["value"]
-    assert "AF101" in said and "```python" in said and "Mask: causal" in said
+    text_of_hover = editor.ask("textDocument/hover", at)["contents"]["value"]
+    assert "AF101" in text_of_hover and "```python" in text_of_hover and "Mask: causal" in text_of_hover
     at["position"] = {"line": 0, "character": 0}
     assert editor.ask("textDocument/hover", at) is None
 
 
-def test_other_files_and_settings_count_as_they_do_for_check(editor: Editor) -> None:
+def test_other_files_and_settings_count_like_for_check(editor: Editor) -> None:
     (editor.folder / "pyproject.toml").write_text('[tool.autofuse]\nignore = ["AF1"]\n')
     uri = editor.open("ignored.py", TEXT)
     assert editor.diagnostics()["uri"]
@@ -184,7 +189,7 @@ def test_other_files_and_settings_count_as_they_do_for_check(editor: Editor) -> 
     (editor.folder / "pyproject.toml").write_text("[tool.autofuse]\n")
 
 
-def test_without_pygls_it_is_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
+def test_without_pygls_there_is_a_message_and_exit_code_2(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['pygls'] = None\n"
         "import importlib.util as u; find = u.find_spec\n"
@@ -196,7 +201,7 @@ def test_without_pygls_it_is_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
     assert "pygls>=2.1" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_nothing_but_the_server_loads_pygls() -> None:
+def test_only_the_server_loads_pygls() -> None:
     package = Path(__file__).parents[2] / "autofuse"
     loading = [
         f.name for f in package.rglob("*.py") if "import pygls" in f.read_text() or "from pygls" in f.read_text()

@@ -1,4 +1,4 @@
-"""Rules as documentation, out of their own files."""
+"""Tests of the text of rules for `autofuse rules` and `autofuse explain`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import json
 
 import pytest
 
-from autofuse.cli.rules_text import as_json, explained, listed, source_of, title
+from autofuse.cli.rules_text import as_json, explain_rule, list_rules, source_of, title
 from autofuse.loading.registry import load_rules
 from autofuse.match.pattern import LoadedRule
-from autofuse.project.run import rewritten
+from autofuse.project.run import rewrite_text
 
 RULES = load_rules()
 
 
-def named(loaded: LoadedRule) -> str:
+def rule_name(loaded: LoadedRule) -> str:
     return loaded.rule.__name__
 
 
-@pytest.mark.parametrize("loaded", RULES, ids=named)
-def test_every_rule_says_what_it_is_in_a_line(loaded: LoadedRule) -> None:
+@pytest.mark.parametrize("loaded", RULES, ids=rule_name)
+def test_every_rule_has_a_title_of_one_line(loaded: LoadedRule) -> None:
     assert loaded.rule.__doc__, "a rule needs a docstring"
     assert title(loaded.rule).endswith(".") and len(title(loaded.rule)) < 100
 
 
-@pytest.mark.parametrize("loaded", RULES, ids=named)
-def test_an_explanation_shows_both_sides_and_what_becomes_of_every_example(loaded: LoadedRule) -> None:
-    text = "".join(piece for piece, _ in explained(loaded, rewritten))
+@pytest.mark.parametrize("loaded", RULES, ids=rule_name)
+def test_an_explanation_shows_both_sides_and_every_example(loaded: LoadedRule) -> None:
+    text = "".join(piece for piece, _ in explain_rule(loaded, rewrite_text))
     assert text.startswith(f"{loaded.rule.code} {loaded.rule.__name__}\n")
     assert "    def before(" in text and "    def after(" in text
     assert "staticmethod" not in text
@@ -35,14 +35,14 @@ def test_an_explanation_shows_both_sides_and_what_becomes_of_every_example(loade
 
 
 def test_the_list_has_a_line_for_each_rule() -> None:
-    lines = "".join(piece for piece, _ in listed(RULES)).splitlines()
+    lines = "".join(piece for piece, _ in list_rules(RULES)).splitlines()
     assert [line.split()[:2] for line in lines] == [[r.rule.code, r.rule.__name__] for r in RULES]
 
 
-def test_the_json_holds_the_same() -> None:
+def test_the_json_contains_every_rule() -> None:
     printed = json.loads(json.dumps(as_json(RULES)))
     assert printed["version"] == 1
-    assert [r["rule"] for r in printed["rules"]] == [named(r) for r in RULES]
+    assert [r["rule"] for r in printed["rules"]] == [rule_name(r) for r in RULES]
     assert all(r["fused"] or r["kept"] for r in printed["rules"])
 
 

@@ -1,4 +1,4 @@
-"""The user's files, whatever happens meanwhile: changes, kills, other runs, full disks, attributes, leftovers."""
+"""Tests that `rewrite` keeps the user's files safe: changes, kills, other runs, full disks, attributes, leftovers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tree(count: int) -> list[Path]:
     return paths
 
 
-def whole(paths: list[Path]) -> bool:
+def are_whole(paths: list[Path]) -> bool:
     return all(p.read_text() == ATTENTION or p.read_text().count(FUSED) == 1 for p in paths)
 
 
@@ -57,7 +57,7 @@ def leftovers() -> list[str]:
     return sorted(str(p) for p in Path().rglob(".autofuse-*"))
 
 
-# changed meanwhile
+# files that change during a run
 
 
 @pytest.mark.parametrize("change", ["other text", "", ATTENTION + "# mine\n"])
@@ -69,7 +69,7 @@ def test_a_file_that_changed_after_it_was_read_is_not_overwritten(change: str) -
     assert path.read_text() == change and leftovers() == []
 
 
-def test_a_file_that_holds_the_new_text_by_now_is_left_as_it_is() -> None:
+def test_a_file_that_already_has_the_new_text_is_not_written() -> None:
     path = Path("model.py")
     path.write_text("new")
     before = path.stat().st_ino
@@ -77,28 +77,26 @@ def test_a_file_that_holds_the_new_text_by_now_is_left_as_it_is() -> None:
     assert path.stat().st_ino == before and leftovers() == []
 
 
-def test_a_change_in_the_middle_of_a_run_is_told_and_kept() -> None:
-    """The last of many files is saved by an editor while the first ones are written."""
+def test_a_change_during_a_run_is_reported_and_kept() -> None:
+    """An editor saves the last of many files while the first ones are written."""
     paths = tree(60)
     run = subprocess.Popen(REWRITE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout is not None
-    run.stdout.readline()  # the first file was written; all were read together, or will be
+    run.stdout.readline()  # the first file is written now
     mine = {p: ATTENTION.replace("attend", "mine") for p in paths[-20:]}
     for path, text in mine.items():
         path.write_text(text)
     _, error = run.communicate()
     assert run.returncode in (0, 2) and "Traceback" not in error
-    for path in mine:  # read before: told and kept; read after: rewritten as it is now
+    for path in mine:  # read before the change: reported and kept; read after it: rewritten
         text = path.read_text()
-        told = f"{path}: changed after it was read, and is not overwritten. Run autofuse again." in error
-        assert "mine" in text and (told or FUSED in text), (path, error)
+        is_reported = f"{path}: not written, because it changed after it was read. Run autofuse again." in error
+        assert "mine" in text and (is_reported or FUSED in text), (path, error)
     assert leftovers() == []
     assert main(["rewrite", "."]) == 0 and all(FUSED in p.read_text() for p in paths)
 
 
-def test_the_exit_code_is_2_where_a_change_was_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_code_is_2_after_a_change(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = tree(2)
     real = Path.read_text(first)
     from autofuse.project.run import RewriteRun
@@ -113,10 +111,10 @@ def test_the_exit_code_is_2_where_a_change_was_found(
     monkeypatch.setattr(RewriteRun, "rewrite", edited_meanwhile)
     assert main(["rewrite", "."]) == 2
     assert first.read_text() == ATTENTION + "# mine\n" and FUSED in second.read_text()
-    assert "m000.py: changed after it was read" in capsys.readouterr().err
+    assert "m000.py: not written, because it changed after it was read" in capsys.readouterr().err
 
 
-def test_runs_at_once_do_not_take_each_others_work_for_a_change() -> None:
+def test_concurrent_runs_do_not_report_changes_of_each_other() -> None:
     paths = tree(30)
     runs = [subprocess.Popen(REWRITE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     errors = [run.communicate()[1] for run in runs]
@@ -124,25 +122,25 @@ def test_runs_at_once_do_not_take_each_others_work_for_a_change() -> None:
     assert all(p.read_text().count(FUSED) == 1 for p in paths) and leftovers() == []
 
 
-# killed
+# killed runs
 
 
 def members(group: int) -> list[int]:
-    """The living processes of a group."""
-    found = []
+    """Returns the ids of the running processes of a group."""
+    processes = []
     for entry in Path("/proc").iterdir():
         try:
             state, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
         except (OSError, ValueError):
             continue
         if int(of) == group and state not in "ZX":
-            found.append(int(entry.name))
-    return found
+            processes.append(int(entry.name))
+    return processes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_a_killed_run_loses_nothing_and_the_next_one_cleans_up() -> None:
-    """At random moments, in a bounded time; the processes that it forked end with it."""
+    """Kills runs at random moments. Their forked processes end within a bounded time."""
     chance, until, kills = random.Random(0), time.monotonic() + 20, 0
     while time.monotonic() < until and kills < 6:
         paths = tree(100)  # several processes
@@ -153,19 +151,19 @@ def test_a_killed_run_loses_nothing_and_the_next_one_cleans_up() -> None:
         run.kill()
         run.wait()
         kills += 1
-        assert whole(paths)
-        gone = time.monotonic() + 20
-        while members(run.pid) and time.monotonic() < gone:
+        assert are_whole(paths)
+        deadline = time.monotonic() + 20
+        while members(run.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert members(run.pid) == []
     Path(".autofuse-0123456789abcdef.tmp").write_text(ATTENTION)  # if no kill left one
-    assert main(["check", "."]) in (0, 1) and leftovers() != []  # it writes nothing, and reads none of these
+    assert main(["check", "."]) in (0, 1) and leftovers() != []  # `check` neither removes nor reads leftovers
     assert main(["rewrite", "--check", "."]) in (0, 1) and leftovers() != []
     assert main(["rewrite", "."]) == 0
     assert all(FUSED in p.read_text() for p in paths) and leftovers() == []
 
 
-def test_what_is_being_written_is_no_leftover() -> None:
+def test_a_file_being_written_is_no_leftover() -> None:
     with temporary_beside(os.path.abspath("model.py")) as (file, path):
         other = [sys.executable, "-c", "from autofuse.results.temporary_files import *; print(remove_leftovers('.'))"]
         assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -177,13 +175,13 @@ def test_what_is_being_written_is_no_leftover() -> None:
 @pytest.mark.parametrize(
     "name", [".autofuse-notes.tmp", ".autofuse-0123456789abcdef.py", "autofuse-0123456789abcdef.tmp"]
 )
-def test_files_of_similar_names_are_the_users(name: str) -> None:
+def test_files_with_similar_names_are_kept(name: str) -> None:
     Path(name).touch()
     tree(1)
     assert main(["rewrite", "."]) == 0 and Path(name).exists()
 
 
-def test_links_and_folders_that_are_called_like_a_leftover_stay() -> None:
+def test_links_and_folders_named_like_a_leftover_are_kept() -> None:
     Path("precious").write_text("text")
     Path(".autofuse-0123456789abcdef.tmp").symlink_to("precious")
     Path(".autofuse-1123456789abcdef.tmp").mkdir()
@@ -192,7 +190,7 @@ def test_links_and_folders_that_are_called_like_a_leftover_stay() -> None:
     assert Path("precious").read_text() == "text" and Path(".autofuse-1123456789abcdef.tmp").is_dir()
 
 
-def test_where_files_cannot_be_locked_only_an_old_one_is_a_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_file_locks_only_an_old_file_is_a_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(temporary_files, "_fcntl", None)  # as on Windows
     new, old = Path(".autofuse-0123456789abcdef.tmp"), Path(".autofuse-1123456789abcdef.tmp")
     new.touch()
@@ -201,14 +199,14 @@ def test_where_files_cannot_be_locked_only_an_old_one_is_a_leftover(monkeypatch:
     assert remove_leftovers(".") == [os.path.join(".", old.name)]
 
 
-# full
+# full disks
 
 
 def limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 
 
-def test_a_file_that_the_system_does_not_let_us_write_stays_whole() -> None:
+def test_a_file_that_cannot_be_written_stays_whole() -> None:
     long = ATTENTION + "# " + "x" * 400 + "\n"
     paths = [Path("long.py"), Path("short.py")]
     paths[0].write_text(long)
@@ -236,7 +234,7 @@ def test_a_full_disk_loses_nothing() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", [["check", "."], ["check", "--format", "json", "."], ["rewrite", "--diff", "."]])
-def test_results_that_cannot_be_written_are_a_sentence(command: list[str]) -> None:
+def test_a_write_error_of_results_gives_a_message(command: list[str]) -> None:
     tree(1)
     with open("/dev/full", "w") as full:
         done = subprocess.run([*REWRITE[:3], *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
@@ -261,7 +259,7 @@ def has_attributes() -> bool:
 
 
 def access_list(*entries: tuple[int, int, int]) -> bytes:
-    """A POSIX access control list as Linux keeps it: version 2, then tag, rights and id of each entry."""
+    """Returns a POSIX access control list in Linux's format: version 2, then tag, rights and id of each entry."""
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in entries)
 
 
@@ -269,7 +267,7 @@ _ANYBODY = 0xFFFFFFFF
 ACL = access_list((1, 6, _ANYBODY), (2, 4, 1234), (4, 4, _ANYBODY), (16, 4, _ANYBODY), (32, 0, _ANYBODY))
 
 
-def test_extended_attributes_and_access_lists_stay() -> None:
+def test_extended_attributes_and_access_lists_are_kept() -> None:
     if not has_attributes():
         pytest.skip("this folder has no extended attributes")
     (path,) = tree(1)
@@ -284,7 +282,7 @@ def test_extended_attributes_and_access_lists_stay() -> None:
     assert path.stat().st_mode == mode
 
 
-def test_a_list_that_the_folder_gives_to_new_files_is_not_given_to_a_rewritten_one() -> None:
+def test_a_rewritten_file_does_not_inherit_the_folders_access_list() -> None:
     (path,) = tree(1)
     path.chmod(0o640)
     try:
@@ -297,32 +295,32 @@ def test_a_list_that_the_folder_gives_to_new_files_is_not_given_to_a_rewritten_o
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_owner_and_group_stay() -> None:
+def test_owner_and_group_are_kept() -> None:
     (path,) = tree(1)
     os.chown(path, 4321, 1234)
     path.chmod(0o2754)
     assert main(["rewrite", "."]) == 0 and FUSED in path.read_text()
-    found = path.stat()
-    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (4321, 1234, 0o2754)
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (4321, 1234, 0o2754)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize(
     ("mode", "becomes"), [(0o6777, 0o777), (0o2776, 0o766), (0o676, 0o666), (0o666, 0o666), (0o646, 0o646)]
 )
-def test_who_may_not_keep_owner_and_group_gives_nobody_a_right(
+def test_without_permission_to_keep_the_owner_no_rights_are_added(
     mode: int, becomes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of somebody else's that everybody may write, in a folder that everybody may write."""
-    with tempfile.TemporaryDirectory() as shared:  # pytest's own are root's alone
+    """The file has another owner, and everybody may write to it and to its folder."""
+    with tempfile.TemporaryDirectory() as shared:  # only root may read pytest's own folders
         monkeypatch.chdir(shared)
         Path(shared).chmod(0o777)
         (path,) = tree(1)
         os.chown(path, 4321, 1234)
         path.chmod(mode)
         assert as_nobody(lambda: replace(str(path), b"new", expected=ATTENTION.encode())) == 0
-        found = path.stat()
-        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (65534, 65534, becomes)
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (65534, 65534, becomes)
 
 
 def as_nobody(work: Callable[[], object]) -> int:
@@ -341,12 +339,12 @@ def as_nobody(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="there are no signals")
-def test_a_run_that_is_told_to_end_leaves_whole_files() -> None:
+def test_a_terminated_run_leaves_whole_files() -> None:
     paths = tree(60)
     run = subprocess.Popen(REWRITE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     assert run.stdout is not None
     run.stdout.readline()
     run.terminate()
     run.communicate()
-    assert whole(paths)
+    assert are_whole(paths)
     assert main(["rewrite", "."]) == 0 and leftovers() == []

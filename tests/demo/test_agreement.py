@@ -1,4 +1,4 @@
-"""Loss curves and the bound on their difference."""
+"""Tests of the bound on the difference of loss curves."""
 
 import math
 
@@ -10,7 +10,7 @@ EAGER = [4.0, 3.0, 2.0, 1.0]
 DRIFTED = [4.0, 3.0 + 1e-4, 2.0 - 1e-3, 1.0 + 1e-4]
 
 
-def test_equal_curves_agree_even_where_the_control_did_not_drift():
+def test_equal_curves_agree_even_if_the_control_does_not_drift():
     assert agreement(EAGER, EAGER, EAGER, 1e-6).agrees
 
 
@@ -32,18 +32,18 @@ def test_the_bound_may_not_be_used_before_the_control_has_drifted():
     assert not agreement(EAGER, [4.0 + 1e-4, 3.0, 2.0, 1.0], DRIFTED, 1e-6).agrees
 
 
-def test_a_loss_that_is_not_a_number_does_not_agree():
+def test_a_nan_loss_does_not_agree():
     assert not agreement(EAGER, [4.0, math.nan, 2.0, 1.0], DRIFTED, 1e-6).agrees
     assert not agreement(EAGER, [*EAGER[:3], math.inf], DRIFTED, 1e-6).agrees
 
 
-def test_curves_of_different_length_and_empty_ones_are_refused():
+def test_empty_curves_and_different_lengths_raise_an_error():
     with pytest.raises(ValueError):
         agreement(EAGER, EAGER[:2], EAGER, 1e-6)
     with pytest.raises(ValueError, match="at least one step"):
         agreement([], [], [], 1e-6)
 
 
-def test_the_error_is_the_largest_that_was_verified_and_never_below_rounding():
+def test_the_gradient_error_is_the_largest_verified_one_but_at_least_rounding():
     assert gradient_error([1e-5, None, 3e-4]) == 3e-4
     assert gradient_error([None, 0.0]) == gradient_error([]) == 2.0**-23

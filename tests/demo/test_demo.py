@@ -1,4 +1,4 @@
-"""`autofuse demo`, tiny: tables on a terminal, and the same in a page and in JSON."""
+"""Tests of `autofuse demo` with a tiny model: the terminal, the page and the JSON file."""
 
 import io
 import json
@@ -13,7 +13,7 @@ TINY = ["--steps", "2", "--length", "16", "--pairs", "2"]
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """One run for all tests: what it printed, and the folder it wrote to."""
+    """Runs the demo once for all tests. Returns its output and its folder."""
     folder = tmp_path_factory.mktemp("demo")
     console = Console(file=io.StringIO(), width=120)
     assert main([*TINY, "--output", str(folder)], console) == 0
@@ -38,7 +38,7 @@ def test_the_loss_curves_agree(data):
     assert [len(curve) for curve in data["losses"].values()] == [2, 2, 2]
 
 
-def test_the_step_is_measured_and_the_fused_kernel_is_seen_to_run(data):
+def test_the_step_is_measured_and_the_fused_kernel_runs(data):
     comparison = data["comparison"]
     assert comparison["verdict"] in ("confirmed", "no-change", "regressed", "inconclusive")
     assert comparison["pairs"] == 2
@@ -46,7 +46,7 @@ def test_the_step_is_measured_and_the_fused_kernel_is_seen_to_run(data):
     assert "scaled_dot_product" in after and "scaled_dot_product" not in before
 
 
-def test_the_diff_is_the_one_that_rewrite_makes_for_the_same_file(data):
+def test_the_diff_equals_that_of_rewrite(data):
     for line in ("-        att = F.softmax(att, dim=-1)", "fused=True"):
         assert line in data["diff"]
     assert "+" in data["diff"] and "F.scaled_dot_product_attention(" in data["diff"]
@@ -59,7 +59,7 @@ def test_the_terminal_shows_every_part(demo, data):
     assert data["agreement"]["sentence"].split(":")[0] in " ".join(printed.split())
 
 
-def test_the_page_shows_the_same_and_asks_the_network_for_nothing(demo, data):
+def test_the_page_shows_every_part_and_loads_nothing_from_the_network(demo, data):
     page = (demo[1] / PAGE).read_text(encoding="utf-8")
     for part in ("AF101", "<svg", data["comparison"]["verdict"], "F.scaled_dot_product_attention("):
         assert part in page
@@ -67,13 +67,13 @@ def test_the_page_shows_the_same_and_asks_the_network_for_nothing(demo, data):
 
 
 @pytest.mark.night
-def test_json_alone_goes_to_standard_output_where_it_is_asked_for(tmp_path):
+def test_the_option_json_prints_only_json(tmp_path):
     console = Console(file=io.StringIO())
     assert main([*TINY, "--json", "--output", str(tmp_path)], console) == 0
     assert json.loads(console.file.getvalue()) == json.loads((tmp_path / DATA).read_text(encoding="utf-8"))
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_training(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_reported_before_the_training(tmp_path, capsys):
     (tmp_path / "taken").write_text("a file")
     console = Console(file=io.StringIO())
     assert main(["--output", str(tmp_path / "taken")], console) == 2
@@ -82,13 +82,13 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_training(tmp_path, c
 
 
 @pytest.mark.parametrize("arguments", [["--steps", "0"], ["--pairs", "1"], ["--steps", "many"], ["--no-such-option"]])
-def test_options_that_make_no_sense_are_refused(arguments, capsys):
+def test_invalid_options_are_errors(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2 and "usage: autofuse demo" in capsys.readouterr().err
 
 
-def test_places_have_what_they_were_predicted_to_save_and_what_they_saved(data):
+def test_sites_have_predicted_and_measured_savings(data):
     layers = {layer["fqn"]: layer for layer in data["profile"]["before"]["layers"]}
     attention = next(place for place in layers["h.0.attn"]["places"] if place["rule"] == "AF101")
     assert attention["status"] == "fused"

@@ -1,4 +1,4 @@
-"""Sparklines."""
+"""Tests of sparklines."""
 
 from autofuse.demo.terminal import WIDTH, sparkline
 
@@ -12,7 +12,7 @@ def test_a_long_curve_is_averaged_to_the_width():
     assert bars == "█" * (WIDTH // 2) + "▁" * (WIDTH // 2)
 
 
-def test_it_has_a_form_for_terminals_without_blocks():
+def test_there_is_an_ascii_form():
     assert sparkline([8.0, 4.0, 0.0], (0.0, 8.0), ascii_only=True).isascii()
 
 

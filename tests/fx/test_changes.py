@@ -61,7 +61,7 @@ def patched(module: nn.Module) -> None:
     module.forward = types.MethodType(lambda self, x: forward(self, x) * 2, module)  # type: ignore[method-assign]
 
 
-def loosened(module: nn.Module) -> None:
+def for_similar_calls(module: nn.Module) -> None:
     """What old-style reparametrizations and FSDP1 do: the parameter goes, a plain tensor takes its name."""
     weight = module._parameters.pop("weight")
     module.__dict__["weight"] = (weight.detach() * 3).requires_grad_()
@@ -83,7 +83,7 @@ CHILD: dict[str, Change] = {
     "a table of hooks of its own": forgotten,
     "a parametrization": lambda m: parametrize.register_parametrization(m, "weight", Halved()),
     "pruning": lambda m: prune.l1_unstructured(m, "weight", 0.5),
-    "a parameter kept elsewhere": loosened,
+    "a parameter kept elsewhere": for_similar_calls,
     "another weight": lambda m: setattr(m, "weight", nn.Parameter(m.weight.detach() * 2)),
     "a weight that needs no gradient": lambda m: m.weight.requires_grad_(False),
     "no bias": lambda m: setattr(m, "bias", None),

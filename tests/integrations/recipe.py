@@ -1,7 +1,7 @@
-"""Runs one block of docs/integrations.md, without the marked line and then as it stands, each in a folder of its own.
+"""Runs one code block of docs/integrations.md without the marked line and with it, each in a folder of its own.
 
-`python -m tests.integrations.recipe HEADING FILE`, alone or under torchrun. Rank 0 writes to FILE, as JSON, the losses
-of both and how often each fused operator of torch's ran.
+`python -m tests.integrations.recipe HEADING FILE`, alone or under torchrun. Rank 0 writes JSON to FILE: the losses of
+both runs, and how often each fused torch operator ran.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ MARK = "# the added line"
 
 
 def recipe(heading: str) -> str:
-    """The block under a heading."""
-    found = re.search(rf"^## {re.escape(heading)}\n.*?^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    assert found, heading
-    return found[1]
+    """The code block under a heading."""
+    match = re.search(rf"^## {re.escape(heading)}\n.*?^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    assert match, heading
+    return match[1]
 
 
-def without_the_line(code: str) -> str:
-    """The job as it was before: without the marked line."""
-    kept = [line for line in code.splitlines(keepends=True) if MARK not in line]
-    assert len(kept) == len(code.splitlines()) - 1
-    return "".join(kept)
+def remove_marked_line(code: str) -> str:
+    """The code without the marked line."""
+    lines = [line for line in code.splitlines(keepends=True) if MARK not in line]
+    assert len(lines) == len(code.splitlines()) - 1
+    return "".join(lines)
 
 
 def allow_fsdp_on_cpu() -> None:
-    """accelerate shards on accelerators only; torch shards anywhere, so accelerate is told that it may."""
+    """Makes accelerate shard on a CPU. It allows this on accelerators only, although torch can shard anywhere."""
     from accelerate import Accelerator
     from accelerate.utils import DistributedType
 
-    made = Accelerator.__init__
+    original_init = Accelerator.__init__
 
     def init(self: Accelerator, fsdp_plugin: Any) -> None:
-        made(self, cpu=True)
+        original_init(self, cpu=True)
         self.state._shared_state.update(distributed_type=DistributedType.FSDP, fsdp_plugin=fsdp_plugin)
 
     Accelerator.__init__ = init
 
 
-def ran(code: str, folder: str) -> dict[str, Any]:
-    """Run a script in a folder of its own: its losses, and how often each fused operator ran."""
+def run_script(code: str, folder: str) -> dict[str, Any]:
+    """Runs a script in a folder of its own. Returns its losses, and how often each fused operator ran."""
     Path(folder).mkdir(exist_ok=True)
     os.chdir(folder)
     scope: dict[str, Any] = {"__name__": "__main__"}
@@ -67,15 +67,15 @@ def main(heading: str, file: str) -> None:
     if heading.startswith("accelerate"):
         allow_fsdp_on_cpu()
     code = recipe(heading)
-    found = {"plain": ran(without_the_line(code), "plain")}
+    results = {"plain": run_script(remove_marked_line(code), "plain")}
     torch._dynamo.reset()
-    found["fused"] = ran(re.sub(r"^dist\.init_process_group.*\n", "", code, flags=re.MULTILINE), "fused")
+    results["fused"] = run_script(re.sub(r"^dist\.init_process_group.*\n", "", code, flags=re.MULTILINE), "fused")
     if os.environ.get("RANK", "0") == "0":
-        Path(file).write_text(json.dumps(found))
+        Path(file).write_text(json.dumps(results))
     sys.stdout.flush()
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
-        os._exit(0)  # DDP's reducer holds the GIL while it waits for a gloo thread that may need it: not torn down here
+        os._exit(0)  # no teardown: DDP's reducer holds the GIL while it waits for a gloo thread that may need it
 
 
 if __name__ == "__main__":

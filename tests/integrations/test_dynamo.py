@@ -1,4 +1,4 @@
-"""The analysis backend: it changes nothing, and names every unfused site and every graph break with file and line."""
+"""The analysis backend changes no result, and lists every unfused site and every graph break with file and line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def attention_of(found: Analysis) -> UnfusedSite:
     return site
 
 
-def test_the_model_computes_what_it_computes_without_it_gradients_included(tokens: Tensor) -> None:
+def test_the_backend_changes_neither_results_nor_gradients(tokens: Tensor) -> None:
     model = Gpt()
     expected, gradients = computed(model, tokens)
     found, others = computed(torch.compile(model, backend=analyze), tokens)
@@ -60,7 +60,7 @@ def test_the_model_computes_what_it_computes_without_it_gradients_included(token
     assert all(torch.equal(a, b) for a, b in zip(gradients, others, strict=True) if a is not None and b is not None)
 
 
-def test_equal_layers_are_one_entry_with_a_count_their_names_and_their_line(tokens: Tensor) -> None:
+def test_equal_layers_are_one_entry_with_a_count_and_all_names(tokens: Tensor) -> None:
     site = attention_of(analysed(Gpt(0.1), tokens))
     assert (site.status, site.count, site.modules) == ("unfused", 2, ("blocks.0.attn", "blocks.1.attn"))
     assert site.file == inspect.getfile(Attention)
@@ -69,7 +69,7 @@ def test_equal_layers_are_one_entry_with_a_count_their_names_and_their_line(toke
     assert site.mask.startswith("causal")
 
 
-def test_what_is_listed_is_what_optimize_fuses(tokens: Tensor) -> None:
+def test_the_listed_sites_are_those_that_optimize_fuses(tokens: Tensor) -> None:
     listed = {(s.rule, s.file, s.line) for s in analysed(Gpt(0.1), tokens).with_status("unfused")}
     report = autofuse.report(autofuse.optimize(Gpt(0.1), tokens, verify=False))
     fused = {(s.rule, s.file, s.line) for s in report.with_status("fused")}
@@ -83,13 +83,13 @@ def test_an_optimized_model_has_no_attention_left_to_list(tokens: Tensor) -> Non
     assert not {s.rule for s in found.with_status("unfused")} & {"AF101", "AF304"}
 
 
-def test_symbolic_sizes_hide_nothing(tokens: Tensor) -> None:
+def test_symbolic_sizes_hide_no_site(tokens: Tensor) -> None:
     compiled = torch.compile(Gpt(), backend=analyze, dynamic=True)
     compiled(tokens)
     assert attention_of(autofuse.analysis(compiled)).count == 2
 
 
-def test_a_second_model_for_which_nothing_is_compiled_anew_has_its_own_answer(tokens: Tensor) -> None:
+def test_a_second_model_that_reuses_a_graph_has_its_own_sites(tokens: Tensor) -> None:
     first, second = Gpt(), Gpt()
     analysed(first, tokens)
     assert attention_of(analysed(second, tokens)).count == 2
@@ -106,7 +106,7 @@ class Watched(Attention):
         return self.proj(weights @ v), weights
 
 
-def test_a_near_miss_is_told_with_what_stands_in_the_way() -> None:
+def test_a_near_miss_has_a_reason() -> None:
     (site,) = (s for s in analysed(Watched(), torch.randn(2, 8, 16)) if s.rule == "AF101")
     assert site.status == "declined"
     assert "`weights` is returned" in site.reason and "graph break" not in site.reason
@@ -134,18 +134,18 @@ class InALoop(nn.Module):
         return x
 
 
-def test_a_graph_break_is_told_with_its_reason_and_line_and_so_is_what_it_keeps_apart() -> None:
+def test_a_graph_break_and_the_site_that_it_splits_have_reasons_and_lines() -> None:
     found = analysed(Broken(), torch.randn(2, 8, 16))
     (told,) = found.breaks
     assert (told.file, told.line) == (__file__, line_of(Broken.forward, "graph_break()"))
     assert "graph_break" in told.reason and told.count == 1
     assert found.graphs == 2
     site = attention_of(found)
-    assert site.status == "declined" and "is needed behind a graph break" in site.reason
-    assert (site.reason_code, site.advice) == ("value-behind-break", "mend the graph break first")
+    assert site.status == "declined" and "is needed after a graph break" in site.reason
+    assert (site.reason_code, site.advice) == ("value-behind-break", "remove the graph break first")
 
 
-def test_a_function_that_is_left_to_python_whole_is_told() -> None:
+def test_a_function_that_runs_entirely_in_python_is_reported() -> None:
     found = analysed(InALoop(), torch.ones(3))
     (told,) = found.breaks
     assert (told.file, told.line) == (__file__, line_of(InALoop.forward, "item()"))
@@ -174,11 +174,11 @@ class Checkpointed(Gpt):
         return logits
 
 
-def test_what_is_checkpointed_is_looked_into(tokens: Tensor) -> None:
+def test_sites_in_checkpointed_code_are_listed(tokens: Tensor) -> None:
     assert attention_of(analysed(Checkpointed(), tokens)).modules == ("blocks.0.attn", "blocks.1.attn")
 
 
-def test_the_graph_is_handed_on_to_another_backend() -> None:
+def test_another_backend_may_compile_the_graph() -> None:
     compiled = []
 
     def other(gm: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
@@ -198,19 +198,19 @@ def test_rules_are_selected_by_options() -> None:
     assert not analysed(Attention(), x, ignore=["AF1"]).sites
 
 
-def test_an_option_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(Exception, match=r"no option 'them'. It takes then, select, ignore"):
+def test_the_error_for_an_unknown_option_lists_the_options() -> None:
+    with pytest.raises(Exception, match=r"no option 'them'. Its options are then, select, ignore"):
         analysed(Attention(), torch.randn(2, 8, 16), them="inductor")
 
 
-def test_a_reset_of_dynamo_forgets() -> None:
+def test_a_reset_of_dynamo_clears_the_records() -> None:
     model = Attention()
     analysed(model, torch.randn(2, 8, 16))
     torch._dynamo.reset()
     assert autofuse.analysis(model) == autofuse.analysis() == Analysis()
 
 
-def test_a_compiled_function_is_analysed_by_its_file() -> None:
+def test_the_file_of_a_compiled_function_selects_its_sites() -> None:
     @torch.compile(backend=analyze)
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.softmax(q @ k.mT, dim=-1) @ v
@@ -219,7 +219,7 @@ def test_a_compiled_function_is_analysed_by_its_file() -> None:
     assert attention_of(autofuse.analysis(attend)).file == __file__
 
 
-def test_torch_finds_the_backend_by_the_entry_point_that_is_declared(tmp_path: Path) -> None:
+def test_torch_finds_the_backend_by_its_entry_point(tmp_path: Path) -> None:
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"]
     (tmp_path / "autofuse-0.0.0.dist-info").mkdir()
     lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in declared.items()]

@@ -1,4 +1,4 @@
-"""Every recipe of docs/integrations.md runs, with the marked line and without, and comes to the same."""
+"""Every recipe of docs/integrations.md runs with and without the marked line, with the same results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(heading: str, folder: Path, processes: int) -> dict[str, Any]:
         pytest.param("Like torchtitan", "torch", 2, marks=pytest.mark.night),
     ],
 )
-def test_a_job_with_the_added_line_fuses_and_has_the_losses_and_the_checkpoint_of_the_job_without(
+def test_the_added_line_fuses_and_keeps_the_losses_and_the_checkpoint(
     heading: str, library: str, processes: int, tmp_path: Path
 ) -> None:
     pytest.importorskip(library)
@@ -63,7 +63,7 @@ def test_a_job_with_the_added_line_fuses_and_has_the_losses_and_the_checkpoint_o
         assert all(one[k].shape == other[k].shape and one[k].dtype == other[k].dtype for k in one)
 
 
-def test_the_analysis_that_is_shown_lists_what_the_text_says() -> None:
+def test_the_analysis_in_the_docs_is_right() -> None:
     torch._dynamo.reset()
     scope: dict[str, Any] = {"analyze": dynamo.analyze}  # in a source tree, torch does not know the name
     with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -1,4 +1,4 @@
-"""attn_implementation="autofuse" computes what "eager" does, by the kernel where it can, spelled out where it must."""
+"""attn_implementation="autofuse" computes the results of "eager", with a kernel where possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import autofuse
 
 transformers = pytest.importorskip("transformers")
-door = pytest.importorskip("autofuse.integrations.transformers_attention")
+registry = pytest.importorskip("autofuse.integrations.transformers_attention")
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -23,9 +23,9 @@ T5 = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "
 
 
 class Kernels(TorchDispatchMode):
-    """Which attention kernels run, and whether each was given a mask."""
+    """Records which attention kernels run, and whether each gets a mask."""
 
-    __module__ = "autofuse.observer"  # what modes of a user's own look at is the original
+    __module__ = "autofuse.observer"  # a user's own mode would make autofuse run the original
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def made(name: str, config: str, **options: Any) -> nn.Module:
+def make_model(name: str, config: str, **options: Any) -> nn.Module:
     torch.manual_seed(0)
     model: nn.Module = getattr(transformers, name)(getattr(transformers, config)(**{**SIZES, **options}))
     return model
 
 
-def through_the_door(model: nn.Module) -> nn.Module:
-    door.register()
+def with_autofuse_attention(model: nn.Module) -> nn.Module:
+    registry.register()
     other: Any = copy.deepcopy(model)
     other.set_attn_implementation("autofuse")
     return other  # type: ignore[no-any-return]
@@ -60,8 +60,8 @@ def padded(left: bool = False) -> dict[str, Tensor]:
     return tokens(attention_mask=mask if left else mask.flip(-1))
 
 
-def computed(model: nn.Module, given: dict[str, Tensor]) -> list[Tensor]:
-    """The output, and the gradients of a loss that padding is no part of."""
+def outputs_and_gradients(model: nn.Module, given: dict[str, Tensor]) -> list[Tensor]:
+    """The output, and the gradients of a loss that ignores padding."""
     model.zero_grad()
     output: Tensor = model(**given)[0]
     weights = torch.linspace(0, 1, output.numel()).view_as(output)
@@ -86,30 +86,36 @@ GEMMA = ("Gemma2ForCausalLM", "Gemma2Config", {"head_dim": 8, "query_pre_attn_sc
         (GEMMA, padded(), []),
     ],
 )
-def test_outputs_and_gradients_are_those_of_eager(
+def test_outputs_and_gradients_match_eager(
     model: tuple[str, str, dict[str, Any]], given: dict[str, Tensor], kernels: list[bool]
 ) -> None:
-    eager = made(model[0], model[1], **model[2])
-    other = through_the_door(eager)
+    eager = make_model(model[0], model[1], **model[2])
+    other = with_autofuse_attention(eager)
     with Kernels() as ran:
         other(**given)
     assert ran.masked == kernels
     for training in (True, False):
-        pairs = zip(computed(eager.train(training), given), computed(other.train(training), given), strict=True)
+        pairs = zip(
+            outputs_and_gradients(eager.train(training), given),
+            outputs_and_gradients(other.train(training), given),
+            strict=True,
+        )
         for one, two in pairs:
             torch.testing.assert_close(two, one, atol=2e-5, rtol=1e-4)
 
 
-def test_a_bias_of_positions_is_added() -> None:
-    eager = made("T5Model", "T5Config", **T5)
+def test_a_position_bias_is_added() -> None:
+    eager = make_model("T5Model", "T5Config", **T5)
     given = tokens(decoder_input_ids=torch.randint(3, 50, (2, 5)))
-    for one, two in zip(computed(eager, given), computed(through_the_door(eager), given), strict=True):
+    for one, two in zip(
+        outputs_and_gradients(eager, given), outputs_and_gradients(with_autofuse_attention(eager), given), strict=True
+    ):
         torch.testing.assert_close(two, one, atol=2e-5, rtol=1e-4)
 
 
-def test_weights_that_are_asked_for_are_those_of_eager_and_then_the_kernel_runs_again() -> None:
-    eager = made(*LLAMA[:2]).eval()
-    other = through_the_door(eager)
+def test_requested_weights_match_eager_and_the_next_call_uses_the_kernel() -> None:
+    eager = make_model(*LLAMA[:2]).eval()
+    other = with_autofuse_attention(eager)
     for asked in (False, True, False):
         with Kernels() as ran:
             found = other(**padded(), output_attentions=asked)
@@ -119,9 +125,9 @@ def test_weights_that_are_asked_for_are_those_of_eager_and_then_the_kernel_runs_
         torch.testing.assert_close(found.logits, expected.logits, atol=2e-5, rtol=1e-4)
 
 
-def test_what_is_saved_does_not_know_of_it(tmp_path: Any) -> None:
-    eager: Any = made(*LLAMA[:2])
-    other: Any = through_the_door(eager)
+def test_a_saved_model_does_not_name_the_implementation(tmp_path: Any) -> None:
+    eager: Any = make_model(*LLAMA[:2])
+    other: Any = with_autofuse_attention(eager)
     assert other.config.to_dict() == eager.config.to_dict()
     other.save_pretrained(tmp_path)
     assert "autofuse" not in (tmp_path / "config.json").read_text()
@@ -130,22 +136,24 @@ def test_what_is_saved_does_not_know_of_it(tmp_path: Any) -> None:
 
 
 def test_tokens_are_generated_with_a_cache_and_layers_are_checkpointed() -> None:
-    eager: Any = made(*LLAMA[:2]).eval()
-    other: Any = through_the_door(eager)
+    eager: Any = make_model(*LLAMA[:2]).eval()
+    other: Any = with_autofuse_attention(eager)
     options = {"max_new_tokens": 5, "do_sample": False}
     assert torch.equal(other.generate(**padded(left=True), **options), eager.generate(**padded(left=True), **options))
     other.train().gradient_checkpointing_enable()
-    for one, two in zip(computed(eager.train(), tokens()), computed(other, tokens()), strict=True):
+    for one, two in zip(
+        outputs_and_gradients(eager.train(), tokens()), outputs_and_gradients(other, tokens()), strict=True
+    ):
         torch.testing.assert_close(two, one, atol=2e-5, rtol=1e-4)
 
 
-def test_optimize_fuses_the_rest_and_leaves_the_attention_to_it() -> None:
-    eager = made(*LLAMA[:2])
-    other = autofuse.optimize(through_the_door(eager), tokens())
+def test_optimize_fuses_the_rest_and_keeps_the_attention() -> None:
+    eager = make_model(*LLAMA[:2])
+    other = autofuse.optimize(with_autofuse_attention(eager), tokens())
     rules = {s.rule for s in autofuse.report(other).with_status("fused")}
     assert "AF202" in rules and "AF303" in rules and not rules & {"AF101", "AF102"}
     with Kernels() as ran:
         other(**tokens())
     assert ran.masked == [False, False]
-    for one, two in zip(computed(eager, tokens()), computed(other, tokens()), strict=True):
+    for one, two in zip(outputs_and_gradients(eager, tokens()), outputs_and_gradients(other, tokens()), strict=True):
         torch.testing.assert_close(two, one, atol=2e-5, rtol=1e-4)

@@ -58,7 +58,7 @@ def test_kernels_names_the_operations_there_are(capsys: pytest.CaptureFixture[st
 
 
 def test_tune_measures_and_cache_shows_lists_and_clears(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert "Nothing has been decided" in printed(capsys, "cache")
+    assert "No kernel has been measured yet" in printed(capsys, "cache")
     (result,) = data(capsys, "tune", *QUICK, "--shape", "2048x512")["results"]  # type: ignore[misc]
     assert result["operation"] == "rms_norm" and result["training"]
     assert result["arguments"].startswith("float32 (2048, 512), float32 (512,)")
@@ -73,7 +73,7 @@ def test_tune_measures_and_cache_shows_lists_and_clears(capsys: pytest.CaptureFi
     assert list(file["decisions"].values()) == [result]
     assert data(capsys, "tune", *QUICK, "--shape", "2048x512", "--keep")["results"] == [result]
     assert printed(capsys, "cache", "clear") == "1 file removed\n"
-    assert "No decision is kept." in printed(capsys, "cache", "list")
+    assert "The cache holds no decision." in printed(capsys, "cache", "list")
 
 
 def test_tune_takes_a_model_in_inference_and_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,10 +86,10 @@ def test_tune_takes_a_model_in_inference_and_sums_up(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--op", "rms"], "No sample call of 'rms' is known"),
+        (["--op", "rms"], "There is no sample call of 'rms'"),
         (["--op", "rms_norm", "--shape", "2x3x4"], "rms_norm takes a shape of rows x width, and was given 2x3x4"),
-        (["--op", "rms_norm", "--op", "layer_norm", "--shape", "2x3"], "--shape goes with one --op"),
-        (["--op", "rms_norm", "--width", "100", "--heads", "3"], "A width of 100 does not divide into 3 heads"),
+        (["--op", "rms_norm", "--op", "layer_norm", "--shape", "2x3"], "--shape needs exactly one --op"),
+        (["--op", "rms_norm", "--width", "100", "--heads", "3"], "width 100 is not divisible by the number of heads"),
     ],
 )
 def test_what_does_not_fit_is_said(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""An `after` is read whole: calls of whatever its file imports, literals, and a sentence where it cannot be written."""
+"""The `after` of a rule: calls of imported functions, literals, and the reason if it cannot be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.loading.registry import load_rules
 from autofuse.match.pattern import LoadedRule
-from autofuse.project.run import rewritten
+from autofuse.project.run import rewrite_text
 from autofuse.rule import Constant, RuleError
 from autofuse.source.find.check import proposals
 
@@ -33,7 +33,7 @@ def here(x):
 
 
 class Own(Rule):
-    """A rule of one's own."""
+    """A rule of the user."""
 
     code = "MY101"
 
@@ -49,7 +49,7 @@ class Own(Rule):
 '''
 
 
-def own(tmp_path: Path, after: str, default: str = "") -> LoadedRule:
+def load_own_rule(tmp_path: Path, after: str, default: str = "") -> LoadedRule:
     (tmp_path / "own.py").write_text(HEAD.replace("{after}", after).replace("{default}", default))
     (found,) = [r for r in load_rules((tmp_path,)) if r.rule.code == "MY101"]
     return found
@@ -87,8 +87,8 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("after", "text"), WRITTEN.values(), ids=WRITTEN)
-def test_what_an_after_calls_is_written_in_files(tmp_path: Path, after: str, text: str) -> None:
-    assert f"return {text}\n" in rewritten(SOURCE, [own(tmp_path, f"return {after}")])
+def test_the_call_of_an_after_is_written_to_files(tmp_path: Path, after: str, text: str) -> None:
+    assert f"return {text}\n" in rewrite_text(SOURCE, [load_own_rule(tmp_path, f"return {after}")])
 
 
 IMPORTS = {
@@ -105,39 +105,42 @@ IMPORTS = {
 def test_a_file_that_has_the_function_keeps_its_own_spelling(
     tmp_path: Path, statement: str, pair: tuple[str, str]
 ) -> None:
-    result = rewritten(f"{statement}\n{SOURCE}", [own(tmp_path, f"return {pair[0]}")])
+    result = rewrite_text(f"{statement}\n{SOURCE}", [load_own_rule(tmp_path, f"return {pair[0]}")])
     assert f"return {pair[1]}\n" in result
     assert result.count("import") == 2
 
 
 def test_an_import_is_added_where_it_is_missing(tmp_path: Path) -> None:
-    result = rewritten(SOURCE, [own(tmp_path, "return scaled(x, factor)")])
+    result = rewrite_text(SOURCE, [load_own_rule(tmp_path, "return scaled(x, factor)")])
     assert result.startswith("import torch\nfrom my_package import scaled\n")
 
 
-def test_a_name_that_the_file_has_already_is_not_taken(tmp_path: Path) -> None:
+def test_an_import_does_not_rebind_a_name_of_the_file(tmp_path: Path) -> None:
     hidden = SOURCE.replace("def f", "scaled = my_kernels = None\n\n\ndef f")
-    result = rewritten(hidden, [own(tmp_path, "return scaled(x, factor)")])
+    result = rewrite_text(hidden, [load_own_rule(tmp_path, "return scaled(x, factor)")])
     assert "from my_package import scaled as autofuse_scaled\n" in result and "autofuse_scaled(x, 3)" in result
-    result = rewritten(hidden, [own(tmp_path / "..", "return fast.kernel(x)")])
+    result = rewrite_text(hidden, [load_own_rule(tmp_path / "..", "return fast.kernel(x)")])
     assert "import my_kernels.fast as autofuse_my_kernels_fast\n" in result
 
 
-def test_what_the_code_leaves_out_is_left_out_of_the_call(tmp_path: Path) -> None:
-    rule = own(tmp_path, "return scaled(x, by=factor)", default=": float = 1.0")
-    assert "return scaled(x)\n" in rewritten(SOURCE.replace(" * 3", ""), [rule])
+def test_an_argument_that_the_code_omits_is_omitted_from_the_call(tmp_path: Path) -> None:
+    rule = load_own_rule(tmp_path, "return scaled(x, by=factor)", default=": float = 1.0")
+    assert "return scaled(x)\n" in rewrite_text(SOURCE.replace(" * 3", ""), [rule])
 
 
 def test_an_operation_of_autofuse_takes_negative_literals_and_tuples(tmp_path: Path) -> None:
-    rule = own(tmp_path, "return ops.anything(x, factor, dim=-1, sizes=(1, -2))")
+    rule = load_own_rule(tmp_path, "return ops.anything(x, factor, dim=-1, sizes=(1, -2))")
     assert dict(rule.replacement.arguments[2:]) == {"dim": Constant(-1), "sizes": Constant((1, -2))}
     assert rule.replacement.expression is None
 
 
 REFUSED = {
-    "an operation of autofuse's inside another call": ("return F.relu(ops.gelu(x))", "stands alone"),
-    "an operation of autofuse's of what is computed": ("return ops.gelu(x * 2)", "belongs into the operation"),
-    "a function of the rule's own file": ("return here(x)", "stands in the rule's own file"),
+    "an operation of autofuse's inside another call": ("return F.relu(ops.gelu(x))", "cannot be nested"),
+    "an operation of autofuse's of what is computed": (
+        "return ops.gelu(x * 2)",
+        "Move other computations into the operation",
+    ),
+    "a function of the rule's own file": ("return here(x)", "which the rule's own file defines"),
     "a function that is not imported": ("return elsewhere(x)", "does not import"),
     "no function that is imported": ("return x.neg()", "calls no function"),
     "a step in place": ("return F.relu_(x)", "writes to what is captured"),
@@ -155,17 +158,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("after", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_written_is_refused_with_a_sentence(tmp_path: Path, after: str, said: str) -> None:
+def test_an_after_that_cannot_be_written_is_refused_with_a_reason(tmp_path: Path, after: str, said: str) -> None:
     with pytest.raises(RuleError, match=said):
-        own(tmp_path, after)
+        load_own_rule(tmp_path, after)
 
 
-def test_what_may_be_left_out_must_be_passed_by_keyword(tmp_path: Path) -> None:
+def test_an_optional_parameter_must_be_passed_by_keyword(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="by keyword: `factor=factor`"):
-        own(tmp_path, "return scaled(x, factor)", default=": float = 1.0")
+        load_own_rule(tmp_path, "return scaled(x, factor)", default=": float = 1.0")
 
 
-def test_a_step_that_the_vocabulary_lacks_is_named(tmp_path: Path) -> None:
+def test_an_operation_that_is_not_in_the_vocabulary_is_named(tmp_path: Path) -> None:
     text = HEAD.replace("{after}", "return F.relu(x)").replace("{default}", "")
     (tmp_path / "own.py").write_text(text.replace("torch.tanh", "torch.fft.fft"))
     with pytest.raises(RuleError, match=r"Own.before uses torch.fft.fft, which is not in the vocabulary"):
@@ -173,7 +176,7 @@ def test_a_step_that_the_vocabulary_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_a_rule_without_a_where_is_unsafe_in_files(tmp_path: Path) -> None:
-    rule = own(tmp_path, "return F.softplus(x)")
+    rule = load_own_rule(tmp_path, "return F.softplus(x)")
     (found,) = proposals(SOURCE.encode(), "", rules=[rule])
     assert (found.finding.status, found.finding.reason) == (
         "unsafe",
@@ -181,8 +184,8 @@ def test_a_rule_without_a_where_is_unsafe_in_files(tmp_path: Path) -> None:
     )
 
 
-def test_a_function_that_is_not_torchs_must_be_there_where_the_file_runs(tmp_path: Path) -> None:
-    rule = own(tmp_path, "return scaled(x, factor)")
+def test_a_function_of_another_package_must_be_installed_where_the_file_runs(tmp_path: Path) -> None:
+    rule = load_own_rule(tmp_path, "return scaled(x, factor)")
     (found,) = proposals(SOURCE.encode(), "", rules=[rule])
     assert "the file then needs my_package where it runs" in found.finding.reason
     (found,) = proposals(SOURCE.encode(), "", rules=[rule], target="torch")

@@ -1,4 +1,4 @@
-"""What a rule's class says of itself is checked when it is loaded: each mistake is one sentence."""
+"""The attributes of a rule are checked when it is loaded. Each mistake is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MISTAKES = {
     "no code": ('    code = "MY101"\n', "", "has no code"),
     "the code of a rule that ships": ("MY101", "AF203", "ships with autofuse"),
     "a benefit in words": ("benefit = 2", "benefit = 'high'", "Write a number"),
-    "one example, no tuple": ("    examples = (\n", "    examples = Kept('a', 'b')\n    rest = (\n", "no tuple"),
+    "one example, no tuple": ("    examples = (\n", "    examples = Kept('a', 'b')\n    rest = (\n", "not a tuple"),
     "an example that is a text": ("    examples = (\n", "    examples = ('a text',\n", "Fused(...) or Kept"),
     "an example that is no Python": ("def f(x): return x +", "def f(x) return x +", "is not Python"),
     "a where without its argument": ("def where(captures)", "def where()", "one parameter"),
@@ -67,13 +67,13 @@ MISTAKES = {
     "a where that declines the example": ("return Holds()", "return None", "`where` declines it"),
     "an end of the process": ("class Shrink", "raise SystemExit(3)\nclass Shrink", "SystemExit: 3"),
     "a name that is not imported": ("    import torch\n", "", "does not import torch"),
-    "a branch": ("return x - torch", "if x: return x\n        return x - torch", "for each way"),
-    "results that are apart": ("return x - torch.tanh(x)", "return torch.exp(x), torch.tanh(x)", "from number 1"),
+    "a branch": ("return x - torch", "if x: return x\n        return x - torch", "for each branch"),
+    "results that are apart": ("return x - torch.tanh(x)", "return torch.exp(x), torch.tanh(x)", "from value 1"),
 }
 
 
 @pytest.mark.parametrize(("old", "new", "said"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_in_a_rule_is_a_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_mistake_in_a_rule_is_reported_in_a_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in RULE
     (tmp_path / "mine.py").write_text(RULE.replace(old, new, 1))
     with pytest.raises(RuleError) as caught:
@@ -86,11 +86,11 @@ def test_the_rule_without_a_mistake_is_loaded(tmp_path: Path) -> None:
     assert "MY101" in {r.rule.code for r in load_rules((tmp_path,))}
 
 
-def test_the_sizes_of_a_norm_cannot_be_passed_on(tmp_path: Path) -> None:
+def test_after_cannot_use_the_sizes_of_a_norm(tmp_path: Path) -> None:
     text = RULE.replace("(x):\n        return x - torch.tanh(x)", "(x, sizes):\n        return torch.tanh(NORM)")
     text = text.replace("NORM", "F.layer_norm(x, sizes)").replace(
         "return F.tanhshrink(x)", "return F.rms_norm(x, sizes)"
     )
     (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(RuleError, match=r"Write `x.shape\[-1:\]` for it"):
+    with pytest.raises(RuleError, match=r"Write `x.shape\[-1:\]` instead"):
         load_rules((tmp_path,))

@@ -1,15 +1,15 @@
-"""A qualified name stands for the object that it imports."""
+"""A full name is resolved to the object with this name."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from autofuse.loading.named_object import resolved
+from autofuse.loading.named_object import resolve_name
 
 
-def test_names_are_resolved_in_full() -> None:
-    assert resolved("torch.nn.functional.softplus") is torch.nn.functional.softplus
-    assert resolved("torch.special.xlogy") is torch.special.xlogy
+def test_full_names_are_resolved() -> None:
+    assert resolve_name("torch.nn.functional.softplus") is torch.nn.functional.softplus
+    assert resolve_name("torch.special.xlogy") is torch.special.xlogy
     with pytest.raises(AttributeError):
-        resolved("torch.nn.functional.there_is_none")
+        resolve_name("torch.nn.functional.there_is_none")

@@ -1,4 +1,4 @@
-"""Rules are found in their folder, in a project's folders, and refused with a sentence where they are malformed."""
+"""Rules are loaded from autofuse and from the folders of a project. A malformed rule is refused with a reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rules_folder(tmp_path: Path, text: str) -> tuple[Path, ...]:
     return (tmp_path,)
 
 
-def test_a_rule_in_a_projects_folder_is_picked_up(tmp_path: Path) -> None:
+def test_a_rule_in_a_projects_folder_is_loaded(tmp_path: Path) -> None:
     codes = {r.rule.code for r in load_rules(rules_folder(tmp_path, OWN_RULE))}
     assert codes == {r.rule.code for r in BUILT_IN} | {"MY101"}
 
@@ -87,7 +87,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("text", "said"), MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_rule_is_refused_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_malformed_rule_is_refused_with_a_reason(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(RuleError, match=said):
         load_rules(rules_folder(tmp_path, text))
 
@@ -101,7 +101,7 @@ RECOGNISED = frozenset("activation layer_norm rms_norm softmax log_softmax cross
 
 
 @pytest.mark.parametrize("loaded", BUILT_IN, ids=[r.rule.__name__ for r in BUILT_IN])
-def test_a_before_that_matches_more_formulas_than_its_own_names_the_file_that_reads_them(loaded: LoadedRule) -> None:
+def test_a_before_that_matches_several_formulas_names_the_file_that_recognizes_them(loaded: LoadedRule) -> None:
     steps = {v.op for result in loaded.pattern.results for v in ancestors(result)}
     if loaded.change is not None or steps.isdisjoint(RECOGNISED):
         return

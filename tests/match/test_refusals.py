@@ -65,27 +65,27 @@ BOTH = [
     Refused(
         "returned",
         "attn = torch.softmax(q @ k.mT * 0.3, -1)\nout = attn @ v\nreturn out, attn",
-        "attn", "return out, attn", "the matrix of probabilities `attn` is returned", "return `attn` only when asked",
+        "attn", "return out, attn", "the matrix of probabilities `attn` is returned", "return `attn` only if",
     ),
     Refused(
         "returned after dropout",
         "attn = self.drop(torch.softmax(q @ k.mT * 0.3, -1))\nreturn attn @ v, attn",
-        "attn", "return attn @ v", "after dropout `attn` is returned", "return `attn` only when asked for",
+        "attn", "return attn @ v", "after dropout `attn` is returned", "return `attn` only if the caller requests it",
     ),
     Refused(
         "returned in part",
         "p = F.softmax(q @ k.mT, dim=-1)\nfirst = p[:, 0]\nreturn p @ v, first",
-        "p", "return p @ v", "`p` is returned", "return `p` only when asked for",
+        "p", "return p @ v", "`p` is returned", "return `p` only if the caller requests it",
     ),
     Refused(
         "over the queries",
         "scores = q @ k.mT\nattn = scores.softmax(-2)\nreturn attn @ v",
-        "attn", "scores.softmax(-2)", "`softmax` is given (-2) where the rule needs (-1)", "`dim=-1`",
+        "attn", "scores.softmax(-2)", "`softmax` has the arguments (-2), and the rule needs (-1)", "`dim=-1`",
     ),
     Refused(
-        "an operand is written",
+        "an operand is changed",
         "keys = k.clone()\nattn = (q @ keys.mT).softmax(-1)\nkeys.add_(1)\nreturn attn @ v + keys.sum()",
-        "keys", "keys.add_(1)", "the operand `keys` is written in place", "a name of its own",
+        "keys", "keys.add_(1)", "the operand `keys` is changed in place", "to a new name",
     ),
     Refused(
         "a scale that differs from key to key",
@@ -98,42 +98,42 @@ TEXT = [
     Refused(
         "an operand may be written",
         "keys = k.clone()\nattn = (q @ keys.mT).softmax(-1)\nkeys.random_(2)\nreturn attn @ v + keys.sum()",
-        "keys", "keys.random_(2)", "the operand `keys`", "make that call before or after",
+        "keys", "keys.random_(2)", "the operand `keys`", "move that call before or after",
     ),
     Refused(
         "stored in a list",
         "p = F.softmax(q @ k.mT, -1)\nself.maps.append(p)\nreturn p @ v",
-        "p", "self.maps.append(p)", "`p` is used by .append()", "only when asked for",
+        "p", "self.maps.append(p)", "`p` is used by .append()", "only if the caller requests it",
     ),
     Refused(
         "stored in an attribute",
         "p = F.softmax(q @ k.mT, -1)\nself.last = p\nreturn p @ v",
-        "p", "self.last = p", "`p` is stored in an attribute", "store `p` only when asked for",
+        "p", "self.last = p", "`p` is stored in an attribute", "store `p` only if the caller requests it",
     ),
     Refused(
         "printed",
         "p = F.softmax(q @ k.mT, -1)\nprint(p.mean())\nreturn p @ v",
-        "p", "print(p.mean())", "`p` is used by print()", "use `p` only when asked for",
+        "p", "print(p.mean())", "`p` is used by print()", "use `p` only if the caller requests it",
     ),
     Refused(
         "tested",
         "p = F.softmax(q @ k.mT, -1)\nif p.isnan().any():\n    return v\nreturn p @ v",
-        "p", "if p.isnan()", "`p` is used by .isnan()", "use `p` only when asked for",
+        "p", "if p.isnan()", "`p` is used by .isnan()", "use `p` only if the caller requests it",
     ),
     Refused(
         "asserted",
         "p = F.softmax(q @ k.mT, -1)\nassert p.max() <= 1\nreturn p @ v",
-        "p", "assert p.max()", "`p` is asserted", "look at `p` only when asked for",
+        "p", "assert p.max()", "`p` is asserted", "look at `p` only if the caller requests it",
     ),
     Refused(
         "yielded",
         "p = F.softmax(q @ k.mT, -1)\nyield p.mean()\nyield p @ v",
-        "p", "yield p.mean()", "`p` is yielded", "hand `p` out only when asked for",
+        "p", "yield p.mean()", "`p` is yielded", "pass `p` on only if the caller requests it",
     ),
     Refused(
         "in a loop",
         "p = F.softmax(q @ k.mT, -1)\nfor _ in range(3):\n    v = p @ v\nreturn v",
-        "p", "p = F.softmax", "part of it stands in a `loop` block", "write all of it inside that block",
+        "p", "p = F.softmax", "a part of it is in a `loop` block", "move all of it into that block",
     ),
 ]  # fmt: skip
 
@@ -151,12 +151,12 @@ LIVE = [
     Refused(
         "branched on",
         "p = F.softmax(q @ k.mT, -1)\nif p.sum() > 3:\n    return v\nreturn p @ v",
-        "p.sum() > 3", "if p.sum()", "needs the numbers in a tensor", "torch.where", "",
+        "p.sum() > 3", "if p.sum()", "needs the values in a tensor", "torch.where", "",
     ),
     Refused(
         "a global tensor",
         "p = F.softmax(q @ k.mT + SHIFT, -1)\nreturn p @ v",
-        "F.softmax(q @ k.mT + SHIFT, -1)", "p = F.softmax(q", "uses a tensor that is no argument", "as a buffer", "",
+        "F.softmax(q @ k.mT + SHIFT, -1)", "p = F.softmax(q", "a tensor that is not an argument", "as a buffer", "",
     ),
 ]  # fmt: skip
 
@@ -213,7 +213,7 @@ def test_the_live_report_prints_and_stores_the_advice() -> None:
     torch.manual_seed(0)
     report = autofuse.report(autofuse.optimize(_Returns(), tuple(torch.randn(3, 2, 4, 8))))
     (site,) = report.sites
-    assert "only when asked for" in re.sub(r"\s+", " ", str(report))
+    assert "only if the caller requests it" in re.sub(r"\s+", " ", str(report))
     told = report.to_dict()["sites"][0]
     assert (told["advice"], told["reason_code"]) == (site.advice, "value-returned") and site.value == "attn"
 
@@ -226,7 +226,7 @@ class _Returns(nn.Module):
 
 def test_the_json_of_check_has_the_advice() -> None:
     (found,) = as_json([found_in_text(BOTH[0])])["findings"]  # type: ignore[misc]
-    assert (found["value"], found["value_line"]) == ("attn", BOTH[0].number) and "asked for" in found["advice"]
+    assert (found["value"], found["value_line"]) == ("attn", BOTH[0].number) and "requests it" in found["advice"]
     assert found["reason_code"] == "value-returned"
 
 
@@ -260,4 +260,4 @@ def test_a_rules_sentence_and_advice_may_hold_braces() -> None:
 
 def test_a_forward_that_cannot_be_read_is_told_with_what_is_written_there() -> None:
     told = unread(because(forwards.NEEDS_NUMBERS, name="bool"), AuthorText("x > 0", 4))
-    assert told.reason == "forward needs the numbers in a tensor (bool): `x > 0` (line 4)" and told.advice
+    assert told.reason == "forward needs the values in a tensor (bool): `x > 0` (line 4)" and told.advice

@@ -1,4 +1,4 @@
-"""compare from end to end, on models of a few hundred numbers. No test here asserts on how long anything took."""
+"""Tests of compare() on models with a few hundred parameters. No test asserts how long anything takes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Fused(Attention):
 X = torch.randn(2, 8, 16)
 
 
-def compared(**options: Any) -> Comparison:
+def run_compare(**options: Any) -> Comparison:
     return compare(Attention(), Fused(), X, **({"pairs": 4, "warmup": 1} | options))
 
 
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
-    return compared()
+    return run_compare()
 
 
 def test_a_comparison_holds_times_memory_operators_and_a_verdict(comparison: Comparison) -> None:
@@ -54,7 +54,7 @@ def test_a_comparison_holds_times_memory_operators_and_a_verdict(comparison: Com
     assert comparison.environment["torch"] == torch.__version__
 
 
-def test_the_reader_sees_the_fused_kernel_run(comparison: Comparison) -> None:
+def test_operators_after_contain_the_fused_kernel(comparison: Comparison) -> None:
     assert "attention" not in comparison.operators_before
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in comparison.operators_after["attention"].operators
     new = " ".join(row[-1].text for row in comparison.operators_table().rows)
@@ -62,27 +62,27 @@ def test_the_reader_sees_the_fused_kernel_run(comparison: Comparison) -> None:
 
 
 @pytest.mark.parametrize("inputs", [X, (X,), {"x": X}])
-def test_inputs_come_as_optimize_takes_them(inputs: Any) -> None:
+def test_inputs_have_the_same_forms_as_for_optimize(inputs: Any) -> None:
     assert compare(Attention(), Fused(), inputs, pairs=2, warmup=0).pairs == 2
 
 
-def test_a_models_copy_and_the_model_itself_can_be_the_other_side() -> None:
+def test_the_second_variant_can_be_a_copy_or_the_same_model() -> None:
     model = Attention()
     assert compare(model, copy.deepcopy(model), X, pairs=2, warmup=0).pairs == 2
     assert compare(model, model, X, pairs=2, warmup=0).pairs == 2
 
 
-def test_the_users_step_gets_the_model_and_the_inputs_as_they_are() -> None:
+def test_a_custom_step_gets_the_model_and_the_unchanged_inputs() -> None:
     calls: list[tuple[object, object]] = []
     before, after, inputs = Attention(), Fused(), [X, "anything"]
     compare(before, after, inputs, lambda *call: calls.append(call), pairs=3, warmup=2)  # type: ignore[arg-type]
     assert {id(model) for model, _ in calls} == {id(before), id(after)}
-    assert all(given is inputs for _, given in calls)
+    assert all(passed is inputs for _, passed in calls)
     # Warm-up, pairs, one step for memory and one for operators.
     assert len(calls) == 2 * (2 + 3 + 1 + 1)
 
 
-def test_models_that_a_step_trains_come_back_untrained() -> None:
+def test_models_that_a_step_trains_are_restored() -> None:
     before, after = Attention(), Fused().eval()
     optimizers = {model: torch.optim.SGD(model.parameters(), lr=0.1) for model in (before, after)}
     states = [copy.deepcopy(model.state_dict()) for model in (before, after)]
@@ -100,7 +100,7 @@ def test_models_that_a_step_trains_come_back_untrained() -> None:
     assert torch.equal(torch.random.get_rng_state(), random_state)
 
 
-def test_gradients_count_as_the_steps_wherever_it_drops_the_last_ones() -> None:
+def test_peak_memory_includes_gradients_wherever_a_step_clears_them() -> None:
     def at_the_end(model: nn.Module, inputs: Tensor) -> None:
         model(inputs).sum().backward()
         model.zero_grad()
@@ -114,28 +114,28 @@ def test_gradients_count_as_the_steps_wherever_it_drops_the_last_ones() -> None:
     assert peaks[0] == peaks[1]
 
 
-def test_functions_can_be_compared_too() -> None:
+def test_functions_can_be_compared() -> None:
     assert compare(torch.sin, torch.cos, X, pairs=2, warmup=0).operators_before["elementwise"].operators == {
         "aten::sin": 1
     }
 
 
-def test_nothing_is_printed_where_stderr_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    compared(pairs=2)
+def test_nothing_is_printed_if_stderr_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    run_compare(pairs=2)
     out, err = capfd.readouterr()
     assert "pairs of steps" not in out + err
 
 
-def test_too_few_pairs_are_refused_before_anything_runs() -> None:
+def test_too_few_pairs_raise_an_error_before_anything_runs() -> None:
     with pytest.raises(ValueError, match="A/A control"):
         compare(lambda x: pytest.fail("it ran"), Fused(), X, pairs=1)
 
 
-def test_inputs_that_cannot_call_a_model_are_refused() -> None:
+def test_inputs_of_another_type_raise_an_error() -> None:
     with pytest.raises(TypeError, match="tuple of positional"):
         compare(Attention(), Fused(), 3, pairs=2)  # type: ignore[arg-type]
 
 
-def test_the_device_is_the_cpu_where_all_tensors_are_there() -> None:
+def test_the_device_is_the_cpu_if_all_tensors_are_there() -> None:
     assert device_of(Attention(), X).type == "cpu"
     assert device_of(len, (1, 2)).type == "cpu"

@@ -1,4 +1,4 @@
-"""Times by a device's own clock: rounds, the host's time, and how the device is kept busy meanwhile."""
+"""Tests of timing by a device's own clock: rounds, the host's time, and writes that keep the device busy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from autofuse.kernels.candidate_timing import raced_by_device
 from autofuse.kernels.ranking import ranked
-from autofuse.measure.device_timing import CudaClock, device_race, writes_for
+from autofuse.measure.device_timing import CudaClock, count_writes, race_on_device
 from autofuse.results.tuning import Trial
 
 
 class Stopwatch:
-    """A device whose calls take the seconds that they are said to take."""
+    """A fake clock: each call takes a fixed number of seconds."""
 
     def __init__(self, device: dict[Callable[[], object], float]) -> None:
         self.device, self.asked = device, list[float]()
@@ -33,31 +33,31 @@ def slow() -> None: ...
 
 def test_every_action_runs_in_every_round_and_the_first_twice() -> None:
     clock = Stopwatch({quick: 1e-3, slow: 2e-3})
-    times, host = device_race({"quick": quick, "slow": slow}, seconds=0.0, seed=0, clock=clock)
+    times, host = race_on_device({"quick": quick, "slow": slow}, seconds=0.0, seed=0, clock=clock)
     assert times.samples == {"quick": (1e-3,) * 8, "slow": (2e-3,) * 8} and times.control == (1e-3,) * 8
     assert host == {"quick": 1e-2, "slow": 2e-2}
     assert sorted(clock.asked) == [1e-2] * 16 + [2e-2] * 8
 
 
-def test_who_is_fastest_on_the_device_is_chosen_whatever_the_host_takes() -> None:
+def test_the_fastest_action_on_the_device_wins_whatever_its_launch_takes() -> None:
     clock = Stopwatch({quick: 1e-3, slow: 2e-3})
-    found = raced_by_device({"slow": slow, "quick": quick}, [Trial("slow"), Trial("quick")], 0.0, clock)
-    assert ranked(found, "speed")[0] == ("quick", "slow")
-    assert [t.host_seconds for t in found.trials] == [2e-2, 1e-2]
+    result = raced_by_device({"slow": slow, "quick": quick}, [Trial("slow"), Trial("quick")], 0.0, clock)
+    assert ranked(result, "speed")[0] == ("quick", "slow")
+    assert [t.host_seconds for t in result.trials] == [2e-2, 1e-2]
 
 
 @pytest.mark.parametrize(("host", "expected"), [(0.0, 1), (20e-6, 1), (200e-6, 9), (1.0, 200)])
 def test_the_device_is_busy_for_longer_than_the_host_takes_to_launch(host: float, expected: int) -> None:
-    assert writes_for(host) == expected
+    assert count_writes(host) == expected
 
 
 def test_no_action_is_an_error() -> None:
     with pytest.raises(ValueError, match="nothing to time"):
-        device_race({}, seconds=0.0, seed=0, clock=Stopwatch({}))
+        race_on_device({}, seconds=0.0, seed=0, clock=Stopwatch({}))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_copy_takes_the_time_that_its_bytes_take() -> None:
     x = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    found = CudaClock(x.device).device_seconds(lambda: x.clone(), 20e-6)
-    assert 2 * x.numel() / 20e12 < found < 2 * x.numel() / 50e9
+    result = CudaClock(x.device).device_seconds(lambda: x.clone(), 20e-6)
+    assert 2 * x.numel() / 20e12 < result < 2 * x.numel() / 50e9

@@ -1,4 +1,4 @@
-"""What a measurement says about where it was made."""
+"""Tests of the description of versions and hardware."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from autofuse.measure.environment import environment
 
 
-def test_versions_and_hardware_are_named() -> None:
-    found = environment(torch.device("cpu"))
-    assert found["torch"] == torch.__version__
-    assert found["threads"] == str(torch.get_num_threads())
-    assert found["device"] == "cpu"
-    assert all(value for value in found.values())
+def test_the_environment_contains_versions_and_hardware() -> None:
+    description = environment(torch.device("cpu"))
+    assert description["torch"] == torch.__version__
+    assert description["threads"] == str(torch.get_num_threads())
+    assert description["device"] == "cpu"
+    assert all(value for value in description.values())
 
 
-def test_the_machines_name_stays_private() -> None:
+def test_the_environment_does_not_contain_the_host_name() -> None:
     host = platform.node()
     assert not host or host not in environment(torch.device("cpu")).values()

@@ -1,4 +1,4 @@
-"""Peak memory of actions whose allocations are known to the byte."""
+"""Tests of peak memory, with actions that allocate a known number of bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.measure.memory import allocation_events_peak, mem_tracker_peak, peak_of
+from autofuse.measure.memory import allocation_events_peak, measure_peak_memory, mem_tracker_peak
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -17,8 +17,8 @@ def block() -> Tensor:
 
 
 def two_at_once() -> None:
-    kept = block()
-    block().add_(kept)
+    existing = block()
+    block().add_(existing)
 
 
 def one_after_the_other() -> None:
@@ -27,19 +27,19 @@ def one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("peak", [allocation_events_peak, mem_tracker_peak])
-def test_what_lives_together_adds_up_and_what_was_freed_does_not(peak: object) -> None:
+def test_the_peak_adds_tensors_that_exist_at_the_same_time(peak: object) -> None:
     assert callable(peak)
     assert peak(two_at_once) == 2 * MIB
     assert peak(one_after_the_other) == MIB
 
 
-def test_what_stood_before_does_not_count() -> None:
-    kept = block()
-    assert peak_of(lambda: kept.add_(block()), CPU).bytes == MIB
+def test_memory_from_before_the_run_does_not_count() -> None:
+    existing = block()
+    assert measure_peak_memory(lambda: existing.add_(block()), CPU).bytes == MIB
 
 
 def test_an_action_without_allocations_has_no_peak() -> None:
-    assert peak_of(int, CPU).bytes == 0
+    assert measure_peak_memory(int, CPU).bytes == 0
 
 
 def test_both_sources_agree_on_a_step_of_plain_operators() -> None:
@@ -54,17 +54,17 @@ def test_both_sources_agree_on_a_step_of_plain_operators() -> None:
 
 
 def test_the_source_is_named() -> None:
-    assert peak_of(block, CPU).source == "torch.profiler"
+    assert measure_peak_memory(block, CPU).source == "torch.profiler"
 
 
-def test_a_device_without_a_source_gives_none_and_says_so() -> None:
-    peak = peak_of(block, torch.device("meta"))
+def test_an_unsupported_device_has_no_peak_and_a_message() -> None:
+    peak = measure_peak_memory(block, torch.device("meta"))
     assert peak.bytes is None
     assert "meta" in peak.source
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_the_peak_is_the_allocators() -> None:
+def test_on_a_gpu_the_allocator_reports_the_peak() -> None:
     device = torch.device("cuda")
-    kept = torch.zeros(MIB, dtype=torch.uint8, device=device)
-    assert peak_of(lambda: kept + 1, device).bytes == MIB
+    existing = torch.zeros(MIB, dtype=torch.uint8, device=device)
+    assert measure_peak_memory(lambda: existing + 1, device).bytes == MIB

@@ -1,4 +1,4 @@
-"""What measuring leaves as it was."""
+"""Tests of the state that is restored after a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.measure.preserved_state import preserved
+from autofuse.measure.preserved_state import preserve_state
 
 
 class Counting(nn.Module):
@@ -41,10 +41,10 @@ def assert_same_state(module: nn.Module, state: dict[str, Tensor]) -> None:
         assert torch.equal(value, state[name]), name
 
 
-def test_parameters_and_buffers_come_back_after_training() -> None:
+def test_parameters_and_buffers_are_restored_after_training() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     state, parameters = state_of(model), list(model.parameters())
-    with preserved([model]):
+    with preserve_state([model]):
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         model(torch.randn(8, 3)).square().sum().backward()
         optimizer.step()
@@ -53,10 +53,10 @@ def test_parameters_and_buffers_come_back_after_training() -> None:
     assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
 
 
-def test_a_buffer_that_a_forward_replaces_is_the_same_tensor_again() -> None:
+def test_a_replaced_buffer_is_the_original_tensor_again() -> None:
     model = Counting()
     buffer = model.seen
-    with preserved([model]):
+    with preserve_state([model]):
         model(torch.randn(2, 3))
         assert model.seen.item() == 1
     assert model.seen is buffer
@@ -66,17 +66,17 @@ def test_a_buffer_that_a_forward_replaces_is_the_same_tensor_again() -> None:
 def test_each_module_keeps_its_own_mode() -> None:
     model = nn.Sequential(nn.Dropout(), nn.Dropout())
     model[1].eval()
-    with preserved([model]):
+    with preserve_state([model]):
         model.eval()
     assert [part.training for part in model.modules()] == [True, True, False]
 
 
-def test_gradients_start_empty_and_the_old_ones_return_untouched() -> None:
+def test_gradients_start_as_none_and_the_old_ones_are_restored() -> None:
     model, x = nn.Linear(3, 3), torch.randn(2, 3, requires_grad=True)
     model(x).sum().backward()
     gradients = [model.weight.grad, model.bias.grad, x.grad]
     values = [None if gradient is None else gradient.clone() for gradient in gradients]
-    with preserved([model], [x]):
+    with preserve_state([model], [x]):
         assert model.weight.grad is None and x.grad is None
         model(x).square().sum().backward()
     for tensor, gradient, value in zip((model.weight, model.bias, x), gradients, values, strict=True):
@@ -84,21 +84,21 @@ def test_gradients_start_empty_and_the_old_ones_return_untouched() -> None:
         assert gradient is not None and value is not None and torch.equal(gradient, value)
 
 
-def test_the_random_generators_go_on_where_they_stood() -> None:
+def test_random_generators_continue_from_their_old_state() -> None:
     draws = []
     for measuring in (False, True):
         torch.manual_seed(0), random.seed(0), numpy.random.seed(0)
         if measuring:
-            with preserved([]):
+            with preserve_state([]):
                 torch.rand(5), random.random(), numpy.random.rand(5)
         draws.append((torch.rand(1).item(), random.random(), float(numpy.random.rand())))
     assert draws[0] == draws[1]
 
 
-def test_all_comes_back_after_an_error_too() -> None:
+def test_everything_is_restored_after_an_error() -> None:
     model = Counting()
     state = state_of(model)
-    with pytest.raises(RuntimeError), preserved([model]):
+    with pytest.raises(RuntimeError), preserve_state([model]):
         model.eval()
         model(torch.randn(2, 3))
         model(torch.randn(2, 5))
@@ -106,19 +106,19 @@ def test_all_comes_back_after_an_error_too() -> None:
     assert model.training
 
 
-def test_modules_that_share_parameters_are_restored_once_and_right() -> None:
+def test_modules_that_share_parameters_are_restored_correctly() -> None:
     shared = nn.Linear(3, 3)
     models = [nn.Sequential(shared), nn.Sequential(shared, nn.ReLU())]
     state = state_of(shared)
-    with preserved(models), torch.no_grad():
+    with preserve_state(models), torch.no_grad():
         shared.weight.add_(1)
     assert_same_state(shared, state)
 
 
-def test_a_graph_that_the_caller_still_holds_can_run_backward_afterwards() -> None:
+def test_an_existing_autograd_graph_can_still_run_backward() -> None:
     model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(2, 3)
     loss = model(x).square().sum()
-    with preserved([model]):
+    with preserve_state([model]):
         model(x)
     loss.backward()
     assert model[0].weight.grad is not None

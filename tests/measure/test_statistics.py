@@ -1,4 +1,4 @@
-"""Statistics on synthetic samples, whose true ratio is known. Every generator is seeded."""
+"""Tests of the statistics on synthetic samples with a known ratio. Every random generator has a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofuse.measure.statistics import FEWEST_PAIRS, RESOLUTION, control, estimate, judge, paired, paired_control
+from autofuse.measure.statistics import (
+    FEWEST_PAIRS,
+    RESOLUTION,
+    control,
+    estimate,
+    identical_runs_ratio,
+    judge,
+    paired_ratio,
+)
 from autofuse.results.comparison import Estimate, Interval, Verdict
 
 EXPERIMENTS, RESAMPLES, PAIRS = 200, 300, 30
@@ -19,7 +27,7 @@ Times = list[float]
 
 
 def machine(draws: random.Random) -> Callable[[float], float]:
-    """A shared machine: its speed wanders from run to run, every run jitters by 3 %, one in ten is disturbed."""
+    """Simulates a shared machine: its speed drifts, every run has 3 % of noise, and one run in ten is disturbed."""
     speed = 0.0
 
     def run(seconds: float) -> float:
@@ -31,7 +39,7 @@ def machine(draws: random.Random) -> Callable[[float], float]:
     return run
 
 
-def interleaved(draws: random.Random, true_ratio: float) -> tuple[Times, Times]:
+def interleaved_times(draws: random.Random, true_ratio: float) -> tuple[Times, Times]:
     run, before, after = machine(draws), [], []
     for _ in range(PAIRS):
         if draws.random() < 0.5:
@@ -43,31 +51,31 @@ def interleaved(draws: random.Random, true_ratio: float) -> tuple[Times, Times]:
     return before, after
 
 
-def verdicts(true_ratio: float, experiments: int = EXPERIMENTS) -> list[Verdict]:
-    found: list[Verdict] = []
+def judge_experiments(true_ratio: float, experiments: int = EXPERIMENTS) -> list[Verdict]:
+    measured: list[Verdict] = []
     for seed in range(experiments):
-        before, after = interleaved(random.Random(seed), true_ratio)
-        effect = paired(before, after)
-        identical = paired_control(before, seed=seed)
-        found.append(judge(effect.estimate, identical, PAIRS, effect.sure).verdict)
-    return found
+        before, after = interleaved_times(random.Random(seed), true_ratio)
+        effect = paired_ratio(before, after)
+        identical = identical_runs_ratio(before, seed=seed)
+        measured.append(judge(effect.estimate, identical, PAIRS, effect.strict_interval).verdict)
+    return measured
 
 
-def test_of_2000_pairs_of_identical_variants_none_is_called_different() -> None:
-    found = verdicts(true_ratio=1.0, experiments=2000)
-    assert found.count("confirmed") + found.count("regressed") == 0
+def test_identical_variants_are_never_called_different_in_2000_experiments() -> None:
+    measured = judge_experiments(true_ratio=1.0, experiments=2000)
+    assert measured.count("confirmed") + measured.count("regressed") == 0
 
 
-def test_a_machine_that_jumps_between_two_speeds_makes_no_difference_of_none() -> None:
-    """The medians of the lists jump with it: what a pair shares must cancel within the pair."""
+def test_a_machine_with_two_speeds_shows_no_false_difference() -> None:
+    """The medians of the lists jump with the machine. A disturbance that a pair shares must cancel within the pair."""
     draws = random.Random(1)
     speeds = [draws.choice((1.0, 1.6)) for _ in range(PAIRS)]
     before, after = ([speed * draws.lognormvariate(0, 0.01) for speed in speeds] for _ in range(2))
-    assert paired([1.1 * b for b in before], after).estimate.ratio == pytest.approx(1.1, rel=0.01)
+    assert paired_ratio([1.1 * b for b in before], after).estimate.ratio == pytest.approx(1.1, rel=0.01)
 
 
-def test_the_same_machine_deceives_who_measures_one_variant_after_the_other() -> None:
-    """The generator is hard enough for the test above to mean something."""
+def test_the_same_machine_shows_false_differences_without_interleaving() -> None:
+    """Shows that the simulated machine is noisy enough for the test above."""
     false_positives = 0
     for seed in range(EXPERIMENTS):
         run = machine(random.Random(seed))
@@ -77,54 +85,54 @@ def test_the_same_machine_deceives_who_measures_one_variant_after_the_other() ->
 
 
 def test_a_large_gain_is_confirmed_and_never_called_a_loss() -> None:
-    found = verdicts(true_ratio=1.5)
-    assert found.count("confirmed") > 0.95 * EXPERIMENTS
-    assert "regressed" not in found
+    measured = judge_experiments(true_ratio=1.5)
+    assert measured.count("confirmed") > 0.95 * EXPERIMENTS
+    assert "regressed" not in measured
 
 
 def test_a_large_loss_is_a_regression_and_never_called_a_gain() -> None:
-    found = verdicts(true_ratio=1 / 1.5)
-    assert found.count("regressed") > 0.95 * EXPERIMENTS
-    assert "confirmed" not in found
+    measured = judge_experiments(true_ratio=1 / 1.5)
+    assert measured.count("regressed") > 0.95 * EXPERIMENTS
+    assert "confirmed" not in measured
 
 
-def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says() -> None:
+def test_the_interval_contains_the_true_ratio_as_often_as_its_level() -> None:
     covered = 0
     for seed in range(EXPERIMENTS):
         draws = random.Random(seed)
         before = [1.3 * draws.lognormvariate(0, 0.05) for _ in range(PAIRS)]
         after = [draws.lognormvariate(0, 0.05) for _ in range(PAIRS)]
         covered += 1.3 in estimate(before, after, seed=seed, resamples=RESAMPLES).interval
-    # 95 % less three standard deviations of a binomial with 200 trials, 1.5 % each.
+    # 95 % minus three standard deviations of a binomial distribution with 200 trials (1.5 % each).
     assert covered >= (0.95 - 3 * 0.0154) * EXPERIMENTS
 
 
-def test_the_ratio_is_that_of_the_medians_so_one_wild_run_does_not_move_it() -> None:
+def test_the_ratio_of_medians_ignores_one_outlier() -> None:
     assert estimate([2.0, 2.0, 2.0, 2.0, 900.0], [1.0] * 5).ratio == 2.0
 
 
-def test_equal_times_give_a_ratio_of_one_and_an_interval_of_no_width() -> None:
+def test_equal_times_have_the_ratio_one_and_an_interval_of_width_zero() -> None:
     assert estimate([0.5] * 9, [0.5] * 9) == Estimate(1.0, Interval(1.0, 1.0))
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
-    before, after = interleaved(random.Random(7), 1.1)
+    before, after = interleaved_times(random.Random(7), 1.1)
     assert estimate(before, after, seed=3) == estimate(before, after, seed=3)
     assert control(before, seed=3) == control(before, seed=3)
 
 
-def test_what_slows_both_runs_of_a_pair_leaves_the_interval_narrow() -> None:
-    """Pairs are drawn together: a machine that is twice as slow in every other pair costs no precision."""
+def test_a_disturbance_of_both_runs_of_a_pair_leaves_the_interval_narrow() -> None:
+    """The bootstrap draws pairs, so a machine that is twice as slow in every other pair does not widen the interval."""
     slow = [1.0, 2.0] * 20
-    paired = estimate([1.2 * s for s in slow], slow)
-    assert paired.interval.high - paired.interval.low < 1e-9
+    paired_ratio = estimate([1.2 * s for s in slow], slow)
+    assert paired_ratio.interval.high - paired_ratio.interval.low < 1e-9
 
 
 seconds = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=20)
 
 
 @given(seconds, st.randoms(use_true_random=False))
-def test_turning_the_sides_round_inverts_the_ratio(before: Times, draws: random.Random) -> None:
+def test_swapping_the_sides_inverts_the_ratio(before: Times, draws: random.Random) -> None:
     after = [draws.uniform(1e-6, 1e3) for _ in before]
     there, back = estimate(before, after, resamples=20), estimate(after, before, resamples=20)
     assert there.ratio * back.ratio == pytest.approx(1.0)
@@ -133,46 +141,46 @@ def test_turning_the_sides_round_inverts_the_ratio(before: Times, draws: random.
 
 @given(seconds)
 def test_the_control_uses_every_run_once(before: Times) -> None:
-    """Scaling all runs alike cannot move a ratio between them; an odd last run is left out."""
+    """The same factor for all runs does not change the ratio. An odd last run is left out."""
     scaled = [2 * time for time in before]
     assert control(before, resamples=20).ratio == pytest.approx(control(scaled, resamples=20).ratio)
     assert control([*before, 1.0][: len(before) // 2 * 2], resamples=20) == control(before, resamples=20)
 
 
-def test_a_control_of_one_run_is_refused_with_a_sentence() -> None:
+def test_a_control_of_one_run_raises_an_error() -> None:
     with pytest.raises(ValueError, match="at least two runs"):
         control([1.0])
 
 
 @pytest.mark.parametrize("before, after", [([], []), ([1.0], [1.0, 2.0])])
-def test_times_without_a_partner_are_refused(before: Times, after: Times) -> None:
-    with pytest.raises(ValueError, match="come in pairs"):
+def test_unpaired_times_raise_an_error(before: Times, after: Times) -> None:
+    with pytest.raises(ValueError, match="one or more pairs"):
         estimate(before, after)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
-def test_times_that_are_no_durations_are_refused(wrong: float) -> None:
+def test_invalid_times_raise_an_error(wrong: float) -> None:
     with pytest.raises(ValueError, match="positive and finite"):
         estimate([1.0, wrong], [1.0, 1.0])
 
 
 def test_the_paired_ratio_is_the_median_of_the_pairs_ratios() -> None:
-    found = paired([2.0, 3.0, 4.0, 10.0, 6.0], [1.0, 2.0, 3.0, 4.0, 4.0])
-    assert found.estimate.ratio == pytest.approx(1.5)
-    assert found.estimate.interval == Interval(4 / 3, 2.5)  # of five pairs, the whole range
+    measured = paired_ratio([2.0, 3.0, 4.0, 10.0, 6.0], [1.0, 2.0, 3.0, 4.0, 4.0])
+    assert measured.estimate.ratio == pytest.approx(1.5)
+    assert measured.estimate.interval == Interval(4 / 3, 2.5)  # of five pairs, the whole range
 
 
-def test_few_pairs_are_sure_of_nothing_unless_the_two_sides_lie_apart() -> None:
-    overlapping = paired([1.2] * 7 + [1.0], [1.0] * 7 + [1.1])
-    assert overlapping.sure == Interval(0.0, math.inf)
-    assert paired([2.0] * 8, [1.0] * 8).sure == Interval(2.0, 2.0)
-    assert paired([2.0] * 7, [1.0] * 7).sure == Interval(0.0, math.inf)
+def test_few_pairs_have_a_strict_interval_only_if_the_sides_do_not_overlap() -> None:
+    overlapping = paired_ratio([1.2] * 7 + [1.0], [1.0] * 7 + [1.1])
+    assert overlapping.strict_interval == Interval(0.0, math.inf)
+    assert paired_ratio([2.0] * 8, [1.0] * 8).strict_interval == Interval(2.0, 2.0)
+    assert paired_ratio([2.0] * 7, [1.0] * 7).strict_interval == Interval(0.0, math.inf)
 
 
-def test_a_change_takes_the_stricter_interval_too() -> None:
-    found = effect(1.04, 1.05, 1.06)
-    assert judge(found, STEADY, PAIRS, Interval(1.01, 1.08)).verdict == "confirmed"
-    assert judge(found, STEADY, PAIRS, Interval(0.99, 1.09)).verdict == "inconclusive"
+def test_a_change_also_needs_the_strict_interval() -> None:
+    measured = effect(1.04, 1.05, 1.06)
+    assert judge(measured, STEADY, PAIRS, Interval(1.01, 1.08)).verdict == "confirmed"
+    assert judge(measured, STEADY, PAIRS, Interval(0.99, 1.09)).verdict == "inconclusive"
 
 
 def effect(low: float, ratio: float, high: float) -> Estimate:
@@ -185,30 +193,32 @@ SILENT = effect(0.999, 1.0, 1.001)
 
 
 @pytest.mark.parametrize(
-    "found, control, verdict",
+    "measured, control, verdict",
     [
         pytest.param(effect(1.04, 1.05, 1.06), STEADY, "confirmed", id="above 1 and above the noise"),
         pytest.param(
             effect(1.03, 1.05, 1.09), effect(0.96, 1.0, 1.04), "confirmed", id="the ratio beyond the noise is enough"
         ),
         pytest.param(effect(0.94, 0.95, 0.96), STEADY, "regressed", id="below 1 and beyond the noise"),
-        pytest.param(effect(1.01, 1.04, 1.06), STEADY, "inconclusive", id="perhaps no more than two copies differ by"),
-        pytest.param(effect(1.01, 1.012, 1.015), SILENT, "no-change", id="no more than two copies differ by"),
+        pytest.param(
+            effect(1.01, 1.04, 1.06), STEADY, "inconclusive", id="perhaps within the difference of two copies"
+        ),
+        pytest.param(effect(1.01, 1.012, 1.015), SILENT, "no-change", id="within the difference of two copies"),
         pytest.param(effect(0.98, 1.00, 1.02), STEADY, "no-change", id="contains 1, narrow"),
         pytest.param(effect(1.005, 1.01, 1.015), STEADY, "no-change", id="excludes 1, within the noise"),
         pytest.param(effect(1.005, 1.015, 1.05), STEADY, "inconclusive", id="excludes 1, the ratio within the noise"),
-        pytest.param(effect(0.80, 1.00, 1.20), STEADY, "inconclusive", id="contains 1, too wide to tell"),
+        pytest.param(effect(0.80, 1.00, 1.20), STEADY, "inconclusive", id="contains 1, too wide to decide"),
         pytest.param(effect(1.00, 1.01, 1.02), MOVED, "inconclusive", id="identical runs differed"),
         pytest.param(effect(1.02, 1.10, 1.20), MOVED, "inconclusive", id="identical runs differed, partly beyond"),
         pytest.param(effect(1.30, 1.40, 1.50), MOVED, "confirmed", id="identical runs differed, wholly beyond"),
         pytest.param(effect(0.60, 0.70, 0.80), MOVED, "regressed", id="identical runs differed, wholly below"),
     ],
 )
-def test_each_verdict_follows_its_documented_rule(found: Estimate, control: Estimate, verdict: Verdict) -> None:
-    assert judge(found, control, PAIRS).verdict == verdict
+def test_each_verdict_follows_its_documented_rule(measured: Estimate, control: Estimate, verdict: Verdict) -> None:
+    assert judge(measured, control, PAIRS).verdict == verdict
 
 
-def test_a_handful_of_pairs_is_never_enough() -> None:
+def test_fewer_than_eight_pairs_are_never_enough() -> None:
     clear = effect(1.9, 2.0, 2.1)
     assert judge(clear, STEADY, FEWEST_PAIRS - 1).verdict == "inconclusive"
     assert judge(clear, STEADY, FEWEST_PAIRS).verdict == "confirmed"
@@ -218,10 +228,10 @@ ratios = st.floats(0.3, 3.0)
 
 
 @given(st.lists(ratios, min_size=3, max_size=3), st.lists(ratios, min_size=3, max_size=3))
-def test_every_pair_of_estimates_has_a_verdict_that_its_interval_allows(found: Times, identical: Times) -> None:
-    interval = Interval(min(found), max(found))
+def test_every_verdict_fits_its_interval(measured: Times, identical: Times) -> None:
+    interval = Interval(min(measured), max(measured))
     low, middle, high = sorted(identical)
-    judgement = judge(Estimate(median(found), interval), effect(low, middle, high), PAIRS)
+    judgement = judge(Estimate(median(measured), interval), effect(low, middle, high), PAIRS)
     assert judgement.reason.endswith(".")
     if judgement.verdict == "confirmed":
         assert interval.low > 1
@@ -232,15 +242,17 @@ def test_every_pair_of_estimates_has_a_verdict_that_its_interval_allows(found: T
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "sure"),
+    ("before", "after", "strict_interval"),
     [
         ([1.0] * 7 + [1.5], [2.0] * 7 + [4.0], Interval(0.25, 0.75)),
         ([2.0] * 7 + [4.0], [1.0] * 7 + [1.5], Interval(2.0 / 1.5, 4.0)),
-        ([1.0] * 7 + [2.0], [2.0] * 8, Interval(0.0, math.inf)),  # one as slow as the others
+        ([1.0] * 7 + [2.0], [2.0] * 8, Interval(0.0, math.inf)),  # one run is as slow as the others
         ([2.0] * 8, [1.0] * 7 + [2.0], Interval(0.0, math.inf)),
-        ([2.0] * 7, [1.0] * 7, Interval(0.0, math.inf)),  # too few, though far apart
+        ([2.0] * 7, [1.0] * 7, Interval(0.0, math.inf)),  # too few pairs, although without overlap
         ([2.0] * 15, [1.0] * 15, Interval(2.0, 2.0)),  # enough for order statistics
     ],
 )
-def test_of_few_pairs_only_lists_that_do_not_overlap_are_sure(before: Times, after: Times, sure: Interval) -> None:
-    assert paired(before, after).sure == sure
+def test_few_pairs_are_strict_evidence_only_without_overlap(
+    before: Times, after: Times, strict_interval: Interval
+) -> None:
+    assert paired_ratio(before, after).strict_interval == strict_interval

@@ -1,4 +1,4 @@
-"""The default step, on every kind of input and output."""
+"""Tests of the default step, with every kind of input and output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.measure.step import called, clear_gradients, training_step
+from autofuse.measure.step import call_model, clear_gradients, training_step
 from autofuse.torch_private.nested import tensors_in
 
 X = torch.randn(2, 3)
@@ -27,16 +27,16 @@ def scaled(x: Tensor, by: float = 1.0) -> Tensor:
 
 
 @pytest.mark.parametrize("inputs", [X, (X,), {"x": X}, (X, 1.0), {"x": X, "by": 1.0}])
-def test_a_tensor_a_tuple_and_a_dict_call_the_model(inputs: Any) -> None:
-    assert torch.equal(called(scaled, inputs), X)
+def test_inputs_can_be_a_tensor_a_tuple_or_a_dict(inputs: Any) -> None:
+    assert torch.equal(call_model(scaled, inputs), X)
 
 
-def test_inputs_of_another_kind_are_refused_with_a_way_out() -> None:
+def test_inputs_of_another_type_raise_an_error_with_advice() -> None:
     with pytest.raises(TypeError, match="pass a tensor, a tuple"):
-        called(scaled, [X])  # type: ignore[arg-type]
+        call_model(scaled, [X])  # type: ignore[arg-type]
 
 
-def test_tensors_are_found_in_every_nest() -> None:
+def test_tensors_are_found_in_nested_containers() -> None:
     nest = {"a": X, "b": [X, (X, None)], "c": Output(X, (X,)), "d": "text", "e": Output}
     assert len(list(tensors_in(nest))) == 5
 
@@ -50,15 +50,15 @@ def test_tensors_are_found_in_every_nest() -> None:
         pytest.param(lambda y: Output(y, (y,)), id="dataclass"),
     ],
 )
-def test_every_floating_output_sends_gradients_back(shape: Callable[[Tensor], Any]) -> None:
-    reached: list[Tensor] = []
+def test_every_floating_point_output_contributes_gradients(shape: Callable[[Tensor], Any]) -> None:
+    gradients: list[Tensor] = []
     linear = nn.Linear(3, 3)
-    linear.weight.register_hook(reached.append)
+    linear.weight.register_hook(gradients.append)
     training_step(lambda x: shape(linear(x)), (X,))
-    assert reached and reached[0].abs().sum() > 0
+    assert gradients and gradients[0].abs().sum() > 0
 
 
-def test_no_gradient_is_left_on_parameters_or_inputs() -> None:
+def test_gradients_of_parameters_and_inputs_are_cleared() -> None:
     model, x = nn.Linear(3, 3), torch.randn(2, 3, requires_grad=True)
     training_step(model, x)
     assert model.weight.grad is None and x.grad is None
@@ -78,7 +78,7 @@ def test_a_frozen_model_runs_forward_only() -> None:
     assert backwards == [trained]
 
 
-def test_gradients_of_tensors_in_a_nest_are_cleared() -> None:
+def test_gradients_of_nested_tensors_are_cleared() -> None:
     x = torch.randn(3, requires_grad=True)
     x.sum().backward()
     clear_gradients((scaled,), ({"deep": [x]},))

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.loading.examples import text_of
+from autofuse.loading.examples import example_source
 from autofuse.loading.registry import load_rules
 from autofuse.rule import CallRule, Fused, Kept
 from tests.spellings.harness import (
@@ -125,7 +125,7 @@ def lookalikes() -> list[Program]:
 
 
 def _of_example(rule: Any, example: Any) -> Program:
-    text = text_of(example)
+    text = example_source(example)
     entry = next(n for n in reversed(ast.parse(text).body) if isinstance(n, (ast.ClassDef, ast.FunctionDef)))
     function = entry
     if isinstance(entry, ast.ClassDef):

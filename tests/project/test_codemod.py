@@ -1,4 +1,4 @@
-"""The rewrite as a libcst codemod, in libcst's own harness."""
+"""The LibCST codemod, run by the tools of LibCST."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ def norm(x):
 """
 
 
-def transformed(text: str, filename: str | None = None, **options: object) -> str:
+def transform(text: str, filename: str | None = None, **options: object) -> str:
     context = CodemodContext(filename=filename)
     return AutofuseCommand(context, **options).transform_module(cst.parse_module(text)).code  # type: ignore[arg-type]
 
 
-def test_a_safe_edit_is_made_and_comments_stay() -> None:
-    text = transformed(ATTENTION)
+def test_a_safe_edit_is_applied_and_comments_stay() -> None:
+    text = transform(ATTENTION)
     assert "F.scaled_dot_product_attention(q, k, v, scale=" in text
     assert "    # the scores\n" in text and "softmax" not in text
-    assert transformed(text) == text
+    assert transform(text) == text
 
 
-def test_an_unsafe_edit_is_made_on_request() -> None:
-    assert transformed(NORM) == NORM
-    assert "silu(" in transformed(NORM, unsafe=True)
+def test_an_unsafe_edit_is_applied_on_request() -> None:
+    assert transform(NORM) == NORM
+    assert "silu(" in transform(NORM, unsafe=True)
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_a_text_without_findings_comes_back_as_it_was(line_end: str) -> None:
+def test_a_text_without_findings_does_not_change(line_end: str) -> None:
     text = f"import torch{line_end}x  =  1{line_end}"
-    assert transformed(text) == text
+    assert transform(text) == text
 
 
-def test_comments_and_settings_switch_it_off(tmp_path: Path) -> None:
-    assert transformed(f"# autofuse: ignore-file\n{ATTENTION}") == f"# autofuse: ignore-file\n{ATTENTION}"
+def test_comments_and_settings_switch_findings_off(tmp_path: Path) -> None:
+    assert transform(f"# autofuse: ignore-file\n{ATTENTION}") == f"# autofuse: ignore-file\n{ATTENTION}"
     (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nignore = ["AF1"]\n')
-    assert transformed(ATTENTION, str(tmp_path / "model.py")) == ATTENTION
+    assert transform(ATTENTION, str(tmp_path / "model.py")) == ATTENTION
 
 
 def test_a_wrong_configuration_skips_the_file_with_a_sentence(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_wrong_configuration_skips_the_file_with_a_sentence(tmp_path: Path) ->
         command.transform_module(cst.parse_module(ATTENTION))
 
 
-def test_libcsts_own_tool_runs_it(tmp_path: Path) -> None:
+def test_the_tool_of_libcst_runs_the_codemod(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(ATTENTION)
     command = ["libcst.tool", "codemod", "-x", "--no-format", "autofuse.source.codemod.AutofuseCommand", "model.py"]

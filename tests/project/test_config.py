@@ -1,4 +1,4 @@
-"""[tool.autofuse]: where it is found, what it may say, and how it says no."""
+"""The table [tool.autofuse]: where it is found, its keys and values, and its error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofuse.project.config import ConfigError, Configuration, FileSettings
 
 def settings(folder: Path, text: str) -> FileSettings:
     (folder / "pyproject.toml").write_text(text)
-    return Configuration().of(folder)
+    return Configuration().settings_for(folder)
 
 
 def test_every_key_is_read(tmp_path: Path) -> None:
@@ -29,17 +29,17 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_the_nearest_file_that_has_the_table_holds(tmp_path: Path) -> None:
+def test_the_nearest_file_with_the_table_is_used(tmp_path: Path) -> None:
     inner = tmp_path / "package" / "module"
     inner.mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nignore = ["AF1"]\n')
     (tmp_path / "package" / "pyproject.toml").write_text("[project]\nname = 'autofuse-user'\n")
-    assert Configuration().of(inner).ignore == ("AF1",)
+    assert Configuration().settings_for(inner).ignore == ("AF1",)
     (inner / "pyproject.toml").write_text("[tool.autofuse]\n")
-    assert Configuration().of(inner).ignore == ()
+    assert Configuration().settings_for(inner).ignore == ()
 
 
-def test_a_broken_file_that_does_not_mention_autofuse_is_no_concern(tmp_path: Path) -> None:
+def test_a_broken_file_without_settings_for_autofuse_is_ignored(tmp_path: Path) -> None:
     assert settings(tmp_path, "this is [ not toml").select == ()
 
 
@@ -56,7 +56,7 @@ def test_a_broken_file_that_does_not_mention_autofuse_is_no_concern(tmp_path: Pa
         ("[tool.autofuse\n", "is not valid TOML"),
     ],
 )
-def test_what_cannot_be_used_is_a_sentence_that_names_the_file(tmp_path: Path, text: str, sentence: str) -> None:
+def test_an_invalid_value_is_reported_with_the_file(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         settings(tmp_path, text)
     assert str(refused.value).startswith(str(tmp_path / "pyproject.toml"))
@@ -91,13 +91,13 @@ VALUES = ["torch", "", [], ["AF1"], [1], [""], {}, {"tests/*": ["AF1"]}, {"tests
 
 @pytest.mark.parametrize("key", ["select", "ignore", "exclude", "per-file-ignores", "target", "no-such-key"])
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_the_schema_that_is_shipped_takes_what_the_reader_takes(tmp_path: Path, key: str, value: object) -> None:
+def test_the_shipped_schema_accepts_the_values_that_autofuse_accepts(tmp_path: Path, key: str, value: object) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(files("autofuse.results").joinpath("schemas/configuration.json").read_text())
     text = json.dumps(value).replace(": ", " = ") if isinstance(value, dict) else json.dumps(value)
     (tmp_path / "pyproject.toml").write_text(f"[tool.autofuse]\n{key} = {text}\n")
     try:
-        Configuration().of(tmp_path)
+        Configuration().settings_for(tmp_path)
         read = True
     except ConfigError:
         read = False

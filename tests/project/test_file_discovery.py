@@ -1,4 +1,4 @@
-"""Paths -> files: what is walked, what is left out, what is said of the rest."""
+"""The search for files: which files are found, which folders are skipped, and which messages appear."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from autofuse.cli import main
 from autofuse.project.config import Configuration
-from autofuse.project.file_discovery import EXCLUDED, Project, SourceFile, Trouble
+from autofuse.project.file_discovery import EXCLUDED, Problem, Project, SourceFile
 
 
 @pytest.fixture(autouse=True)
@@ -26,45 +26,45 @@ def touch(*names: str) -> None:
         Path(name).write_text("x = 1\n")
 
 
-def paths(*given: str, everywhere: bool = False) -> list[str]:
-    found = list(Project(Configuration(), everywhere).files(given))
+def paths(*given: str, force_exclude: bool = False) -> list[str]:
+    found = list(Project(Configuration(), force_exclude).files(given))
     assert all(isinstance(f, SourceFile) for f in found)
     return [f.path for f in found if isinstance(f, SourceFile)]
 
 
-def test_folders_are_walked_in_the_order_of_names() -> None:
+def test_folders_are_searched_in_the_order_of_names() -> None:
     touch("b.py", "a/z.py", "a/b/c.pyw", "c.txt", "d.pyc", "e.ipynb")
     assert paths(".") == ["a/b/c.pyw", "a/z.py", "b.py", "e.ipynb"]
 
 
-def test_a_file_is_read_once_however_often_it_is_meant() -> None:
+def test_a_file_that_is_named_twice_is_read_once() -> None:
     touch("a/x.py")
     assert paths("a/x.py", "a", "./a/x.py") == ["a/x.py"]
 
 
 @pytest.mark.parametrize("name", sorted(EXCLUDED))
-def test_folders_of_others_are_left_out_unless_named(name: str) -> None:
+def test_folders_with_other_code_are_skipped_unless_named(name: str) -> None:
     touch(f"{name}/x.py", "x.py")
     assert paths(".") == ["x.py"]
     assert paths(name) == [f"{name}/x.py"]
 
 
-def test_a_virtual_environment_is_left_out_whatever_its_name() -> None:
+def test_a_virtual_environment_is_skipped_whatever_its_name() -> None:
     touch("my_env/lib/x.py", "my_env/pyvenv.cfg", "x.py")
     assert paths(".") == ["x.py"]
 
 
-def test_named_files_are_read_whatever_they_are_called_and_wherever_they_are() -> None:
+def test_a_named_file_is_read_whatever_its_name_and_folder() -> None:
     touch("script", "build/x.py")
     assert paths("script", "build/x.py") == ["script", "build/x.py"]
 
 
-def test_configured_patterns_hold_below_folders_and_on_request_everywhere() -> None:
+def test_exclude_patterns_apply_below_folders_and_with_force_exclude_everywhere() -> None:
     touch("old/x.py", "x_pb2.py", "x.py")
     Path("pyproject.toml").write_text('[tool.autofuse]\nexclude = ["old", "*_pb2.py"]\n')
     assert paths(".") == ["x.py"]
     assert paths("old/x.py") == ["old/x.py"]
-    assert paths("old/x.py", "x.py", everywhere=True) == ["x.py"]
+    assert paths("old/x.py", "x.py", force_exclude=True) == ["x.py"]
 
 
 def test_links_to_files_are_followed_and_links_to_folders_are_not() -> None:
@@ -82,18 +82,18 @@ def test_each_folder_has_the_settings_of_its_own_configuration() -> None:
     assert [f.settings.select for f in found] == [(), ("AF2",)]
 
 
-def test_what_is_missing_is_an_error_and_what_is_empty_a_remark() -> None:
+def test_a_missing_path_is_an_error_and_an_empty_folder_a_remark() -> None:
     Path("empty").mkdir()
     missing, empty = Project(Configuration()).files(["nowhere.py", "empty"])
-    assert missing == Trouble("nowhere.py: there is no such file or folder.")
-    assert empty == Trouble("empty: there are no Python files to read in this folder.", error=False)
+    assert missing == Problem("nowhere.py: there is no such file or folder.")
+    assert empty == Problem("empty: there are no Python files to read in this folder.", error=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_cannot_be_read_is_told() -> None:
+def test_a_folder_that_cannot_be_read_is_reported() -> None:
     Path("secret").mkdir(mode=0)
-    (trouble,) = Project(Configuration()).files(["secret"])
-    assert isinstance(trouble, Trouble) and "cannot be read: Permission denied." in trouble.message
+    (problem,) = Project(Configuration()).files(["secret"])
+    assert isinstance(problem, Problem) and "cannot be read: Permission denied." in problem.message
 
 
 def test_a_tree_of_a_thousand_files_without_torch_takes_less_than_a_second() -> None:
@@ -102,7 +102,7 @@ def test_a_tree_of_a_thousand_files_without_torch_takes_less_than_a_second() -> 
         path = Path(f"p{i // 25}/m{i}.py")
         path.parent.mkdir(exist_ok=True)
         path.write_text(body)
-    main(["check", "p0"])  # start-up: imports and rules
+    main(["check", "p0"])  # warm up: imports and rules
     start = time.process_time()
     assert main(["check", "."]) == 0
     assert time.process_time() - start < 1.0

@@ -1,4 +1,4 @@
-"""What lies in a tree and is no ordinary file: links of both kinds, pipes, devices, sockets, names of any kind."""
+"""Unusual entries of a folder: links of both kinds, pipes, devices, sockets, and names with control characters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder; beside it there is room for what does not belong to it."""
+    """The working folder. Tests put files that do not belong to it into its parent folder."""
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "pyproject.toml").write_text("[tool.autofuse]\n")
     monkeypatch.chdir(tmp_path / "tree")
@@ -47,9 +47,7 @@ def model(path: str | Path) -> Path:
     "target",
     ["../outside.py", "../other/deep/model.py", ".venv/lib/x.py", ".git/x.py", "my_env/x.py"],
 )
-def test_a_link_that_leads_out_of_the_tree_is_not_written_through(
-    target: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_behind_a_link_out_of_the_tree_is_not_edited(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     real = model(target)
     Path("my_env").mkdir(exist_ok=True)
     Path("my_env/pyvenv.cfg").touch()
@@ -59,14 +57,14 @@ def test_a_link_that_leads_out_of_the_tree_is_not_written_through(
     assert main(["rewrite", "."]) == 0
     assert real.read_text() == ATTENTION and Path("link.py").is_symlink() and FUSED in own.read_text()
     said = capsys.readouterr().err
-    assert "link.py: not rewritten: it leads to" in said and os.path.realpath(real) in said
-    assert main(["rewrite", "--check", "."]) == 0  # what is not written is not to be written
+    assert "link.py: not rewritten: it is a link to" in said and os.path.realpath(real) in said
+    assert main(["rewrite", "--check", "."]) == 0  # the check reports no edit for a file that is not edited
     assert main(["rewrite", "--diff", "."]) == 0 and FUSED not in capsys.readouterr().out
-    assert main(["rewrite", "link.py"]) == 0  # named: the user's word
+    assert main(["rewrite", "link.py"]) == 0  # the user names the link itself
     assert FUSED in real.read_text() and Path("link.py").is_symlink()
 
 
-def test_a_link_to_what_the_configuration_excludes_is_not_written_through() -> None:
+def test_an_excluded_file_behind_a_link_is_not_edited() -> None:
     Path("pyproject.toml").write_text('[tool.autofuse]\nexclude = ["old/deep"]\n')
     real = model("old/deep/model.py")
     Path("link.py").symlink_to(real)
@@ -74,11 +72,11 @@ def test_a_link_to_what_the_configuration_excludes_is_not_written_through() -> N
     assert real.read_text() == ATTENTION
 
 
-def test_a_link_within_the_tree_is_written_through_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_behind_a_link_within_the_tree_is_edited_once(capsys: pytest.CaptureFixture[str]) -> None:
     real, store = model("real/model.py"), model("store/5f3a")
     Path("a.py").symlink_to("real/model.py")
     Path("b.py").symlink_to("a.py")
-    Path("c.py").symlink_to("store/5f3a")  # found by its link alone
+    Path("c.py").symlink_to("store/5f3a")  # the search finds only the link
     Path("d.py").symlink_to("store/5f3a")
     assert main(["rewrite", "."]) == 0
     assert FUSED in real.read_text() and FUSED in store.read_text()
@@ -88,39 +86,39 @@ def test_a_link_within_the_tree_is_written_through_once(capsys: pytest.CaptureFi
     assert printed.err == "2 edits made in 2 files\n"
 
 
-def test_a_tree_that_is_named_through_a_link_is_the_users(tmp_path: Path) -> None:
+def test_a_tree_that_is_named_through_a_link_is_edited(tmp_path: Path) -> None:
     real = model("model.py")
     (tmp_path / "elsewhere").symlink_to(tmp_path / "tree")
     assert main(["rewrite", str(tmp_path / "elsewhere")]) == 0
     assert FUSED in real.read_text()
 
 
-def test_links_to_folders_are_not_walked() -> None:
+def test_links_to_folders_are_not_followed() -> None:
     real = model("../other/model.py")
     Path("other").symlink_to("../other")
     assert main(["rewrite", "."]) == 0
     assert real.read_text() == ATTENTION
 
 
-def test_another_name_of_a_file_keeps_the_old_text_and_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hard_link_keeps_the_old_text_and_this_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     outside = model("../outside.py")
     os.link(outside, "model.py")
     assert main(["rewrite", "."]) == 0
     assert FUSED in Path("model.py").read_text() and outside.read_text() == ATTENTION
-    assert "model.py: had other names (hard links), under which the old text stays." in capsys.readouterr().err
+    assert "model.py: has other names (hard links), which keep the old text." in capsys.readouterr().err
 
 
-# what is no file
+# entries that are not files
 
 
-def bound(path: str) -> None:
+def make_socket(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(path)
 
 
 MAKERS = {
     "a pipe": os.mkfifo,
-    "a socket": bound,
+    "a socket": make_socket,
     "a device": lambda path: os.symlink("/dev/zero", path),
 }
 
@@ -128,7 +126,7 @@ MAKERS = {
 @pytest.mark.parametrize("name", ["x.py", "x.ipynb", "x"])
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("command", ["check", "rewrite"])
-def test_what_is_no_file_is_refused_and_the_others_go_on(
+def test_a_pipe_or_socket_is_refused_and_other_files_are_processed(
     name: str, kind: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     MAKERS[kind](name)
@@ -136,17 +134,17 @@ def test_what_is_no_file_is_refused_and_the_others_go_on(
     assert main([command, name, "good.py"]) == 2
     printed = capsys.readouterr()
     assert f"{name}: cannot be read: it is {kind}, not a file." in printed.err and "good.py" in printed.out
-    assert main([command, "."]) == (1 if command == "check" else 0)  # in a folder they are passed over
+    assert main([command, "."]) == (1 if command == "check" else 0)  # in a folder they are ignored
     assert FUSED in good.read_text() or command == "check"
 
 
-def test_a_device_is_refused_by_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_is_refused_with_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "/dev/zero", "/dev/null"]) == 2
     assert capsys.readouterr().err.count("it is a device, not a file.") == 2
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_configuration_that_is_no_file_ends_the_run(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_is_not_a_file_ends_the_run(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     model("sub/model.py")
     MAKERS[kind]("sub/pyproject.toml")
     assert main(["check", "."]) == 2
@@ -154,20 +152,20 @@ def test_a_configuration_that_is_no_file_ends_the_run(kind: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("text", ["[tool.autofuse]\nx = " + "[" * 5000, f"[tool.autofuse]\nx = {'9' * 5000}\n"])
-def test_a_configuration_that_nobody_can_read_is_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_python_cannot_parse_is_reported(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pyproject.toml").write_text(text)
     assert main(["check", "."]) == 2
     assert "pyproject.toml: is not valid TOML" in capsys.readouterr().err
 
 
-def test_a_file_larger_than_any_source_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_huge_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with open("large.py", "wb") as file:
         file.truncate(10**12)  # sparse
     assert main(["check", "."]) == 2
     assert "large.py: cannot be read: it is larger than 256 MiB." in capsys.readouterr().err
 
 
-def test_a_tree_deeper_than_calls_can_nest_is_walked(tree: Path) -> None:
+def test_a_tree_deeper_than_the_recursion_limit_is_searched(tree: Path) -> None:
     depth = 1100
     for _ in range(depth):
         os.mkdir("d")
@@ -178,11 +176,11 @@ def test_a_tree_deeper_than_calls_can_nest_is_walked(tree: Path) -> None:
     path = os.path.join(*["d"] * depth, "x.py")
     assert FUSED in Path(path).read_text()
     assert main(["check", path]) == 0
-    subprocess.run(["rm", "-r", "d"], check=True)  # pytest would not get to its end when it clears old folders
+    subprocess.run(["rm", "-r", "d"], check=True)  # pytest cannot remove such a deep folder
 
 
-def as_nobody(arguments: list[str]) -> tuple[int, str]:
-    """The exit code and all output of a run by somebody who may not do everything: root's imports are made before."""
+def run_without_privileges(arguments: list[str]) -> tuple[int, str]:
+    """The exit code and all output of a run without root's permissions. Imports happen before the user changes."""
     main(["check", "good.py"])
     sys.stdout.flush()
     reading, writing = os.pipe()
@@ -204,8 +202,8 @@ def as_nobody(arguments: list[str]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), printed
 
 
-def test_a_folder_without_permission_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own are root's alone
+def test_a_folder_without_permission_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # only root can read the folders of pytest
         Path(folder).chmod(0o755)
         monkeypatch.chdir(folder)
         Path("pyproject.toml").write_text("[tool.autofuse]\n")
@@ -222,7 +220,7 @@ def check_folders_without_permission() -> None:
     for path in (Path(), *Path().rglob("*")) if os.geteuid() == 0 else ():
         os.chown(path, NOBODY, NOBODY)
     for named in (["."], ["secret", "locked", "good.py"]):
-        code, printed = as_nobody(["check", *named])
+        code, printed = run_without_privileges(["check", *named])
         assert code == 2 and "Traceback" not in printed, printed
         for folder in ("secret", "locked"):
             assert f"{folder}: this folder cannot be read: Permission denied." in printed
@@ -241,7 +239,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_a_terminal_would_obey_is_escaped_in_all_output(
+def test_control_characters_in_a_file_name_are_escaped_in_all_output(
     name: str | bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = model(os.fsdecode(name))
@@ -262,7 +260,7 @@ def test_a_name_that_a_terminal_would_obey_is_escaped_in_all_output(
     assert all(line.isprintable() for line in capsys.readouterr().err.split("\n"))
 
 
-def test_folders_and_configurations_of_such_names_are_escaped_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_folder_name_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a\n\x1b[2J").mkdir()
     assert main(["check", "a\n\x1b[2J"]) == 0
     Path("a\n\x1b[2J/pyproject.toml").write_text(

@@ -1,4 +1,4 @@
-"""Notebooks: what is found in their cells, what an edit changes, and that nothing else does."""
+"""Notebooks: the findings in their cells, and the edits, which change nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autofuse.cli import main
-from autofuse.project.notebook_json import NotANotebook, code_cells, with_source
+from autofuse.project.notebook_json import NotANotebook, code_cells, replace_source
 
 IMPORTS = "%matplotlib inline\n!pip install 'torch'\nimport math\nimport torch\nfrom torch import nn"
 CLASS = """\
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def written(content: dict[str, object], **style: object) -> Path:
+def write_notebook(content: dict[str, object], **style: object) -> Path:
     path = Path("nb.ipynb")
     path.write_text(json.dumps(content, **{"indent": 1, "ensure_ascii": False} | style) + "\n")  # type: ignore[arg-type]
     return path
@@ -64,7 +64,7 @@ def sources(path: Path) -> list[str]:
 )
 @pytest.mark.parametrize("as_text", [False, True])
 def test_only_the_source_of_the_edited_cell_changes(style: dict[str, object], as_text: bool) -> None:
-    path = written(notebook(code(IMPORTS), code(CLASS if as_text else lines(CLASS)), code("x = 1")), **style)
+    path = write_notebook(notebook(code(IMPORTS), code(CLASS if as_text else lines(CLASS)), code("x = 1")), **style)
     before = path.read_text()
     assert main(["rewrite", "nb.ipynb"]) == 0
     after = path.read_text()
@@ -80,7 +80,7 @@ def test_only_the_source_of_the_edited_cell_changes(style: dict[str, object], as
 
 
 def test_a_finding_names_the_cell_and_the_line_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    written(notebook(code(IMPORTS), code("%%time\n\n" + CLASS)))
+    write_notebook(notebook(code(IMPORTS), code("%%time\n\n" + CLASS)))
     assert main(["check", "nb.ipynb"]) == 1
     assert capsys.readouterr().out.startswith("nb.ipynb:cell 3:6:9: AF101 [safe] Attention.forward: ")
     main(["check", "--format", "json", "nb.ipynb"])
@@ -98,8 +98,8 @@ def test_a_finding_in_a_file_has_no_cell(capsys: pytest.CaptureFixture[str]) -> 
     assert "cell" not in json.loads(capsys.readouterr().out)["findings"][0]
 
 
-def test_the_diff_is_by_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(notebook(code(IMPORTS), code(CLASS)))
+def test_the_diff_compares_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_notebook(notebook(code(IMPORTS), code(CLASS)))
     before = path.read_bytes()
     assert main(["rewrite", "--diff", "nb.ipynb"]) == 0
     out = capsys.readouterr().out
@@ -108,9 +108,9 @@ def test_the_diff_is_by_cell(capsys: pytest.CaptureFixture[str]) -> None:
     assert path.read_bytes() == before
 
 
-def test_an_import_goes_where_torch_is_imported() -> None:
+def test_an_import_is_added_to_the_cell_that_imports_torch() -> None:
     function = "def f(x):\n    x = x / 1\n    return 0.5 * x * (1 + erf(x / math.sqrt(2)))"
-    path = written(
+    path = write_notebook(
         notebook(code("import math"), code("import os\nfrom torch import erf"), code("y = 1"), code(function))
     )
     assert main(["rewrite", "nb.ipynb"]) == 0
@@ -123,7 +123,7 @@ def test_an_import_goes_where_torch_is_imported() -> None:
 def test_lines_of_ipython_stay_where_they_are() -> None:
     head = "%load_ext autoreload\n%autoreload 2\n!ls -l | grep 'x\nfiles = !ls\nmath?\npip install torch\n"
     magic = "%%time\n" + CLASS + "\n%timeit Attention()\nx = (1\n% 2)\n"
-    path = written(notebook(code(IMPORTS), code(head), code(magic), code("%%bash\nif [ x ]; then softmax(\nfi")))
+    path = write_notebook(notebook(code(IMPORTS), code(head), code(magic), code("%%bash\nif [ x ]; then softmax(\nfi")))
     assert main(["rewrite", "nb.ipynb"]) == 0
     cells = sources(path)
     assert (cells[1], cells[2]) == (IMPORTS, head)
@@ -133,13 +133,13 @@ def test_lines_of_ipython_stay_where_they_are() -> None:
 
 def test_a_magic_in_a_function_may_read_every_name() -> None:
     inside = CLASS.replace("        return", "        %time print(scores)\n        return")
-    path = written(notebook(code(IMPORTS), code(inside)))
+    path = write_notebook(notebook(code(IMPORTS), code(inside)))
     assert main(["rewrite", "nb.ipynb"]) == 0
     assert sources(path)[2] == inside
 
 
-def test_a_broken_cell_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(
+def test_a_broken_cell_is_reported_and_the_others_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_notebook(
         notebook(code(IMPORTS), code("x = 1\nprint 'old'\n"), code(CLASS), code(["\ud800"])), ensure_ascii=True
     )
     assert main(["rewrite", "nb.ipynb"]) == 2
@@ -151,27 +151,29 @@ def test_a_broken_cell_is_told_and_the_others_go_on(capsys: pytest.CaptureFixtur
 
 def test_comments_in_cells_switch_findings_off() -> None:
     for comment in ("# autofuse: ignore", "# autofuse: ignore[AF101]"):
-        written(notebook(code(IMPORTS), code(CLASS.replace("# too", comment))))
+        write_notebook(notebook(code(IMPORTS), code(CLASS.replace("# too", comment))))
         assert main(["check", "nb.ipynb"]) == 0
-    written(notebook(code("# autofuse: ignore-file\n" + IMPORTS), code(CLASS)))
+    write_notebook(notebook(code("# autofuse: ignore-file\n" + IMPORTS), code(CLASS)))
     assert main(["check", "nb.ipynb"]) == 0
 
 
-def test_names_of_one_cell_mean_the_same_in_the_next() -> None:
+def test_a_name_has_the_same_meaning_in_later_cells() -> None:
     defined = code("softmax = torch.softmax\ndef scaled(q, k):\n    return q @ k.transpose(-2, -1) / q.size(-1) ** 0.5")
-    path = written(notebook(code(IMPORTS), defined, code("def f(q, k, v):\n    return softmax(scaled(q, k), -1) @ v")))
+    path = write_notebook(
+        notebook(code(IMPORTS), defined, code("def f(q, k, v):\n    return softmax(scaled(q, k), -1) @ v"))
+    )
     assert main(["rewrite", "nb.ipynb"]) == 0
     assert "scaled_dot_product_attention(q, k, v)" in sources(path)[3]
 
 
-def test_format_3_is_read_too() -> None:
+def test_format_3_is_supported() -> None:
     cell = {
         "cell_type": "code",
         "collapsed": False,
         "input": lines(f"import math, torch\nfrom torch import nn\n{CLASS}"),
     }
     content = {"metadata": {"name": ""}, "nbformat": 3, "worksheets": [{"cells": [cell | {"language": "python"}]}]}
-    path = written(content)
+    path = write_notebook(content)
     assert main(["rewrite", "nb.ipynb"]) == 0
     assert "scaled_dot_product_attention" in "".join(json.loads(path.read_text())["worksheets"][0]["cells"][0]["input"])
 
@@ -180,29 +182,29 @@ def test_format_3_is_read_too() -> None:
     "metadata",
     [{"kernelspec": {"language": "R"}}, {"language_info": {"name": "julia"}}, {"kernelspec": {"language": "python"}}],
 )
-def test_other_languages_are_left_alone(metadata: dict[str, object]) -> None:
-    written(notebook(code(IMPORTS), code(CLASS), **metadata))
+def test_a_notebook_in_another_language_is_not_changed(metadata: dict[str, object]) -> None:
+    write_notebook(notebook(code(IMPORTS), code(CLASS), **metadata))
     assert main(["check", "nb.ipynb"]) == (1 if "python" in str(metadata) else 0)
 
 
-def test_a_cell_in_another_language_is_left_alone() -> None:
+def test_a_cell_in_another_language_is_not_changed() -> None:
     sql = code("select softmax from torch", metadata={"vscode": {"languageId": "sql"}})
-    written(notebook(code(IMPORTS), sql, code(CLASS)))
+    write_notebook(notebook(code(IMPORTS), sql, code(CLASS)))
     assert main(["check", "nb.ipynb"]) == 1
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b'{"cells": [{"torch"', "it is no valid JSON: Expecting ':' delimiter at line 1"),
-        (b"", "it is no valid JSON"),
-        (b"[]", "has no list of cells"),
-        (b'{"cells": 3}', "has no list of cells"),
-        (b'{"cells": ["\xff"]}', "it is no UTF-8 text"),
+        (b'{"cells": [{"torch"', "it is not valid JSON: Expecting ':' delimiter at line 1"),
+        (b"", "it is not valid JSON"),
+        (b"[]", "without a list of cells"),
+        (b'{"cells": 3}', "without a list of cells"),
+        (b'{"cells": ["\xff"]}', "a notebook must be UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_no_notebook_is_told_and_exits_2(
+def test_a_malformed_notebook_is_reported_with_exit_code_2(
     content: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("nb.ipynb").write_bytes(content)
@@ -212,7 +214,7 @@ def test_what_is_no_notebook_is_told_and_exits_2(
 
 
 def test_line_ends_a_byte_order_mark_and_a_missing_last_newline_stay() -> None:
-    path = written(notebook(code(IMPORTS), code(CLASS)))
+    path = write_notebook(notebook(code(IMPORTS), code(CLASS)))
     content = b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n").rstrip()
     path.write_bytes(content)
     assert main(["rewrite", "nb.ipynb"]) == 0
@@ -221,17 +223,17 @@ def test_line_ends_a_byte_order_mark_and_a_missing_last_newline_stay() -> None:
     assert b"scaled_dot_product_attention" in after
 
 
-def test_a_notebook_can_be_given_on_standard_input(
+def test_a_notebook_can_come_from_standard_input(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    path = written(notebook(code(IMPORTS), code(CLASS)))
+    path = write_notebook(notebook(code(IMPORTS), code(CLASS)))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
     assert main(["rewrite", "-", "--stdin-filename", "other.ipynb"]) == 0
     assert b"scaled_dot_product_attention" in capfdbinary.readouterr().out
 
 
-def test_a_folder_is_walked_for_notebooks_but_not_for_their_checkpoints() -> None:
-    written(notebook(code(IMPORTS), code(CLASS)))
+def test_notebooks_in_a_folder_are_found_but_not_their_checkpoints() -> None:
+    write_notebook(notebook(code(IMPORTS), code(CLASS)))
     Path(".ipynb_checkpoints").mkdir()
     Path("nb.ipynb").rename(".ipynb_checkpoints/nb.ipynb")
     assert main(["check", "."]) == 0
@@ -243,7 +245,7 @@ def test_untouched_lines_keep_their_escapes() -> None:
     text = '{"cells": [{"cell_type": "code", "source": "a = \'\\u00e9\\/\'\\u000ab = 1\\n"}]}'
     (cell,) = code_cells(text)
     assert cell.text == "a = 'é/'\nb = 1\n"
-    assert with_source(text, cell, "a = 'é/'\nb = 2\n") == text.replace("b = 1", "b = 2")
+    assert replace_source(text, cell, "a = 'é/'\nb = 2\n") == text.replace("b = 1", "b = 2")
 
 
 @pytest.mark.parametrize(
@@ -252,13 +254,13 @@ def test_untouched_lines_keep_their_escapes() -> None:
 def test_a_list_of_lines_keeps_its_layout(layout: str) -> None:
     text = f'{{"cells": [{{"cell_type": "code", "source": {layout}}}]}}'
     (cell,) = code_cells(text)
-    again = with_source(text, cell, "a\nc\nd")
+    again = replace_source(text, cell, "a\nc\nd")
     assert "".join(json.loads(again)["cells"][0]["source"]) == "a\nc\nd"
     opening, closing = layout[: layout.index('"')], layout[layout.rindex('"') + 1 :]
     assert opening + '"a' in again and 'd"' + closing in again
 
 
-def test_a_key_that_is_given_twice_counts_as_in_python() -> None:
+def test_the_last_of_equal_keys_counts() -> None:
     (cell,) = code_cells('{"cells": [{"source": "x", "cell_type": "code", "source": "y"}]}')
     assert cell.text == "y"
     with pytest.raises(NotANotebook):

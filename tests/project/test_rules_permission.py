@@ -1,4 +1,4 @@
-"""Rules are code: whose are executed, what is said of it, and that nothing else of a checked tree ever is."""
+"""Rules are code: which rules are executed, how this is reported, and that no other code of a checked tree runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def attend(q, k, v):
 def own(x):
     return torch.sin(torch.exp(x))
 """
-# It leaves a mark where it is executed.
+# The rule creates a file when it is executed.
 RULE = '''
 from __future__ import annotations
 from pathlib import Path
@@ -56,7 +56,7 @@ AUTOFUSE = str(Path(sys.executable).with_name("autofuse"))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without settings."""
+    """A home folder without settings."""
     (tmp_path / "home").mkdir()
     for name in ("HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
@@ -73,7 +73,7 @@ def project(folder: Path, table: str = TABLE) -> Path:
     return folder
 
 
-def ran(folder: Path, *arguments: str, command: tuple[str, ...] = (AUTOFUSE,)) -> subprocess.CompletedProcess[str]:
+def run_in(folder: Path, *arguments: str, command: tuple[str, ...] = (AUTOFUSE,)) -> subprocess.CompletedProcess[str]:
     done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -86,20 +86,20 @@ def was_executed(folder: Path) -> bool:
     return found
 
 
-def test_the_rules_of_the_project_that_it_is_started_in_are_executed_and_told(tmp_path: Path) -> None:
+def test_the_rules_of_the_working_folders_project_are_executed_and_reported(tmp_path: Path) -> None:
     here = project(tmp_path / "here")
     (here / "sub").mkdir()
     for folder, path, name in ((here, "model.py", "my_rules/sines.py"), (here / "sub", "../model.py", "sines.py")):
-        done = ran(folder, "check", path)
+        done = run_in(folder, "check", path)
         told = [line for line in done.stderr.splitlines() if "executes rules" in line]
         assert was_executed(here) and len(told) == 1 and told[0].endswith(name), done.stderr
         assert "MY101" in done.stdout and "executes" not in done.stdout
 
 
-def test_the_rules_of_another_project_want_permission(tmp_path: Path, home: Path) -> None:
+def test_the_rules_of_another_project_need_permission(tmp_path: Path, home: Path) -> None:
     (start := tmp_path / "start").mkdir()
     other = project(tmp_path / "other")
-    done = ran(start, "check", "../other")
+    done = run_in(start, "check", "../other")
     assert not was_executed(other)
     assert "pyproject.toml names rules, which are not executed" in done.stderr and "--allow-rules" in done.stderr
     assert done.returncode == 1 and "AF101" in done.stdout and "MY101" not in done.stdout
@@ -116,19 +116,19 @@ def test_the_rules_of_another_project_want_permission(tmp_path: Path, home: Path
         with pytest.MonkeyPatch.context() as patched:
             for name, value in environment.items():
                 patched.setenv(name, value)
-            done = ran(start, "check", *options, "../other")
+            done = run_in(start, "check", *options, "../other")
         assert was_executed(other) and "MY101" in done.stdout, (options, environment, settings)
         assert "executes rules" in done.stderr and "my_rules/sines.py" in done.stderr
 
 
 @pytest.mark.parametrize("value", ["0", "", "/nowhere"])
-def test_the_environment_goes_before_the_users_file(tmp_path: Path, home: Path, value: str) -> None:
+def test_the_environment_takes_precedence_over_the_users_file(tmp_path: Path, home: Path, value: str) -> None:
     other = project(tmp_path / "other")
     (home / "autofuse").mkdir()
     (home / "autofuse" / "config.toml").write_text("allow-rules = true")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AUTOFUSE_ALLOW_RULES", value)
-        ran(home, "check", "../other")
+        run_in(home, "check", "../other")
     assert not was_executed(other)
 
 
@@ -136,30 +136,28 @@ def test_the_environment_goes_before_the_users_file(tmp_path: Path, home: Path, 
     ("settings", "sentence"),
     [
         ("allow-rules = 3", "must be true, false or a list of folders"),
-        ('allow-rules = ["work"]', "Write whole paths"),
+        ('allow-rules = ["work"]', "Write an absolute path"),
         ("rules = []", "has no key `rules`"),
         ("allow-rules", "is not valid TOML"),
     ],
 )
-def test_settings_that_cannot_be_understood_allow_nothing(
-    tmp_path: Path, home: Path, settings: str, sentence: str
-) -> None:
+def test_invalid_settings_allow_nothing(tmp_path: Path, home: Path, settings: str, sentence: str) -> None:
     other = project(tmp_path / "other")
     (home / "autofuse").mkdir()
     (home / "autofuse" / "config.toml").write_text(settings)
-    done = ran(home, "check", "../other")
+    done = run_in(home, "check", "../other")
     assert done.returncode == 2 and sentence in done.stderr and not was_executed(other)
 
 
 @pytest.mark.parametrize("options", [[], ["--allow-rules"]])
-def test_a_nested_configuration_names_no_rules_whatever_is_allowed(tmp_path: Path, options: list[str]) -> None:
+def test_rules_of_a_nested_project_are_not_executed_from_outside(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.autofuse]\n")
     nested = project(tmp_path / "vendored", TABLE + 'ignore = ["AF1"]\n')
-    done = ran(tmp_path, "check", *options, ".")
+    done = run_in(tmp_path, "check", *options, ".")
     assert not was_executed(nested)
-    assert "vendored/pyproject.toml names rules, which are not executed: it lies within the project" in done.stderr
-    assert done.returncode == 0 and "AF101" not in done.stdout  # the rest of it holds
-    assert "MY101" in ran(nested, "check", ".").stdout and was_executed(nested)
+    assert "vendored/pyproject.toml names rules, which are not executed: it is inside the project" in done.stderr
+    assert done.returncode == 0 and "AF101" not in done.stdout  # the other settings of the configuration apply
+    assert "MY101" in run_in(nested, "check", ".").stdout and was_executed(nested)
 
 
 def test_codes_of_rules_that_are_not_executed_select_nothing(tmp_path: Path) -> None:
@@ -167,16 +165,16 @@ def test_codes_of_rules_that_are_not_executed_select_nothing(tmp_path: Path) -> 
     (tmp_path / "model.py").write_text(MODEL)
     more = 'select = ["MY"]\nignore = ["MY101"]\nper-file-ignores = {"a" = ["MY1"]}\n'
     project(tmp_path / "vendored", TABLE + more)
-    done = ran(tmp_path, "check", ".")
+    done = run_in(tmp_path, "check", ".")
     assert done.returncode == 1 and done.stdout.count("AF101") == 1, done.stderr
     assert done.stdout.startswith("model.py:")
 
 
 @pytest.mark.parametrize("hook", ["autofuse check --force-exclude", "autofuse rewrite --force-exclude"])
-def test_the_hooks_follow_the_same_rule(tmp_path: Path, hook: str) -> None:
+def test_the_pre_commit_hooks_need_the_same_permission(tmp_path: Path, hook: str) -> None:
     assert f"entry: {hook}\n" in (Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text()
     here, nested = project(tmp_path / "here"), project(tmp_path / "here" / "nested")
-    ran(here, *hook.split()[1:], "model.py", "nested/model.py")
+    run_in(here, *hook.split()[1:], "model.py", "nested/model.py")
     assert was_executed(here) and not was_executed(nested)
 
 
@@ -185,49 +183,49 @@ def test_the_hooks_follow_the_same_rule(tmp_path: Path, hook: str) -> None:
 def test_rules_of_another_user_are_not_executed(tmp_path: Path, given: str) -> None:
     here = project(tmp_path / "here")
     os.chown(here / given, 65534, 65534)
-    done = ran(here, "check", "model.py")
+    done = run_in(here, "check", "model.py")
     assert not was_executed(here) and "belongs to another user" in done.stderr
-    ran(here, "check", "--allow-rules", "model.py")
+    run_in(here, "check", "--allow-rules", "model.py")
     assert was_executed(here)
-    os.chown(here, 65534, 65534)  # the folder is theirs: it was started there all the same
-    ran(here, "check", "model.py")
+    os.chown(here, 65534, 65534)  # the folder belongs to another user, but autofuse is started there
+    run_in(here, "check", "model.py")
     assert was_executed(here)
 
 
-def test_rules_and_explain_follow_the_same_rule(tmp_path: Path) -> None:
+def test_rules_and_explain_need_the_same_permission(tmp_path: Path) -> None:
     here = project(tmp_path / "here")
     for arguments in (["rules"], ["explain", "MY101"], ["rules", "--check"]):
-        done = ran(here, *arguments)
+        done = run_in(here, *arguments)
         assert done.returncode == 0 and was_executed(here) and "executes rules" in done.stderr, arguments
-    done = ran(tmp_path, "rules", "--check", "here/my_rules")  # named: the user's word
+    done = run_in(tmp_path, "rules", "--check", "here/my_rules")  # the user names the folder
     assert done.returncode == 0 and was_executed(here) and "here/my_rules/sines.py" in done.stderr
 
 
-def test_optimize_loads_the_rules_of_the_working_folder_alone_and_logs_them(tmp_path: Path) -> None:
+def test_optimize_loads_only_the_rules_of_the_working_folder_and_logs_them(tmp_path: Path) -> None:
     here = project(tmp_path / "here")
     nested = project(here / "nested")
     program = (
         "import logging; logging.basicConfig(level=logging.INFO)\n"
-        "from autofuse.project.rules_here import rules_here\n"
-        "print([r.rule.code for r in rules_here() if not r.ships], [r.rule.code for r in rules_here() if not r.ships])"
+        "from autofuse.project.project_rules import load_project_rules\n"
+        "for _ in range(2): print([r.rule.code for r in load_project_rules() if not r.ships])"
     )
-    done = ran(here, program, command=(sys.executable, "-c"))
-    assert done.stdout == "['MY101'] ['MY101']\n" and was_executed(here) and not was_executed(nested)
+    done = run_in(here, program, command=(sys.executable, "-c"))
+    assert done.stdout == "['MY101']\n['MY101']\n" and was_executed(here) and not was_executed(nested)
     assert done.stderr.count("executes rules") == 1
 
 
-def test_a_pipe_among_the_rules_is_passed_over(tmp_path: Path) -> None:
+def test_a_pipe_in_the_rules_folder_is_ignored(tmp_path: Path) -> None:
     here = project(tmp_path / "here")
     os.mkfifo(here / "my_rules" / "pipe.py")
-    assert "MY101" in ran(here, "check", "model.py").stdout
+    assert "MY101" in run_in(here, "check", "model.py").stdout
 
 
 def modules_of_a_run(folder: Path) -> set[str]:
-    """Every first name that a run imports, and those that it might."""
+    """The top-level modules that a run imports or may import."""
     program = (
         "import sys; from autofuse.cli import main; main(['check', 'model.py']); print(*sys.modules, file=sys.stderr)"
     )
-    found = {name.partition(".")[0] for name in ran(folder, program, command=(sys.executable, "-c")).stderr.split()}
+    found = {name.partition(".")[0] for name in run_in(folder, program, command=(sys.executable, "-c")).stderr.split()}
     more = "torch numpy rich libcst jinja2 triton einops transformers yaml flash_attn apex liger_kernel pynvml conftest"
     return {n for n in found if n.isidentifier() and n not in ("autofuse", "__main__")} | set(more.split())
 
@@ -236,7 +234,7 @@ def modules_of_a_run(folder: Path) -> set[str]:
 def test_no_module_of_the_working_folder_is_imported(tmp_path: Path, command: tuple[str, ...]) -> None:
     (clean := tmp_path / "clean").mkdir()
     (clean / "model.py").write_text(MODEL)
-    # Python itself starts a module with these, before it is known which.
+    # Python imports these before it runs a module with -m.
     names = modules_of_a_run(clean) - set(sys.builtin_module_names) - {"sitecustomize", "usercustomize"}
     hostile = tmp_path / "hostile"
     hostile.mkdir()
@@ -256,18 +254,18 @@ def test_no_module_of_the_working_folder_is_imported(tmp_path: Path, command: tu
         ["explain", "AF101"],
         ["--version"],
     ):
-        done = ran(hostile, *arguments, command=command)
+        done = run_in(hostile, *arguments, command=command)
         assert done.returncode in (0, 1), done.stderr
         assert not (hostile / "executed").exists(), (arguments, (hostile / "executed").read_text())
     assert len(names) > 100
 
 
-def test_a_file_that_is_called_like_an_option_is_no_option(tmp_path: Path) -> None:
+def test_a_file_with_the_name_of_an_option_is_not_an_option(tmp_path: Path) -> None:
     other = project(tmp_path / "other")
     (start := tmp_path / "start").mkdir()
     (start / "--allow-rules").write_text("#!/usr/bin/env python\n")
-    done = ran(start, "check", "--allow-rules", "../other/model.py")
+    done = run_in(start, "check", "--allow-rules", "../other/model.py")
     assert done.returncode == 2 and "a file here has that name" in done.stderr and not was_executed(other)
-    assert ran(start, "check", "./--allow-rules", "../other/model.py").returncode == 1
-    assert ran(start, "check", "--", "--allow-rules", "../other/model.py").returncode == 1
+    assert run_in(start, "check", "./--allow-rules", "../other/model.py").returncode == 1
+    assert run_in(start, "check", "--", "--allow-rules", "../other/model.py").returncode == 1
     assert not was_executed(other)

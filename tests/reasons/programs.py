@@ -1,4 +1,4 @@
-"""Programs that are refused, through either door: what is said of each is compared with what is expected."""
+"""Programs that the codemod or the FX pass refuses, and the expected refusals."""
 
 from __future__ import annotations
 
@@ -68,9 +68,15 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Refused:
-    """A program, and what must be said of it: the code, a part of the line that is named ("" for none), the advice.
+    """A program that is refused, and what the refusal must contain.
 
-    `text`: a whole file, or the body of Block.forward(q, k, v, x=None), which stands behind HEAD.
+    Attributes:
+        code: the name of the reason.
+        text: a whole file, or the body of Block.forward(q, k, v, x=None) after HEAD.
+        line: a part of the line that the refusal names; "" if it names none.
+        advice: a part of the advice.
+        rule: the code of the rule.
+        target: the library whose calls are written.
     """
 
     code: str
@@ -97,26 +103,27 @@ def name_of(case: Refused) -> str:
     return f"{case.code} ({case.rule})" if case.target == DEFAULT else f"{case.code} ({case.target})"
 
 
-def found_in_text(case: Refused) -> Finding:
-    found = [p.finding for p in proposals(case.source.encode(), "f.py", rules=load_rules(), target=case.target)]
-    told = [f for f in found if f.code == case.rule and f.reason_code == case.code]
-    assert told, [(f.code, f.status, f.reason_code, f.reason) for f in found]
-    return told[0]
+def refused_finding(case: Refused) -> Finding:
+    """The finding of the codemod that has the reason."""
+    findings = [p.finding for p in proposals(case.source.encode(), "f.py", rules=load_rules(), target=case.target)]
+    matching = [f for f in findings if f.code == case.rule and f.reason_code == case.code]
+    assert matching, [(f.code, f.status, f.reason_code, f.reason) for f in findings]
+    return matching[0]
 
 
-def found_live(case: Refused, given: Any = None) -> SiteReport:
-    """What optimize says of Block, which is called with `given` besides q, k and v."""
+def refused_site(case: Refused, extra: Any = None) -> SiteReport:
+    """The site of `optimize` that has the reason. Block is called with q, k, v and `extra`."""
     torch.manual_seed(0)
-    block = made(case)
-    inputs = (*torch.randn(3, 2, 4, 8), given)
+    block = make_block(case)
+    inputs = (*torch.randn(3, 2, 4, 8), extra)
     sites = autofuse.report(autofuse.optimize(block, inputs, tune=False)).sites
-    told = [s for s in sites if s.reason_code == case.code]
-    assert told, [(s.rule, s.status, s.reason_code, s.reason) for s in sites]
-    return told[0]
+    matching = [s for s in sites if s.reason_code == case.code]
+    assert matching, [(s.rule, s.status, s.reason_code, s.reason) for s in sites]
+    return matching[0]
 
 
-def made(case: Refused) -> nn.Module:
-    """The module of a program, whose lines can be read."""
+def make_block(case: Refused) -> nn.Module:
+    """The module that a program defines. Its source lines are readable."""
     file = f"refused {case.code}.py"
     linecache.cache[file] = (len(case.source), None, case.source.splitlines(keepends=True), file)
     module = ModuleType("refused")
@@ -126,16 +133,16 @@ def made(case: Refused) -> nn.Module:
 
 
 def check(found: Finding | SiteReport, case: Refused) -> None:
-    """The code, the line and the advice are those that are expected."""
+    """Asserts that the code, the line and the advice are those of `case`."""
     assert found.status in ("declined", "report")
-    said = (found.value_line, found.reason, found.advice)
-    assert found.value_line == case.number, said
-    assert case.number is None or f"line {case.number}" in found.reason, said
-    assert case.advice in found.advice and bool(case.advice) == bool(found.advice), said
+    actual = (found.value_line, found.reason, found.advice)
+    assert found.value_line == case.number, actual
+    assert case.number is None or f"line {case.number}" in found.reason, actual
+    assert case.advice in found.advice and bool(case.advice) == bool(found.advice), actual
 
 
 class Holder(SimpleNamespace):
-    """An object that is no tensor, and not plain."""
+    """An object that is neither a tensor nor plain data."""
 
     def other(self) -> Holder:
         return Holder(x=1)
@@ -147,4 +154,4 @@ class Holder(SimpleNamespace):
         print(type(value).__name__)
 
 
-__all__ = ["Holder", "Refused", "check", "found_in_text", "found_live", "made", "name_of"]
+__all__ = ["Holder", "Refused", "check", "make_block", "name_of", "refused_finding", "refused_site"]

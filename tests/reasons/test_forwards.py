@@ -1,4 +1,4 @@
-"""Each reason why a live forward is not read is given for a module, with its line and its advice."""
+"""Each reason of the tracer has a module, with the expected line and advice."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.table import codes_of
 from autofuse.torch_private import FakeTensorMode
-from tests.reasons.programs import Holder, Refused, check, found_live, made, name_of
+from tests.reasons.programs import Holder, Refused, check, make_block, name_of, refused_site
 
 ATTENDS = "p = F.softmax(q @ k.mT, -1)\n"
-DEFINITION = "def forward(self, q"  # the line of what is found after the forward has ended
+DEFINITION = "def forward(self, q"  # the line for a finding after the end of the forward
 
 CASES = [
-    Refused("forward-assigns", ATTENDS + "self.p = p\nreturn p @ v", "self.p = p", "assign only when asked for"),
+    Refused("forward-assigns", ATTENDS + "self.p = p\nreturn p @ v", "self.p = p", "assign only under a flag"),
     Refused("forward-changes", ATTENDS + "self.maps.append(p)\nreturn p @ v", "self.maps.append", "under a flag of"),
     Refused(
         "forward-registers-buffer",
@@ -35,8 +35,8 @@ CASES = [
     Refused("forward-keeps-outside", ATTENDS + "KEPT.append(p)\nreturn p @ v", DEFINITION, "return the value instead"),
     Refused("forward-has-effect", ATTENDS + "print(3)\nreturn p @ v", "", "under a flag of the module"),
     Refused("forward-reads-state", ATTENDS + "self.steps\nreturn p @ v", "", "as an argument"),
-    Refused("forward-reads-too-much", ATTENDS + "return p @ v * LARGE['a']", "LARGE['a']", "keep what it needs"),
-    Refused("forward-reads-dict", ATTENDS + "vars(self)\nreturn p @ v", "vars(self)", "by their names"),
+    Refused("forward-reads-too-much", ATTENDS + "return p @ v * LARGE['a']", "LARGE['a']", "store the needed part"),
+    Refused("forward-reads-dict", ATTENDS + "vars(self)\nreturn p @ v", "vars(self)", "by fixed names"),
     Refused("forward-reads-unreached", ATTENDS + "return p @ v * self.weak().by", "self.weak()", "on the module"),
     Refused(
         "forward-reads-other-module",
@@ -67,7 +67,7 @@ CASES = [
     Refused(
         "forward-under-context",
         "with torch.no_grad():\n    p = F.softmax(q @ k.mT, -1)\nreturn p @ v",
-        "p = F.softmax", "put that part into a child module",
+        "p = F.softmax", "move that part to a child module",
     ),
     Refused(
         "forward-returns-object",
@@ -77,7 +77,7 @@ CASES = [
     Refused(
         "forward-needs-numbers",
         ATTENDS + "if p.sum() > 3:\n    return v\nreturn p @ v",
-        "if p.sum()", "as `torch.where` does in place of `if`",
+        "if p.sum()", "with `torch.where` instead of `if`",
     ),
     Refused(
         "forward-takes-number",
@@ -88,7 +88,7 @@ CASES = [
     Refused(
         "forward-asks-gradient",
         ATTENDS + "if p.requires_grad:\n    return v\nreturn p @ v",
-        "if p.requires_grad", "decide by a flag of the module",
+        "if p.requires_grad", "use a flag of the module instead",
     ),
     Refused("forward-reads-attribute", ATTENDS + "v.grad_fn\nreturn p @ v", "v.grad_fn", "use torch's operations"),
     Refused(
@@ -99,17 +99,17 @@ CASES = [
     Refused(
         "forward-asks-tensor-class",
         "if isinstance(self.tag, Tagged):\n    q = q * self.tag\n" + ATTENDS + "return p @ v",
-        DEFINITION, "go by a flag of the module",
+        DEFINITION, "use a flag of the module instead",
     ),
     Refused(
         "forward-raised",
         ATTENDS + "assert q.__class__ is torch.Tensor\nreturn p @ v",
-        "", "give example inputs that the module can be called with",
+        "", "pass example inputs that the module accepts",
     ),
     Refused(
         "model-raised",
         ATTENDS + "return p @ v + missing",
-        "", "give example inputs that the module can be called with",
+        "", "pass example inputs that the module accepts",
     ),
     Refused(
         "forward-reads-computed-object",
@@ -119,7 +119,7 @@ CASES = [
     Refused(
         "forward-compares-argument",
         "if x is KEPT:\n    return v\n" + ATTENDS + "return p @ v",
-        "", "compare by a flag",
+        "", "use a flag",
     ),
     Refused("forward-asks-object", ATTENDS + "del x.x\nreturn p @ v", "del x.x", "not objects"),
     Refused(
@@ -135,10 +135,10 @@ CASES = [
     Refused(
         "forward-stores-under-object",
         ATTENDS + "x.options[q] = v\nreturn p @ v",
-        DEFINITION, "use texts or numbers for keys",
+        DEFINITION, "use strings or numbers as keys",
     ),
 ]  # fmt: skip
-AT_ITS_FIRST_CALL = [  # the example is not run with such an argument
+AT_FIRST_CALL = [  # such an argument is only possible in a call of the user, not among example inputs
     Refused(
         "forward-calls-object", ATTENDS + "x.log(p)\nreturn p @ v", "x.log(p)", "in the module that calls this one"
     ),
@@ -146,30 +146,30 @@ AT_ITS_FIRST_CALL = [  # the example is not run with such an argument
         "forward-uses-unseen", ATTENDS + "x.hook(p)\nreturn p @ v", "x.hook(p)", "in the module that calls this one"
     ),
 ]
-BY_HAND = {"forward-replaced", "class-keeps-forward", "forward-ends-after-dropout", "symbolic-size"}  # below
+BY_HAND = {"forward-replaced", "class-keeps-forward", "forward-ends-after-dropout", "symbolic-size"}  # the tests below
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_the_reason_has_its_code_its_line_and_its_advice(case: Refused) -> None:
-    check(found_live(case, Holder(x=1, options={"b": 2})), case)
+    check(refused_site(case, Holder(x=1, options={"b": 2})), case)
 
 
-@pytest.mark.parametrize("case", AT_ITS_FIRST_CALL, ids=name_of)
-def test_what_only_the_users_own_call_may_do_is_refused_at_that_call(case: Refused) -> None:
-    block = autofuse.optimize(made(case))
-    heard: list[str] = []
-    block(*torch.randn(3, 2, 4, 8), Holder(hook=lambda t: heard.append(type(t).__name__)))
-    told = [s for s in autofuse.report(block).sites if s.reason_code == case.code]
-    check(max(told, key=lambda s: s.value_line or 0), case)
-    assert heard in ([], ["Tensor"])
+@pytest.mark.parametrize("case", AT_FIRST_CALL, ids=name_of)
+def test_an_argument_that_a_trace_cannot_use_is_refused_at_the_call(case: Refused) -> None:
+    block = autofuse.optimize(make_block(case))
+    seen_types: list[str] = []
+    block(*torch.randn(3, 2, 4, 8), Holder(hook=lambda t: seen_types.append(type(t).__name__)))
+    refused_sites = [s for s in autofuse.report(block).sites if s.reason_code == case.code]
+    check(max(refused_sites, key=lambda s: s.value_line or 0), case)
+    assert seen_types in ([], ["Tensor"])
 
 
-# Python keeps a function while it runs, and what it closes over; the second is of who calls, not of a program.
+# A running function and its closure always exist, so the first never occurs. The second has its own test.
 NEVER_SEEN = {"forward-runs-unknown", "profiler-active"}
 
 
 def test_nothing_is_captured_while_another_profiler_is_active() -> None:
-    block, inputs = made(Refused("", ATTENDS + "return p @ v")), tuple(torch.randn(3, 2, 4, 8))
+    block, inputs = make_block(Refused("", ATTENDS + "return p @ v")), tuple(torch.randn(3, 2, 4, 8))
     with cProfile.Profile():
         autofuse.optimize(block, inputs, tune=False)
     assert {s.reason_code for s in autofuse.report(block)} >= {"profiler-active"}
@@ -178,12 +178,12 @@ def test_nothing_is_captured_while_another_profiler_is_active() -> None:
     assert autofuse.report(block).with_status("fused")
 
 
-def test_every_reason_of_a_trace_is_given_for_a_module() -> None:
-    assert {c.code for c in (*CASES, *AT_ITS_FIRST_CALL)} | BY_HAND | NEVER_SEEN == {c.name for c in codes_of(forwards)}
+def test_every_reason_of_the_tracer_has_a_module() -> None:
+    assert {c.code for c in (*CASES, *AT_FIRST_CALL)} | BY_HAND | NEVER_SEEN == {c.name for c in codes_of(forwards)}
 
 
-def test_a_forward_of_the_instance_is_not_that_of_the_class() -> None:
-    block = made(Refused("", ATTENDS + "return p @ v"))
+def test_a_forward_on_the_instance_is_refused() -> None:
+    block = make_block(Refused("", ATTENDS + "return p @ v"))
     block.forward = lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v
     (site,) = autofuse.report(autofuse.optimize(block, tuple(torch.randn(3, 2, 4, 8)))).sites
     assert (site.reason_code, site.advice) == ("forward-replaced", "define `forward` on the class")
@@ -214,31 +214,31 @@ class Partial(torch.nn.Module):
         (Partial, "its class, Partial, has a partialmethod for its forward, not a function"),
     ],
 )
-def test_a_class_that_keeps_its_forward_is_left_alone(kind: Any, why: str, example: bool) -> None:
+def test_a_class_with_a_fixed_forward_stays(kind: Any, why: str, example: bool) -> None:
     q, forward = torch.randn(2, 4, 4), vars(kind)["forward"]
     model = autofuse.optimize(kind(), q if example else None)
     assert torch.equal(model(q), kind()(q)) and vars(kind)["forward"] is forward
     (site,) = autofuse.report(model).sites
     assert why in site.reason
     assert (site.reason_code, site.status) == ("class-keeps-forward", "declined")
-    assert site.advice == "define `forward` as a function, in a class whose attributes can be set"
+    assert site.advice == "define `forward` as a function, in a class that allows assignment to its attributes"
 
 
 def refused(body: str, *args: Any, dropped: Any = frozenset()) -> Untraceable:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with pytest.raises(Untraceable) as error:
-        traced(made(Refused("by hand", body)), args, {}, fake_world(mode), mode, dropped)
+        traced(make_block(Refused("by hand", body)), args, {}, fake_world(mode), mode, dropped)
     return error.value
 
 
-def test_what_follows_the_dropout_of_a_child_keeps_it_there() -> None:
+def test_a_step_after_the_dropout_of_a_child_is_refused() -> None:
     q, k, v = torch.randn(3, 2, 4, 8)
     error = refused(ATTENDS + "return self.fc(p @ v) + 1", q, k, v, dropped=frozenset({(Tail("fc"),)}))
     assert error.reason.code == forwards.DROPOUT_NOT_LAST and error.place is not None
-    assert error.reason.advice() == "let the dropout be the last step"
+    assert error.reason.advice() == "make the dropout the last step"
 
 
-def test_a_symbolic_size_is_told_with_its_name() -> None:
+def test_the_refusal_of_a_symbolic_size_names_it() -> None:
     size = ShapeEnv().create_unbacked_symint()
     error = refused("return q.view(k)", torch.randn(4), size, None)
     assert str(error) == "k is a symbolic size: optimize before compiling"

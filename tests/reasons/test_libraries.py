@@ -1,4 +1,4 @@
-"""Each reason of a target is given for a program, with its advice."""
+"""Each reason of a target has a program, with the expected advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autofuse.loading.registry import load_rules
 from autofuse.reasons import libraries
 from autofuse.reasons.table import codes_of
 from autofuse.source.find.check import proposals
-from tests.reasons.programs import Refused, check, found_in_text, name_of
+from tests.reasons.programs import Refused, check, name_of, refused_finding
 
 ANOTHER = "pass another `--target`, or fuse the live model"
 AUTOFUSE = "pass `--target autofuse`, or fuse the live model with `autofuse.optimize`"
@@ -85,7 +85,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_the_reason_has_its_code_and_its_advice(case: Refused) -> None:
-    check(found_in_text(case), case)
+    check(refused_finding(case), case)
 
 
 RULE = '''
@@ -114,13 +114,13 @@ class Own(Rule):
     examples = (Fused("as written", before="import torch\\ndef f(x): return torch.tanh(x).exp() * 3\\n"),)
 '''
 OF_A_USERS_RULE = {
-    "eps-is-none": ("ops.rms_norm(x, weight=None, eps=None)", "give the norm its eps as a number"),
+    "eps-is-none": ("ops.rms_norm(x, weight=None, eps=None)", "pass eps as a number"),
     "apex-weight": ("ops.rms_norm(x, weight=factor, eps=1e-6)", ANOTHER),
 }
 
 
 @pytest.mark.parametrize("code", OF_A_USERS_RULE)
-def test_a_users_rule_may_ask_for_what_a_library_does_not_take(code: str, tmp_path: Path) -> None:
+def test_a_users_rule_may_need_an_argument_that_a_library_lacks(code: str, tmp_path: Path) -> None:
     after, advice = OF_A_USERS_RULE[code]
     (tmp_path / "own.py").write_text(RULE.replace("{after}", after))
     source = b"import torch\n\n\ndef f(x):\n    return torch.tanh(x).exp() * 3\n"
@@ -128,5 +128,5 @@ def test_a_users_rule_may_ask_for_what_a_library_does_not_take(code: str, tmp_pa
     assert (found.code, found.status, found.reason_code, found.advice) == ("MY101", "report", code, advice)
 
 
-def test_every_reason_of_the_targets_is_given_for_a_program() -> None:
+def test_every_reason_of_the_targets_has_a_program() -> None:
     assert {c.code for c in CASES} | set(OF_A_USERS_RULE) == {c.name for c in codes_of(libraries)}

@@ -1,4 +1,7 @@
-"""What a session did not run, or took back, has a code; other such reasons are in the tests of what gives them."""
+"""The reasons for fusions that did not run or were rolled back.
+
+Other tests produce most of them, and name their codes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import autofuse
 from autofuse.fx.session.state import PATTERNS
 from autofuse.reasons import outcomes
 from autofuse.reasons.table import codes_of
-from tests.reasons.programs import Refused, found_live
+from tests.reasons.programs import Refused, refused_site
 
 RULE = '''
 from __future__ import annotations
@@ -72,23 +75,23 @@ class Smooth(nn.Module):
         return torch.exp(torch.tanh(x))
 
 
-def test_a_model_that_raises_waits_for_calls_that_it_can_be_checked_on() -> None:
-    site = found_live(Refused("not-verified-yet", "return F.softmax(q @ k.mT, -1) @ v + missing"))
+def test_a_model_that_raises_is_verified_at_a_later_call() -> None:
+    site = refused_site(Refused("not-verified-yet", "return F.softmax(q @ k.mT, -1) @ v + missing"))
     assert site.reason.startswith("not verified yet (the model raised NameError")
-    assert site.advice == "give example inputs that the module can be called with"
+    assert site.advice == "pass example inputs that the module accepts"
 
 
-def test_further_ways_of_a_call_run_the_original() -> None:
+def test_further_kinds_of_arguments_run_the_original() -> None:
     model, inputs = Attends(), tuple(torch.randn(3, 2, 4, 8))
     autofuse.optimize(model, (*inputs, 0.0), tune=False)
     for count in range(PATTERNS):
         model(*inputs, float(count + 1))
     (site,) = [s for s in autofuse.report(model) if s.reason_code == "called-in-many-ways"]
-    assert site.reason == f"called in more than {PATTERNS} ways: further ones run the original forward"
-    assert site.advice.startswith("call it with fewer combinations of flags")
+    assert site.reason == f"called with more than {PATTERNS} kinds of arguments: further kinds run the original forward"
+    assert site.advice.startswith("use fewer combinations of flags")
 
 
-def test_a_graph_at_which_reading_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "own.py").write_text(RULE)
     (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nrules = ["rules/"]\n')
@@ -102,9 +105,9 @@ def test_a_graph_at_which_reading_fails_is_told(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("code", "file"), ELSEWHERE.items(), ids=list(ELSEWHERE))
-def test_the_test_that_gives_the_reason_names_its_code(code: str, file: str) -> None:
+def test_the_file_that_tests_a_reason_names_its_code(code: str, file: str) -> None:
     assert f'"{code}"' in (Path(__file__).parents[2] / file).read_text()
 
 
-def test_every_reason_of_a_session_is_given() -> None:
+def test_every_reason_of_a_session_has_a_test() -> None:
     assert set(ELSEWHERE) | HERE == {c.name for c in codes_of(outcomes)}

@@ -1,4 +1,4 @@
-"""Each reason about the values of an edit is given for a program, with its line and its advice."""
+"""Each reason about the values of an edit has a program, with the expected line and advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from autofuse.reasons import tensors
 from autofuse.reasons.table import codes_of
-from tests.reasons.programs import Refused, check, found_in_text, name_of
+from tests.reasons.programs import Refused, check, name_of, refused_finding
 
 CASES = [
     Refused(
@@ -14,7 +14,7 @@ CASES = [
         "import torch\nimport numpy as np\ndef f(x: np.ndarray):\n    return x * (x + 3).clip(0, 6) / 6",
         "", "", "AF306",
     ),
-    Refused("text-is-shown", "s = q @ k.mT\nprint(f'{s.shape=}')\nreturn F.softmax(s, -1) @ v", "", "print the value"),
+    Refused("text-is-shown", "s = q @ k.mT\nprint(f'{s.shape=}')\nreturn F.softmax(s, -1) @ v", "", "print only"),
     Refused(
         "otherwise-given",
         """
@@ -30,20 +30,20 @@ CASES = [
         print(Swish()(torch.arange(8)).shape)
         """,
         "Swish()(torch.arange(8))",
-        "rewrite it by hand where no caller does so",
+        "if no caller does so in your program, rewrite it by hand",
         "AF302",
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_a_reason_is_given_for_a_program(case: Refused) -> None:
-    check(found_in_text(case), case)
+def test_the_reason_of_the_program_has_its_line_and_its_advice(case: Refused) -> None:
+    check(refused_finding(case), case)
 
 
-# No program is known that gives this: it keeps what is written right where the writer cannot tell.
-UNREACHED = {"called-twice"}
+# No known program has this reason. It guards against a case that the writer cannot decide.
+WITHOUT_PROGRAM = {"called-twice"}
 
 
-def test_every_reason_about_values_is_given_for_a_program() -> None:
-    assert {c.code for c in CASES} | UNREACHED == {c.name for c in codes_of(tensors)}
+def test_every_reason_about_values_has_a_program() -> None:
+    assert {c.code for c in CASES} | WITHOUT_PROGRAM == {c.name for c in codes_of(tensors)}

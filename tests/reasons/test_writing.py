@@ -1,4 +1,4 @@
-"""Each reason of the writers is given for a program, with its line and its advice."""
+"""Each reason of the writers has a program, with the expected line and advice."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import autofuse
 from autofuse.reasons import writing
 from autofuse.reasons.table import codes_of
 from autofuse.results.sites import SiteReport
-from tests.reasons.programs import Refused, check, found_in_text, name_of
+from tests.reasons.programs import Refused, check, name_of, refused_finding
 
-TWO_STATEMENTS = "write the sum and its norm as two statements"
+TWO_STATEMENTS = "write the sum and its norm as two consecutive statements"
 ATTENDS = "F.softmax(q @ k.mT, -1) @ v"
 
 CASES = [
-    Refused("written-twice", f"return {ATTENDS} + {ATTENDS}", "", "compute it once, and use its name"),
+    Refused("written-twice", f"return {ATTENDS} + {ATTENDS}", "", "compute it once and assign it to a name"),
     Refused(
         "binds-name",
         "out = F.softmax((t := q * 2) @ k.mT, -1) @ v\nreturn out + t",
-        "", "bind it by a statement of its own, before",
+        "", "assign it in a separate statement before",
     ),
     Refused(
         "sum-not-apart",
@@ -49,7 +49,7 @@ CASES = [
         def f(q, k, v):
             return torch.softmax(q @ k.mT * 0.5, -1) @ v
         """,
-        "", "edit what it is made from, or use `--generated`",
+        "", "edit its source, or use `--generated`",
     ),
     Refused(
         "fused-beside",
@@ -58,7 +58,7 @@ CASES = [
             return F.scaled_dot_product_attention(q, k, v)
         return torch.softmax(q @ k.mT * 0.5, -1) @ v
         """,
-        "", "choose that branch, or leave out the one that is written out",
+        "", "use that branch, or remove the branch that spells the operation out",
     ),
     Refused(
         "helper-uncalled",
@@ -122,7 +122,7 @@ CASES = [
             s = heated(q @ k.mT)
             return torch.softmax(s, -1) @ v
         """,
-        "", "make that call where the helper is called",
+        "", "move that call to the caller of the helper",
     ),
     Refused(
         "helper-stays",
@@ -139,17 +139,17 @@ CASES = [
             y = out[0] * 2
             return y, out[1]
         """,
-        "", "fuse it in the helper, or let the helper return nothing else",
+        "", "fuse it in the helper, or change the helper to return only this value",
     ),
     Refused(
         "head-stays",
         "if (p := F.softmax(q @ k.mT, -1)) is not None:\n    return p @ v",
-        "", "compute it by a statement of its own, before",
+        "", "compute it in a separate statement before",
     ),
     Refused(
         "deleted-together",
         "s = q @ k.mT\np = F.softmax(s, -1)\nn = x + 1\ndel s, n\nreturn p @ v",
-        "", "give each name a `del` of its own",
+        "", "write a separate `del` for each name",
     ),
     Refused(
         "name-written",
@@ -157,17 +157,17 @@ CASES = [
         y = x - x.mean(-1, keepdim=True)
         return y.mul_(torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)), y
         """,
-        "", "give the changed tensor a name of its own", "AF201",
+        "", "assign the changed tensor to a new name", "AF201",
     ),
     Refused(
         "layers-unnamed",
         "net = x\nreturn nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.ReLU())(q)",
-        "", "assign the Sequential to an attribute of its own", "AF304", "autofuse",
+        "", "assign the Sequential to an attribute", "AF304", "autofuse",
     ),
     Refused(
         "mask-filled",
         "return lambda m: F.softmax((q @ k.mT).masked_fill(m == 0, -1e9), -1) @ v",
-        "", "write the computation on lines of its own",
+        "", "write the computation on separate lines",
     ),
     Refused(
         "classes-not-last",
@@ -187,7 +187,7 @@ CASES = [
             s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
         return s.softmax(-1) @ v
         """,
-        "s = s.masked_fill", "assign it to a name that still holds it", "AF101",
+        "s = s.masked_fill", "assign it to a name that still has this value", "AF101",
     ),
     Refused(
         "attribute-changes",
@@ -199,14 +199,14 @@ CASES = [
         self.d = 3
         return F.softmax(s, -1) @ v
         """,
-        "s = (q @ k.mT) / self.d", "assign it to a name that still holds it",
+        "s = (q @ k.mT) / self.d", "assign it to a name that still has this value",
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_the_reason_has_its_code_its_line_and_its_advice(case: Refused) -> None:
-    check(found_in_text(case), case)
+    check(refused_finding(case), case)
 
 
 RULE = '''
@@ -241,8 +241,8 @@ class Smooth(nn.Module):
         return torch.exp(torch.tanh(x))
 
 
-class AsksForASize(nn.Module):
-    """The number of keys is known to the child alone."""
+class ReadsSize(nn.Module):
+    """Only the child's result has the number of keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,8 +264,8 @@ class Doubled(nn.Module):
         return torch.nn.functional.interpolate(x.mT, scale_factor=2.0).mT
 
 
-class SeesLayouts(nn.Module):
-    """The child sees how its argument lies in memory."""
+class ReadsLayout(nn.Module):
+    """The child reads the memory layout of its argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ class Viewed(nn.Module):
         return self.deep(x.mT.view(-1, 8))
 
 
-def declined(model: nn.Module, *inputs: Tensor) -> SiteReport:
+def declined_site(model: nn.Module, *inputs: Tensor) -> SiteReport:
     sites = autofuse.report(autofuse.optimize(model, inputs, tune=False)).with_status("declined")
     assert sites, autofuse.report(model)
     return sites[0]
@@ -296,39 +296,39 @@ def declined(model: nn.Module, *inputs: Tensor) -> SiteReport:
 @pytest.mark.parametrize(
     ("after", "code"), [("F.conv2d(x, x)", "operands-refused"), ("F.softplus(x[:1])", "other-shape")]
 )
-def test_a_rule_that_should_have_declined_is_told_of(
+def test_the_report_names_a_rule_that_should_have_declined(
     after: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "own.py").write_text(RULE.replace("{after}", after))
     (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nrules = ["rules/"]\n')
     monkeypatch.chdir(tmp_path)
-    site = declined(Smooth(), torch.randn(4, 8))
+    site = declined_site(Smooth(), torch.randn(4, 8))
     assert (site.rule, site.reason_code, site.line is not None) == ("MY101", code, True)
-    assert site.advice == "leave it as it is, and report it: the rule should have declined"
+    assert site.advice == "leave it as it is and report it: the rule should have declined"
 
 
-def test_a_size_that_nothing_else_tells_keeps_what_it_is_asked_of() -> None:
-    site = declined(AsksForASize(), torch.randn(2, 4, 8), torch.randn(2, 4, 8))
-    assert (site.reason_code, site.advice) == ("size-of-removed", "ask an operand for its size instead")
+def test_a_tensor_stays_if_only_it_has_a_size_that_is_read() -> None:
+    site = declined_site(ReadsSize(), torch.randn(2, 4, 8), torch.randn(2, 4, 8))
+    assert (site.reason_code, site.advice) == ("size-of-removed", "read the size of an operand instead")
 
 
-def test_what_a_child_would_see_lie_otherwise_is_left_alone() -> None:
-    site = declined(SeesLayouts(), torch.randn(2, 4, 8))
+def test_a_layout_that_a_child_reads_prevents_the_fusion() -> None:
+    site = declined_site(ReadsLayout(), torch.randn(2, 4, 8))
     assert (site.rule, site.reason_code) == ("AF201", "other-layout")
-    assert site.advice == "make the operand contiguous before: `x = x.contiguous()`"
+    assert site.advice == "make the operand contiguous first: `x = x.contiguous()`"
 
 
-def test_a_loss_of_one_target_for_all_rows_is_left_alone() -> None:
-    site = declined(OneTargetForAll(), torch.randn(4, 8), torch.tensor([2]))
+def test_a_loss_with_one_target_for_all_rows_stays() -> None:
+    site = declined_site(OneTargetForAll(), torch.randn(4, 8), torch.tensor([2]))
     assert (site.rule, site.reason_code) == ("AF501", "rows-unknown")
     assert site.advice == "give the loss one target for each row"
 
 
-# No program is known that gives these: they keep what is written right where the writer cannot tell.
-UNREACHED = {"operand-of-lines", "name-rebound", "value-in-child", "value-unspelled"}
+# No known program has these reasons. They guard against cases that the writer cannot decide.
+WITHOUT_PROGRAM = {"operand-of-lines", "name-rebound", "value-in-child", "value-unspelled"}
 BY_HAND = {"operands-refused", "other-shape", "size-of-removed", "other-layout", "rows-unknown"}
 
 
-def test_every_reason_of_the_writers_is_given_for_a_program() -> None:
-    assert {c.code for c in CASES} | BY_HAND | UNREACHED == {c.name for c in codes_of(writing)}
+def test_every_reason_of_the_writers_has_a_program() -> None:
+    assert {c.code for c in CASES} | BY_HAND | WITHOUT_PROGRAM == {c.name for c in codes_of(writing)}

@@ -151,7 +151,7 @@ def test_what_differs_in_more_than_its_layer_has_a_line_of_its_own(changed: dict
 
 
 def test_a_large_model_fits_in_80_columns_and_25_lines() -> None:
-    why = "forward calls `print`, which does more than return a value (line 106)"
+    why = "forward calls `print`, which has side effects (line 106)"
     text = terminal.text(Report((*layers(48), SiteReport("", "", "declined", why, advice="leave it out"))), width=80)
     assert len(text.splitlines()) <= 25 and max(map(len, text.splitlines())) <= 80
     assert "transformer" not in text and "h.*.attn x48" in text and ".details() lists every place" in text

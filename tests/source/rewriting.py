@@ -13,7 +13,7 @@ from autofuse.loading.registry import load_rules
 from autofuse.results.findings import Finding
 from autofuse.source.find.check import proposals
 from autofuse.source.targets import DEFAULT
-from autofuse.source.write.file_edits import applied
+from autofuse.source.write.file_edits import apply_proposals
 
 ROUNDS = 12
 
@@ -38,10 +38,10 @@ def rewritten_bytes(before: bytes, unsafe: bool = True, target: str = DEFAULT) -
         found = proposals(before, "file.py", rules=load_rules(), target=target)
         edits = [p for p in found if p.edit is not None and p.finding.status in wanted]
         made = {p.finding for p in edits}
-        edits = [p for p in edits if made.isdisjoint(p.within)]
+        edits = [p for p in edits if made.isdisjoint(p.waits_for)]
         if not edits:
             return before
-        before = applied(before, edits)
+        before = apply_proposals(before, edits)
     raise AssertionError("the rewrite does not settle")
 
 

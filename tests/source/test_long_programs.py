@@ -8,10 +8,10 @@ from autofuse.ir.steps import limited
 from autofuse.loading.registry import load_rules
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile
-from autofuse.project.run import Checked, RewriteRun, Rewritten
-from autofuse.source.find import unread as budgets
+from autofuse.project.run import CheckedFile, RewriteResult, RewriteRun
+from autofuse.source.find import skipped as budgets
 from autofuse.source.find.check import proposals
-from autofuse.source.find.unread import UnreadFunction
+from autofuse.source.find.file_reader import SkippedFunction
 from tests.source.long_programs import KINDS, program
 
 _HANGS = 120  # seconds: only a program that never ends takes so long
@@ -40,10 +40,10 @@ def no_hang():
 
 def read(text):
     """The proposals of a program, what of it is not read, and the steps that it took."""
-    unread, rules = list[UnreadFunction](), load_rules()
+    skipped, rules = list[SkippedFunction](), load_rules()
     with limited(10**9) as steps:
-        found = proposals(text.encode(), "long.py", rules=rules, unread=unread)
-    return found, unread, steps.spent
+        found = proposals(text.encode(), "long.py", rules=rules, skipped=skipped)
+    return found, skipped, steps.spent
 
 
 def in_last(found):
@@ -53,10 +53,10 @@ def in_last(found):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rest_of_a_file_is_read_whatever_stands_before_it(kind):
     for length in (2, 64):
-        found, unread, _ = read(program(kind, length))
+        found, skipped, _ = read(program(kind, length))
         assert in_last(found) == [("AF302", "safe")]
-        assert [u.error for u in unread if u.error] == []
-        assert bool(unread) == (kind in _DECLINED and length == 64)
+        assert [u.error for u in skipped if u.error] == []
+        assert bool(skipped) == (kind in _DECLINED and length == 64)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - _DECLINED - _STEEP))
@@ -70,39 +70,39 @@ def test_no_length_takes_more_than_the_steps_of_the_text(kind):
     text = program(kind, 160)
     _, _, spent = read(text)
     functions = text.count("def ") + text.count("lambda") + text.count("\nx = ")
-    allowed = budgets.SPARE_STEPS + (budgets.STEPS * (functions + 2)) + 2 * budgets.STEPS_A_BYTE * len(text)
+    allowed = budgets.SPARE_STEPS + (budgets.STEPS * (functions + 2)) + 2 * budgets.STEPS_PER_BYTE * len(text)
     assert spent <= allowed
 
 
 def test_what_is_not_read_is_named_with_its_line_and_what_it_takes():
-    _, unread, _ = read(program("calls of a long Sequential", 64))
-    assert [(u.symbol, u.line) for u in unread] == [("M.forward", 12)]
-    assert "steps to follow" in unread[0].why and unread[0].error is None
+    _, skipped, _ = read(program("calls of a long Sequential", 64))
+    assert [(u.symbol, u.line) for u in skipped] == [("M.forward", 12)]
+    assert "steps to follow" in skipped[0].why and skipped[0].error is None
 
 
 def test_a_function_that_asks_for_too_much_takes_no_steps_from_the_next_ones():
     greedy = program("calls of a long Sequential", 64)
     after = "\n\ndef after{}(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n"
     text = greedy + "".join(map(after.format, range(200)))
-    found, unread, _ = read(text)
-    assert len(unread) == 1
+    found, skipped, _ = read(text)
+    assert len(skipped) == 1
     assert sum(p.finding.symbol.startswith("after") for p in found) == 200
 
 
 def test_a_file_has_an_end_of_its_steps_too(monkeypatch):
     monkeypatch.setattr(budgets, "FILE_STEPS", 2_000)
-    monkeypatch.setattr(budgets, "FILE_STEPS_A_BYTE", 0)
-    monkeypatch.setattr(budgets, "LEAST_STEPS", 50)
-    found, unread, spent = read(program("functions", 40))
-    assert 0 < len(found) < 41 and len(found) + len(unread) == 41
-    assert spent <= 2_000 + 41 * budgets.LEAST_STEPS
+    monkeypatch.setattr(budgets, "FILE_STEPS_PER_BYTE", 0)
+    monkeypatch.setattr(budgets, "MIN_STEPS", 50)
+    found, skipped, spent = read(program("functions", 40))
+    assert 0 < len(found) < 41 and len(found) + len(skipped) == 41
+    assert spent <= 2_000 + 41 * budgets.MIN_STEPS
 
 
 def test_a_function_has_an_end_of_its_steps_however_long_it_is(monkeypatch):
-    monkeypatch.setattr(budgets, "MOST_STEPS", 5_000)
+    monkeypatch.setattr(budgets, "MAX_STEPS", 5_000)
     long = "import torch\n\n\ndef long(x):\n" + "    x = x * torch.sigmoid(x)\n" * 400 + "    return x\n\n\n"
-    found, unread, spent = read(f"{long}def last(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n")
-    assert [u.symbol for u in unread] == ["long"]
+    found, skipped, spent = read(f"{long}def last(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n")
+    assert [u.symbol for u in skipped] == ["long"]
     assert in_last(found) == [("AF302", "safe")]
     assert spent < 2 * 5_000
 
@@ -151,15 +151,15 @@ def test_an_error_of_ours_costs_the_function_and_not_the_file(monkeypatch, tmp_p
     path.write_text(_WRONG)
     file, run = SourceFile(str(path), FileSettings(tmp_path), named=True), RewriteRun()
     checked = run.check(file)
-    assert isinstance(checked, Checked)
+    assert isinstance(checked, CheckedFile)
     assert [p.finding.symbol for p in checked.proposals] == ["before", "after"]
-    (told,) = checked.troubles
+    (told,) = checked.problems
     assert told.error
     assert told.message == (
-        f"internal error on {path}:9, which leaves broken unread: AssertionError: of ours; please report it."
+        f"internal error on {path}:9, so broken is not read: AssertionError: of ours; please report it."
     )
     result = run.rewrite(checked, file)
-    assert isinstance(result, Rewritten) and result.edits == 2
+    assert isinstance(result, RewriteResult) and result.edits == 2
     assert result.after.count(b"silu") == 2 and b"torch.sigmoid(x) * x" in result.after
 
 
@@ -168,7 +168,7 @@ def test_the_traceback_of_an_error_of_ours_is_told_with_debug(monkeypatch, tmp_p
     path = tmp_path / "model.py"
     path.write_text(_WRONG)
     checked = RewriteRun(debug=True).check(SourceFile(str(path), FileSettings(tmp_path), named=True))
-    assert isinstance(checked, Checked) and "Traceback" in checked.troubles[0].message
+    assert isinstance(checked, CheckedFile) and "Traceback" in checked.problems[0].message
 
 
 def test_an_error_of_ours_is_raised_to_whoever_tests_rules(monkeypatch):
@@ -180,19 +180,19 @@ def test_an_error_of_ours_is_raised_to_whoever_tests_rules(monkeypatch):
 def test_an_edit_that_cannot_be_written_for_an_error_of_ours_costs_that_edit(monkeypatch, tmp_path):
     from autofuse.project import document
 
-    with_edits = document.with_edits
+    apply_edits = document.apply_edits
 
     def fails(program, edits, *given):
         if any(e.spans[0].line == 11 for e in edits):
             raise AssertionError("of ours")
-        return with_edits(program, edits, *given)
+        return apply_edits(program, edits, *given)
 
-    monkeypatch.setattr(document, "with_edits", fails)
+    monkeypatch.setattr(document, "apply_edits", fails)
     path = tmp_path / "model.py"
     path.write_text(_WRONG)
     file, run = SourceFile(str(path), FileSettings(tmp_path), named=True), RewriteRun()
     result = run.rewrite(run.check(file), file)
-    assert isinstance(result, Rewritten) and result.edits == 2
+    assert isinstance(result, RewriteResult) and result.edits == 2
     (told,) = result.refused
     assert told.error and "AF302" in told.message and "please report it" in told.message
 
@@ -228,8 +228,8 @@ def test_no_number_is_too_large(name, where):
         f"        self.c = {constant}\n        self.register_buffer('b', torch.full((2, 2), {constant}).triu(1))\n\n"
         "    def forward(self, x):\n        return x * self.c * torch.sigmoid(x + self.b)\n",
     }[where]
-    found, unread, _ = read(
+    found, skipped, _ = read(
         f"import math\n\nimport torch\n\n\n{text}\n\ndef last(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n"
     )
     assert in_last(found) == [("AF302", "safe")]
-    assert [u.error for u in unread] == []
+    assert [u.error for u in skipped] == []

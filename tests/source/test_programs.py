@@ -16,7 +16,7 @@ from hypothesis.strategies import deferred
 
 from autofuse.loading.registry import load_rules
 from autofuse.source.find.check import proposals
-from autofuse.source.write.file_edits import CannotWrite, applied
+from autofuse.source.write.file_edits import CannotWrite, apply_proposals
 from tests.source.programs import HEAD, close, program, run
 from tests.source.rewriting import rewritten_bytes
 
@@ -37,7 +37,7 @@ def read(text: str) -> None:
             return
         found = proposals(text.encode(errors="surrogatepass"), "x.py", rules=load_rules())
         with suppress(CannotWrite):
-            ast.parse(applied(text.encode(), found))
+            ast.parse(apply_proposals(text.encode(), found))
 
 
 @_QUICKLY

@@ -57,13 +57,13 @@ def tensors(*shape: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("target", ["torch", "autofuse"])
-def test_a_causal_mask_becomes_is_causal_where_the_sizes_prove_it(target: str) -> None:
+def test_a_causal_mask_becomes_is_causal_if_the_sizes_prove_it(target: str) -> None:
     text = rewritten(CAUSAL, unsafe=False, target=target)
     assert "is_causal=True" in text and "attn_mask" not in text and "mask=" not in text
     assert_same(CAUSAL, text, "Attention", tensors(2, 8, 12)[:1], 12, 3)
 
 
-def test_a_mask_stays_a_mask_where_the_lengths_may_differ() -> None:
+def test_a_mask_stays_a_mask_if_the_lengths_may_differ() -> None:
     text = rewritten(
         HEAD
         + source("""
@@ -81,7 +81,7 @@ def test_a_mask_stays_a_mask_where_the_lengths_may_differ() -> None:
 
 
 @pytest.mark.parametrize("rows", ["kept", "dropped", "none"])
-def test_a_finite_fill_attends_evenly_where_nothing_is_kept_and_lets_no_gradient_through(rows: str) -> None:
+def test_a_finite_fill_gives_equal_weights_and_no_gradient_in_rows_without_kept_entries(rows: str) -> None:
     text = rewritten(OPTIONAL, unsafe=False)
     mask = torch.ones(2, 1, 5, 5, dtype=torch.long)
     mask[..., 3:] = 0
@@ -91,22 +91,22 @@ def test_a_finite_fill_attends_evenly_where_nothing_is_kept_and_lets_no_gradient
     assert_same(OPTIONAL, text, "Attend", [*tensors(2, 3, 5, 4), None if rows == "none" else mask])
 
 
-def test_operands_of_three_dimensions_get_the_one_that_kernels_need() -> None:
+def test_operands_with_three_dimensions_get_a_head_dimension() -> None:
     text = rewritten(FLAT)
     assert "q.unsqueeze(1)" in text and ".squeeze(1)" in text
     assert_same(FLAT, text, "Attend", tensors(2, 5, 4))
 
 
-def test_a_scale_that_is_the_default_is_left_out() -> None:
+def test_the_default_scale_is_left_out() -> None:
     assert "scale" not in rewritten(OPTIONAL).split("scaled_dot_product_attention(")[1]
 
 
-def test_what_torch_lacks_is_reported_where_torch_alone_is_wanted() -> None:
+def test_an_operation_that_torch_lacks_is_declined_for_the_target_torch() -> None:
     (found,) = findings(MLP, target="torch")
-    assert found.status == "report" and "another `--target`" in found.reason
+    assert found.status == "report" and "a `--target` that has one" in found.reason
 
 
-def test_by_default_what_torch_lacks_is_autofuses_and_unsafe() -> None:
+def test_by_default_an_operation_that_torch_lacks_uses_autofuse_and_is_unsafe() -> None:
     (found,) = findings(MLP)
     assert found.status == "unsafe" and "needs autofuse where it runs" in found.reason
     assert rewritten(MLP, unsafe=False) == MLP
@@ -115,7 +115,7 @@ def test_by_default_what_torch_lacks_is_autofuses_and_unsafe() -> None:
     assert_same(MLP, text, "Mlp", tensors(2, 6)[:1], 6)
 
 
-def test_a_safe_edit_inside_an_unsafe_one_is_made_where_that_one_is_not() -> None:
+def test_a_safe_edit_inside_an_unsafe_one_is_made_if_the_unsafe_one_is_not() -> None:
     text = MLP.replace("F.silu(self.gate(x))", "(g := self.gate(x)) * torch.sigmoid(g)")
     assert sorted((f.code, f.status) for f in findings(text)) == [("AF302", "safe"), ("AF303", "unsafe")]
     assert "F.silu(" in rewritten(text, unsafe=False) and "ops" not in rewritten(text, unsafe=False)

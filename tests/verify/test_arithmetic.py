@@ -1,4 +1,6 @@
-"""autofuse.verify.arithmetic: dropout off and noted, doubles for what is hard-coded, rounding of the stated size."""
+"""autofuse.verify.arithmetic: dropout is off and recorded, hard-coded dtypes become double, rounding has the stated
+size.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
+from autofuse.verify.arithmetic import AsWrittenMode, DoubleMode, RandomRoundingMode
 
 x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -27,14 +29,14 @@ DROPOUTS: dict[str, Callable[[], Tensor]] = {
 
 
 @pytest.mark.parametrize("dropped", DROPOUTS.values(), ids=DROPOUTS)
-def test_dropout_is_off_and_its_rate_noted(dropped: Callable[[], Tensor]) -> None:
-    with AsWritten() as mode:
+def test_dropout_is_off_and_its_rate_is_recorded(dropped: Callable[[], Tensor]) -> None:
+    with AsWrittenMode() as mode:
         assert torch.equal(dropped(), dropped())
     assert mode.rates == [0.3, 0.3]
 
 
-def test_dropout_that_does_not_drop_is_not_noted() -> None:
-    with AsWritten() as mode:
+def test_dropout_that_drops_nothing_is_not_recorded() -> None:
+    with AsWrittenMode() as mode:
         F.dropout(x, 0.3, False)
         F.dropout(x, 0.0)
         F.alpha_dropout(x, 0.3)
@@ -60,30 +62,30 @@ FLOATS: dict[str, Callable[[Tensor], Tensor]] = {
 CONSTANT = torch.randn(4, 4)
 
 
-@pytest.mark.parametrize("made", FLOATS.values(), ids=FLOATS)
-def test_what_is_hard_coded_becomes_double(made: Callable[[Tensor], Tensor]) -> None:
-    with InDouble(torch.float32):
-        assert made(x.double()).dtype is torch.float64
+@pytest.mark.parametrize("compute", FLOATS.values(), ids=FLOATS)
+def test_hard_coded_dtypes_become_double(compute: Callable[[Tensor], Tensor]) -> None:
+    with DoubleMode(torch.float32):
+        assert compute(x.double()).dtype is torch.float64
 
 
-def test_random_numbers_are_those_of_the_dtype_as_written() -> None:
+def test_random_numbers_are_those_of_the_original_dtype() -> None:
     draws: list[Callable[[Tensor], Tensor]] = [
         lambda x: torch.rand(4),
         torch.randn_like,
         lambda x: torch.bernoulli(x.sigmoid()),
         lambda x: x.clone().uniform_(),
     ]
-    for made in draws:
+    for draw in draws:
         torch.manual_seed(0)
-        written = made(x)
+        written = draw(x)
         torch.manual_seed(0)
-        with InDouble(torch.float32):
-            assert torch.equal(made(x.double()), written.double())
+        with DoubleMode(torch.float32):
+            assert torch.equal(draw(x.double()), written.double())
 
 
-def test_finfo_answers_for_the_dtype_as_written() -> None:
+def test_finfo_describes_the_original_dtype() -> None:
     real = torch.finfo
-    with InDouble(torch.bfloat16):
+    with DoubleMode(torch.bfloat16):
         assert torch.finfo(torch.float64).eps == real(torch.bfloat16).eps
         assert torch.finfo(torch.float64).min == real(torch.float32).min
         assert torch.finfo(torch.float16).max == 65504.0
@@ -91,8 +93,8 @@ def test_finfo_answers_for_the_dtype_as_written() -> None:
     assert torch.finfo is real and torch.get_default_dtype() is torch.float32
 
 
-def test_writes_stay_writes() -> None:
-    with InDouble(torch.float32):
+def test_in_place_operations_stay_in_place() -> None:
+    with DoubleMode(torch.float32):
         t = torch.zeros(4, dtype=torch.float64)
         t += 1.0
         t[0] = 5.0
@@ -100,10 +102,10 @@ def test_writes_stay_writes() -> None:
     assert t.tolist() == [10.0, 2.0, 2.0, 2.0]
 
 
-def test_rounding_moves_results_and_gradients_by_the_unit() -> None:
+def test_rounding_changes_results_and_gradients_by_the_unit() -> None:
     unit = 1e-6
     exact = x.double().requires_grad_()
-    with RandomlyRounded(torch.float32, unit, 0):
+    with RandomRoundingMode(torch.float32, unit, 0):
         moved = exact.exp().sin()
     (gradient,) = torch.autograd.grad(moved.sum(), exact)
     plain = exact.exp().sin()
@@ -113,8 +115,8 @@ def test_rounding_moves_results_and_gradients_by_the_unit() -> None:
         assert 0 < error < 30 * unit
 
 
-def test_rounding_shows_what_cancels_inside_softmax() -> None:
-    """The gradient of a weight that is 1 to the last digit is 0; a fused kernel rounds two equal terms apart."""
+def test_rounding_shows_terms_that_cancel_inside_softmax() -> None:
+    """The gradient of a weight that rounds to 1 is 0; a fused kernel rounds two equal terms differently."""
     scores = torch.tensor([[1e4, 0.0, -1e4]], dtype=torch.float64, requires_grad=True)
 
     def gradient(context: Any) -> Tensor:
@@ -122,11 +124,11 @@ def test_rounding_shows_what_cancels_inside_softmax() -> None:
             weights = torch.softmax(scores, -1)
         return torch.autograd.grad(weights[0, 0], scores)[0]
 
-    assert not gradient(InDouble(torch.float32)).any()
-    assert gradient(RandomlyRounded(torch.float32, 1e-6, 0)).any()
+    assert not gradient(DoubleMode(torch.float32)).any()
+    assert gradient(RandomRoundingMode(torch.float32, 1e-6, 0)).any()
 
 
-def test_views_and_whole_numbers_are_left_alone() -> None:
-    with RandomlyRounded(torch.float32, 1e-3, 0):
+def test_views_and_whole_numbers_are_not_rounded() -> None:
+    with RandomRoundingMode(torch.float32, 1e-3, 0):
         assert torch.equal(torch.arange(4.0) - 1.0, torch.tensor([-1.0, 0.0, 1.0, 2.0], dtype=torch.float64))
         assert torch.equal(x.double().mT, x.double().mT)

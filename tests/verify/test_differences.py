@@ -1,4 +1,4 @@
-"""autofuse.verify.differences: differences that are found before any number is compared."""
+"""autofuse.verify.differences: differences that are found before numbers are compared."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from autofuse.verify.differences import difference_in_kind, difference_of_tensors, equal, same_bits
+from autofuse.verify.differences import are_equal_runs, are_equal_tensors, find_difference_in_kind, tensor_difference
 from autofuse.verify.runs import ModuleRun
 
 x, whole = torch.randn(3), torch.arange(3)
 
 
-def of(**results: Any) -> ModuleRun:
+def run_with(**results: Any) -> ModuleRun:
     tensors = {k: v for k, v in results.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     return ModuleRun(tensors, others={k: v for k, v in results.items() if k not in tensors})
 
@@ -31,42 +31,46 @@ def of(**results: Any) -> ModuleRun:
         ({"result": tuple}, {"result": list}, "is list instead of tuple"),
     ],
 )
-def test_a_difference_is_named(one: dict[str, Any], other: dict[str, Any], difference: str) -> None:
-    assert difference_in_kind(of(**one), of(**other)) == ("result", difference)
+def test_a_difference_in_kind_is_described(one: dict[str, Any], other: dict[str, Any], difference: str) -> None:
+    assert find_difference_in_kind(run_with(**one), run_with(**other)) == ("result", difference)
 
 
-def test_numbers_are_not_compared_here() -> None:
-    assert difference_in_kind(of(result=x), of(result=x + 1)) is None
-    assert not equal(of(result=x), of(result=x + 1)) and equal(of(result=x), of(result=x.clone()))
+def test_floating_point_entries_are_not_compared() -> None:
+    assert find_difference_in_kind(run_with(result=x), run_with(result=x + 1)) is None
+    assert not are_equal_runs(run_with(result=x), run_with(result=x + 1)) and are_equal_runs(
+        run_with(result=x), run_with(result=x.clone())
+    )
 
 
-def test_a_gradient_lost_or_gained_is_named() -> None:
-    with_one, without = ModuleRun({"result": x}, with_gradient=frozenset({"result"})), of(result=x)
-    assert difference_in_kind(with_one, without) == ("result", "no longer carries a gradient")
-    assert difference_in_kind(without, with_one) == ("result", "carries a gradient")
+def test_a_lost_or_additional_gradient_is_described() -> None:
+    with_one, without = ModuleRun({"result": x}, with_gradient=frozenset({"result"})), run_with(result=x)
+    assert find_difference_in_kind(with_one, without) == ("result", "no longer carries a gradient")
+    assert find_difference_in_kind(without, with_one) == ("result", "carries a gradient")
 
 
-def test_more_state_than_before_is_no_difference() -> None:
-    assert difference_in_kind(of(result=x), of(result=x, **{"self.cache after the call": x})) is None
+def test_additional_state_is_no_difference() -> None:
+    assert find_difference_in_kind(run_with(result=x), run_with(result=x, **{"self.cache after the call": x})) is None
 
 
-def test_bits_are_the_same_with_nan() -> None:
-    assert same_bits(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]))
-    assert not same_bits(torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]))
-    assert same_bits(None, None) and not same_bits(None, torch.ones(1))
+def test_nan_equals_nan() -> None:
+    assert are_equal_tensors(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]))
+    assert not are_equal_tensors(torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]))
+    assert are_equal_tensors(None, None) and not are_equal_tensors(None, torch.ones(1))
 
 
 def test_two_runs_with_the_same_nan_are_equal() -> None:
     nan = torch.tensor([1.0, float("nan")])
-    assert equal(of(result=nan), of(result=nan.clone())) and not equal(of(result=nan), of(result=nan.nan_to_num()))
+    assert are_equal_runs(run_with(result=nan), run_with(result=nan.clone())) and not are_equal_runs(
+        run_with(result=nan), run_with(result=nan.nan_to_num())
+    )
     with_gradient, without = ModuleRun({"result": x}, {"x": nan}), ModuleRun({"result": x}, {"x": None})
-    assert equal(with_gradient, with_gradient) and not equal(with_gradient, without)
+    assert are_equal_runs(with_gradient, with_gradient) and not are_equal_runs(with_gradient, without)
 
 
-def test_what_differs_between_two_tensors_but_rounding_is_named() -> None:
-    assert difference_of_tensors(x, x + 1) == ""
-    assert difference_of_tensors(whole, whole.flip(0)) == "has other entries"
-    assert difference_of_tensors(x, whole) == "has dtype torch.int64 instead of torch.float32"
+def test_a_difference_of_two_tensors_is_described() -> None:
+    assert tensor_difference(x, x + 1) == ""
+    assert tensor_difference(whole, whole.flip(0)) == "has other entries"
+    assert tensor_difference(x, whole) == "has dtype torch.int64 instead of torch.float32"
 
 
 @pytest.mark.parametrize(
@@ -79,32 +83,35 @@ def test_what_differs_between_two_tensors_but_rounding_is_named() -> None:
         (torch.Size([2]), torch.Size([3]), "is (3,) instead of (2,)"),
     ],
 )
-def test_what_is_no_tensor_is_compared_by_type_and_value(one: Any, other: Any, difference: str) -> None:
-    assert difference_in_kind(of(result=one), of(result=other)) == ("result", difference)
-    assert difference_in_kind(of(result=one), of(result=one)) is None
+def test_other_objects_are_compared_by_type_and_value(one: Any, other: Any, difference: str) -> None:
+    assert find_difference_in_kind(run_with(result=one), run_with(result=other)) == ("result", difference)
+    assert find_difference_in_kind(run_with(result=one), run_with(result=one)) is None
 
 
-def test_objects_of_one_type_that_know_no_equality_are_alike() -> None:
+def test_objects_of_one_type_without_equality_count_as_equal() -> None:
     class Anything:
         pass
 
-    assert difference_in_kind(of(result=Anything()), of(result=Anything())) is None
+    assert find_difference_in_kind(run_with(result=Anything()), run_with(result=Anything())) is None
 
 
-def test_complex_numbers_are_numbers_and_a_mask_is_not() -> None:
-    assert difference_of_tensors(torch.ones(2, dtype=torch.complex64), torch.zeros(2, dtype=torch.complex64)) == ""
-    assert difference_of_tensors(torch.ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bool))
-    assert difference_of_tensors(x, x.to("meta")).startswith("has device ")
+def test_complex_entries_are_not_compared_but_those_of_a_mask_are() -> None:
+    assert tensor_difference(torch.ones(2, dtype=torch.complex64), torch.zeros(2, dtype=torch.complex64)) == ""
+    assert tensor_difference(torch.ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bool))
+    assert tensor_difference(x, x.to("meta")).startswith("has device ")
 
 
-def test_what_stands_among_the_numbers_in_one_run_and_among_the_rest_in_the_other_is_there() -> None:
-    assert difference_in_kind(of(result=x), of(result=None)) == ("result", "is None instead of a tensor")
+def test_a_result_that_is_a_tensor_in_one_run_only_is_not_missing() -> None:
+    assert find_difference_in_kind(run_with(result=x), run_with(result=None)) == (
+        "result",
+        "is None instead of a tensor",
+    )
 
 
-def test_runs_are_equal_only_where_every_tensor_and_gradient_is() -> None:
+def test_runs_are_equal_only_if_all_tensors_and_gradients_are() -> None:
     one = ModuleRun({"a": x, "b": x}, {"x": x, "y": x})
-    assert equal(one, ModuleRun({"a": x, "b": x.clone()}, {"x": x.clone(), "y": x}))
-    assert not equal(one, ModuleRun({"a": x, "b": x + 1}, {"x": x, "y": x}))
-    assert not equal(one, ModuleRun({"a": x, "b": x}, {"x": x, "y": x + 1}))
-    assert not equal(one, ModuleRun({"a": x, "b": x}, {"x": x}))
-    assert not equal(one, ModuleRun({"a": x, "b": x.double()}, {"x": x, "y": x}))
+    assert are_equal_runs(one, ModuleRun({"a": x, "b": x.clone()}, {"x": x.clone(), "y": x}))
+    assert not are_equal_runs(one, ModuleRun({"a": x, "b": x + 1}, {"x": x, "y": x}))
+    assert not are_equal_runs(one, ModuleRun({"a": x, "b": x}, {"x": x, "y": x + 1}))
+    assert not are_equal_runs(one, ModuleRun({"a": x, "b": x}, {"x": x}))
+    assert not are_equal_runs(one, ModuleRun({"a": x, "b": x.double()}, {"x": x, "y": x}))

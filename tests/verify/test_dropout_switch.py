@@ -1,15 +1,15 @@
-"""While a verifier runs our operations nothing is dropped, and it hears of every rate that would have been."""
+"""While the verifier runs autofuse's operations, nothing is dropped, and the verifier receives every rate."""
 
 from __future__ import annotations
 
 import torch
 
 from autofuse import ops
-from autofuse.verify.arithmetic import AsWritten
+from autofuse.verify.arithmetic import AsWrittenMode
 from autofuse.verify.dropout_switch import is_dropout_off, restore_dropout, switch_dropout_off
 
 
-def test_operations_drop_nothing_while_it_is_off_and_drop_again_afterwards() -> None:
+def test_dropout_is_off_inside_the_switch_and_on_afterwards() -> None:
     x, rates = torch.ones(64, 64), list[float]()
 
     def dropped() -> torch.Tensor:
@@ -24,7 +24,7 @@ def test_operations_drop_nothing_while_it_is_off_and_drop_again_afterwards() -> 
     assert dropped().std() > 0.1
 
 
-def test_switches_nest_and_only_the_innermost_hears() -> None:
+def test_switches_nest_and_only_the_innermost_receives_rates() -> None:
     outer, inner = list[float](), list[float]()
     switch_dropout_off(outer.append)
     switch_dropout_off(inner.append)
@@ -36,9 +36,9 @@ def test_switches_nest_and_only_the_innermost_hears() -> None:
     assert (outer, inner) == ([0.75], [0.25])
 
 
-def test_an_arithmetic_switches_back_where_its_block_fails() -> None:
+def test_a_mode_restores_dropout_if_its_block_raises() -> None:
     try:
-        with AsWritten():
+        with AsWrittenMode():
             raise ValueError
     except ValueError:
         pass

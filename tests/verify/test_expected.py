@@ -1,4 +1,4 @@
-"""What an original computes in one mode, and how little of it is held."""
+"""The runs of an original in one mode, and how little memory they keep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from autofuse.verify import expected as expected_module
 from autofuse.verify.bounds import DRAWS
-from autofuse.verify.expected import Expected
+from autofuse.verify.expected import ExpectedRuns
 from autofuse.verify.runs import ModuleCall
 
 
@@ -21,12 +21,12 @@ class Layer(nn.Module):
         return nn.functional.dropout(torch.tanh(self.linear(x)), self.p, self.training)
 
 
-def expected(p: float = 0.0, dtype: torch.dtype = torch.float32) -> Expected:
+def expected(p: float = 0.0, dtype: torch.dtype = torch.float32) -> ExpectedRuns:
     torch.manual_seed(0)
-    return Expected(Layer(p).to(dtype), ModuleCall((torch.randn(4, 8, dtype=dtype),), {}), True, None)
+    return ExpectedRuns(Layer(p).to(dtype), ModuleCall((torch.randn(4, 8, dtype=dtype),), {}), True, None)
 
 
-def test_rounding_at_random_is_kept_as_sizes_of_what_it_does() -> None:
+def test_randomly_rounded_runs_are_kept_as_sizes() -> None:
     found = expected()
     spreads = found.rounded(found.unit)
     assert len(spreads) == DRAWS
@@ -37,38 +37,38 @@ def test_rounding_at_random_is_kept_as_sizes_of_what_it_does() -> None:
     assert found.rounded(found.unit) is spreads
 
 
-def test_more_rounding_spreads_further() -> None:
+def test_coarser_rounding_has_a_larger_spread() -> None:
     found = expected()
     fine, coarse = found.rounded(2.0**-24)[0]["result"], found.rounded(2.0**-8)[0]["result"]
     assert coarse.largest > 1000 * fine.largest
 
 
-def test_of_two_modes_that_leave_the_same_behind_one_is_held_and_each_knows_its_dropouts() -> None:
+def test_two_modes_with_equal_runs_share_tensors_and_keep_their_own_dropout_rates() -> None:
     torch.manual_seed(0)
     module, call = Layer(0.5), ModuleCall((torch.randn(4, 8),), {})
-    training = Expected(module, call, True, None)
-    evaluation = Expected(module, call, False, training)
-    assert not evaluation.depends_on_mode()
+    training = ExpectedRuns(module, call, True, None)
+    evaluation = ExpectedRuns(module, call, False, training)
+    assert not evaluation.differs_by_mode()
     assert evaluation.own.tensors is training.own.tensors and evaluation.exact is training.exact
     assert training.own.rates == (0.5,) and evaluation.own.rates == ()
 
 
-def test_the_error_of_the_original_is_told_for_each_result_and_gradient() -> None:
+def test_every_result_and_gradient_has_an_error_of_the_original() -> None:
     found = expected(dtype=torch.bfloat16)
-    own = found.error_of("result")
+    own = found.original_error("result")
     assert own is not None and 2**-12 < own < 2**-7
-    assert found.error_of("gradient of self.linear.weight") and found.error_of("nothing") is None
+    assert found.original_error("gradient of self.linear.weight") and found.original_error("nothing") is None
     found.rounded(2.0**-4)
-    assert (found.error_of("result") or 0.0) > 2 * own
+    assert (found.original_error("result") or 0.0) > 2 * own
 
 
-def test_a_large_run_in_double_is_given_back_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_run_in_double_is_released_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = expected()
     first = found.exact
-    found.forget_if_large()
+    found.release_if_large()
     assert found.exact is first
     monkeypatch.setattr(expected_module, "SMALL", 0)
-    found.forget_if_large()
+    found.release_if_large()
     again = found.exact
     assert again is not first and again is not None and first is not None
     assert all(torch.equal(again.tensors[n], t) for n, t in first.tensors.items())

@@ -1,4 +1,4 @@
-"""autofuse.verify.judging: who comes nearest, who is beyond, and when random rounding is asked."""
+"""autofuse.verify.judging: the tensor closest to its bound, the first beyond it, and when random rounding is used."""
 
 from __future__ import annotations
 
@@ -7,66 +7,75 @@ from collections.abc import Iterator
 
 import torch
 
-from autofuse.verify.bounds import Gap, RoundingSpread, spread_of
-from autofuse.verify.judging import Compared, Judged, capital, judged
+from autofuse.verify.bounds import Gap, RoundingSpread, rounding_spread
+from autofuse.verify.judging import TensorComparison, TensorJudgement, capitalize_first, judge_tensors
 
 UNIT = 2.0**-24
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
 ONCE = EXACT.float()
 
 
-def off(by: float) -> torch.Tensor:
+def exact_plus(by: float) -> torch.Tensor:
     return (EXACT * (1 + by)).float()
 
 
-ROUNDED = spread_of(off(1e-3), ONCE, EXACT)
+ROUNDED = rounding_spread(exact_plus(1e-3), ONCE, EXACT)
 
 
-def test_the_one_nearest_to_its_bound_is_told() -> None:
-    found = judged([Compared("a", ONCE, ONCE, EXACT), Compared("b", off(2**-23), ONCE, EXACT)], UNIT)
+def test_the_tensor_closest_to_its_bound_is_returned() -> None:
+    found = judge_tensors(
+        [TensorComparison("a", ONCE, ONCE, EXACT), TensorComparison("b", exact_plus(2**-23), ONCE, EXACT)], UNIT
+    )
     assert found.name == "b" and found.gap.within and found.gap.error > 0
 
 
-def test_nothing_to_compare_is_exact() -> None:
-    assert judged([], UNIT) == Judged("", Gap())
+def test_no_tensors_count_as_exact() -> None:
+    assert judge_tensors([], UNIT) == TensorJudgement("", Gap())
 
 
-def test_the_first_that_is_beyond_its_bound_ends_it() -> None:
-    def tensors() -> Iterator[Compared]:
-        yield Compared("a", off(1e-3), ONCE, EXACT)
+def test_the_first_tensor_beyond_its_bound_ends_the_comparison() -> None:
+    def tensors() -> Iterator[TensorComparison]:
+        yield TensorComparison("a", exact_plus(1e-3), ONCE, EXACT)
         raise AssertionError("what follows was looked at")
 
-    found = judged(tensors(), UNIT)
+    found = judge_tensors(tensors(), UNIT)
     assert found.name == "a" and not found.gap.within
     assert found.sentence().startswith("a is off by 7.6e-04 of its largest entry; rounding explains ")
     assert " entry in training; " in found.sentence(" in training")
 
 
-def test_random_rounding_is_asked_only_where_a_tensor_is_beyond_its_bound_without() -> None:
+def test_random_rounding_is_used_only_if_a_tensor_exceeds_its_bound_without() -> None:
     asked: list[str] = []
 
-    def rounded(t: Compared) -> list[RoundingSpread]:
+    def rounded(t: TensorComparison) -> list[RoundingSpread]:
         asked.append(t.name)
         return [ROUNDED]
 
-    found = judged([Compared("a", ONCE, ONCE, EXACT), Compared("b", off(1e-3), ONCE, EXACT)], UNIT, rounded=rounded)
+    found = judge_tensors(
+        [TensorComparison("a", ONCE, ONCE, EXACT), TensorComparison("b", exact_plus(1e-3), ONCE, EXACT)],
+        UNIT,
+        rounded=rounded,
+    )
     assert asked == ["b"] and found.gap.within
 
 
-def test_rounding_that_comes_with_a_tensor_counts() -> None:
-    assert judged([Compared("a", off(1e-3), ONCE, EXACT, rounded=(ROUNDED,))], UNIT).gap.within
+def test_the_spreads_of_a_comparison_count() -> None:
+    assert judge_tensors([TensorComparison("a", exact_plus(1e-3), ONCE, EXACT, rounded=(ROUNDED,))], UNIT).gap.within
 
 
-def test_less_of_the_originals_own_error_counts_where_only_a_share_of_it_is_allowed() -> None:
-    tensors = [Compared("a", off(1e-3), off(1e-3), EXACT)]
-    assert judged(tensors, UNIT).gap.within and not judged(tensors, UNIT, share=0.1).gap.within
+def test_only_the_share_of_the_originals_error_counts() -> None:
+    tensors = [TensorComparison("a", exact_plus(1e-3), exact_plus(1e-3), EXACT)]
+    assert judge_tensors(tensors, UNIT).gap.within and not judge_tensors(tensors, UNIT, share=0.1).gap.within
 
 
-def test_what_is_not_finite_is_said_so() -> None:
-    found = judged([Compared("the result", ONCE / 0, ONCE, EXACT)], UNIT)
-    assert math.isinf(found.gap.error) and found.sentence() == "the result is not finite where the original is"
+def test_infinite_entries_have_their_own_message() -> None:
+    found = judge_tensors([TensorComparison("the result", ONCE / 0, ONCE, EXACT)], UNIT)
+    assert (
+        math.isinf(found.gap.error)
+        and found.sentence() == "the result has infinite or NaN entries where the original's are finite"
+    )
 
 
-def test_a_sentence_gets_its_capital_letter_and_keeps_the_rest() -> None:
-    assert capital("gradient of self.wQ is off.") == "Gradient of self.wQ is off."
-    assert capital("") == ""
+def test_only_the_first_letter_is_capitalized() -> None:
+    assert capitalize_first("gradient of self.wQ is off.") == "Gradient of self.wQ is off."
+    assert capitalize_first("") == ""

@@ -1,4 +1,4 @@
-"""autofuse.verify.modules: right rewrites pass in every dtype and size, and each of a list of wrong ones is caught."""
+"""autofuse.verify.modules: correct rewrites pass in every dtype and size, and each wrong rewrite of a list is found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seed() -> None:
 
 
 class Attention(nn.Module):
-    """Self-attention by hand; `core` is (query, key, value, mask, p, training) -> result, to be rewritten."""
+    """Hand-written self-attention; a test replaces `core`: (query, key, value, mask, p, training) -> result."""
 
     def __init__(self, core: Forward, p: float = 0.0, width: int = C) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float, traini
 
 
 class Norm(nn.Module):
-    """A norm by hand over `width` channels."""
+    """A hand-written norm over `width` channels."""
 
     def __init__(self, core: Forward, width: int = C) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_fused_attention_passes(dtype: torch.dtype, hand: Forward, mask: str, ma
     given = {"none": None, "causal": causal(), "a row masked out whole": causal() & (torch.arange(T) > 0)[:, None]}[
         mask
     ]
-    core = fused if hand is by_hand else off(fill=torch.finfo(torch.float32).min)
+    core = fused if hand is by_hand else fused_with(fill=torch.finfo(torch.float32).min)
     x = (magnitude * torch.randn(B, T, C)).to(dtype)
     outcome = verify(module, rewritten(module, core=core), (x, given))
     assert outcome.ok, outcome
@@ -138,7 +138,7 @@ def attention(wrong: Forward, p: float = 0.0, mask: Any = "causal", **module: An
     return verify(original, rewritten(original, core=wrong), (torch.randn(B, T, C), given))
 
 
-def off(core: Forward = ops.attention, **change: Any) -> Forward:
+def fused_with(core: Forward = ops.attention, **change: Any) -> Forward:
     """Fused attention with some of its arguments changed."""
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float, training: bool) -> Any:
@@ -149,18 +149,18 @@ def off(core: Forward = ops.attention, **change: Any) -> Forward:
 
 
 WRONG: dict[str, Callable[[], Verification]] = {
-    "no scale": lambda: attention(off(scale=1.0)),
-    "a scale that is off by a thousandth": lambda: attention(off(scale=0.5005)),
+    "no scale": lambda: attention(fused_with(scale=1.0)),
+    "a scale that is off by a thousandth": lambda: attention(fused_with(scale=0.5005)),
     "the mask's polarity": lambda: attention(
         lambda q, k, v, mask, p, t: ops.attention(q, k, v, mask=~mask, scale=0.5), mask=torch.rand(T, T) > 0.5
     ),
-    "no mask": lambda: attention(off(mask=None)),
-    "no additive mask": lambda: attention(off(mask=None), mask=torch.randn(T, T)),
-    "causal where it is not": lambda: attention(off(is_causal=True), mask=None),
-    "no dropout": lambda: attention(off(dropout_p=0.0), p=0.2),
-    "another rate of dropout": lambda: attention(off(dropout_p=0.3), p=0.1),
-    "dropout in evaluation": lambda: attention(off(training=True), p=0.2),
-    "dropout that the original has not": lambda: attention(off(dropout_p=0.2)),
+    "no mask": lambda: attention(fused_with(mask=None)),
+    "no additive mask": lambda: attention(fused_with(mask=None), mask=torch.randn(T, T)),
+    "a causal mask that the original does not have": lambda: attention(fused_with(is_causal=True), mask=None),
+    "no dropout": lambda: attention(fused_with(dropout_p=0.0), p=0.2),
+    "another rate of dropout": lambda: attention(fused_with(dropout_p=0.3), p=0.1),
+    "dropout in evaluation": lambda: attention(fused_with(training=True), p=0.2),
+    "dropout that the original does not have": lambda: attention(fused_with(dropout_p=0.2)),
     "a gradient cut off from the key": lambda: attention(lambda q, k, v, *a: fused(q, k.detach(), v, *a)),
     "no gradient at all": lambda: attention(lambda *a: fused(*a).detach()),
     "another dtype": lambda: attention(lambda *a: fused(*a).double()),
@@ -174,7 +174,7 @@ WRONG: dict[str, Callable[[], Verification]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_wrong_attention_is_caught(wrong: Callable[[], Verification]) -> None:
+def test_a_wrong_attention_is_found(wrong: Callable[[], Verification]) -> None:
     outcome = wrong()
     assert not outcome.ok
     assert outcome.reason
@@ -182,31 +182,31 @@ def test_a_wrong_attention_is_caught(wrong: Callable[[], Verification]) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [8, 64])
-def test_an_unbiased_variance_is_caught(dtype: torch.dtype, width: int) -> None:
+def test_an_unbiased_variance_is_found(dtype: torch.dtype, width: int) -> None:
     original = Norm(lambda *a: norm_by_hand(*a, unbiased=True), width).to(dtype)
     assert not verify(original, rewritten(original, core=ops.layer_norm), (torch.randn(B, T, width).to(dtype),)).ok
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("eps, wrong", [(1e-5, 1e-6), (1e-5, 1e-4), (1e-6, 1e-5), (1e-6, 1e-7)])
-def test_an_eps_that_is_off_by_ten_is_caught(dtype: torch.dtype, eps: float, wrong: float) -> None:
+def test_an_eps_that_differs_by_a_factor_of_ten_is_found(dtype: torch.dtype, eps: float, wrong: float) -> None:
     original = Norm(lambda *a: norm_by_hand(*a, eps=eps)).to(dtype)
     fused = lambda *a: ops.layer_norm(*a, eps=wrong)
     assert not verify(original, rewritten(original, core=fused), (torch.randn(B, T, C).to(dtype),)).ok
 
 
-def test_dropout_that_does_not_scale_what_it_keeps_is_caught() -> None:
+def test_dropout_without_scaling_is_found() -> None:
     def drop(m: nn.Module, x: Tensor) -> Tensor:
         kept = F.dropout(x, 0.3, m.training)
         return kept if torch.equal(kept, x) else kept * m.factor
 
-    original = ModuleReference(Of(drop, factor=1.0), (torch.randn(64, 64),))
-    assert original.check(Of(drop, factor=1.0)).ok
-    assert not original.check(Of(drop, factor=0.7)).ok
+    original = ModuleReference(FunctionModule(drop, factor=1.0), (torch.randn(64, 64),))
+    assert original.check(FunctionModule(drop, factor=1.0)).ok
+    assert not original.check(FunctionModule(drop, factor=0.7)).ok
 
 
 class Everything(nn.Module):
-    """Writes to an input and a buffer, counts its calls, and returns structures of all kinds."""
+    """Writes to an input and a buffer, counts its calls, and returns nested structures."""
 
     seen: Tensor
 
@@ -238,7 +238,7 @@ def call() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (torch.randn(B, T, C), torch.arange(T)), {"extra": {"bias": [torch.randn(C)]}}
 
 
-def test_structures_buffers_and_inputs_written_in_place_are_compared() -> None:
+def test_structures_buffers_and_written_inputs_are_compared() -> None:
     original = ModuleReference(Everything(), *call())
     twin = copy.deepcopy(original._original)
     assert original.check(twin).ok
@@ -254,7 +254,7 @@ def test_structures_buffers_and_inputs_written_in_place_are_compared() -> None:
     assert outcome.culprit == "self.seen after the call"
 
 
-def test_nothing_is_left_behind() -> None:
+def test_the_modules_and_arguments_stay_unchanged() -> None:
     module = Everything()
     module.register_forward_hook(hook := lambda *_: None)
     module.weight.grad = torch.ones(C, C)
@@ -274,7 +274,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_gradients_are_compared_wherever_verification_is_called(context: Any) -> None:
+def test_gradients_are_compared_in_every_grad_mode(context: Any) -> None:
     original = Attention(by_hand)
     right = rewritten(original, core=fused)
     wrong = rewritten(original, core=lambda q, k, v, *a: fused(q, k.detach(), v, *a))
@@ -288,11 +288,11 @@ def test_under_autocast_the_narrow_dtype_sets_the_bound() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outcome = attention(fused)
         assert outcome.ok and outcome.bound > 1e-3, outcome
-        assert not attention(off(scale=0.51)).ok
+        assert not attention(fused_with(scale=0.51)).ok
 
 
-class Of(nn.Module):
-    """A module whose forward is the function given."""
+class FunctionModule(nn.Module):
+    """A module with the given function as its forward."""
 
     def __init__(self, function: Forward, **attributes: Any) -> None:
         super().__init__()
@@ -304,74 +304,74 @@ class Of(nn.Module):
         return self.function(self, *args, **kwargs)
 
 
-def same(one: Forward, other: Forward, *args: Any, **attributes: Any) -> Verification:
-    return verify(Of(one, **attributes), Of(other, **attributes), args)
+def check_functions(one: Forward, other: Forward, *args: Any, **attributes: Any) -> Verification:
+    return verify(FunctionModule(one, **attributes), FunctionModule(other, **attributes), args)
 
 
-def test_where_the_original_is_nan_anything_goes_but_not_beside_it() -> None:
+def test_entries_that_are_nan_in_the_original_may_be_anything_and_others_not() -> None:
     x = torch.randn(4, 4)
     nan = lambda m, x: x * torch.where(torch.eye(4) > 0, torch.nan, 1.0)
-    assert same(nan, lambda m, x: x - x.detach() * torch.eye(4), x).ok
-    assert not same(nan, lambda m, x: x * torch.where(torch.eye(4).roll(1) > 0, torch.nan, 1.0), x).ok
+    assert check_functions(nan, lambda m, x: x - x.detach() * torch.eye(4), x).ok
+    assert not check_functions(nan, lambda m, x: x * torch.where(torch.eye(4).roll(1) > 0, torch.nan, 1.0), x).ok
 
 
-def test_an_infinity_stays_or_becomes_the_right_number() -> None:
+def test_an_infinity_may_stay_or_become_the_correct_number() -> None:
     x = torch.full((4,), 300.0, dtype=torch.float16)
     overflows = lambda m, x: (x * x) / 300.0
-    assert same(overflows, lambda m, x: x * (x / 300.0), x).ok
-    assert same(overflows, overflows, x).ok
-    assert not same(overflows, lambda m, x: -x * x, x).ok
+    assert check_functions(overflows, lambda m, x: x * (x / 300.0), x).ok
+    assert check_functions(overflows, overflows, x).ok
+    assert not check_functions(overflows, lambda m, x: -x * x, x).ok
 
 
-def test_no_gradient_and_a_gradient_of_zero_are_one() -> None:
+def test_a_missing_gradient_equals_a_gradient_of_zero() -> None:
     x, y = torch.randn(4), torch.randn(4)
-    assert same(lambda m, x, y: x * 2, lambda m, x, y: x * 2 + y * 0, x, y).ok
-    assert same(lambda m, x, y: x * 2 + y * 0, lambda m, x, y: x * 2, x, y).ok
-    assert not same(lambda m, x, y: x * 2 + y, lambda m, x, y: x * 2 + y.detach(), x, y).ok
+    assert check_functions(lambda m, x, y: x * 2, lambda m, x, y: x * 2 + y * 0, x, y).ok
+    assert check_functions(lambda m, x, y: x * 2 + y * 0, lambda m, x, y: x * 2, x, y).ok
+    assert not check_functions(lambda m, x, y: x * 2 + y, lambda m, x, y: x * 2 + y.detach(), x, y).ok
 
 
-def test_other_results_are_compared_as_they_are() -> None:
+def test_results_that_are_no_tensors_are_compared_by_equality() -> None:
     x = torch.randn(4)
-    assert not same(lambda m, x: (x, 1), lambda m, x: (x, 2), x).ok
-    assert not same(lambda m, x: (x, None), lambda m, x: (x, x), x).ok
-    assert not same(lambda m, x: (x, x), lambda m, x: (x, None), x).ok
-    assert not same(lambda m, x: (x, x), lambda m, x: [x, x], x).ok
-    assert not same(lambda m, x: {"a": x}, lambda m, x: {"b": x}, x).ok
-    assert not same(lambda m, x: x > 0, lambda m, x: x < 0, x).ok
-    assert not same(lambda m, x: x.sum().item(), lambda m, x: x.sum().item() + 1, x).ok
+    assert not check_functions(lambda m, x: (x, 1), lambda m, x: (x, 2), x).ok
+    assert not check_functions(lambda m, x: (x, None), lambda m, x: (x, x), x).ok
+    assert not check_functions(lambda m, x: (x, x), lambda m, x: (x, None), x).ok
+    assert not check_functions(lambda m, x: (x, x), lambda m, x: [x, x], x).ok
+    assert not check_functions(lambda m, x: {"a": x}, lambda m, x: {"b": x}, x).ok
+    assert not check_functions(lambda m, x: x > 0, lambda m, x: x < 0, x).ok
+    assert not check_functions(lambda m, x: x.sum().item(), lambda m, x: x.sum().item() + 1, x).ok
 
 
-def test_results_that_nobody_reads_may_differ() -> None:
+def test_unread_results_may_differ() -> None:
     x = torch.randn(4)
-    one, other = Of(lambda m, x: (x, x * 2)), Of(lambda m, x: (x, None))
+    one, other = FunctionModule(lambda m, x: (x, x * 2)), FunctionModule(lambda m, x: (x, None))
     assert verify(one, other, (x,), unread=frozenset({1})).ok
     assert not verify(one, other, (x,), unread=frozenset({0})).ok
 
 
-def test_an_original_that_does_not_run_is_said_so() -> None:
-    outcome = same(lambda m, x: 1 / 0, lambda m, x: x, torch.randn(4))
+def test_an_original_that_does_not_run_has_its_own_message() -> None:
+    outcome = check_functions(lambda m, x: 1 / 0, lambda m, x: x, torch.randn(4))
     assert not outcome.ok and "original" in outcome.reason and "ZeroDivisionError" in outcome.reason
 
 
-def test_an_original_of_one_mode_is_checked_in_that() -> None:
+def test_an_original_that_supports_one_mode_is_checked_in_that_mode() -> None:
     only_eval = lambda m, x: x * 2 if not m.training else 1 / 0
-    assert same(only_eval, only_eval, torch.randn(4)).ok
-    assert not same(only_eval, lambda m, x: x * 3, torch.randn(4)).ok
+    assert check_functions(only_eval, only_eval, torch.randn(4)).ok
+    assert not check_functions(only_eval, lambda m, x: x * 3, torch.randn(4)).ok
 
 
-def test_the_two_modes_are_checked_apart() -> None:
+def test_each_mode_is_checked_by_itself() -> None:
     x = torch.randn(4)
     by_mode = lambda m, x: x.sin() if m.training else x.cos()
-    assert same(by_mode, by_mode, x).ok
-    assert not same(by_mode, lambda m, x: x.cos(), x).ok
-    assert not same(by_mode, lambda m, x: x.sin(), x).ok
+    assert check_functions(by_mode, by_mode, x).ok
+    assert not check_functions(by_mode, lambda m, x: x.cos(), x).ok
+    assert not check_functions(by_mode, lambda m, x: x.sin(), x).ok
 
 
-def test_dropout_in_both_modes_is_only_compared_with_itself() -> None:
+def test_dropout_in_both_modes_is_compared_in_each_mode() -> None:
     x = torch.randn(32, 32)
     always = lambda m, x: F.dropout(x, 0.5)
-    assert same(always, always, x).ok
-    assert not same(always, lambda m, x: F.dropout(x, 0.5, m.training), x).ok
+    assert check_functions(always, always, x).ok
+    assert not check_functions(always, lambda m, x: F.dropout(x, 0.5, m.training), x).ok
 
 
 DROPPING: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
@@ -379,24 +379,27 @@ DROPPING: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "nn.LSTM": lambda: (nn.LSTM(C, C, num_layers=2, dropout=0.3), (torch.randn(B, T, C),)),
     "nn.TransformerEncoderLayer": lambda: (nn.TransformerEncoderLayer(C, H, 2 * C, 0.3), (torch.randn(B, T, C),)),
     "random depth": lambda: (
-        Of(lambda m, x: x * (torch.rand_like(x) > 0.3) if m.training else x),
+        FunctionModule(lambda m, x: x * (torch.rand_like(x) > 0.3) if m.training else x),
         (torch.randn(B, T),),
     ),
-    "noise": lambda: (Of(lambda m, x: x + torch.randn(x.shape)), (torch.randn(B, T),)),
-    "an empty tensor filled": lambda: (Of(lambda m, x: x * x.new_empty(B, 1).bernoulli_(0.5)), (torch.randn(B, T),)),
+    "noise": lambda: (FunctionModule(lambda m, x: x + torch.randn(x.shape)), (torch.randn(B, T),)),
+    "an empty tensor filled": lambda: (
+        FunctionModule(lambda m, x: x * x.new_empty(B, 1).bernoulli_(0.5)),
+        (torch.randn(B, T),),
+    ),
     "nn.BatchNorm1d": lambda: (nn.BatchNorm1d(T), (torch.randn(B, T, C),)),
     "nn.Embedding": lambda: (nn.Embedding(T, C), (torch.randint(T, (B, T)),)),
     "complex numbers": lambda: (
-        Of(
-            lambda m, x: torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * m.turn),
-            turn=turn(),
+        FunctionModule(
+            lambda m, x: torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * m.rotation),
+            rotation=rotation(),
         ),
         (torch.randn(B, T, C),),
     ),
 }
 
 
-def turn() -> Tensor:
+def rotation() -> Tensor:
     return torch.polar(torch.ones(T, C // 2), torch.rand(T, C // 2))
 
 
@@ -411,28 +414,28 @@ def test_any_module_agrees_with_itself(given: Any, dtype: torch.dtype) -> None:
     assert outcome.ok, outcome
 
 
-def test_hard_coded_single_precision_follows_into_double() -> None:
+def test_hard_coded_single_precision_becomes_double() -> None:
     def hand(m: nn.Module, x: Tensor) -> Tensor:
         h = x.to(torch.float32).float().type(torch.float32).type_as(x.float())
         h = h + torch.zeros(4, dtype=torch.float32) + torch.tensor(0.1)
         return torch.softmax(h, -1, dtype=torch.float32).to(x.dtype)
 
     x = torch.randn(4, 4)
-    exact = ModuleReference(Of(hand), (x,))._in_training.exact  # type: ignore[union-attr]
+    exact = ModuleReference(FunctionModule(hand), (x,))._training.exact  # type: ignore[union-attr]
     assert exact.tensors["result"].dtype is torch.float64
     assert torch.allclose(exact.tensors["result"], torch.softmax(x.double() + 0.1, -1), rtol=1e-14, atol=0)
 
 
-def test_checkpoints_are_recomputed_without_dropout_too() -> None:
+def test_recomputed_checkpoints_have_no_dropout_either() -> None:
     from torch.utils.checkpoint import checkpoint
 
     inner = lambda x: F.dropout(torch.softmax(x, -1), 0.5) * x
-    module = Of(lambda m, x: checkpoint(inner, x, use_reentrant=False))
-    outcome = verify(module, Of(lambda m, x: inner(x)), (torch.randn(16, 16),))
+    module = FunctionModule(lambda m, x: checkpoint(inner, x, use_reentrant=False))
+    outcome = verify(module, FunctionModule(lambda m, x: inner(x)), (torch.randn(16, 16),))
     assert outcome.ok, outcome
 
 
-def test_a_mask_keeps_the_fused_kernel_unless_its_gradient_is_asked_for() -> None:
+def test_a_mask_that_requires_no_gradient_keeps_the_fused_kernel() -> None:
     seen: list[bool] = []
 
     def spied(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float, training: bool) -> Tensor:
@@ -458,18 +461,20 @@ def test_one_reference_serves_many_checks() -> None:
     assert runs == before <= 3
 
 
-def test_huggingface_outputs_are_walked() -> None:
+def test_huggingface_outputs_are_compared_part_by_part() -> None:
     from transformers.modeling_outputs import BaseModelOutput
 
     x = torch.randn(4)
     one = lambda m, x: BaseModelOutput(last_hidden_state=x * 2, hidden_states=(x,))
-    assert same(one, one, x).ok
-    outcome = same(one, lambda m, x: BaseModelOutput(last_hidden_state=x * 3, hidden_states=(x,)), x)
+    assert check_functions(one, one, x).ok
+    outcome = check_functions(one, lambda m, x: BaseModelOutput(last_hidden_state=x * 3, hidden_states=(x,)), x)
     assert outcome.culprit == "result['last_hidden_state']"
 
 
-def test_a_gradient_is_summed_over_the_rows_that_a_model_pools() -> None:
-    """Two rows come out, thousands went in: torch's layer norm adds their gradients up one by one, and rounds."""
+def test_a_gradient_sums_over_the_rows_that_a_model_pools() -> None:
+    """The model returns two rows but sums over thousands: torch's layer norm adds their gradients one by one, and
+    rounds.
+    """
 
     class ByHand(nn.Module):
         def __init__(self) -> None:
@@ -491,9 +496,9 @@ def test_a_gradient_is_summed_over_the_rows_that_a_model_pools() -> None:
         assert outcome.ok, outcome.reason
 
 
-def test_dropout_that_a_kernel_of_ours_draws_is_off_as_well() -> None:
+def test_dropout_inside_autofuse_kernels_is_off_too() -> None:
     class Dropped(nn.Module):
-        """Large enough for operations to leave torch's functions."""
+        """Large enough for operations that do not call torch's functions."""
 
         def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return ops.attention(query, key, value, dropout_p=0.2, training=self.training)
@@ -507,17 +512,17 @@ def test_dropout_that_a_kernel_of_ours_draws_is_off_as_well() -> None:
     assert verify(Spelled(), Dropped(), inputs).ok
 
 
-@pytest.mark.parametrize(("off", "ok"), [(2**-18, True), (2**-8, False)])
-def test_what_only_one_mode_does_is_judged_by_the_rounding_of_either(off: float, ok: bool) -> None:
-    """Both modes of the original are one, and exact: only random rounding shows that 1,024 leaves 2 ** -14 of room."""
+@pytest.mark.parametrize(("error", "ok"), [(2**-18, True), (2**-8, False)])
+def test_a_difference_in_one_mode_is_judged_with_the_rounding_of_both(error: float, ok: bool) -> None:
+    """Both modes of the original are equal and exact. Only random rounding shows that 1,024 leaves 2 ** -14 of room."""
 
     def rounds(module: nn.Module, x: Tensor) -> Tensor:
         return (x + 1024.0) - 1024.0
 
     def rounds_elsewhere(module: nn.Module, x: Tensor) -> Tensor:
         y = rounds(module, x)
-        return y if module.training else y + off * y.detach()
+        return y if module.training else y + error * y.detach()
 
-    outcome = same(rounds, rounds_elsewhere, torch.arange(1.0, 65.0))
+    outcome = check_functions(rounds, rounds_elsewhere, torch.arange(1.0, 65.0))
     assert outcome.ok is ok, outcome
     assert ok or "in evaluation" in outcome.reason

@@ -1,4 +1,4 @@
-"""Calls that the example did not make, and what they find that the example does not show."""
+"""Calls that differ from the example, and the errors that only they show."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Filled(nn.Module):
 
 
 class Kernel(nn.Module):
-    """The same but for rows that keep nothing, which it makes 0."""
+    """Like `Filled`, except that a row without kept entries gives 0."""
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(-x, x, x, keep != 0, scale=1.0)
 
 
 class Even(nn.Module):
-    """The same but for scores that come near the fill."""
+    """Like `Filled`, except for scores close to the fill."""
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
         keep = keep != 0
@@ -58,18 +58,18 @@ def reason(original: nn.Module, rewritten: nn.Module, *args: Tensor) -> str:
 
 
 @pytest.mark.parametrize("keep", [CAUSAL, CAUSAL.float(), CAUSAL.long()], ids=["boolean", "float", "integer"])
-def test_rows_that_the_example_did_not_drop_are_dropped(keep: Tensor) -> None:
+def test_masks_drop_rows_that_the_example_keeps(keep: Tensor) -> None:
     assert "masks that keep nothing" in reason(Filled(), Kernel(), X, keep)
     assert reason(Filled(-math.inf), Kernel(), X, keep) == "", "there the original gives nan"
     assert reason(Filled(), Filled(), X, keep) == ""
 
 
-def test_scores_that_come_near_the_fill_are_tried() -> None:
+def test_scores_close_to_the_fill_are_tried() -> None:
     assert "larger activations" in reason(Filled(-1e3), Even(), X, CAUSAL)
     assert reason(Filled(-1e9), Even(), X, CAUSAL) == ""
 
 
-def test_integers_are_tried_at_both_ends_of_their_range() -> None:
+def test_the_smallest_and_the_largest_integers_are_tried() -> None:
     x, y = torch.randn(3, 9), torch.tensor([0, 4, 8])
     assert reason(Picked(), Picked(), x, y) == ""
     calls = {what: call.args[1].tolist() for what, call in other_calls(ModuleCall((x, y), {}))}
@@ -77,27 +77,27 @@ def test_integers_are_tried_at_both_ends_of_their_range() -> None:
     assert calls["integers that are all the highest of the example"] == [8, 8, 8]
 
 
-def test_a_mask_that_is_added_keeps_its_number() -> None:
+def test_an_added_mask_keeps_its_fill() -> None:
     mask = torch.zeros(1, 1, 4, 4).masked_fill(torch.ones(4, 4).triu(1) == 1, -1e4)
     calls = dict(other_calls(ModuleCall((), {"mask": [mask]})))
     dropped = calls["masks that drop every other row"].kwargs["mask"][0]
     assert dropped[0, 0, :, 0].tolist() == [0.0, -1e4, 0.0, -1e4] and MASKS.keys() <= calls.keys()
 
 
-def test_what_is_given_twice_stays_one_and_what_is_no_tensor_stays() -> None:
+def test_repeated_arguments_stay_one_object_and_other_values_stay_unchanged() -> None:
     x, given = torch.randn(2, 3), object()
     ((_, call),) = other_calls(ModuleCall((x, (x, given)), {"n": 3}))
     assert call.args[0] is call.args[1][0] and call.args[1][1] is given and call.kwargs == {"n": 3}
     assert torch.equal(call.args[0], x * 30)
 
 
-def test_what_only_one_of_both_raises_is_a_difference() -> None:
+def test_an_error_in_only_one_module_is_a_difference() -> None:
     class Refusing(Filled):
         def forward(self, x: Tensor, keep: Tensor) -> Tensor:
             if not bool((keep != 0).any()):
                 raise ValueError("A mask that keeps nothing was given.")
             return super().forward(x, keep)
 
-    assert "raises where" in reason(Filled(), Refusing(), X, CAUSAL)
-    assert "does not raise" in reason(Refusing(), Filled(), X, CAUSAL)
+    assert "raises an error" in reason(Filled(), Refusing(), X, CAUSAL)
+    assert "raises no error" in reason(Refusing(), Filled(), X, CAUSAL)
     assert reason(Refusing(), Refusing(), X, CAUSAL) == ""

@@ -1,4 +1,4 @@
-"""Memory that runs out is told apart, and never taken for a difference."""
+"""Errors for lack of memory are recognized, and never count as a difference."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from autofuse.verify.out_of_memory import is_out_of_memory
     (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     (ValueError("memory"), False),
 ])  # fmt: skip
-def test_errors_of_memory(error: Exception, expected: bool) -> None:
+def test_errors_for_lack_of_memory_are_recognized(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
 
 
 class Runs(nn.Module):
-    """Runs out of memory at a call."""
+    """Runs out of memory at call number `at`."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Runs(nn.Module):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_check_that_runs_out_of_memory_says_nothing(at: int) -> None:
+def test_a_check_that_runs_out_of_memory_gives_no_verdict(at: int) -> None:
     plain = Runs(0)
     rewritten = Runs(at)
     rewritten.linear = plain.linear

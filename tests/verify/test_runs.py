@@ -1,4 +1,4 @@
-"""autofuse.verify.runs: what a call leaves behind is found, and the module is left as it was."""
+"""autofuse.verify.runs: everything that a call leaves behind is found, and the module is restored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace.twin import copied_object
-from autofuse.verify.arithmetic import AsWritten, InDouble
+from autofuse.verify.arithmetic import AsWrittenMode, DoubleMode
 from autofuse.verify.modules import verify
-from autofuse.verify.runs import ModuleCall, ModuleRun, doubled, drawn, in_double, run
+from autofuse.verify.runs import ModuleCall, ModuleRun, copy_in_double, results_with_dropout, run, temporary_double_copy
 
 
 class Layer(nn.Module):
@@ -30,12 +30,12 @@ class Layer(nn.Module):
         return OrderedDict(y=y, more=(y.argmax(-1), rest.get("z")))
 
 
-def ran(*args: Any, masks_too: bool = True, arithmetic: AsWritten | None = None, **kwargs: Any) -> ModuleRun:
-    return run(Layer(), ModuleCall(args, kwargs), True, arithmetic or AsWritten(), masks_too=masks_too)
+def run_layer(*args: Any, masks_too: bool = True, arithmetic: AsWrittenMode | None = None, **kwargs: Any) -> ModuleRun:
+    return run(Layer(), ModuleCall(args, kwargs), True, arithmetic or AsWrittenMode(), masks_too=masks_too)
 
 
 def test_results_gradients_and_state_have_names() -> None:
-    done = ran(torch.randn(2, 4), z=torch.randn(3))
+    done = run_layer(torch.randn(2, 4), z=torch.randn(3))
     assert set(done.tensors) == {
         "result['y']", "result['more'][1]", "self.mean after the call", "self.last after the call",
     }  # fmt: skip
@@ -46,64 +46,64 @@ def test_results_gradients_and_state_have_names() -> None:
     assert done.with_gradient == {"result['y']", "result['more'][1]"}
 
 
-def test_a_mask_gets_a_gradient_where_all_inputs_do_or_the_caller_asks() -> None:
+def test_a_mask_gets_a_gradient_if_all_inputs_do_or_it_requires_one() -> None:
     x, mask = torch.randn(2, 4), torch.randn(4)
-    assert "attention_mask" in ran(x, mask).gradients
-    assert "attention_mask" not in ran(x, attention_mask=mask, masks_too=False).gradients
-    assert "attention_mask" in ran(x, mask.requires_grad_(), masks_too=False).gradients
+    assert "attention_mask" in run_layer(x, mask).gradients
+    assert "attention_mask" not in run_layer(x, attention_mask=mask, masks_too=False).gradients
+    assert "attention_mask" in run_layer(x, mask.requires_grad_(), masks_too=False).gradients
 
 
-def test_an_argument_given_twice_stays_one() -> None:
+def test_an_argument_that_is_passed_twice_stays_one_object() -> None:
     class Both(nn.Module):
         def forward(self, a: Tensor, b: Tensor, *rest: Tensor) -> Tensor:
             assert a is b is rest[0]
             return a * b
 
     x = torch.randn(3)
-    done = run(Both(), ModuleCall((x, x, x), {}), False, AsWritten())
+    done = run(Both(), ModuleCall((x, x, x), {}), False, AsWrittenMode())
     assert torch.allclose(done.gradients["a"] / x, done.gradients["a"].div(x)) and len(done.gradients) == 1
 
 
-def test_the_module_is_left_as_it_was() -> None:
+def test_the_module_is_restored() -> None:
     module = Layer().eval()
     before = module.mean.clone()
-    run(module, ModuleCall((torch.randn(2, 4),), {}), True, AsWritten())
+    run(module, ModuleCall((torch.randn(2, 4),), {}), True, AsWrittenMode())
     assert module.last is None and not module.training and module.linear.weight.grad is None
     assert torch.equal(module.mean, before)
 
 
-def test_a_forward_that_raises_leaves_the_module_as_it_was_too() -> None:
+def test_the_module_is_restored_after_an_error() -> None:
     module, call = Layer(), ModuleCall((torch.randn(2, 4), torch.randn(7)), {})
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="size"):
-        run(module, call, True, AsWritten())
+        run(module, call, True, AsWrittenMode())
     assert module.last is None and not module.mean.any() and torch.equal(torch.get_rng_state(), state)
 
 
-def test_runs_repeat_exactly() -> None:
+def test_runs_are_deterministic() -> None:
     x, module = torch.randn(2, 4), nn.Sequential(nn.Linear(4, 4), nn.RReLU())
-    one, other = (run(module, ModuleCall((x,), {}), True, AsWritten()) for _ in range(2))
+    one, other = (run(module, ModuleCall((x,), {}), True, AsWrittenMode()) for _ in range(2))
     assert torch.equal(one.tensors["result"], other.tensors["result"])
 
 
-def test_a_double_holds_all_its_numbers_in_double_and_leaves_the_original_alone() -> None:
+def test_a_double_copy_has_only_doubles_and_the_original_is_unchanged() -> None:
     module = Layer()
-    double = in_double(module)
+    double = copy_in_double(module)
     assert {t.dtype for t in double.state_dict().values()} == {torch.float64}
     assert double.turn.dtype is torch.complex128 and module.turn.dtype is torch.complex64
     assert module.linear.weight.dtype is torch.float32
-    done = run(double, ModuleCall((torch.randn(2, 4),), {}), True, InDouble(torch.float32))
+    done = run(double, ModuleCall((torch.randn(2, 4),), {}), True, DoubleMode(torch.float32))
     assert {t.dtype for t in done.tensors.values()} == {torch.float64}
 
 
-def test_drawn_numbers_follow_the_seed() -> None:
+def test_random_numbers_follow_the_seed() -> None:
     module, call = nn.Dropout(0.5), ModuleCall((torch.ones(100),), {})
-    one, same, other = (drawn(module, call, True, seed)["result"] for seed in (1, 1, 2))
+    one, same, other = (results_with_dropout(module, call, True, seed)["result"] for seed in (1, 1, 2))
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
 class _Cache:
-    """Keeps what it is given: results of a run, which deepcopy refuses."""
+    """Stores results of a run, which deepcopy cannot copy."""
 
     def __init__(self) -> None:
         self.held: list[Tensor] = []
@@ -122,11 +122,11 @@ class _Cached(nn.Module):
         return cache.extended(self.linear(x))
 
 
-def test_a_cache_that_holds_results_of_a_run_is_not_extended_by_another() -> None:
+def test_a_run_does_not_extend_the_cache_of_another() -> None:
     module, cache = _Cached(), _Cache()
     module(torch.randn(2, 4), cache)
-    run(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, AsWritten())
-    drawn(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, 0)
+    run(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, AsWrittenMode())
+    results_with_dropout(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, 0)
     assert len(cache.held) == 1
 
 
@@ -143,7 +143,7 @@ class Stores(nn.Module):
         return y
 
 
-def test_what_a_forward_stores_in_its_arguments_is_compared() -> None:
+def test_values_that_a_forward_stores_in_its_arguments_are_compared() -> None:
     kept, lost = Stores(True), Stores(False)
     lost.load_state_dict(kept.state_dict())
     assert verify(kept, kept, (torch.randn(2, 4), {})).ok
@@ -151,27 +151,27 @@ def test_what_a_forward_stores_in_its_arguments_is_compared() -> None:
     assert not outcome.ok and "cache" in outcome.culprit, outcome
 
 
-def test_a_copy_that_is_emptied_holds_no_tensor_and_its_original_does() -> None:
+def test_a_released_copy_has_no_tensors_and_its_original_keeps_them() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     module.extra = torch.ones(3)  # type: ignore[assignment]
-    with doubled(module) as double:
+    with temporary_double_copy(module) as double:
         assert all(p.dtype is torch.float64 for p in double.parameters())
         assert "extra" in vars(double)
     assert not list(double.parameters()) and not list(double.buffers()) and "extra" not in vars(double)
     assert len(list(module.parameters())) == 4 and len(list(module.buffers())) == 3 and "extra" in vars(module)
 
 
-def test_a_run_knows_its_size_and_can_share_the_tensors_of_an_equal_one() -> None:
+def test_a_run_has_a_size_and_shares_the_tensors_of_an_equal_run() -> None:
     module, call = nn.Linear(4, 4), ModuleCall((torch.ones(2, 4),), {})
-    one, other = (run(module, call, True, AsWritten()) for _ in range(2))
+    one, other = (run(module, call, True, AsWrittenMode()) for _ in range(2))
     assert one.bytes == 4 * (2 * 4 + 2 * 4 + 4 * 4 + 4)  # the result, and the gradients of x, weight and bias
-    shared = other.held_with(one)
+    shared = other.share_tensors(one)
     assert shared.tensors is one.tensors and shared.gradients is one.gradients and shared.others is other.others
 
 
 def test_a_scripted_child_of_a_copy_keeps_its_tensors() -> None:
     module = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)))
-    with doubled(module) as double:
+    with temporary_double_copy(module) as double:
         assert double(torch.ones(2, 4, dtype=torch.float64)).dtype is torch.float64
     assert double[1].weight.dtype is torch.float64 and not list(double[0].parameters())
     assert module(torch.ones(2, 4)).dtype is torch.float32

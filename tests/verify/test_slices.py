@@ -1,4 +1,4 @@
-"""Smaller calls keep what belongs together, and leave alone what they do not understand."""
+"""Smaller calls cut dimensions consistently, and cut nothing that is not understood."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from autofuse.verify.runs import ModuleCall
-from autofuse.verify.slices import slices
+from autofuse.verify.slices import smaller_calls
 
 
 def _smallest(*args: Any, **kwargs: Any) -> list[tuple[int, ...]] | None:
-    found = list(slices(ModuleCall(args, kwargs)))
+    found = list(smaller_calls(ModuleCall(args, kwargs)))
     if not found:
         return None
     values = (*found[0][1].args, *found[0][1].kwargs.values())
@@ -39,7 +39,7 @@ def test_indices_have_a_length() -> None:
 
 
 @pytest.mark.parametrize("args", [(torch.randn(2, 100, 8),), (torch.randn(5),), (3,), (object(), torch.randn(9, 9, 9))])
-def test_what_is_small_or_not_understood_has_no_part(args: tuple[Any, ...]) -> None:
+def test_small_or_unknown_arguments_have_no_smaller_call(args: tuple[Any, ...]) -> None:
     assert _smallest(*args) is None
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from autofuse.project.config import Configuration
-from autofuse.project.file_discovery import Project, SourceFile, Trouble
-from autofuse.project.run import Checked, RewriteRun, Rewritten
-from autofuse.project.workers import each
-from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.project.file_discovery import Problem, Project, SourceFile
+from autofuse.project.run import CheckedFile, RewriteResult, RewriteRun
+from autofuse.project.workers import map_in_processes
+from autofuse.source.evidence.other_files import ProjectFiles
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ def rewritten_files(
 
     def work(file: SourceFile) -> RewrittenFile | None:
         checked = run.check(file)
-        result = run.rewrite(checked, file, unsafe) if isinstance(checked, Checked) else None
-        if not isinstance(result, Rewritten) or not result.edits or isinstance(checked, Trouble):
+        result = run.rewrite(checked, file, unsafe) if isinstance(checked, CheckedFile) else None
+        if not isinstance(result, RewriteResult) or not result.edits or isinstance(checked, Problem):
             return None
         messages = tuple(p.finding.message for p in checked.proposals)
         return RewrittenFile(file.path, result.before, result.after, messages)
 
-    yield from filter(None, each(work, wanted))
+    yield from filter(None, map_in_processes(work, wanted))

@@ -21,8 +21,8 @@ try:
 except ImportError:
     peft = None
 
-from autofuse.verify.arithmetic import InDouble, RandomlyRounded
-from autofuse.verify.bounds import DRAWS, gap, spread_of
+from autofuse.verify.arithmetic import DoubleMode, RandomRoundingMode
+from autofuse.verify.bounds import DRAWS, measure_gap, rounding_spread
 from tools.distributed.model import LENGTH, VOCABULARY, Decoder
 from tools.distributed.seen import Seen, seen
 
@@ -133,7 +133,7 @@ class Truth:
         """On the mean of the replicas' losses, which is what they have in common."""
         model = built(recipe).double()
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
-        mode = InDouble(recipe.dtype) if rounding is None else RandomlyRounded(recipe.dtype, *rounding)
+        mode = DoubleMode(recipe.dtype) if rounding is None else RandomRoundingMode(recipe.dtype, *rounding)
         data = [batches(r, recipe.micro) for r in range(replicas)]
         losses: list[list[float]] = [[] for _ in range(replicas)]
         for step in range(STEPS):
@@ -163,8 +163,8 @@ class Comparison:
 def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reached], dtype: torch.dtype) -> Comparison:
     """Whether `fused` is as near to `exact` as `plain` and the rounded runs let expect, losses and parameters."""
     unit = torch.finfo(dtype).eps / 2
-    spreads = [spread_of(r.losses, plain.losses, exact.losses) for r in rounded]
-    found = gap(fused.losses, plain.losses, exact.losses, unit, spreads)
+    spreads = [rounding_spread(r.losses, plain.losses, exact.losses) for r in rounded]
+    found = measure_gap(fused.losses, plain.losses, exact.losses, unit, spreads)
     difference = float((plain.losses - fused.losses).abs().max())
     # both err: the optimized by no more than the bound, the plain by what it does
     allowed = found.bound * float(exact.losses.abs().max()) + float((plain.losses - exact.losses).abs().max())
@@ -180,7 +180,8 @@ def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reach
             continue
         truth = exact.parameters[name]
         original = plain.parameters[name]
-        found = gap(result, original, truth, unit, [spread_of(r.parameters[name], original, truth) for r in rounded])
+        spreads = [rounding_spread(r.parameters[name], original, truth) for r in rounded]
+        found = measure_gap(result, original, truth, unit, spreads)
         if not found.within:
             why = f"{name} ends off by {found.error:.1e} of its largest entry, rounding explains {found.bound:.1e}"
             return Comparison(difference, allowed, why)

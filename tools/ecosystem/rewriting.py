@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofuse.project.config import FileSettings
-from autofuse.project.file_discovery import SourceFile, Trouble
-from autofuse.project.run import Checked, RewriteRun, Rewritten
-from autofuse.project.workers import each
+from autofuse.project.file_discovery import Problem, SourceFile
+from autofuse.project.run import CheckedFile, RewriteResult, RewriteRun
+from autofuse.project.workers import map_in_processes
 from autofuse.results.findings import Finding
 from autofuse.source.write.leading_lines import is_pragma
 
@@ -37,21 +37,21 @@ def looked_at(files: list[Path]) -> list[Looked]:
     """Every file that mentions torch, by as many processes as there are cores."""
     run, settings = RewriteRun(debug=True), FileSettings(Path("/"))
     run.rules(settings)
-    return list(each(lambda file: _looked(run, SourceFile(str(file), settings, named=False)), files))
+    return list(map_in_processes(lambda file: _looked(run, SourceFile(str(file), settings, named=False)), files))
 
 
 def _looked(run: RewriteRun, file: SourceFile) -> Looked:
     path = Path(file.path)
     warnings.simplefilter("ignore", SyntaxWarning)
     checked = run.check(file)
-    if isinstance(checked, Trouble):
+    if isinstance(checked, Problem):
         crashed = checked.message.startswith("internal error")
         return Looked(path, unread="" if crashed else checked.message, broken=(checked.message,) if crashed else ())
     findings = tuple(p.finding for p in checked.proposals)
     if not checked.proposals:
         return Looked(path)
     result = run.rewrite(checked, file, unsafe=True)
-    if isinstance(result, Trouble):
+    if isinstance(result, Problem):
         return Looked(path, findings, broken=(result.message,))
     if not result.edits:
         return Looked(path, findings, refused=tuple(t.message for t in result.refused))
@@ -59,7 +59,7 @@ def _looked(run: RewriteRun, file: SourceFile) -> Looked:
     return Looked(path, findings, result.after, result.edits, refused, broken=tuple(_broken(run, file, result)))
 
 
-def _broken(run: RewriteRun, file: SourceFile, result: Rewritten) -> list[str]:
+def _broken(run: RewriteRun, file: SourceFile, result: RewriteResult) -> list[str]:
     """The promises that a rewritten text does not keep."""
     try:
         compile(result.after, file.path, "exec", dont_inherit=True)
@@ -72,8 +72,8 @@ def _broken(run: RewriteRun, file: SourceFile, result: Rewritten) -> list[str]:
     if lost:
         broken.append(f"comments are lost: {', '.join(sorted(lost))}")
     again = run.check_text(result.after, file)
-    second = run.rewrite(again, file, unsafe=True) if isinstance(again, Checked) else again
-    if isinstance(second, Trouble):
+    second = run.rewrite(again, file, unsafe=True) if isinstance(again, CheckedFile) else again
+    if isinstance(second, Problem):
         broken.append(f"the rewritten file cannot be read: {second.message}")
     elif second.edits:
         broken.append(f"a second run makes {second.edits} more edits")

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofuse.measure.statistics import paired
+from autofuse.measure.statistics import paired_ratio
 from autofuse.results.comparison import Estimate
 from tools.gallery.repository import Repository, Unavailable, last_line
 
@@ -60,8 +60,9 @@ def trained(repository: Repository, before: Path, after: Path, steps: int = STEP
     if not losses["before"] or len(losses["before"]) != len(losses["after"]):
         raise Unavailable("before and after have not the same number of backward passes")
     return Trained(
-        losses["before"], losses["after"], paired(seconds["before"], seconds["after"]).estimate,
-        paired(seconds["before"], seconds["again"]).estimate, sorted(seconds["before"])[len(seconds["before"]) // 2],
+        losses["before"], losses["after"], paired_ratio(seconds["before"], seconds["after"]).estimate,
+        paired_ratio(seconds["before"], seconds["again"]).estimate,
+        sorted(seconds["before"])[len(seconds["before"]) // 2],
     )  # fmt: skip
 
 

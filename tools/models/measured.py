@@ -25,12 +25,12 @@ from autofuse import ops
 from autofuse.fx.session.state import is_candidate
 from autofuse.fx.trace.twin import copied_object
 from autofuse.loading.registry import load_rules
-from autofuse.measure.operators import operators_of
+from autofuse.measure.operators import count_operators
 from autofuse.ops import lowered as plain
 from autofuse.verify import bounds
-from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
+from autofuse.verify.arithmetic import AsWrittenMode, DoubleMode, RandomRoundingMode
 from autofuse.verify.modules import verify
-from autofuse.verify.runs import in_double
+from autofuse.verify.runs import copy_in_double
 from tools.models.row import Row
 
 STEPS = 5
@@ -166,22 +166,24 @@ def _plain(reason: str) -> str:
 
 
 def _losses_gap(model: nn.Module, fused: nn.Module, call: Batch) -> float:
-    own = _losses(copy.deepcopy(model), call, AsWritten())
+    own = _losses(copy.deepcopy(model), call, AsWrittenMode())
     after = _losses(copy.deepcopy(fused), call, None)
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
     unit = torch.finfo(dtype).eps / 2
     try:
-        exact = _losses(in_double(model), call, InDouble(dtype))
+        exact = _losses(copy_in_double(model), call, DoubleMode(dtype))
     except RuntimeError:  # a kernel that has no double
-        return bounds.gap(after, own, own, _UNEXPLAINED * unit).ratio
-    found = bounds.gap(after, own, exact, unit)
+        return bounds.measure_gap(after, own, own, _UNEXPLAINED * unit).ratio
+    found = bounds.measure_gap(after, own, exact, unit)
     if not found.within:
-        rounded = [_losses(in_double(model), call, RandomlyRounded(dtype, unit, i)) for i in range(bounds.DRAWS)]
-        found = bounds.gap(after, own, exact, unit, [bounds.spread_of(r, own, exact) for r in rounded])
+        rounded = [
+            _losses(copy_in_double(model), call, RandomRoundingMode(dtype, unit, i)) for i in range(bounds.DRAWS)
+        ]
+        found = bounds.measure_gap(after, own, exact, unit, [bounds.rounding_spread(r, own, exact) for r in rounded])
     return found.ratio
 
 
-def _losses(model: nn.Module, call: Batch, arithmetic: AsWritten | None) -> Tensor:
+def _losses(model: nn.Module, call: Batch, arithmetic: AsWrittenMode | None) -> Tensor:
     """The loss before each of the first steps, (steps,) in double."""
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -196,7 +198,7 @@ def _losses(model: nn.Module, call: Batch, arithmetic: AsWritten | None) -> Tens
     return torch.stack(losses)
 
 
-def _step(model: nn.Module, call: Batch, arithmetic: AsWritten | None) -> Tensor:
+def _step(model: nn.Module, call: Batch, arithmetic: AsWrittenMode | None) -> Tensor:
     """Forward and backward; the loss in double."""
     args, kwargs = call
     if arithmetic is None:
@@ -233,10 +235,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(v)
 
 
-def _given(call: Batch, arithmetic: AsWritten | None) -> Batch:
+def _given(call: Batch, arithmetic: AsWrittenMode | None) -> Batch:
     def of(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return value if arithmetic is None or not value.is_floating_point() else arithmetic.given(value)
+            return value if arithmetic is None or not value.is_floating_point() else arithmetic.convert(value)
         if isinstance(value, dict):
             return {k: of(v) for k, v in value.items()}
         return type(value)(map(of, value)) if type(value) in (list, tuple) else value
@@ -250,7 +252,7 @@ def _given(call: Batch, arithmetic: AsWritten | None) -> Batch:
 def _operators(model: nn.Module, call: Batch) -> int:
     """How many run in one step of training."""
     model = copy.deepcopy(model).train()
-    return sum(category.count for category in operators_of(lambda: _step(model, call, None), _CPU).values())
+    return sum(category.count for category in count_operators(lambda: _step(model, call, None), _CPU).values())
 
 
 def _fused_calls(model: nn.Module, call: Batch) -> dict[str, int]:

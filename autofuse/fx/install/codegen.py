@@ -1,6 +1,6 @@
-"""An fx graph and its guards -> Python source for a forward with the original's exact signature.
+"""Generates the Python source of a rewritten forward, with the original's exact signature.
 
-The source looks for a variant whose guards hold (conditions.py) and runs it; else it asks for a new one.
+The source runs the first variant whose guards hold (conditions.py). If none holds, it calls `missed`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from autofuse.fx.install.conditions import FOUND, SEEN, Dispatch, VariantTests, explained, written
+from autofuse.fx.install.conditions import FOUND, SEEN, Dispatch, VariantTests, write_dispatch, write_guard_checker
 from autofuse.fx.install.failed_calls import may_run_again
 from autofuse.fx.install.guard_code import EAGER, UNRECORDED, identity
-from autofuse.fx.install.guarded_reads import handed
+from autofuse.fx.install.guarded_reads import reads_as_inputs
 from autofuse.fx.install.lowering import Settled, lower
 from autofuse.fx.install.seen_calls import QUIET
 from autofuse.fx.trace.ambient_state import AmbientState
@@ -36,70 +36,72 @@ _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Paramet
 
 @dataclass(frozen=True)
 class Variant:
-    """A rewritten forward for one kind of call: `source` defines it, `tests` say when it may stand in.
+    """A rewritten forward for one kind of call.
 
-    `inputs` are what it is handed after self, in the guards' language (trace/guards.py), as the tests are.
+    source: Python source of the forward.
+    tests: its guards, in the guards' language (trace/guards.py). The forward may run if all hold.
+    inputs: its arguments after self, in the same language.
     """
 
     source: str
     tests: tuple[str, ...]
     inputs: tuple[str, ...]
-    names: tuple[tuple[str, Any], ...]  # what the tests name
-    globals: tuple[tuple[str, Any], ...]  # what the source names
+    names: tuple[tuple[str, Any], ...]  # objects that the tests name
+    globals: tuple[tuple[str, Any], ...]  # objects that the source names
     training: bool
-    may_run_again: bool = False  # whether the original may run where this has raised
+    may_run_again: bool = False  # whether the original may run after this forward has raised
     settled: Settled = field(default_factory=Settled)
 
     @property
-    def relaxed(self) -> Variant:
-        """The same forward for the very call it was traced for, whatever dtype that is repeated in."""
+    def for_the_traced_call(self) -> Variant:
+        """The same forward, guarded only by the mode: for repeating the traced call in any dtype."""
         return replace(self, tests=(f"self.training is {self.training}",))
 
     @property
-    def loosened(self) -> Variant:
-        """The same forward for calls of that kind, whatever dtype and whatever gradients they are repeated with."""
+    def for_similar_calls(self) -> Variant:
+        """The same forward without guards on dtypes, autocast, gradients and hooks: for repeating a call in a check."""
         return replace(self, tests=tuple(t for t in self.tests if not _OF_A_REPETITION.search(t)))
 
     @cached_property
     def key(self) -> Hashable:
-        """Equal for variants that are interchangeable."""
+        """A key that is equal for variants that can replace each other."""
         return self.source, self.tests, self.inputs, tuple((n, identity(v)) for n, v in (*self.names, *self.globals))
 
     @cached_property
     def run(self) -> Forward:
-        """run(self, in0, ...), compiled once for all modules with this variant."""
+        """The compiled forward, run(self, in0, ...). All modules with this variant share it."""
         namespace: dict[str, Any] = dict(self.globals)
         execute(self.source, namespace)
         return namespace["forward"]  # type: ignore[no-any-return]
 
     @cached_property
     def run_seen(self) -> Forward:
-        """`run` for calls that nothing looks at; `run` itself where that makes no difference."""
+        """`run` without checks for compilers, tracers and modes, for calls that none of them observes."""
         found = {name: value.seen for name, value in self.globals if hasattr(value, "seen")}
         run: Any = self.run
         return types.FunctionType(run.__code__, {**run.__globals__, **found}, run.__name__) if found else self.run
 
     @cached_property
     def run_quiet(self) -> Forward:
-        """`run_seen` for calls that are quiet (`Settled`); `run_seen` itself where that makes no difference."""
+        """`run_seen` for quiet calls (`Settled`): few elements, and no tensor requires grad."""
         found = {name: value.quiet for name, value in self.globals if hasattr(value, "quiet")}
         run: Any = self.run_seen
         return types.FunctionType(run.__code__, {**run.__globals__, **found}, run.__name__) if found else run
 
-    def words(self, test: int) -> str:
-        """One of the tests, for people."""
+    def describe_test(self, test: int) -> str:
+        """One of the tests in words, for messages."""
         return in_words(self.tests[test], dict(self.names))
 
 
-def variant_of(trace: ForwardTrace) -> Variant:
-    """The variant that a rewritten trace is."""
-    _add_ambient(trace.guards.add, trace.around)
+def build_variant(trace: ForwardTrace) -> Variant:
+    """The variant for a rewritten trace."""
+    _guard_ambient_state(trace.guards.add, trace.around)
     settled = lower(trace)
-    inputs = (*trace.inputs, *handed(trace, len(trace.inputs)))
+    inputs = (*trace.inputs, *reads_as_inputs(trace, len(trace.inputs)))
     again = may_run_again(trace.graph)
     for node in trace.graph.nodes:
         if node.name == "self":
-            node._rename("self_1")  # a child named `self` would shadow the argument
+            node._rename("self_1")  # a submodule named `self` would shadow the argument
     code = trace.graph.python_code("self", verbose=False)
     names = tuple(trace.guards.names.items())
     return Variant(
@@ -108,7 +110,7 @@ def variant_of(trace: ForwardTrace) -> Variant:
     )  # fmt: skip
 
 
-def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
+def _guard_ambient_state(add: Callable[[str], None], around: AmbientState) -> None:
     add("_unmoded()")
     for state in around.autocast:
         if state.enabled:
@@ -118,27 +120,30 @@ def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
             add(f'not _autocast("{state.device}")')
 
 
-def forward_of(
+def build_forward(
     base: Forward, variants: tuple[Variant, ...], missed: Forward, raised: Forward | None = None,
     closed: frozenset[bool] = frozenset(),
 ) -> Forward:  # fmt: skip
-    """A function with the signature of `base` that runs the first variant whose tests hold, else `missed`.
+    """A function with the signature of `base` that runs the first variant whose tests hold.
 
-    In a `closed` mode (True is training) it runs `base` without a question.
-
-    `missed(self, ...)` gets the arguments as `base` would, and so does `raised(error, self, ...)` where an operation of
-    the variant raises an error that the original may not.
+    Args:
+        base: the original forward.
+        variants: the rewritten forwards, in order.
+        missed: called with the arguments of `base` if no variant holds.
+        raised: called as `raised(error, self, ...)` if an operation of a variant raises an error that the original
+            might not raise.
+        closed: modes (True is training) in which `base` runs without any check.
     """
     signature = signature_of(base)
     receiver = next(iter(signature.parameters))
-    variants = merged(variants)
+    variants = merge_modes(variants)
     asked = [VariantTests(v.tests, v.inputs, dict(v.names)) for v in variants]
     below = min((v.settled.below for v in variants if v.settled.below), default=0)
-    body = written(asked, receiver, below) if asked else Dispatch()
+    body = write_dispatch(asked, receiver, below) if asked else Dispatch()
     scope: dict[str, Any] = {**body.scope, "_missed": missed, "_raised": raised, "_base": base}
     lines = [f"def forward({_parameters(signature, scope)}):"]
     for mode in sorted(closed):
-        lines += [f"    if {receiver}.training is {mode}:", f"        return _base({_passed(signature)})"]
+        lines += [f"    if {receiver}.training is {mode}:", f"        return _base({_call_arguments(signature)})"]
     lines += ["    " + line for line in body.lines]
     for i, variant in enumerate(variants):
         scope[f"_run{i}"] = variant.run
@@ -156,7 +161,7 @@ def forward_of(
             lines.append(f"        return {seen_call}")
             continue
         lines += [
-            f"        if not {EAGER}:",  # a compiler breaks no graph inside of `try`
+            f"        if not {EAGER}:",  # a compiler cannot break a graph inside `try`
             f"            return {call}",
             "        try:",
             f"            return {seen_call}",
@@ -164,9 +169,9 @@ def forward_of(
             f"            if not _is_of_an_operation(_error, _run{i}):",
             "                raise",
             "            _problem = _error",
-            f"        return _raised(_problem, {_passed(signature)})",
+            f"        return _raised(_problem, {_call_arguments(signature)})",
         ]
-    lines.append(f"    return _missed({_passed(signature)})")
+    lines.append(f"    return _missed({_call_arguments(signature)})")
     execute("\n".join(lines) + "\n", scope)
     forward: types.FunctionType = scope["forward"]
     forward.__qualname__, forward.__module__, forward.__doc__ = base.__qualname__, base.__module__, base.__doc__
@@ -177,8 +182,8 @@ def forward_of(
 _MODES = ("self.training is False", "self.training is True")
 
 
-def merged(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
-    """The variants, those that do the same in both modes as one, which takes the place of the later."""
+def merge_modes(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """The variants. Two that differ only in the mode become one without a test of the mode."""
     found: dict[Hashable, Variant] = {}
     for variant in variants:
         either = replace(variant, tests=tuple(t for t in variant.tests if t not in _MODES))
@@ -191,10 +196,10 @@ def merged(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
     return tuple(found.values())
 
 
-def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:
-    """A function with the signature of `base` that tells the places of the tests of `variant` that fail."""
+def build_guard_checker(base: Forward, variant: Variant) -> Callable[..., list[int]]:
+    """A function with the signature of `base` that returns the indices of the tests of `variant` that fail."""
     signature = signature_of(base)
-    body, scope = explained(
+    body, scope = write_guard_checker(
         VariantTests(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters))
     )
     lines = [f"def ask({_parameters(signature, scope)}):", *("    " + line for line in body)]
@@ -203,7 +208,7 @@ def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:
 
 
 def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
-    """The parameter list, annotations left out, defaults by name."""
+    """The parameter list, without annotations, with defaults as names in `scope`."""
     parts: list[str] = []
     starred = False
     parameters = list(signature.parameters.values())
@@ -223,7 +228,7 @@ def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _passed(signature: inspect.Signature) -> str:
+def _call_arguments(signature: inspect.Signature) -> str:
     named = inspect.Parameter.KEYWORD_ONLY
     texts = (
         f"{p.name}={p.name}" if p.kind is named else _STARS.get(p.kind, "") + p.name
@@ -233,7 +238,7 @@ def _passed(signature: inspect.Signature) -> str:
 
 
 def execute(source: str, namespace: dict[str, Any]) -> None:
-    """Run generated source, which tracebacks can show."""
+    """Execute generated source and register it with linecache, so that tracebacks show it."""
     name = f"<autofuse {next(_SERIAL)}>"
     linecache.cache[name] = len(source), None, source.splitlines(True), name
     exec(compile(source, name, "exec"), namespace)

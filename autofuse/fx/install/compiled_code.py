@@ -1,7 +1,7 @@
-"""What Dynamo compiled of functions that met instances of a class.
+"""Drops code that Dynamo compiled with instances of a class.
 
-Dynamo guards the class of each module that it meets, and not the functions in the class: one that is replaced there
-goes on in what is compiled. This finds such functions by their guards and has them compiled anew when they are called.
+Dynamo guards the class of each module, but not the functions in the class. So compiled code would keep calling a
+replaced forward. This module finds such code by its guards and resets it; Dynamo compiles it again at the next call.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _classes: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()  # guards
 
 
 def forget_compiled(cls: type) -> None:
-    """Drop what is compiled of each function that met an instance of `cls` or of a class derived from it."""
-    if COMPILER not in sys.modules:  # nothing was compiled, and it takes long to import
+    """Reset each compiled function whose guards mention `cls` or a subclass."""
+    if COMPILER not in sys.modules:  # nothing was compiled, and the import is slow
         return
-    ids = {id(kind) for kind in _family(cls)}
+    ids = {id(kind) for kind in _with_subclasses(cls)}
     for reference in list(on_demand.compiled_codes.seen):
         code = reference()
-        if code is not None and any(ids & _guarded(form) for form in on_demand.compiled_forms(code)):
+        if code is not None and any(ids & _guarded_class_ids(form) for form in on_demand.compiled_forms(code)):
             on_demand.reset_code(code)
 
 
 @contextmanager
-def compiled_for_a_trial() -> Iterator[None]:
-    """Drop what was compiled in this block: forms that a trial leaves count towards the limit of recompilations."""
+def drop_trial_code() -> Iterator[None]:
+    """Reset what is compiled in this block, because it would count towards Dynamo's recompilation limit."""
     before = _forms()
     try:
         yield
@@ -44,18 +44,18 @@ def compiled_for_a_trial() -> Iterator[None]:
 
 
 def _forms() -> dict[Any, int]:
-    """The functions that Dynamo compiled, and in how many forms each."""
+    """The compiled functions, with the number of compiled versions of each."""
     if COMPILER not in sys.modules:
         return {}
     codes = [code for reference in list(on_demand.compiled_codes.seen) if (code := reference()) is not None]
     return {code: len(list(on_demand.compiled_forms(code))) for code in codes}
 
 
-def _family(cls: type) -> set[type]:
-    return {cls}.union(*map(_family, type.__subclasses__(cls)))
+def _with_subclasses(cls: type) -> set[type]:
+    return {cls}.union(*map(_with_subclasses, type.__subclasses__(cls)))
 
 
-def _guarded(form: Any) -> frozenset[int]:
+def _guarded_class_ids(form: Any) -> frozenset[int]:
     guards = form.guard_manager
     if guards not in _classes:
         _classes[guards] = frozenset(map(int, _CLASS.findall(str(guards))))

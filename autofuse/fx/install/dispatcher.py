@@ -1,9 +1,9 @@
-"""The function that a class gets in place of its forward: for each instance, it finds the forward that this one runs.
+"""The dispatcher: a function that replaces a class's forward and calls the forward of each instance's entry.
 
-To Python it is the forward that it stands for: the same defaults, names, globals and free variables, and the same
-parameters but for one that nobody passes, which `inspect.signature` does not show (`getfullargspec` does). So
-whoever assigns another `__code__` to the class's forward, as IPython's autoreload does, can assign it to this one. It
-holds nothing of autofuse's, so it works where a pickle of the class takes it.
+To Python it looks like the original: the same defaults, names, globals and free variables, and the same parameters
+except one that nobody passes. `inspect.signature` does not show that parameter; `getfullargspec` does. So code that
+assigns to the forward's `__code__`, as IPython's autoreload does, can assign to the dispatcher. It refers to no object
+of autofuse, so it can be pickled by value with its class.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ _ORIGINAL, _FOUND = "_autofuse_original", "_autofuse_entry"
 def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     """A function that calls the forward in an instance's entry, if that entry is for `original`, else `original`."""
     code = original.__code__
-    receiver, parameters, passed = _written(code)
+    receiver, parameters, passed = _parameter_texts(code)
     lines = [
         f"def make({', '.join(code.co_freevars)}):",
         f"    def forward({parameters}):",
         "        try:",
         f"            {_FOUND} = {receiver}.{ENTRY}",
-        "        except AttributeError:",  # it was kept by somebody, and its class is itself again
+        "        except AttributeError:",  # somebody kept this function, and the class has its original forward again
         f"            {_FOUND} = None",
         f"        if {_FOUND} and {_FOUND}.of is {_ORIGINAL}:",
         f"            return {_FOUND}.forward({passed})",
         f"        return {_ORIGINAL}({passed})",
-        *(f"        {name}" for name in code.co_freevars),  # never reached: torch.jit looks these names up here
+        *(
+            f"        {name}" for name in code.co_freevars
+        ),  # unreachable: torch.jit reads the names of free variables here
         "    return forward",
     ]
     namespace: dict[str, types.FunctionType] = {}
@@ -47,14 +49,14 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     )  # fmt: skip
     made.__kwdefaults__ = {**(original.__kwdefaults__ or {}), _ORIGINAL: original}
     functools.update_wrapper(made, original)
-    if hasattr(original, "__wrapped__"):  # a decorator may keep its own state there, and both names lead to it
+    if hasattr(original, "__wrapped__"):  # a decorator may keep its state in __dict__; both functions share it
         made.__dict__ = original.__dict__
     stand_in(made, original)
     return made
 
 
-def end_of(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
-    """Nobody dispatches any more: what was assigned to the dispatcher meanwhile, the original has from here on."""
+def transfer_assignments(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
+    """Copy to the original what was assigned to the dispatcher: code, defaults and keyword defaults."""
     if not is_replaced(dispatcher):
         return
     original.__code__, original.__defaults__ = dispatcher.__code__, dispatcher.__defaults__
@@ -62,14 +64,14 @@ def end_of(dispatcher: types.FunctionType, original: types.FunctionType) -> None
     original.__kwdefaults__ = options or None
 
 
-def _written(code: types.CodeType) -> tuple[str, str, str]:
+def _parameter_texts(code: types.CodeType) -> tuple[str, str, str]:
     """The first parameter, the list of parameters, and the arguments by which they are passed on."""
     count, only, named = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
     positional, keywords = code.co_varnames[:count], code.co_varnames[count : count + named]
     stars = list(code.co_varnames[count + named :])
     gathered = "*" + stars.pop(0) if code.co_flags & inspect.CO_VARARGS else ""
     options = "**" + stars.pop(0) if code.co_flags & inspect.CO_VARKEYWORDS else ""
-    if not positional:  # `*args` takes the module, too
+    if not positional:  # `*args` includes the module
         positional, only = (f"{ENTRY}_self",), 1
     parts = [*positional[:only], *(["/"] if only else []), *positional[only:]]
     parts += [gathered or "*"]

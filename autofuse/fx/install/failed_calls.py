@@ -15,12 +15,12 @@ from torch import fx
 
 from autofuse.fx.trace import contents
 
-_CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
+_CHECKPOINTING = "torch.utils.checkpoint"  # raises an exception to stop a recomputation when it has all tensors
 _IN_PLACE = frozenset({"setitem", "setattr", "delitem", "delattr", "__setitem__", "__setattr__"})
 
 
 def may_run_again(graph: fx.Graph) -> bool:
-    """Whether running a part of a graph, and then the original, leaves what the original alone leaves."""
+    """Whether the original may run after a part of the graph has run: true if the graph writes to nothing."""
     return not any(_writes(node) for node in graph.nodes)
 
 
@@ -31,14 +31,14 @@ def _writes(node: fx.Node) -> bool:
 
 
 def is_of_an_operation(error: Exception, run: Callable[..., Any]) -> bool:
-    """Whether `error` was raised by an operation that `run`, a generated function, calls: torch's, or autofuse's."""
+    """Whether an operation of torch or autofuse that the generated function `run` calls has raised `error`."""
     if isinstance(error, torch.OutOfMemoryError) or type(error).__module__ == _CHECKPOINTING:
         return False
     step = error.__traceback__
     while step is not None and step.tb_frame.f_code is not run.__code__:
         step = step.tb_next
     while step is not None and step.tb_next is not None and _is_generated(step.tb_next.tb_frame):
-        step = step.tb_next  # a child that is asked for a part of its result
+        step = step.tb_next  # a submodule's narrow forward
     return step is not None and (step.tb_next is None or _is_ours(step.tb_next.tb_frame))
 
 

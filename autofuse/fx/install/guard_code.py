@@ -1,7 +1,7 @@
-"""The guards' language (trace/guards.py) spelled out in plain Python, as cheap to run as the same question can be.
+"""Translates the guards' language (trace/guards.py) into plain Python that runs as fast as possible.
 
-A module's state is read out of its `__dict__`: Python looks a name up there three times as fast as on a module. What is
-compared with a number or a text must be one: a tensor equals numbers too, and what a tensor equals is no constant.
+A module's state is read from its `__dict__`, which is three times as fast as an attribute of the module. A value that
+is compared with a number or string must have that type: a tensor can equal a number and still change.
 """
 
 from __future__ import annotations
@@ -37,26 +37,33 @@ from autofuse.torch_private import (
     len_torch_function_stack,
 )
 
-EAGER = "_eager"  # the local variable that says that no compiler follows this call
+EAGER = "_eager"  # local variable: whether no compiler traces this call
 NO_FUNCTION_MODE = f"not ({EAGER} and _function_modes() and _foreign_modes())"
 NO_DISPATCH_MODE = f"not ({EAGER} and _dispatch_modes() and _foreign_modes())"
-UNRECORDED = "_forward_ad._current_level < 0 and not _recorders"  # no tangents, and nobody who records operations
+UNRECORDED = (
+    "_forward_ad._current_level < 0 and not _recorders"  # no forward-mode tangents, and no recorder of operations
+)
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
 _TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-_FEW = 8  # elements that are compared one by one, without a call
-_GUARDED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)  # a compiler guards what these are
+_FEW = 8  # containers up to this size are compared element by element, without a call
+_GUARDED = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+)  # a compiler guards values of these types when it reads them
 _NAMED = re.compile(r"_c\d+")
 
 
 def inherited(cls: type, name: str) -> Any:
-    """What a class or one of its bases defines under a name, as it lies there."""
+    """The raw attribute of a class or its first base that defines `name`."""
     return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
 
 
 @cache
 def users_class(cls: type) -> type:
-    """The class that the user wrote, where torch derived another one to shard or to parametrize a module."""
+    """The user's class of a module whose class torch derived for sharding or parametrization."""
     cls = plain_class(cls)
     while cls.__module__ == "torch.nn.utils.parametrize" and len(cls.__bases__) == 1:
         cls = plain_class(cls.__bases__[0])
@@ -79,7 +86,7 @@ SCOPE: Mapping[str, Any] = {
 
 
 class GuardWords(ast.NodeTransformer):
-    """Spells out the words of the guards' language, for a receiver of any name."""
+    """Replaces the words of the guards' language by plain Python."""
 
     def __init__(self, receiver: str, names: Mapping[str, Any], constant: Callable[[Any], ast.Name]) -> None:
         self._receiver, self._names, self._constant = receiver, names, constant
@@ -125,7 +132,7 @@ class GuardWords(ast.NodeTransformer):
                 return parsed("type({0}) is {1} or _users_class(type({0})) is _users_class({1})", *args)
             case ast.Name("_held"):
                 table = self._state(args[0], args[1].value)
-                inside = _attribute(args[0], "__dict__")  # Python looks there before it asks the module
+                inside = _attribute(args[0], "__dict__")  # Python looks here before it calls __getattr__
                 found = "{1}[{2}] if {2} in {1} and {2} not in {3} else getattr({0}, {2})"
                 return parsed(found, args[0], table, args[2], inside)
             case ast.Name("_lacks"):
@@ -141,9 +148,10 @@ class GuardWords(ast.NodeTransformer):
         return ast.Call(self.visit(node.func), args, [])
 
     def _unreplaced(self, case: UsualCase, whole: ast.expr) -> ast.expr:
-        """The usual case of a test, without a call; a compiler takes what the whole test says for a constant.
+        """The usual case of a test without a call, or else the whole test.
 
-        It is shown the names of modules that the test is about: what it has seen, it guards.
+        A compiler treats the result of the whole test as a constant. So it is shown the module attributes that the test
+        compares: it guards what it reads.
         """
         tree = ast.parse(case.text, mode="eval").body
         asked: ast.expr = ast.Call(whole, [], [])
@@ -152,13 +160,13 @@ class GuardWords(ast.NodeTransformer):
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in case.names:
                 value = case.names[node.id]
-                if identity(value) != id(value):  # equal constants share a name, and this is about the very object
+                if identity(value) != id(value):  # equal constants share a name, but the test needs this object
                     return asked
                 node.id = self._constant(value).id
         return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), [ast.Name(EAGER), tree]), asked])
 
     def _shown(self, tree: ast.expr, names: Mapping[str, Any]) -> list[str]:
-        """Expressions that hold, and read what a test compares with a function, a class or a module, as attributes."""
+        """True expressions that read, as attributes, the functions, classes and modules that a test compares."""
         found = []
         for node in ast.walk(tree):
             match node:
@@ -179,7 +187,7 @@ class GuardWords(ast.NodeTransformer):
         return ast.BoolOp(ast.And(), tests)
 
     def _alike(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
-        """The same object mostly, else an equal one of the same type."""
+        """The same object, or an equal one of the same type."""
         assert isinstance(written, ast.Name)
         if equals_others(self._names[written.id]):
             return parsed("{0} is {1} or _same_value({0}, {1})", found, constant)
@@ -187,7 +195,7 @@ class GuardWords(ast.NodeTransformer):
         return parsed("{0} is {1} or type({0}) is {2} and {0} == {1}", found, constant, kind)
 
     def _holds(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
-        """A small container mostly holds the very objects that it held, in their order."""
+        """A small container is compared element by element by identity first, in order."""
         assert isinstance(written, ast.Name)
         value = self._names[written.id]
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
@@ -205,7 +213,7 @@ class GuardWords(ast.NodeTransformer):
         return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), tests), whole])
 
     def _ordered(self, found: ast.expr, keys: list[Any]) -> list[ast.expr]:
-        """A dict has these keys, in this order. One that makes what is missing is not asked for an element."""
+        """Whether a dict has these keys in this order. A defaultdict must not be indexed, since that adds a key."""
         if len(keys) > 2:
             return [parsed("[*{0}] == {1}", found, self._constant(keys))]
         tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
@@ -238,7 +246,7 @@ class GuardWords(ast.NodeTransformer):
         return made
 
     def _typed(self, left: ast.expr, right: ast.expr, written: ast.expr, made: ast.expr) -> ast.expr:
-        """Tensors equal numbers too, and what a tensor equals is no constant."""
+        """The comparison, with a test of the type: a tensor can equal a number."""
         if isinstance(written, ast.Constant):
             value = written.value
         elif isinstance(written, ast.Name) and written.id in self._names:
@@ -254,14 +262,14 @@ class GuardWords(ast.NodeTransformer):
 
 
 def _module_with(namespace: Any) -> types.ModuleType | None:
-    """The module that has this very namespace."""
+    """The module whose `__dict__` is this namespace."""
     name = namespace.get("__name__") if type(namespace) is dict else None
     found = sys.modules.get(name) if isinstance(name, str) else None
     return found if type(found) is types.ModuleType and vars(found) is namespace else None
 
 
 def _is_read(tree: ast.expr) -> bool:
-    """Whether `tree` names an argument, an attribute or an element: not a size, which is an integer or a symbol."""
+    """Whether `tree` reads an argument, an attribute or an element that is not a size (an integer or a symbol)."""
     sized = any(isinstance(n, ast.Attribute) and n.attr in ("shape", "ndim") for n in ast.walk(tree))
     return isinstance(tree, (ast.Name, ast.Attribute, ast.Subscript)) and not sized
 
@@ -279,14 +287,14 @@ def _same(a: ast.expr, b: ast.expr) -> bool:
 
 
 def _not(tree: ast.expr) -> ast.expr:
-    """`not tree`, as tests of their own where it is a choice."""
+    """`not tree`; the negation of an `or` becomes an `and` of negations."""
     if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or):
         return ast.BoolOp(ast.And(), [_not(v) for v in tree.values])
     return ast.UnaryOp(ast.Not(), tree)
 
 
 def identity(value: Any) -> Hashable:
-    """A hashable that is equal for the same object, and for equal small constants."""
+    """A hashable key that is equal for the same object and for equal small constants."""
     if equals_others(value):
         return id(value)
     plain = isinstance(value, (torch.dtype, torch.device, float, int, str, frozenset))

@@ -1,8 +1,7 @@
-"""What a rewritten forward reads of its module, handed to it by the guards, which have read it already.
+"""Turns attribute reads of a rewritten forward into inputs, which its guards have read already.
 
-A module finds a parameter or a child by a Python function of its own; guards know the way through its dicts. Only
-what the guards vouch for is read that way: the module's own tensors, and what pristine children hold
-(trace/plain_children.py).
+`nn.Module.__getattr__` is slow; guards read parameters and submodules from the module's dicts. Only attributes that the
+guards check are passed that way: the module's own tensors, and those of plain submodules (trace/plain_children.py).
 """
 
 from __future__ import annotations
@@ -14,39 +13,39 @@ from autofuse.fx.trace.operation_names import erase_dead, put_in_place
 from autofuse.fx.trace.tracer import ForwardTrace
 
 
-def handed(trace: ForwardTrace, count: int) -> list[str]:
-    """Turn reads of attributes into inputs, numbered from `count`; how a guard reaches each."""
-    texts: list[str] = []
-    made: dict[str, fx.Node] = {}
+def reads_as_inputs(trace: ForwardTrace, count: int) -> list[str]:
+    """Replace attribute reads by inputs, numbered from `count`. Returns the guard expression of each input."""
+    expressions: list[str] = []
+    inputs: dict[str, fx.Node] = {}
     first = next(n for n in trace.graph.nodes if n.op != "placeholder")
     for node in [n for n in trace.graph.nodes if n.op == "get_attr"]:
         target = str(node.target)
-        text = _reach(trace, target)
+        text = _guard_expression(trace, target)
         if text is None:
             _guard_presence(trace, target)
             continue
-        if target not in made:
+        if target not in inputs:
             with trace.graph.inserting_before(first):
-                made[target] = trace.graph.placeholder(f"in{count + len(texts)}")
-            made[target].meta = dict(node.meta)
-            texts.append(text)
+                inputs[target] = trace.graph.placeholder(f"in{count + len(expressions)}")
+            inputs[target].meta = dict(node.meta)
+            expressions.append(text)
             if text.startswith("_held("):
                 trace.guards.add(f"{text} is not None")
-        put_in_place(node, made[target])
+        put_in_place(node, inputs[target])
     erase_dead(trace.graph)
-    return texts
+    return expressions
 
 
 def _guard_presence(trace: ForwardTrace, target: str) -> None:
-    """A parameter that a forward reads of its module at run time is no None then: kernels take that for no bias."""
+    """Guard that a parameter which is read at run time is not None: kernels treat None as a missing bias."""
     owner, _, name = target.rpartition(".")
     for table in ("_parameters", "_buffers"):
         if trace.twin.get_submodule(owner).__dict__[table].get(name) is not None:
             trace.guards.add(f'_held({guard_path(owner)}, "{table}", "{name}") is not None')
 
 
-def _reach(trace: ForwardTrace, target: str) -> str | None:
-    """How a guard reaches an attribute; None if a forward had better ask the module."""
+def _guard_expression(trace: ForwardTrace, target: str) -> str | None:
+    """The guard expression that reads an attribute; None if the forward must read it from the module."""
     owner, _, name = target.rpartition(".")
     reach = guard_path(owner)
     if owner and f"_unwatched({reach})" not in trace.guards.tests:

@@ -1,8 +1,8 @@
-"""The last step before code is written: a call that decides at run time what the graph has decided becomes plainer.
+"""Replaces operations by cheaper ones if the trace and its guards have already decided what they check at each call.
 
-An operation of `autofuse.ops` looks at its operands at each call: their rank, their widths, autocast. Where the trace
-and its guards have settled that, the operation that takes it for granted stands in. What is computed stays the same,
-and where the trace's example was not typical, the kernel is slower at most.
+An operation of `autofuse.ops` checks its operands at each call: rank, width, autocast. If the guards imply the answers,
+an operation without these checks (autofuse/ops/lowered.py) replaces it. The result is the same. If the traced example
+was not typical, only speed is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from autofuse import ops
-from autofuse.fx.install.unshared_operands import keep_apart
+from autofuse.fx.install.unshared_operands import copy_shared_operands
 from autofuse.fx.install.writable_results import make_writable
 from autofuse.fx.trace.ambient_state import AmbientState
 from autofuse.fx.trace.tracer import ForwardTrace
@@ -31,9 +31,10 @@ _FOUR = 4  # batch, heads, length, width
 
 @dataclass(frozen=True)
 class Settled:
-    """On which arguments the operations rest that have a `quiet` form (autofuse/ops/lowered.py).
+    """When the `quiet` forms of the operations may run (autofuse/ops/lowered.py).
 
-    That form may run where these are tensors, none requires grad, and each has fewer than `below` elements, if not 0.
+    texts: the arguments that the operations depend on. All must be tensors that do not require grad.
+    below: each must have fewer elements than this, unless it is 0.
     """
 
     texts: frozenset[str] = frozenset()
@@ -41,8 +42,8 @@ class Settled:
 
 
 def lower(trace: ForwardTrace) -> Settled:
-    """Make the operations of a rewritten trace as plain as it allows. Returns what those that are settled rest on."""
-    keep_apart(trace.graph)
+    """Replace operations of a rewritten trace by cheaper ones. Returns when their quiet forms may run."""
+    copy_shared_operands(trace.graph)
     arguments = [n for n in trace.graph.nodes if n.op == "placeholder"]
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
@@ -50,7 +51,9 @@ def lower(trace: ForwardTrace) -> Settled:
         elif node.target is ops.gelu and len(node.args) == 1 and node.kwargs == {"approximate": "tanh"}:
             node.target, node.kwargs = _plain_activation("gelu_tanh", node), {}
         elif node.target is ops.gelu:
-            if len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none":  # the exact one is torch's
+            if (
+                len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none"
+            ):  # the exact GELU has only torch's kernel
                 node.target = F.gelu
         elif (name := _activation(node)) and not OPERATIONS[name].has_choice:
             node.target = OPERATIONS[name].torch.run
@@ -75,13 +78,13 @@ def _plain_activation(name: str, node: fx.Node) -> Any:
 
 
 def _activation(node: fx.Node) -> str:
-    """The name of the activation, one of our operations, that a node calls; "" for any other node."""
+    """The name of the activation of `autofuse.ops` that a node calls; "" for other nodes."""
     name = getattr(node.target, "__name__", "")
     return name if FUNCTIONS.get(name) is node.target and name in OPERATIONS else ""
 
 
 def _is_plain(node: fx.Node, around: AmbientState) -> bool:
-    """Whether attention gets what the kernel takes: operands of four dimensions, one width and one dtype."""
+    """Whether the kernel can take the operands as they are: four dimensions, one width, one dtype."""
     operands = [t for a in node.args if isinstance(a, fx.Node) and isinstance(t := a.meta.get("v"), Tensor)]
     if len(operands) != len(node.args) or any(state.enabled for state in around.autocast):
         return False
@@ -124,7 +127,7 @@ def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:
 
 
 def _have_one_length(trace: ForwardTrace, node: fx.Node) -> bool:
-    """Whether there are as many values as keys; where that is a question of sizes, it is guarded."""
+    """Whether there are as many values as keys. Adds a guard if that depends on sizes."""
     _, keys, values = (trace.sizes.get(n, ()) for n in node.args if isinstance(n, fx.Node))
     if len(keys) < 2 or len(values) < 2 or keys[-2] is None or values[-2] is None:
         return False
@@ -134,7 +137,7 @@ def _have_one_length(trace: ForwardTrace, node: fx.Node) -> bool:
 
 
 def _scale(trace: ForwardTrace, node: fx.Node) -> float | None:
-    """What the scores are multiplied with; None where it is what the kernel takes by itself, which is quicker."""
+    """The scale of the scores; None if it is the kernel's default, which is faster."""
     scale, query = float(node.kwargs.get("scale", 1.0)), node.all_input_nodes[0]  # type: ignore[arg-type]
     width, sizes = query.meta["v"].shape[-1], trace.sizes.get(query, ())
     fixed = bool(sizes) and f"{sizes[-1]} == {width}" in trace.guards.tests
@@ -145,7 +148,7 @@ _SAME_DTYPE = frozenset("view reshape transpose permute contiguous split chunk u
 
 
 def _source(node: fx.Node) -> fx.Node:
-    """The node whose entries `node` holds in another order: it has the same dtype in every call."""
+    """The node that `node` is a view or rearrangement of. Both always have the same dtype."""
     owner = node.all_input_nodes[0] if node.target is operator.getitem or node.target in _SAME_DTYPE else None
     if owner is None or node.target is operator.getitem and owner.target not in _SAME_DTYPE:
         return node
@@ -153,7 +156,7 @@ def _source(node: fx.Node) -> fx.Node:
 
 
 def _ask_sizes_at_once(graph: fx.Graph) -> None:
-    """`x.size(0)`, `x.size(1)`: one call, whose result is indexed."""
+    """Replace `x.size(0)` and `x.size(1)` by one call of `size` and two indices."""
     asked: dict[fx.Node, list[fx.Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.op == "call_method" and node.target == "size" and len(node.args) == 2 and not node.kwargs:

@@ -1,8 +1,8 @@
-"""Remembers which kinds of calls have passed the tests of their tensors, so that those need no second look.
+"""Remembers kinds of calls whose tensors passed the guards.
 
-Tests of tensors ask for classes, dtypes, shapes and devices one by one, in Python. torch compares all of that with a
-call that passed before in a third of the time, and with it the state of its dispatcher: autocast, modes, transforms. So
-where a call is of a kind that has passed, the tests are known to hold; any other call takes them.
+Guards check classes, dtypes, shapes and devices one by one, in Python. torch's TensorGuards compares all of these with
+an earlier call in a third of the time, together with the state of the dispatcher (autocast, modes, transforms). So if a
+call is of a known kind, the guards hold. Any other call runs them.
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ from autofuse.fx.install.guard_code import NO_DISPATCH_MODE
 from autofuse.torch_private import TensorGuards, get_tracing_state, len_torch_dispatch_stack, peek_interpreter_stack
 
 MOST_TENSORS = 8
-FEWEST_TESTS = 3  # fewer are asked faster than a kind of call is compared
+FEWEST_TESTS = 3  # fewer tests are faster than a comparison
 _METADATA = frozenset({"dtype", "shape", "ndim", "is_cpu", "device", "requires_grad"})
 _FUNCTIONS = frozenset({"type", "isinstance", "len", "min", "max", "_Tensor", "_keeps"})
 _NO_AUTOCAST = "not (_any_autocast() and _autocast('cpu'))"
 _CONSTANTS = (torch.dtype, torch.device, int, float, str, bool, type)
-_KINDS = 64  # that are remembered at first
-_PATIENCE = 1000  # calls of a new kind after which one more is remembered
+_KINDS = 64  # remembered at first
+_PATIENCE = 1000  # after so many calls of new kinds, one more is remembered
 
 
 class SeenKind(NamedTuple):
-    """A kind of call: `check(*tensors)` says whether a call is of it. `level` is `SEEN_BEFORE`, or `QUIET`."""
+    """A kind of call. `check(*tensors)` returns whether a call is of this kind. `level` is `SEEN_BEFORE` or `QUIET`."""
 
     check: Callable[..., bool]
     level: int
 
 
-SEEN_BEFORE, QUIET = 1, 2  # quiet: no tensor requires grad, and each has fewer elements than was asked for
+SEEN_BEFORE, QUIET = 1, 2  # quiet: no tensor requires grad, and each has few elements
 
 
 class SeenCalls:
-    """The last two kinds of calls that passed. `kind` is the latest of them.
+    """The last two kinds of calls that passed; two, because training and evaluation alternate.
 
-    `sizes` are the dimensions whose sizes make a kind, for each tensor; None where all of them do. In a `QUIET` kind
-    each tensor has fewer than `below` elements, where that is not 0.
+    All modules that run a forward share one object. Calls that a tracer, mode or transform observes are not remembered
+    (`_is_watched`), so a call of a remembered kind is not observed either.
 
-    Nested tensors must not be given to it: they have no strides to compare, and torch's comparison ends the process.
+    Nested tensors must not be passed: they have no strides, and torch's comparison ends the process.
 
-    A forward keeps one for all modules that run it. Two, because training and evaluation take turns. Nothing looked at
-    the calls that are remembered (`_is_watched`), so nothing looks at a call of their kind.
+    Args:
+        sizes: for each tensor, the dimensions whose sizes belong to the kind; None for all dimensions.
+        below: in a `QUIET` kind each tensor has fewer elements than this, unless it is 0.
     """
 
     __slots__ = ("_before", "_below", "_kinds_left", "_others", "_sizes", "kind")
 
     def __init__(self, sizes: Sequence[frozenset[int] | None] = (), below: int = 0) -> None:
-        self.kind = self._before = SeenKind(_never, 0)  # both at once: another thread may learn while one asks
+        self.kind = self._before = SeenKind(_never, 0)  # assigned together: another thread may call learn()
         self._kinds_left, self._others = _KINDS, 0
         self._sizes, self._below = sizes, below
 
@@ -61,7 +62,7 @@ class SeenCalls:
         return self.kind.check(*tensors)
 
     def learn(self, *tensors: Any) -> bool:
-        """Remember the kind of a call whose tests have held. Always true, so that it can stand behind them."""
+        """Remember the kind of a call whose guards held. Returns True, so that it can follow them in an `and`."""
         if self._before.check(*tensors):
             self.kind, self._before = self._before, self.kind
         elif self._has_room() and not _is_watched() and all(type(t) is Tensor for t in tensors):
@@ -69,7 +70,7 @@ class SeenCalls:
         return True
 
     def _has_room(self) -> bool:
-        """Whether to remember one more: where each call is of a new kind, that costs more than it gives."""
+        """Whether to remember one more kind. If each call is of a new kind, remembering costs more than it saves."""
         self._others += 1
         if self._kinds_left > 0:
             self._kinds_left -= 1
@@ -80,14 +81,14 @@ class SeenCalls:
         try:
             sizes, any_strides = self._asked(tensors), [[None] * t.ndim for t in tensors]
             check = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=any_strides).check
-            same = check(*tensors)  # never so where one tensor is given twice
-        except Exception:  # a size that is a symbol, say
+            same = check(*tensors)  # False if one tensor is passed twice
+        except Exception:  # for example a symbolic size
             return
         if same:
             self.kind, self._before = SeenKind(check, self._level(tensors)), self.kind
 
     def _asked(self, tensors: Sequence[Tensor]) -> list[list[int | None]]:
-        """The sizes that a call of this kind has; None for those that do not matter."""
+        """The sizes of a call of this kind; None for dimensions that do not matter."""
         kept = self._sizes or [None] * len(tensors)
         return [
             [n if dims is None or at in dims or at - t.ndim in dims else None for at, n in enumerate(t.shape)]
@@ -100,7 +101,7 @@ class SeenCalls:
 
 
 def _is_watched() -> bool:
-    """Whether a tracer, a mode of torch's dispatcher or a transform of torch.func looks at this call."""
+    """Whether a tracer, a dispatch mode or a transform of torch.func observes this call."""
     return bool(get_tracing_state() is not None or len_torch_dispatch_stack() or peek_interpreter_stack() is not None)
 
 
@@ -111,17 +112,19 @@ def _never(*_: Any) -> bool:
 def metadata_tests(
     tests: Mapping[str, ast.expr], tensors: frozenset[str], constants: Mapping[str, Any]
 ) -> frozenset[str]:
-    """Those of `tests` that ask for nothing but what `SeenCalls` compares of these arguments, and for constants."""
+    """The tests that only read metadata of these arguments which `SeenCalls` compares, and constants."""
     found = {text for text, test in tests.items() if _is_of_metadata(test, tensors, constants)}
     if found:
         found |= {text for text in tests if text == NO_DISPATCH_MODE}
-    if any(text == f"{tensor}.is_cpu" for text in found for tensor in tensors):  # which hears of a CPU's autocast
+    if any(
+        text == f"{tensor}.is_cpu" for text in found for tensor in tensors
+    ):  # the dispatcher's state includes autocast for CPUs
         found |= {text for text in tests if text == _NO_AUTOCAST}
     return frozenset(found)
 
 
-def sizes_asked(tests: Collection[ast.expr], tensor: str) -> frozenset[int] | None:
-    """The dimensions of an argument whose sizes tests ask for; None where that may be any."""
+def dimensions_read(tests: Collection[ast.expr], tensor: str) -> frozenset[int] | None:
+    """The dimensions of an argument whose sizes the tests read; None if they may read any."""
     found: set[int] = set()
     read = len_asked = 0
     for node in (n for test in tests for n in ast.walk(test)):
@@ -159,8 +162,8 @@ def _is_of_metadata(test: ast.expr, tensors: frozenset[str], constants: Mapping[
     return known and read and not names.isdisjoint(tensors)
 
 
-def asked_for_as_tensor(test: ast.expr) -> str | None:
-    """The argument that a test says is a tensor that computes as any: "_keeps_functions" of the guards' language."""
+def tensor_test_argument(test: ast.expr) -> str | None:
+    """The argument that a `_keeps_functions` test checks to be an ordinary tensor; None for other tests."""
     match test:
         case ast.BoolOp(ast.Or(), [ast.Compare(ast.Call(ast.Name("type"), [ast.Name(name)]), [ast.Is()], [kind]), _]):
             return name if isinstance(kind, ast.Name) and kind.id == "_Tensor" else None

@@ -1,8 +1,7 @@
-"""Operands of fused calls that the caller may write to before the backward pass: those are handed over as copies.
+"""Passes copies of operands that the caller may write to before the backward pass.
 
-So is a sum that a fused call returns and keeps (`SUM`).
-
-Which ones these are is found where the call is made (autofuse/fx/rewrite/unsaved_operands.py).
+The same is done for a sum that a fused call returns and keeps (`SUM`). autofuse/fx/rewrite/unsaved_operands.py finds
+these operands.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from torch import fx
 from autofuse import ops
 from autofuse.ops import lowered
 
-UNSAVED = "unsaved"  # under which the node of a fused call has the names of such operands
-SUM = frozenset({"sum"})  # of a node that is the sum that `dropout_add_norm` returns beside the norm
+UNSAVED = "unsaved"  # key in the meta of a fused call's node: the names of such operands
+SUM = frozenset({"sum"})  # marks the sum that `dropout_add_norm` returns together with the norm
 
-# What fused calls keep of their operands, by place and name.
+# The operands that fused calls keep for the backward pass: position and name.
 KEPT: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
     ops.layer_norm: ((0, "x"), (2, "bias")),
     ops.dropout_add_norm: ((3, "bias"),),
@@ -27,8 +26,8 @@ KEPT: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
 }
 
 
-def keep_apart(graph: fx.Graph) -> None:
-    """Have fused calls keep copies of what is written to while they need it; on a CPU, where somebody does write."""
+def copy_shared_operands(graph: fx.Graph) -> None:
+    """Insert copy-on-write copies of operands that are written while a backward pass needs them."""
     for node in list(graph.nodes):
         names = node.meta.get(UNSAVED, frozenset())
         if names == SUM:
@@ -50,5 +49,5 @@ def keep_apart(graph: fx.Graph) -> None:
 
 
 def argument(node: fx.Node, at: int, name: str) -> Any:
-    """What a call has for one of its parameters; None where that is left out."""
+    """The argument of a call for one parameter; None if the call omits it."""
     return node.args[at] if len(node.args) > at else node.kwargs.get(name)

@@ -1,7 +1,7 @@
-"""Results of attention that the caller may write to in place: `y = model(x); y.mul_(2)`.
+"""Lets the caller write to a result of attention in place: `y = model(x); y.mul_(2)`.
 
-The backward of fused attention needs its result as it was. That of the program's own formula does not, so a tensor
-that leaves the module must not be the very one that was saved.
+The backward pass of fused attention needs its result unchanged; the program's own formula does not. So the tensor that
+the module returns must not be the saved one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autofuse import ops
 from autofuse.ops import lowered
 
 _SAVES_ITS_RESULT = frozenset({ops.attention, lowered.attention})
-# What gives the same memory under another shape, or may: a write to that is a write to what was saved.
+# Operations that return, or may return, the same memory: a write to their result writes to the saved tensor.
 _SAME_MEMORY = frozenset(
     """
     transpose permute view reshape squeeze unsqueeze flatten unflatten contiguous getitem swapaxes swapdims movedim
@@ -26,7 +26,7 @@ _PASSES_ON = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
 
 
 def make_writable(graph: fx.Graph, root: nn.Module) -> None:
-    """Have results of attention that leave the module be no tensors that a backward pass needs."""
+    """Replace results of attention that the module returns by tensors that no backward pass needs."""
     output = next(n for n in graph.nodes if n.op == "output")
     todo, seen = list(output.all_input_nodes), set[fx.Node]()
     while todo:
@@ -41,7 +41,7 @@ def make_writable(graph: fx.Graph, root: nn.Module) -> None:
             with graph.inserting_after(node):
                 made = graph.call_function(lowered.writable, (node,))
             made.meta = {k: v for k, v in node.meta.items() if k in ("v", "place")}
-            node.replace_all_uses_with(made, lambda user, made=made: user is not made)  # every user gets this tensor
+            node.replace_all_uses_with(made, lambda user, made=made: user is not made)  # every user reads this tensor
         elif _keeps_memory(node, root):
             todo += node.all_input_nodes[:1]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from autofuse import ops
 from autofuse.fx.rewrite.node_builder import Builder
-from autofuse.loading.named_object import resolved
+from autofuse.loading.named_object import resolve_name
 from autofuse.match.pattern import LoadedRule
 from autofuse.rule import Applied, Constant, Imported, Part, RuleError
 
@@ -20,7 +20,7 @@ def require_importable(rules: Iterable[LoadedRule]) -> None:
     for loaded in rules:
         for needed in loaded.replacement.needs:
             try:
-                resolved(needed.name)
+                resolve_name(needed.name)
             except (ImportError, AttributeError) as error:
                 raise RuleError(
                     f"{loaded.rule.__name__}.after uses {needed.name}, which cannot be had here: {error}. Live models "
@@ -62,5 +62,5 @@ def _built(builder: Builder, part: Part, captures: Mapping[str, Any]) -> Any:
     if isinstance(part, Constant):
         return part.value
     if isinstance(part, Imported):
-        return resolved(part.name)
+        return resolve_name(part.name)
     return applied(builder, part, captures)

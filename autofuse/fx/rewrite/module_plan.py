@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import fx, nn
 
 from autofuse.canonical import View
-from autofuse.fx.install.codegen import Variant, variant_of
+from autofuse.fx.install.codegen import Variant, build_variant
 from autofuse.fx.rewrite.after_expression import kernel_name
 from autofuse.fx.rewrite.author_text import written
 from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
@@ -114,7 +114,7 @@ def plan_of(
     if plan.narrowed or any(f.fused for f in plan.found) or tail_of(trace.dropped):
         plan.bypassed = _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
         trace.graph.lint()
-        plan.variant = variant_of(trace)
+        plan.variant = build_variant(trace)
         plan.forward = before, structure_of(trace.graph)
     return plan
 

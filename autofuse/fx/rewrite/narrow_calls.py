@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from autofuse.fx.install.dispatch import call_undropped, narrow_forward, narrow_name
+from autofuse.fx.install.dispatch import call_without_dropout, narrow_forward, narrow_name
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import is_watched
 
@@ -43,7 +43,7 @@ def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
                 return forward(child, *args, **kwargs)
         if forward is not None:
             return forward(child, *args, **kwargs)
-        return child(*args, **kwargs) if dropout is None else call_undropped(child, dropout, args, kwargs)
+        return child(*args, **kwargs) if dropout is None else call_without_dropout(child, dropout, args, kwargs)
 
     return call_narrow
 

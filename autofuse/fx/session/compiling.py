@@ -16,13 +16,13 @@ from typing import Any
 from torch import nn
 
 from autofuse.display.progress import Tell
-from autofuse.fx.install.compiled_code import compiled_for_a_trial
+from autofuse.fx.install.compiled_code import drop_trial_code
 from autofuse.fx.session.model_steps import ModelSteps, undisturbed
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import plain_class
-from autofuse.measure.pair_count import Decided
-from autofuse.measure.step_pairs import longest_step, timed_steps
+from autofuse.measure.pair_count import JudgedTimings
+from autofuse.measure.step_pairs import longest_step, time_steps
 from autofuse.measure.timing import Action, seconds_of
 from autofuse.results.comparison import Estimate
 from autofuse.results.compile_choice import CompileChoice
@@ -85,16 +85,16 @@ def choose(
 
 def _timed(model: nn.Module, call: ForwardArguments, planner: Planner, names: tuple[str, ...]) -> CompileChoice:
     training = model.training
-    with undisturbed(), compiled_for_a_trial(), _copy(model, call, planner, training) as eager:
+    with undisturbed(), drop_trial_code(), _copy(model, call, planner, training) as eager:
         own = eager.step(eager.planned)
         seconds_of(own, eager.device)
         if seconds_of(own, eager.device) > longest_step():
             return CompileChoice("eager", reason="a step takes too long to be timed")
         with _compiled_copy(model, call, planner, names, fused=True) as fused:
-            gain = timed_steps(own, fused, eager.device)
+            gain = time_steps(own, fused, eager.device)
             with _compiled_copy(model, call, planner, names, fused=False) as original:
-                other = timed_steps(own, original, eager.device)
-                better = timed_steps(fused, original, eager.device) if _faster(gain) and _faster(other) else None
+                other = time_steps(own, original, eager.device)
+                better = time_steps(fused, original, eager.device) if _faster(gain) and _faster(other) else None
     choice = CompileChoice("eager", fused=_estimate(gain), original=_estimate(other))
     if _faster(other) and (not _faster(gain) or better is not None and _faster(better)):
         return replace(choice, chosen="compiled original", modules=names)
@@ -122,11 +122,11 @@ def _compiled_copy(
             yield step
 
 
-def _faster(found: Decided) -> bool:
+def _faster(found: JudgedTimings) -> bool:
     return found.judgement.verdict == "confirmed"
 
 
-def _estimate(found: Decided) -> Estimate:
+def _estimate(found: JudgedTimings) -> Estimate:
     return Estimate(found.effect.ratio, found.effect.interval)
 
 

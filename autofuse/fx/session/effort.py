@@ -6,7 +6,7 @@ from autofuse.fx.session.memory_room import call_takes
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_timing import SECONDS
 from autofuse.fx.trace.module_calls import Calls
-from autofuse.measure.step_pairs import PATIENCE
+from autofuse.measure.step_pairs import TIME_LIMIT
 
 _RACED = 3  # a place is timed as it was written, fused, and with about one other kernel
 
@@ -29,7 +29,7 @@ def effort(planner: Planner, real: Calls, verify: bool, tune: bool) -> str:
         places = {
             (f.excerpt.likeness, mode) for (_, (mode, _)), p in planner.plans.items() for f in p.found if f.excerpt
         }
-        seconds = len(places) * _RACED * SECONDS + 2 * PATIENCE
+        seconds = len(places) * _RACED * SECONDS + 2 * TIME_LIMIT
         said.append(f"{_count(len({p for p, _ in places}), 'place')} to weigh, in at most about {seconds:.0f} s")
     return "; ".join(said)
 

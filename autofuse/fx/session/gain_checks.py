@@ -21,7 +21,7 @@ from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.twin import set_mode
-from autofuse.measure.bytes_made import Bytes
+from autofuse.measure.created_bytes import BytesByDevice
 from autofuse.reasons.reason import Reason
 from autofuse.results.sites import SiteReport
 
@@ -84,7 +84,7 @@ def _weigh(planner: Planner, module: nn.Module, timer: SiteTimer) -> list[_Beate
     """The places of a module where the original stays, by mode, and what was measured; the others hear their gain."""
     modes = (True, False) if alone() else (module.training,)
     plans = [(mode, p) for mode in modes for p in planner.in_mode(module, mode).values()]
-    if not any(f.excerpt for _, p in plans for f in p.found) or lack_of_room(step_takes(module, Bytes())):
+    if not any(f.excerpt for _, p in plans for f in p.found) or lack_of_room(step_takes(module, BytesByDevice())):
         return []
     twin = copied(module, {}, planner.sharded)
     beaten: list[_Beaten] = []

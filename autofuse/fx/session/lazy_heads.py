@@ -27,7 +27,7 @@ from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import copied_object
 from autofuse.results.sites import SiteReport
 from autofuse.torch_private import pytree
-from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
+from autofuse.verify.out_of_memory import reraise_if_out_of_memory
 
 HEAD_RULE = "AF502"
 _KERNEL = "linear_cross_entropy in blocks of rows; the logits of {head} are computed when they are read"
@@ -138,7 +138,7 @@ class _Trial:
             make_lazy(head)  # type: ignore[arg-type]
             return plain, self._gradients(model)
         except Exception as error:
-            pass_on_if_out_of_memory(error)
+            reraise_if_out_of_memory(error)
             return None
         finally:
             restore_lazy(head)

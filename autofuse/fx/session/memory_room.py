@@ -16,11 +16,11 @@ from torch import nn
 
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.measure.available_memory import free_bytes
-from autofuse.measure.bytes_made import Bytes
+from autofuse.measure.created_bytes import BytesByDevice
 from autofuse.verify.arithmetic import WIDER
-from autofuse.verify.other_calls import tensors_of_call
+from autofuse.verify.other_calls import find_tensors
 from autofuse.verify.runs import ModuleCall
-from autofuse.verify.slices import LENGTH, elements, slices
+from autofuse.verify.slices import LENGTH, count_elements, smaller_calls
 
 UNCHECKED = "(verify=False fuses unchecked)"
 
@@ -34,34 +34,36 @@ class Room:
     part: str | None
 
 
-def room_to_check(module: nn.Module, call: ForwardArguments, made: Bytes | None, length: int = LENGTH) -> Room:
+def room_to_check(module: nn.Module, call: ForwardArguments, made: BytesByDevice | None, length: int = LENGTH) -> Room:
     """Whether `module` can be checked by `call`. made: the bytes that its operators made in a run of it, if known.
 
     length: of a sequence in a part of the call, at most.
     """
-    run, part = run_takes(call, made or Bytes()), part_of(call, length)
+    run, part = run_takes(call, made or BytesByDevice()), part_of(call, length)
     whole = lack_of_room(call_takes(module, call, made, length))
     if part is None or not whole:
         return Room(whole, None)
-    return Room(whole, lack_of_room(check_takes(module, Bytes({d: int(n * part) for d, n in run.items()}))))
+    return Room(whole, lack_of_room(check_takes(module, BytesByDevice({d: int(n * part) for d, n in run.items()}))))
 
 
-def call_takes(module: nn.Module, call: ForwardArguments, made: Bytes | None, length: int = LENGTH) -> Bytes:
+def call_takes(
+    module: nn.Module, call: ForwardArguments, made: BytesByDevice | None, length: int = LENGTH
+) -> BytesByDevice:
     """What checking `module` by `call` takes at its peak, in bytes by device. Arguments as of `room_to_check`."""
     part = part_of(call, length)
-    return check_takes(module, run_takes(call, made or Bytes()), 1.0 if part is None else part)
+    return check_takes(module, run_takes(call, made or BytesByDevice()), 1.0 if part is None else part)
 
 
-def run_takes(call: ForwardArguments, made: Bytes) -> Bytes:
+def run_takes(call: ForwardArguments, made: BytesByDevice) -> BytesByDevice:
     """What a run takes above its module: what operators make, two copies of each argument, the gradients of the run and
     of the one that it is compared with, and the gradients that its results are given."""
-    given = Bytes()
-    for x in tensors_of_call((call[0], call[1])):
+    given = BytesByDevice()
+    for x in find_tensors((call[0], call[1])):
         given[x.device] += 5 * x.numel() * x.element_size()
     return _sum(made, given)
 
 
-def check_takes(module: nn.Module, run: Bytes, part: float = 1.0) -> Bytes:
+def check_takes(module: nn.Module, run: BytesByDevice, part: float = 1.0) -> BytesByDevice:
     """What a check of `module` takes at its peak, in bytes by device.
 
     run: what a run of the whole call takes above the module. part: how much of the call is run in double.
@@ -73,11 +75,11 @@ def check_takes(module: nn.Module, run: Bytes, part: float = 1.0) -> Bytes:
     """
     own, double = _parameters(module), _parameters(module, WIDER)
     wider = {d: double[d] / own[d] if own[d] else 2.0 for d in run}
-    in_double = Bytes({d: int(2 * n * part * wider[d]) for d, n in run.items()})
+    in_double = BytesByDevice({d: int(2 * n * part * wider[d]) for d, n in run.items()})
     return _sum(*4 * [own], *3 * [double], in_double | run)
 
 
-def step_takes(module: nn.Module, made: Bytes) -> Bytes:
+def step_takes(module: nn.Module, made: BytesByDevice) -> BytesByDevice:
     """What a training step of a copy of `module` takes at its peak, in bytes by device."""
     own = _parameters(module)
     return _sum(own, own, made)
@@ -86,8 +88,8 @@ def step_takes(module: nn.Module, made: Bytes) -> Bytes:
 def part_of(call: ForwardArguments, length: int = LENGTH) -> float | None:
     """How much of a call is checked in double, by the entries of its tensors; None where it has no smaller parts."""
     given = ModuleCall(*call)
-    cut = next((smaller for _, smaller in slices(given, length)), None)
-    return None if cut is None else elements(cut) / max(1, elements(given))
+    cut = next((smaller for _, smaller in smaller_calls(given, length)), None)
+    return None if cut is None else count_elements(cut) / max(1, count_elements(given))
 
 
 def lack_of_room(takes: Mapping[torch.device, int], doing: str = "checking") -> str:
@@ -99,16 +101,16 @@ def lack_of_room(takes: Mapping[torch.device, int], doing: str = "checking") -> 
     return ""
 
 
-def _parameters(module: nn.Module, wider: Mapping[torch.dtype, torch.dtype] | None = None) -> Bytes:
+def _parameters(module: nn.Module, wider: Mapping[torch.dtype, torch.dtype] | None = None) -> BytesByDevice:
     """What parameters and buffers take; in double, where `wider` says how."""
-    found = Bytes()
+    found = BytesByDevice()
     for x in chain(module.parameters(), module.buffers()):
         found[x.device] += x.numel() * (wider or {}).get(x.dtype, x.dtype).itemsize
     return found
 
 
-def _sum(*parts: Counter[torch.device]) -> Bytes:
-    return sum(parts, Bytes())
+def _sum(*parts: Counter[torch.device]) -> BytesByDevice:
+    return sum(parts, BytesByDevice())
 
 
 def _gib(count: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.install.dispatch import Entry, put_on, restore_one, taken_off
+from autofuse.fx.install.dispatch import Entry, reinstall, restore_module, uninstall
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import copied, install_plans
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
@@ -25,9 +25,9 @@ from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import plain_class, set_mode
 from autofuse.fx.trace.user_code import can_watch, watched
 from autofuse.measure.compare import device_of
-from autofuse.measure.pair_count import Decided
+from autofuse.measure.pair_count import JudgedTimings
 from autofuse.measure.step import clear_gradients, training_step
-from autofuse.measure.step_pairs import timed_steps
+from autofuse.measure.step_pairs import time_steps
 from autofuse.measure.timing import Action
 from autofuse.torch_private import pytree
 
@@ -63,11 +63,11 @@ class ModelSteps:
             for module, copy in self._made.items():
                 if module in self._planner.states:
                     install_plans(self._planner, module, copy)
-            self._entries = {originals[copy]: entry for copy, entry in taken_off(self.twin).items()}
+            self._entries = {originals[copy]: entry for copy, entry in uninstall(self.twin).items()}
             yield self
         finally:
             for copy in self._made.values():
-                restore_one(copy)
+                restore_module(copy)
             outside.restore()
 
     @property
@@ -78,24 +78,24 @@ class ModelSteps:
     @contextmanager
     def kept(self, running: Modules) -> Iterator[Action]:
         """In the block the copy runs the forwards planned for `running` all the time; yields its step."""
-        put_on({self._made[m]: self._entries[m] for m in running})
+        reinstall({self._made[m]: self._entries[m] for m in running})
         yield self.run
 
-    def compared(self, running: Modules) -> Decided:
+    def compared(self, running: Modules) -> JudgedTimings:
         """The step with the forwards planned for `running` against the original."""
-        return timed_steps(self.step(()), self.step(running), self.device)
+        return time_steps(self.step(()), self.step(running), self.device)
 
     def step(self, running: Modules) -> Action:
         """What is timed: forward and backward for training, else the forward without gradients."""
         entries = {self._made[m]: self._entries[m] for m in running if m in self._entries}
 
         def step() -> None:
-            put_on(entries)
+            reinstall(entries)
             try:
                 self.run()
             finally:
                 for copy in entries:
-                    restore_one(copy)
+                    restore_module(copy)
 
         return step
 

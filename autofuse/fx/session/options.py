@@ -15,7 +15,7 @@ from autofuse.fx.rewrite.after_expression import require_importable
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import SCALARS
 from autofuse.kernels.policy import Policy, settings
-from autofuse.loading.selection import selected
+from autofuse.loading.selection import select_rules
 from autofuse.match.pattern import LoadedRule
 from autofuse.torch_private import pytree
 
@@ -56,7 +56,7 @@ def options_of(
 
     Raises TypeError and ValueError as optimize says.
     """
-    rules = selected(_rules_here(), _codes(select, "select"), _codes(ignore, "ignore"))
+    rules = select_rules(_rules_here(), _codes(select, "select"), _codes(ignore, "ignore"))
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn takes a function of the model's result; got a {type(loss_fn).__name__}.")
     call, wanted = _call_of(example_inputs), _modules(modules)
@@ -72,7 +72,7 @@ def options_of(
 
 def _rules_here() -> tuple[LoadedRule, ...]:
     """Rules are read by the door for files, which is imported when the first model comes, and not with this one."""
-    found: tuple[LoadedRule, ...] = import_module("autofuse.project.rules_here").rules_here()
+    found: tuple[LoadedRule, ...] = import_module("autofuse.project.project_rules").load_project_rules()
     return found
 
 

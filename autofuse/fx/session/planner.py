@@ -30,7 +30,7 @@ from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.pattern import LoadedRule
-from autofuse.measure.bytes_made import Bytes
+from autofuse.measure.created_bytes import BytesByDevice
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 from autofuse.rule import RuleError
@@ -50,7 +50,7 @@ class Planner:
         states: Mapping[nn.Module, ModuleState],
         calls: dict[bool, Calls],
         sharded: Forms | None = None,
-        made: Mapping[nn.Module, Bytes] | None = None,
+        made: Mapping[nn.Module, BytesByDevice] | None = None,
     ) -> None:
         """`calls`: for each mode, how each module is called. Only modules with a state are planned. `made`: the bytes
         of the tensors that operators made in a module's call, where that is known.
@@ -269,7 +269,7 @@ def refuse_where_kept(module: nn.Module) -> None:
 
 def plan_calls(
     rules: tuple[LoadedRule, ...], states: Mapping[nn.Module, ModuleState], calls: dict[bool, Calls], tell: Tell,
-    made: Mapping[nn.Module, Bytes] | None = None,
+    made: Mapping[nn.Module, BytesByDevice] | None = None,
 ) -> Planner:  # fmt: skip
     """Plans for every module of `states` that is called, in both modes. made: as of Planner."""
     planner = Planner(rules, states, calls, made=made)

@@ -27,7 +27,7 @@ from autofuse.fx.install.dispatch import (
     narrow_forward,
     narrow_name,
     restore,
-    restore_one,
+    restore_module,
 )
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
 from autofuse.fx.lazy.head import make_lazy
@@ -60,7 +60,7 @@ from autofuse.results.compile_choice import CompileChoice
 from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime
 from autofuse.torch_private import is_fx_symbolic_tracing, pytree
-from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
+from autofuse.verify.out_of_memory import reraise_if_out_of_memory
 
 _LOG = logging.getLogger("autofuse")
 Whole = Callable[[ForwardArguments], None]
@@ -175,7 +175,7 @@ class Session:
         state.full.clear()
         state.narrow.clear()
         state.left, state.armed = 0, False
-        restore_one(module)
+        restore_module(module)
         if not self.ledger.roll_back(why, {state.name}):
             self.ledger.decline(state.name, why)
 
@@ -212,7 +212,7 @@ class Session:
         try:
             found = lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
         except Exception as error:
-            pass_on_if_out_of_memory(error)
+            reraise_if_out_of_memory(error)
             self.note_unread(reason_of_failure(error, "looking at the model's logits"))
             return
         for head in found:
@@ -248,7 +248,7 @@ class Session:
         """Have `module` run what its state says; its own forward where that is nothing."""
         state = self.states[module]
         if not state.runs or why_kept(type(module)):
-            restore_one(module)
+            restore_module(module)
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
         install(module, tuple(state.full), narrow, self.missed, self._known, self.compiled, self.copied,

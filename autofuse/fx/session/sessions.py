@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from autofuse.fx.install.dispatch import entry_of, is_installed, restore, sweep
+from autofuse.fx.install.dispatch import entry_of, is_installed, remove_unused_dispatchers, restore
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.ranks import Ranks
@@ -41,7 +41,7 @@ def begun(
         failed.callback(drop, model)  # half of a session is worse than none
         yield session
         failed.pop_all()
-    sweep()  # copies that were made for checks are gone
+    remove_unused_dispatchers()  # copies that were made for checks are gone
 
 
 def note_failure(model: nn.Module, options: Options, named: list[tuple[str, nn.Module]], error: Exception) -> str:

@@ -24,7 +24,7 @@ from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
 from autofuse.kernels.ranking import ORIGINAL, CandidateTime, ranked
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
-from autofuse.measure.memory import held_by, peak_of
+from autofuse.measure.memory import measure_held_memory, measure_peak_memory
 from autofuse.measure.timing import seconds_of
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
@@ -169,8 +169,8 @@ class _Site:
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:
         """What is known of it but its time."""
-        held = held_by(partial(self.forward, function), self.device).bytes if self.training else 0
-        peak = peak_of(self.step(function), self.device).bytes
+        held = measure_held_memory(partial(self.forward, function), self.device).bytes if self.training else 0
+        peak = measure_peak_memory(self.step(function), self.device).bytes
         return Trial(name, peak_bytes=peak, held_bytes=held)
 
 

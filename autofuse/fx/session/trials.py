@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.codegen import Forward, Variant
-from autofuse.fx.install.dispatch import Missed, RewrittenForward, install, install_alike, restore_one
+from autofuse.fx.install.dispatch import OnMiss, RewrittenForward, install, install_same, restore_module
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
@@ -23,10 +23,10 @@ from autofuse.fx.trace.stand_ins import Forms, filled, local
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import Twins, copied_object, plain_class
 from autofuse.kernels.compiled_regions import shared_regions
-from autofuse.verify.in_parts import PartwiseReference
 from autofuse.verify.modules import ModuleReference, Verification
 from autofuse.verify.out_of_memory import is_out_of_memory
-from autofuse.verify.runs import empty
+from autofuse.verify.partwise import PartwiseReference
+from autofuse.verify.runs import release_tensors
 from autofuse.verify.slices import LENGTH
 
 
@@ -58,7 +58,7 @@ class ForwardTrial:
         self.__dict__.pop("_parts", None)
         reference = self.__dict__.pop("_reference", None)
         if reference is not None:
-            empty(reference.original, self._module)
+            release_tensors(reference.original, self._module)
 
     @cached_property
     def _reference(self) -> ModuleReference:
@@ -117,15 +117,15 @@ class ForwardTrial:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))
-                if in_parts and not alone and not self._parts.can_tell:
+                if in_parts and not alone and not self._parts.can_decide:
                     return None
                 if in_parts:
-                    return self._parts.check(rewritten, misses, other_inputs=only_this, alone=alone)
+                    return self._parts.check(rewritten, misses, other_inputs=only_this, part_only=alone)
                 return self._reference.check(rewritten, other_inputs=only_this)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch
-                restore_one(module)
-            empty(rewritten, self._module)
+                restore_module(module)
+            release_tensors(rewritten, self._module)
 
 
 def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
@@ -139,7 +139,7 @@ def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
 
 def install_plans(
     planner: Planner, module: nn.Module, copy: nn.Module, called: frozenset[Path] | None = None,
-    missed: Missed | None = None, known: dict[Hashable, RewrittenForward] | None = None,
+    missed: OnMiss | None = None, known: dict[Hashable, RewrittenForward] | None = None,
 ) -> bool:  # fmt: skip
     """Give a copy the planned forwards of `module`, with guards that hold for the copy; whether there are any.
 
@@ -152,7 +152,9 @@ def install_plans(
     for dropped, plan in _planned(planner, module):
         assert plan.variant is not None
         alone = called is not None and dropped == called
-        forwards.setdefault(dropped, []).append(plan.variant.relaxed if alone else plan.variant.loosened)
+        forwards.setdefault(dropped, []).append(
+            plan.variant.for_the_traced_call if alone else plan.variant.for_similar_calls
+        )
     full = tuple(forwards.pop(whole, ()))
     forwards.pop(frozenset(), None)
     if full or forwards:
@@ -193,7 +195,7 @@ def copied_with_forwards(module: nn.Module) -> nn.Module:
     made: dict[nn.Module, nn.Module] = {}
     twin = copied(module, made)
     for original, new in made.items():
-        install_alike(original, new)
+        install_same(original, new)
     return twin
 
 

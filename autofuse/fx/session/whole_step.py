@@ -25,10 +25,10 @@ from autofuse.fx.session.model_steps import ModelSteps, Modules, undisturbed
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.measure.bytes_made import Bytes
 from autofuse.measure.compare import device_of
-from autofuse.measure.pair_count import Decided
-from autofuse.measure.step_pairs import is_slower, longest_step, roughly
+from autofuse.measure.created_bytes import BytesByDevice
+from autofuse.measure.pair_count import JudgedTimings
+from autofuse.measure.step_pairs import estimate_seconds, is_slower, longest_step
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import because
 from autofuse.results.comparison import Estimate, Interval, milliseconds
@@ -147,7 +147,7 @@ class _Weighing:
             return "its parameters are sharded"
         if self._model not in self._planner.calls[self._training]:
             return f"the model could not be called for {step_mode(self._training)}"
-        return lack_of_room(step_takes(self._model, self._planner.made.get(self._model, Bytes())), "timing it")
+        return lack_of_room(step_takes(self._model, self._planner.made.get(self._model, BytesByDevice())), "timing it")
 
     def _running(self) -> list[nn.Module]:
         return _running(self._planner, self.verdicts, self._training)
@@ -174,7 +174,7 @@ class _Weighing:
         slow = [half for half in halves if is_slower(steps.compared([m for group in half for m in group]))]
         return [group for half in slow for group in self._guilty(steps, half)] or list(groups)
 
-    def _take_back(self, group: Sequence[nn.Module], found: Decided) -> None:
+    def _take_back(self, group: Sequence[nn.Module], found: JudgedTimings) -> None:
         """Leave out the place of these modules that makes the step slower; all of them where no single one does."""
         places = {(f.rule, f.place): f for m in group for f in self._places(m)}
         if 1 < len(places) <= _MOST_PLACES:
@@ -205,14 +205,14 @@ class _Weighing:
         with self._steps() as steps:
             return is_slower(steps.compared(running))
 
-    def _note(self, group: Sequence[nn.Module], places: Sequence[Found], found: Decided) -> None:
+    def _note(self, group: Sequence[nn.Module], places: Sequence[Found], found: JudgedTimings) -> None:
         step = "training step" if self._training else "forward pass"
         why = because(outcomes.SLOWS_STEP, step=step, ratio=Estimate(found.effect.ratio, found.effect.interval))
         for module in group:
             name = self._planner.states[module].name
             self.slower += [SlowerPlace(declined_site(name, f, why), (self._training,)) for f in places]
 
-    def _again(self) -> Decided | None:
+    def _again(self) -> JudgedTimings | None:
         """What the step takes now; None where all of it had to go."""
         if not self._running():
             return None
@@ -235,7 +235,7 @@ def _running(planner: Planner, verdicts: Verdicts | None, training: bool) -> lis
 
 def _out_of_range(steps: ModelSteps) -> str:
     """Why steps of this length are not timed."""
-    seconds = roughly(steps.step(()), steps.device)
+    seconds = estimate_seconds(steps.step(()), steps.device)
     if steps.device.type == "cpu" and seconds < SHORTEST:
         return f"a step takes {milliseconds(seconds)}, which is mostly Python's own time"
     if seconds > longest_step():
@@ -243,7 +243,7 @@ def _out_of_range(steps: ModelSteps) -> str:
     return ""
 
 
-def _step_time(mode: Any, found: Decided) -> StepTime:
+def _step_time(mode: Any, found: JudgedTimings) -> StepTime:
     timings = found.timings
     by_core = found.clock == "core"
     before, after = (timings.before_core, timings.after_core) if by_core else (timings.before, timings.after)

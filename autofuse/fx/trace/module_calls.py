@@ -30,7 +30,7 @@ from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
 from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
 from autofuse.fx.trace.user_code import Unfollowed
 from autofuse.fx.trace.values import Untraceable
-from autofuse.measure.bytes_made import Bytes, BytesMade
+from autofuse.measure.created_bytes import BytesByDevice, CreatedBytes
 from autofuse.reasons import forwards, outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import FakeTensorMode, is_any_autocast_enabled
@@ -44,11 +44,11 @@ class CallLog:
     paused = False
 
     def __init__(
-        self, world: Twins, wanted: frozenset[nn.Module] | None = None, counter: BytesMade | None = None
+        self, world: Twins, wanted: frozenset[nn.Module] | None = None, counter: CreatedBytes | None = None
     ) -> None:
         self.world, self.wanted, self._counter = world, wanted, counter
         self.calls: Calls = {}
-        self.made: dict[nn.Module, Bytes] = {}
+        self.made: dict[nn.Module, BytesByDevice] = {}
         self.outside: ExternalState | None = None  # of the run that it listens to
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,9 +58,9 @@ class CallLog:
         self.calls[original] = snapshot(args, kwargs, real=self.wanted is not None)
         if self._counter is None:
             return module.forward(*args, **kwargs)
-        before = self._counter.so_far.copy()
+        before = self._counter.by_device.copy()
         result = module.forward(*args, **kwargs)
-        self.made[original] = self._counter.so_far - before
+        self.made[original] = self._counter.by_device - before
         return result
 
     def read(self, owner: Any, name: str, value: Any) -> Any:
@@ -159,14 +159,14 @@ class ModelCalls:
     by_mode: dict[bool, Calls]
     real: Calls
     problems: tuple[Reason, ...] = ()
-    made: Mapping[nn.Module, Bytes] = field(default_factory=dict)
+    made: Mapping[nn.Module, BytesByDevice] = field(default_factory=dict)
 
 
 def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.Module]) -> ModelCalls:
     """How the modules of `model` are called in both modes; and for real, for the modules `to_check`."""
     problems: list[Reason] = []
     by_mode: dict[bool, Calls] = {}
-    made: dict[nn.Module, Bytes] = {}
+    made: dict[nn.Module, BytesByDevice] = {}
     for training in (False, True):
         try:
             by_mode[training] = calls_in_mode(model, call, training, made)
@@ -194,7 +194,7 @@ def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode:
 
 
 def calls_in_mode(
-    model: nn.Module, call: ForwardArguments, training: bool, made: dict[nn.Module, Bytes] | None = None
+    model: nn.Module, call: ForwardArguments, training: bool, made: dict[nn.Module, BytesByDevice] | None = None
 ) -> Calls:
     """Every module that is called in one mode; on real tensors where the forward needs numbers. Raises Untraceable.
 
@@ -209,7 +209,7 @@ def calls_in_mode(
 
 def calls_on_fakes(
     model: nn.Module, call: ForwardArguments, training: bool, world: Twins, mode: FakeTensorMode,
-    made: dict[nn.Module, Bytes] | None = None,
+    made: dict[nn.Module, BytesByDevice] | None = None,
 ) -> Calls:  # fmt: skip
     """Every module below `model` that is called, and with what. Raises Untraceable where the run fails."""
 
@@ -217,12 +217,12 @@ def calls_on_fakes(
         made = mode.from_tensor(x.detach(), static_shapes=True)
         return made.requires_grad_(x.requires_grad)
 
-    twin, counter = world.of(model), BytesMade()
+    twin, counter = world.of(model), CreatedBytes()
     log = CallLog(world, counter=counter)
     with quiet(), mode, counter, torch.enable_grad():
         calls = _run(twin, call, training, log, UnseenCopies(fake, watched=True))
     if made is not None:
-        made |= {module: made.get(module, Bytes()) | took for module, took in log.made.items()}
+        made |= {module: made.get(module, BytesByDevice()) | took for module, took in log.made.items()}
     return calls
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from autofuse.fx.install.dispatch import Entry, put_on, taken_off
+from autofuse.fx.install.dispatch import Entry, reinstall, uninstall
 from autofuse.fx.session import optimize as live
 from autofuse.fx.trace.wrappers import unwrapped
 from autofuse.measure.compare import compare, device_of
-from autofuse.measure.preserved_state import preserved
+from autofuse.measure.preserved_state import preserve_state
 from autofuse.measure.step import Inputs, Step, training_step
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.optimizers import preserved_optimizers
@@ -115,8 +115,8 @@ def _medians(recorded: list[Seconds]) -> Seconds:
 def _in_either_form(model: nn.Module, inputs: Inputs) -> Iterator[tuple[Side, Side]]:
     """The one model, which takes the one form or the other first: modules differ by their entries in nothing else, so
     there is no copy of it. Behind the block it is optimized, and its numbers are as before."""
-    sides = partial(_original, model), partial(_optimized, model, taken_off(model))
-    with preserved_optimizers(), preserved([model], list(tensors_in(inputs))):
+    sides = partial(_original, model), partial(_optimized, model, uninstall(model))
+    with preserved_optimizers(), preserve_state([model], list(tensors_in(inputs))):
         try:
             yield sides[0], sides[1]
         finally:
@@ -124,12 +124,12 @@ def _in_either_form(model: nn.Module, inputs: Inputs) -> Iterator[tuple[Side, Si
 
 
 def _original(model: nn.Module) -> nn.Module:
-    taken_off(model)
+    uninstall(model)
     return model
 
 
 def _optimized(model: nn.Module, entries: Mapping[nn.Module, Entry]) -> nn.Module:
-    put_on(entries)
+    reinstall(entries)
     return model
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autofuse.fx.install.dispatch import is_installed, put_on, taken_off
+from autofuse.fx.install.dispatch import is_installed, reinstall, uninstall
 from autofuse.fx.trace.tracer import quiet
 from autofuse.measure.step import Step, training_step
 from autofuse.profiling.live.counting import Counting
@@ -34,12 +34,12 @@ def is_rewritten(models: Iterable[nn.Module]) -> bool:
 @contextmanager
 def as_written(models: Iterable[nn.Module]) -> Iterator[None]:
     """In the block the models run their own code; afterwards every module runs what it ran before."""
-    entries = [taken_off(model) for model in models]
+    entries = [uninstall(model) for model in models]
     try:
         yield
     finally:
         for taken in entries:
-            put_on(taken)
+            reinstall(taken)
 
 
 def model_flops_of_original(model: nn.Module, inputs: Any, step: Step = training_step) -> Flops:

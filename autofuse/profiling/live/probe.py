@@ -15,7 +15,7 @@ from torch import Tensor
 
 from autofuse.measure.statistics import FEWEST_PAIRS, estimate
 from autofuse.measure.step import Inputs
-from autofuse.measure.timing import interleaved, seconds_of
+from autofuse.measure.timing import seconds_of, time_interleaved
 from autofuse.profiling.live.roofline import HALF_STAYS, regime_of
 from autofuse.results.comparison import Estimate
 from autofuse.results.profile import Probe, Regime, Roof, Work
@@ -48,7 +48,7 @@ def probed(
     except Exception as error:
         return Probe(reason=f"A step with twice the batch failed with {_first_line(error)}")
     pairs = min(_MOST_PAIRS, max(FEWEST_PAIRS, int(seconds / (1.5 * longer))))
-    timings = interleaved(
+    timings = time_interleaved(
         lambda: run(twice), lambda: run(inputs), pairs=pairs, warmup=1, seed=seed, device=device
     )  # fmt: skip
     found = estimate(timings.before, timings.after, seed=seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from autofuse.display.progress import quietly, told
-from autofuse.measure.preserved_state import preserved
+from autofuse.measure.preserved_state import preserve_state
 from autofuse.measure.step import Inputs, Step
 from autofuse.profiling.live.assemble import assembled
 from autofuse.profiling.live.optimizers import preserved_optimizers
@@ -67,7 +67,7 @@ def profile(
     wishes = ProfilePasses(warmup, steps, traced, places, probe, samples, tokens, tuple(timed or ()))
     with ExitStack() as stack:
         stack.enter_context(preserved_optimizers())
-        workload.look(lambda model, call: stack.enter_context(preserved([model], list(tensors_in(call)))))
+        workload.look(lambda model, call: stack.enter_context(preserve_state([model], list(tensors_in(call)))))
         tell = stack.enter_context(told(f"autofuse: {workload.name}")) if progress else quietly
         found = measured(workload, wishes, tell)
     if trace is not None and found.save is not None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autofuse.fx.session.optimize import optimize, report
-from autofuse.measure.step import Step, called, clear_gradients
+from autofuse.measure.step import Step, call_model, clear_gradients
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan.paper import Paper, Unplannable
@@ -149,7 +149,7 @@ def _step(model: nn.Module, inputs: Any, autocast: str) -> None:
     The backward runs outside of autocast, as torch asks for: its copies of the weights go with the forward's nodes.
     """
     with _autocast(autocast):
-        outputs = tensors_in(called(model, inputs))
+        outputs = tensors_in(call_model(model, inputs))
         losses = [output.square().mean() for output in outputs if output.requires_grad and output.is_floating_point()]
     if losses:
         torch.autograd.backward(losses)

@@ -1,1 +1,1 @@
-"""Syntax to dataflow: one function of a file becomes a graph."""
+"""Captures the dataflow graph of a function from its source code."""

@@ -1,6 +1,6 @@
-"""What reading one function gives: its graph, and the way back from each value to the text.
+"""The result of capturing one function: its graph, and the positions of each value in the text.
 
-Pure data: filled by function_capture.py, read by the writer.
+This module only defines data. function_capture.py fills it, and the codemod reads it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from autofuse.ir.graph import Graph, Value
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.syntax import walk
 
-Region = tuple[ast.AST, ...]  # the loops, `with` and `try` blocks around a statement, outermost first
+Region = tuple[ast.AST, ...]  # the loops, `with` blocks and `try` blocks around a statement, outermost first
 
 
 @dataclass(frozen=True, eq=False)
 class ValuePosition:
-    """Where a value stands: its expression, the statement around it, and what names held just before.
+    """A position in the text where a value is computed.
 
-    `inlined`: the expression is a call of a helper, and the value was computed inside it. `forgets` counts the
-    assignments to attributes that came before.
+    Attributes:
+        node: The expression.
+        statement: The statement that contains the expression.
+        names: The values of all names before the statement.
+        region: The loops and blocks around the statement.
+        inlined: Whether the expression is a call of a helper, and the value is computed inside the helper.
+        inner: Whether the value is an intermediate result of a Sequential. The text has no expression for it.
+        attribute_writes: The number of assignments to attributes before the expression.
     """
 
     node: ast.expr
@@ -32,13 +38,13 @@ class ValuePosition:
     names: Mapping[str, Value]
     region: Region = ()
     inlined: bool = False
-    inner: bool = False  # a step of a chain of layers, none of which is written here
-    forgets: int = 0
+    inner: bool = False
+    attribute_writes: int = 0
 
 
-def unconditional(place: ValuePosition) -> bool:
-    """Whether the expression is evaluated whenever its statement runs, once."""
-    return id(place.node) not in _in_branches(place.statement)
+def is_unconditional(position: ValuePosition) -> bool:
+    """Whether the expression is evaluated exactly once each time its statement runs."""
+    return id(position.node) not in _in_branches(position.statement)
 
 
 _BRANCHING = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -46,69 +52,98 @@ _BRANCHING = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.
 
 @lru_cache(maxsize=1024)
 def _in_branches(statement: ast.stmt) -> frozenset[int]:
-    """The expressions of a statement that may not be evaluated, or more than once."""
-    around = [n for n in walk(statement) if isinstance(n, _BRANCHING)]
-    return frozenset(id(c) for n in around for c in walk(n))
+    """Return the ids of the nodes in a statement that may run never or several times."""
+    branching = [n for n in walk(statement) if isinstance(n, _BRANCHING)]
+    return frozenset(id(c) for n in branching for c in walk(n))
 
 
 @dataclass(frozen=True, eq=False)
 class HelperText:
-    """An expression of a helper that is read where it is called: its value is computed in the caller's `statement`.
+    """An expression of a helper. It computes a value because a statement calls the helper.
 
-    `names` are those of the helper, as they were there; `outside` those of the caller, before the statement.
+    Attributes:
+        node: The expression in the helper.
+        helper: The helper.
+        names: The values of the helper's names at the expression.
+        statement: The statement of the caller.
+        caller_names: The values of the caller's names before the statement.
+        region: The loops and blocks around the statement.
+        attribute_writes: The number of assignments to attributes before the expression.
     """
 
     node: ast.expr
     helper: Function
     names: Mapping[str, Value]
     statement: ast.stmt
-    outside: Mapping[str, Value]
+    caller_names: Mapping[str, Value]
     region: Region
-    forgets: int
+    attribute_writes: int
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer.
+    """The computation of one call of a Sequential.
 
-    `made` is where its layers are written.
+    Attributes:
+        constructor: The expression that constructs the Sequential.
+        argument: The argument of the call.
+        steps: The path and the result of each layer, in order.
     """
 
-    made: ast.expr
+    constructor: ast.expr
     argument: Value
     steps: tuple[tuple[tuple[int, ...], Value], ...]
 
 
 @dataclass
 class CapturedFunction:
-    """One function's graph and the way back from each value to the text."""
+    """The graph of one function, and the positions of its values in the text.
+
+    Attributes:
+        function: The function.
+        graph: Its graph.
+        positions: The positions of each value in the function.
+        helper_texts: The expressions of helpers that compute each value.
+        known: Facts about values.
+        assigned: The values that each statement binds to names.
+        before: The values of all names before each statement.
+        deleted: The values that each `del` statement unbinds.
+        effects: The statements that do more than bind names.
+        helper_calls: For each statement, the calls of unknown functions inside of the helpers that it calls.
+        chains: The calls of a Sequential.
+        tests: The value that each `if` tests.
+        lines: The line where each escaping value leaves the function.
+        attribute_write_serials: The number of values in the graph at each assignment to an attribute.
+        spellings: The names under which each operation is called, and its keyword arguments.
+        returned: The value that the function returns.
+    """
 
     function: Function
     graph: Graph = field(default_factory=Graph)
-    places: dict[Value, list[ValuePosition]] = field(default_factory=dict)
+    positions: dict[Value, list[ValuePosition]] = field(default_factory=dict)
     helper_texts: dict[Value, list[HelperText]] = field(default_factory=dict)
     known: dict[Value, Known] = field(default_factory=dict)
-    assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each statement binds
-    before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement
-    deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each `del` unbinds
-    effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
-    called_inside: dict[ast.stmt, list[tuple[ast.expr, Value]]] = field(default_factory=dict)  # by calls of helpers
-    chains: dict[ast.expr, Chain] = field(default_factory=dict)  # calls of a Sequential
-    tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
-    lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function
-    forgotten: list[int] = field(default_factory=list)  # how many values there were when attributes were assigned
-    spelled: dict[Value, set[str]] = field(default_factory=dict)  # by which names operations were called, and keywords
+    assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)
+    before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)
+    deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)
+    effects: set[ast.stmt] = field(default_factory=set)
+    helper_calls: dict[ast.stmt, list[tuple[ast.expr, Value]]] = field(default_factory=dict)
+    chains: dict[ast.expr, Chain] = field(default_factory=dict)
+    tests: dict[ast.stmt, Value] = field(default_factory=dict)
+    lines: dict[Value, int] = field(default_factory=dict)
+    attribute_write_serials: list[int] = field(default_factory=list)
+    spellings: dict[Value, set[str]] = field(default_factory=dict)
     returned: Value | None = None
     _binders: dict[Value, list[ast.stmt]] = field(default_factory=dict)
 
-    def binders(self, value: Value) -> list[ast.stmt]:
-        """The statements that bind `value`, each as often as it does. Asked once all is captured."""
+    def binding_statements(self, value: Value) -> list[ast.stmt]:
+        """Return the statements that bind `value`, each as often as it does. Call this only after the capture."""
         if not self._binders:
             for statement, values in self.assigned.items():
                 for v in values:
                     self._binders.setdefault(v, []).append(statement)
         return self._binders.get(value, [])
 
-    def current(self, read: Value, place: ValuePosition) -> bool:
-        """Whether what `read` found in an attribute or a container may still be there at `place`."""
-        return bisect_right(self.forgotten, read.serial) == place.forgets
+    def is_current(self, read: Value, position: ValuePosition) -> bool:
+        """Whether an attribute or item that `read` loaded is not overwritten before `position`."""
+        return bisect_right(self.attribute_write_serials, read.serial) == position.attribute_writes

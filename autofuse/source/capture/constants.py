@@ -1,6 +1,6 @@
-"""Numbers that a file gives a name to: `SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)`.
+"""Evaluates the named numbers of a file, such as `SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)`.
 
-Knows arithmetic on literals; a name counts where the whole file assigns it once, at its top level.
+Only arithmetic on literals is evaluated. A name counts only if the file assigns it once, at module level.
 """
 
 from __future__ import annotations
@@ -22,33 +22,50 @@ _FUNCTIONS: dict[str, Callable[[float], float]] = {"math.sqrt": math.sqrt, "math
 _NAMED = {"math.pi": math.pi, "math.e": math.e, "numpy.pi": math.pi, "torch.pi": math.pi}
 
 
-def constants_of(tree: ast.Module, qualified: Mapping[str, str]) -> dict[str, float]:
-    """The names that a file assigns once, at its top level, from literals alone."""
-    if not _numbers(tree, qualified, None):  # as in most files, which need not be walked then
+def named_constants(tree: ast.Module, qualified: Mapping[str, str]) -> dict[str, float]:
+    """Return the numbers that a file assigns to names.
+
+    Args:
+        tree: The syntax tree of the file.
+        qualified: The imported names of the file and their full names.
+    """
+    if not _numbers(tree, qualified, None):  # most files have none, and need no walk
         return {}
     stores = Counter(n.id for n in walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
     return _numbers(tree, qualified, stores)
 
 
 def _numbers(tree: ast.Module, qualified: Mapping[str, str], stores: Counter[str] | None) -> dict[str, float]:
-    """The names that are assigned numbers; without `stores`, those assigned more than once too."""
-    found: dict[str, float] = {}
+    """Return the numbers that module-level statements assign to names.
+
+    Args:
+        tree: The syntax tree of the file.
+        qualified: The imported names of the file and their full names.
+        stores: How often the file assigns each name. If it is None, names with several assignments are included.
+    """
+    numbers: dict[str, float] = {}
     for statement in tree.body:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
         value = getattr(statement, "value", None)
         once = isinstance(target, ast.Name) and (stores is None or stores[target.id] == 1)
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and once and isinstance(value, ast.expr):
             try:
-                number = number_of(value, qualified, found)
-            except RecursionError:  # nested too deeply to be a number that somebody gives a name to
+                number = evaluate_number(value, qualified, numbers)
+            except RecursionError:  # an expression with deep nesting is not a constant that a person wrote
                 number = None
             if number is not None and isinstance(target, ast.Name):
-                found[target.id] = number
-    return found
+                numbers[target.id] = number
+    return numbers
 
 
-def number_of(node: ast.expr, qualified: Mapping[str, str], known: Mapping[str, float]) -> float | None:
-    """The number that an expression of literals and `known` names comes to, None for any other expression."""
+def evaluate_number(node: ast.expr, qualified: Mapping[str, str], known: Mapping[str, float]) -> float | None:
+    """Return the value of an expression of literals and `known` names; None for any other expression.
+
+    Args:
+        node: The expression.
+        qualified: The imported names of the file and their full names.
+        known: Numbers by name.
+    """
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value
@@ -57,13 +74,13 @@ def number_of(node: ast.expr, qualified: Mapping[str, str], known: Mapping[str, 
         case ast.Attribute():
             return _NAMED.get(_dotted(node, qualified))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = number_of(operand, qualified, known)
+            number = evaluate_number(operand, qualified, known)
             return None if number is None else -number
         case ast.Call(func=function, args=[argument], keywords=[]):
             apply = _FUNCTIONS.get(_dotted(function, qualified))
-            return _combined(lambda x, _: apply(x), number_of(argument, qualified, known), 0) if apply else None
+            return _combined(lambda x, _: apply(x), evaluate_number(argument, qualified, known), 0) if apply else None
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _combined(_OPERATORS[type(op)], *(number_of(side, qualified, known) for side in (left, right)))
+            return _combined(_OPERATORS[type(op)], *(evaluate_number(side, qualified, known) for side in (left, right)))
     return None
 
 

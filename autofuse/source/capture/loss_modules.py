@@ -1,6 +1,7 @@
-"""What `criterion(output, target)` computes: a loss of torch's that was made in `__init__`, at module level or nearby.
+"""Recognizes loss modules of torch, such as `criterion` in `criterion(output, target)`.
 
-Knows constructors by name (vocabulary.py), as text or as values of a graph. Makes no value.
+The module may be created in `__init__`, at module level, or in the same function. Its constructor is therefore read
+from the text or from the graph.
 """
 
 from __future__ import annotations
@@ -19,68 +20,81 @@ _MOVES = ("to", "cuda", "cpu")
 
 @dataclass(frozen=True)
 class LossModule:
-    """A loss: literals that its constructor was given, values it was given, and attributes to read of the instance."""
+    """A loss module.
+
+    Attributes:
+        op: The operation.
+        fixed: Arguments of the constructor that are literals.
+        arguments: Arguments of the constructor that are values of the graph.
+        read: Arguments that must be read from attributes of the module.
+    """
 
     op: str
     fixed: Mapping[str, object]
-    given: Mapping[str, Value]
+    arguments: Mapping[str, Value]
     read: tuple[str, ...]
 
 
-def criterion_of(scope: FileScope, function: Value, constructor: ast.expr | None) -> LossModule | None:
-    """The loss that is called as `function`, which `constructor` made where the text says so."""
-    made = _unmoved(function)
-    if made.op == CALL and isinstance(made.data, tuple):
-        return _from_values(made)
-    if made.op == GLOBAL:
-        constructor = scope.variables.get(str(made.data))
-    return None if constructor is None else _from_text(scope, constructor)
+def find_loss_module(scope: FileScope, function: Value, constructor: ast.expr | None) -> LossModule | None:
+    """Return the loss module that a call uses, or None.
+
+    Args:
+        scope: The scope of the file.
+        function: The called value.
+        constructor: The expression that constructs the module, if it is an attribute of the instance.
+    """
+    module = _before_move(function)
+    if module.op == CALL and isinstance(module.data, tuple):
+        return _read_values(module)
+    if module.op == GLOBAL:
+        constructor = scope.variables.get(str(module.data))
+    return None if constructor is None else _read_constructor(scope, constructor)
 
 
-def _unmoved(v: Value) -> Value:
-    """A module before `.to(device)` or `.cuda()`, which return it."""
+def _before_move(v: Value) -> Value:
+    """Return the module before calls of `.to(device)` or `.cuda()`, which return the module itself."""
     while v.op == "to" or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in [f".{m}" for m in _MOVES]:
         v = v.inputs[0] if v.op == "to" else v.inputs[0].inputs[0]
     return v
 
 
-def _from_values(made: Value) -> LossModule | None:
-    assert isinstance(made.data, tuple)
-    name, keywords = made.data
-    kind = _loss_called(str(name))
-    if kind is None:
+def _read_values(module: Value) -> LossModule | None:
+    assert isinstance(module.data, tuple)
+    name, keywords = module.data
+    loss = _loss_class(str(name))
+    if loss is None:
         return None
-    values = made.inputs[1:]
+    values = module.inputs[1:]
     positional = values[: len(values) - len(keywords)]
-    given = dict(zip([n for n, _ in kind.fixed], positional, strict=False))
-    given |= dict(zip(keywords, values[len(positional) :], strict=True))
-    return LossModule(kind.op, {n: d for n, d in kind.fixed if n not in given}, given, ())
+    arguments = dict(zip([n for n, _ in loss.fixed], positional, strict=False))
+    arguments |= dict(zip(keywords, values[len(positional) :], strict=True))
+    return LossModule(loss.op, {n: d for n, d in loss.fixed if n not in arguments}, arguments, ())
 
 
-def _from_text(scope: FileScope, constructor: ast.expr) -> LossModule | None:
+def _read_constructor(scope: FileScope, constructor: ast.expr) -> LossModule | None:
     while isinstance(constructor, ast.Call) and isinstance(constructor.func, ast.Attribute):
         if constructor.func.attr not in _MOVES:
             break
         constructor = constructor.func.value
     if not isinstance(constructor, ast.Call) or any(isinstance(a, ast.Starred) for a in constructor.args):
         return None
-    kind = _loss_called(scope.name_of(constructor.func) or "")
-    if kind is None or any(k.arg is None for k in constructor.keywords):
+    loss = _loss_class(scope.name_of(constructor.func) or "")
+    if loss is None or any(k.arg is None for k in constructor.keywords):
         return None
-    given = dict(zip([n for n, _ in kind.fixed], constructor.args, strict=False))
-    given |= {k.arg: k.value for k in constructor.keywords if k.arg}
+    arguments = dict(zip([n for n, _ in loss.fixed], constructor.args, strict=False))
+    arguments |= {k.arg: k.value for k in constructor.keywords if k.arg}
     literals, read = dict[str, object](), list[str]()
-    for name, default in kind.fixed:
+    for name, default in loss.fixed:
         try:
-            literals[name] = ast.literal_eval(given[name]) if name in given else default
+            literals[name] = ast.literal_eval(arguments[name]) if name in arguments else default
         except ValueError:
             read.append(name)
-    return LossModule(kind.op, literals, {}, tuple(read)) if {*read} <= {*kind.kept} else None
+    return LossModule(loss.op, literals, {}, tuple(read)) if {*read} <= {*loss.kept} else None
 
 
-def _loss_called(name: str) -> ModuleClass | None:
-    """The loss class called `name`, also by the file that torch has it in."""
+def _loss_class(name: str) -> ModuleClass | None:
+    """Return the loss class with the full name `name`, which may also be a name in `torch.nn.modules`."""
     if name.startswith("torch.nn.modules."):
         name = "torch.nn." + name.rpartition(".")[2]
-    kind = MODULES.get(name)
-    return kind if kind is not None and kind.operands == 2 else None
+    loss = MODULES.get(name)
+    return loss if loss is not None and loss.operands == 2 else None

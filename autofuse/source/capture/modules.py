@@ -1,6 +1,6 @@
-"""What `self.attend(x)` does, read from what `__init__` assigned to `self.attend`.
+"""Finds the layers that a call such as `self.attend(x)` applies, from the constructor assigned in `__init__`.
 
-Knows constructors by name (vocabulary.py). Knows nothing of graphs.
+Constructors are recognized by their names in the vocabulary. This module uses no graphs.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ from dataclasses import dataclass, replace
 from autofuse.ir.rows import ModuleClass
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES
-from autofuse.source.capture.children import Child, child_of
-from autofuse.source.capture.chosen_activations import is_activation
+from autofuse.source.capture.activation_arguments import is_activation
+from autofuse.source.capture.children import Child, inlinable_child
 from autofuse.source.capture.scope import ClassScope, FileScope
 
 
 @dataclass(frozen=True)
 class AppliedLayer:
-    """One operation a module applies; `path` leads from the module to the layer inside a Sequential.
+    """One operation that a module applies.
 
-    `optional`: the module may be an Identity instead (`nn.Dropout(p) if p else nn.Identity()`). `may_be_none`: it may
-    be None instead, so the call has to stand where that was asked.
+    Attributes:
+        op: The operation.
+        path: The indexes that lead from the called module to the layer, through Sequentials.
+        fixed: Arguments of the constructor that are literals.
+        read: Attributes of the layer that are arguments of the operation.
+        optional: Whether the layer may be an Identity instead: `nn.Dropout(p) if p else nn.Identity()`.
+        may_be_none: Whether the attribute may be None instead. Then the code tests for None before the call.
     """
 
     op: str
@@ -33,51 +38,59 @@ class AppliedLayer:
 
 
 @dataclass(frozen=True)
-class OwnLayer:
-    """A layer of the project's own, at `path` in a Sequential."""
+class ProjectLayer:
+    """A layer with a class of the project. `path` leads to it through Sequentials."""
 
     path: tuple[int, ...]
     child: Child
 
 
-Layers = list[AppliedLayer | OwnLayer]
+Layers = list[AppliedLayer | ProjectLayer]
 
 
-def layers_of(scope: FileScope, owner: ClassScope | None, me: str | None, function: ast.expr) -> Layers | None:
-    """The layers that calling `function` applies in turn; None where that is not known.
+def applied_layers(
+    scope: FileScope, owner: ClassScope | None, instance: str | None, function: ast.expr
+) -> Layers | None:
+    """Return the layers that a call of `function` applies in turn, or None if they are not known.
 
-    `function` is `self.name`, `self.name[0]` of a Sequential, or a constructor called there and then.
+    Args:
+        scope: The scope of the file.
+        owner: The class of the calling method.
+        instance: The name of the instance, usually "self".
+        function: The called expression: `self.name`, `self.name[0]` of a Sequential, or a constructor.
     """
-    constructor = constructor_of(scope, owner, me, function)
+    constructor = find_constructor(scope, owner, instance, function)
     return None if constructor is None else _layers(scope, owner, constructor, ())
 
 
-def child_called(scope: FileScope, owner: ClassScope | None, me: str | None, function: ast.expr) -> Child | None:
-    """The class of the project's own that `function` is an instance of, if it may be read where it is called."""
-    return child_of(scope, constructor_of(scope, owner, me, function))
+def called_child(scope: FileScope, owner: ClassScope | None, instance: str | None, function: ast.expr) -> Child | None:
+    """Return the project's class that `function` is an instance of, if the instance can be inlined; else None."""
+    return inlinable_child(scope, find_constructor(scope, owner, instance, function))
 
 
-def constructor_of(scope: FileScope, owner: ClassScope | None, me: str | None, function: ast.expr) -> ast.expr | None:
-    """What made the module that `function` is."""
+def find_constructor(
+    scope: FileScope, owner: ClassScope | None, instance: str | None, function: ast.expr
+) -> ast.expr | None:
+    """Return the expression that constructs the called module `function`, or None."""
     match function:
-        case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == me:
-            return scope.attribute(owner, attribute) or _one_of_two(scope, owner, attribute)
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == instance:
+            return scope.attribute(owner, attribute) or _two_assignments(scope, owner, attribute)
         case ast.Subscript(ast.Attribute(ast.Name(id=name), attribute), ast.Constant(int(i))):
-            assigned = scope.attribute(owner, attribute) if name == me else None
-            return _part(scope, assigned, i)
+            assigned = scope.attribute(owner, attribute) if name == instance else None
+            return _layer_constructor(scope, assigned, i)
         case ast.Call() | ast.IfExp():
             return function
     return None
 
 
-def _one_of_two(scope: FileScope, owner: ClassScope | None, name: str) -> ast.expr | None:
-    """`a if ... else b` for an attribute that one class assigns in two places, `a` in one and `b` in the other."""
-    found = scope.assigned_to(owner, name)
-    return ast.IfExp(ast.Constant(True), found[0], found[1]) if len(found) == 2 else None
+def _two_assignments(scope: FileScope, owner: ClassScope | None, name: str) -> ast.expr | None:
+    """Return `a if ... else b` for an attribute that a class assigns twice, with the values `a` and `b`."""
+    assigned = scope.assigned_to(owner, name)
+    return ast.IfExp(ast.Constant(True), assigned[0], assigned[1]) if len(assigned) == 2 else None
 
 
-def _part(scope: FileScope, constructor: ast.expr | None, index: int) -> ast.expr | None:
-    """The constructor of layer `index` of a Sequential or a literal ModuleList."""
+def _layer_constructor(scope: FileScope, constructor: ast.expr | None, index: int) -> ast.expr | None:
+    """Return the constructor of layer `index` of a Sequential or of a ModuleList with a literal list."""
     if not isinstance(constructor, ast.Call):
         return None
     name, arguments = _class_name(scope, constructor.func), constructor.args
@@ -90,9 +103,13 @@ def _part(scope: FileScope, constructor: ast.expr | None, index: int) -> ast.exp
 
 
 def _layers(scope: FileScope, owner: ClassScope | None, constructor: ast.expr, path: tuple[int, ...]) -> Layers | None:
+    """Return the layers of the module that `constructor` creates, or None. `path` leads to this module."""
     spend()
-    if isinstance(constructor, ast.IfExp) and (found := _either(scope, owner, constructor, path)) is not None:
-        return found
+    if (
+        isinstance(constructor, ast.IfExp)
+        and (layers := _conditional_layer(scope, owner, constructor, path)) is not None
+    ):
+        return layers
     if not isinstance(constructor, ast.Call):
         return [AppliedLayer("activation", path, (), ())] if is_activation(scope, owner, constructor) else None
     name = _class_name(scope, constructor.func)
@@ -103,35 +120,41 @@ def _layers(scope: FileScope, owner: ClassScope | None, constructor: ast.expr, p
         return _layer(module, constructor, path)
     if is_activation(scope, owner, constructor):
         return [AppliedLayer("activation", path, (), ())]
-    child = child_of(scope, constructor) if path else None
-    return None if child is None else [OwnLayer(path, child)]
+    child = inlinable_child(scope, constructor) if path else None
+    return None if child is None else [ProjectLayer(path, child)]
 
 
 def _layer(module: ModuleClass, constructor: ast.Call, path: tuple[int, ...]) -> Layers | None:
-    gathered = any(isinstance(a, ast.Starred) for a in constructor.args) or any(not k.arg for k in constructor.keywords)
-    if gathered and module.fixed:  # `**kwargs` may say anything, such as a device, but nothing that is not read again
+    """Return the layer of a module class of the vocabulary; None if its arguments are not known."""
+    has_starred = any(isinstance(a, ast.Starred) for a in constructor.args) or any(
+        not k.arg for k in constructor.keywords
+    )
+    # Arguments in `**kwargs` matter only if the operation needs literals of the constructor.
+    if has_starred and module.fixed:
         return None
-    given = {k.arg: k.value for k in constructor.keywords if k.arg}
-    given |= dict(zip([name for name, _ in module.fixed], constructor.args, strict=False))  # positional
+    arguments = {k.arg: k.value for k in constructor.keywords if k.arg}
+    arguments |= dict(zip([name for name, _ in module.fixed], constructor.args, strict=False))  # positional
     fixed = []
     for key, default in module.fixed:
         try:
-            fixed.append((key, ast.literal_eval(given[key]) if key in given else default))
+            fixed.append((key, ast.literal_eval(arguments[key]) if key in arguments else default))
         except ValueError:
             return None
     return [AppliedLayer(module.op, path, tuple(fixed), module.read)]
 
 
-def _either(scope: FileScope, owner: ClassScope | None, constructor: ast.IfExp, path: tuple[int, ...]) -> Layers | None:
-    """`nn.Dropout(p) if p else nn.Identity()`, or None: a dropout whose probability may be missing."""
-    written = (constructor.body, constructor.orelse)
-    nothing = [isinstance(side, ast.Constant) and side.value is None for side in written]
-    if sum(nothing) == 1:
-        held = _layers(scope, owner, written[nothing.index(False)], path)
-        only = held[0] if held and len(held) == 1 else None
-        plain = isinstance(only, AppliedLayer) and only.op == "dropout" and not only.optional and not path
-        return [replace(only, may_be_none=True)] if plain and isinstance(only, AppliedLayer) else None
-    sides = [_layers(scope, owner, side, path) for side in written]
+def _conditional_layer(
+    scope: FileScope, owner: ClassScope | None, constructor: ast.IfExp, path: tuple[int, ...]
+) -> Layers | None:
+    """Return the dropout of `nn.Dropout(p) if p else nn.Identity()`, or of the same with None as the alternative."""
+    constructors = (constructor.body, constructor.orelse)
+    is_none = [isinstance(side, ast.Constant) and side.value is None for side in constructors]
+    if sum(is_none) == 1:
+        layers = _layers(scope, owner, constructors[is_none.index(False)], path)
+        layer = layers[0] if layers and len(layers) == 1 else None
+        plain = isinstance(layer, AppliedLayer) and layer.op == "dropout" and not layer.optional and not path
+        return [replace(layer, may_be_none=True)] if plain and isinstance(layer, AppliedLayer) else None
+    sides = [_layers(scope, owner, side, path) for side in constructors]
     single = [s[0] for s in sides if s and len(s) == 1 and isinstance(s[0], AppliedLayer)]
     dropouts = [layer for layer in single if layer.op == "dropout"]
     identities = [layer for layer in single if layer.op == "identity"]

@@ -1,7 +1,7 @@
-"""The files of a project as they were parsed: each once, for the one that is read and for all that ask for it.
+"""Keeps the syntax trees and scopes of parsed files, so that each file of a run is parsed once.
 
-A file goes by many names (`models/llama/../../activations.py`), and has one tree under all of them. What is kept is
-bounded by the bytes of the texts, and is forgotten as a whole, between two files. Knows texts and paths.
+One file can have several paths, such as `models/llama/../../activations.py`. All of its paths share one tree. The total
+size of the texts is limited. When it exceeds the limit, everything is dropped between the checks of two files.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from autofuse.source.capture.scope import FileScope, file_scope
-from autofuse.source.capture.syntax import roll_up
+from autofuse.source.capture.syntax import drop_cached_walks
 
-_MOST_BYTES = 32 << 20  # of the texts whose trees are kept; a tree takes about thirty times as much
+_MOST_BYTES = 32 << 20  # of text; a tree takes about thirty times as much memory as its text
 
-_LEAST_BYTES = 4 << 20  # of those that each of many processes keeps
+_LEAST_BYTES = 4 << 20  # of text for each process, if many processes share the limit
 
 
 @dataclass(eq=False)
 class _Parsed:
-    """One file: its text, its tree, and its scope as each of its names has it."""
+    """One file: its text, its tree, and a scope for each of its paths."""
 
     text: bytes
     tree: ast.Module
@@ -32,69 +32,75 @@ class _Parsed:
 
 @dataclass
 class ParsedFiles:
-    """Files by the paths that they really have."""
+    """The parsed files of this process, by their real paths."""
 
     most: int = _MOST_BYTES
     _size: int = 0
     _files: dict[str, _Parsed] = field(default_factory=dict)
-    _places: dict[str, bool] = field(default_factory=dict)
+    _existence: dict[str, bool] = field(default_factory=dict)
 
     def is_file(self, path: str) -> bool:
-        """Whether there is a file at `path`: many ask for the same one."""
-        if path not in self._places:
-            self._places[path] = os.path.isfile(path)
-        return self._places[path]
+        """Whether there is a file at `path`. The answer is kept, because many imports ask for the same path."""
+        if path not in self._existence:
+            self._existence[path] = os.path.isfile(path)
+        return self._existence[path]
 
-    def share(self, processes: int) -> None:
-        """Keeps the part of one process, of several that read files at once."""
+    def divide_limit(self, processes: int) -> None:
+        """Divide the limit among several processes that parse files at the same time."""
         self.most = max(_MOST_BYTES // processes, _LEAST_BYTES)
 
-    def look_again(self) -> None:
-        """Forgets which files there are."""
-        self._places.clear()
+    def forget_existence(self) -> None:
+        """Forget which files exist."""
+        self._existence.clear()
 
     def tree(self, text: bytes, path: str) -> ast.Module:
-        """The tree of the file at `path`, which holds `text`. Raises what parsing raises."""
-        return self._parsed(text, path).tree
+        """Return the syntax tree of the file at `path` with the content `text`. Raises the errors of `ast.parse`."""
+        return self._parse(text, path).tree
 
     def scope(self, text: bytes, path: str) -> FileScope:
-        """The scope of the file at `path`, which holds `text`. Raises what parsing raises."""
-        parsed = self._parsed(text, path)
+        """Return the scope of the file at `path` with the content `text`. Raises the errors of `ast.parse`."""
+        parsed = self._parse(text, path)
         if path not in parsed.scopes:
             first = next(iter(parsed.scopes.values()), None)
             parsed.scopes[path] = (
-                file_scope(parsed.tree, Path(path)) if first is None else replace(first, file=Path(path), elsewhere={})
+                file_scope(parsed.tree, Path(path))
+                if first is None
+                else replace(first, file=Path(path), imported_classes={})
             )
         return parsed.scopes[path]
 
-    def make_room(self) -> bool:
-        """Forgets everything if it is too much, and says whether. Nobody may hold a scope then, or part of one."""
+    def drop_if_full(self) -> bool:
+        """Drop everything if the limit is exceeded. Callers must hold no scope, tree or node at this time.
+
+        Returns:
+            Whether everything was dropped.
+        """
         full = self._size > self.most
         if full:
             self.forget()
-            gc.collect()  # scopes of files that import each other hold each other
+            gc.collect()  # scopes of files that import each other form reference cycles
         return full
 
     def forget(self) -> None:
-        """Forgets everything: files may have changed."""
+        """Drop everything. Call this when files may have changed."""
         for parsed in self._files.values():
-            roll_up(parsed.tree)
+            drop_cached_walks(parsed.tree)
         self._files.clear()
         self._size = 0
 
-    def _parsed(self, text: bytes, path: str) -> _Parsed:
-        home = real_path(os.path.abspath(path))
-        known = self._files.get(home)
+    def _parse(self, text: bytes, path: str) -> _Parsed:
+        real = real_path(os.path.abspath(path))
+        known = self._files.get(real)
         if known is None or known.text != text:
             before = 0 if known is None else len(known.text)
-            known = self._files[home] = _Parsed(text, ast.parse(text))
+            known = self._files[real] = _Parsed(text, ast.parse(text))
             self._size += len(text) - before
         return known
 
 
 @lru_cache(maxsize=1 << 14)
 def real_path(path: str) -> str:
-    """Where a file really stands, by an absolute path."""
+    """Return an absolute path without links."""
     return os.path.realpath(path)
 
 

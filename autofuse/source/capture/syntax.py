@@ -1,9 +1,10 @@
-"""Walking syntax trees, several times faster than `ast` does it: reading a file is mostly this.
+"""Walks syntax trees several times faster than the module `ast` does. Most of the time of a check goes into walks.
 
-Visits statements, expressions and their parts, but no operators and no contexts (`Load`, `Store`), which say nothing
-that the node around them does not. A tree that many ask for is walked once: `lay_out` keeps the nodes of each of its
-definitions in a row, and a later walk is a piece of that row. Such a tree may not be changed, only copied. Knows
-nothing of what syntax means.
+The walks visit statements, expressions and their parts. They skip operators and contexts (`Load`, `Store`), because the
+node that contains them says the same.
+
+Many checks walk the same tree. `cache_walks` stores the nodes of a tree in one list. The walk of a function or class
+is then a slice of this list. Such a tree must not be changed, only copied.
 """
 
 from __future__ import annotations
@@ -12,57 +13,61 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_NO_NODES = frozenset(
+_FIELDS_WITHOUT_NODES = frozenset(
     """
     arg asname attr conversion ctx id is_async kind kwd_attrs level module name op ops rest simple tag type_comment
     type_ignores
     """.split()
 )
-_ALSO = {ast.Global: "names", ast.Nonlocal: "names", ast.Constant: "value", ast.MatchSingleton: "value"}
+_ALSO_WITHOUT_NODES = {ast.Global: "names", ast.Nonlocal: "names", ast.Constant: "value", ast.MatchSingleton: "value"}
 
 
 class _Fields(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields of each class of nodes that hold nodes, lists of them, or None."""
+    """For each class of nodes, the fields that contain a node, a list of nodes, or None."""
 
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        named = kind.__name__ == "TypeAlias"  # from Python 3.12 on, whose name is a node
-        held = tuple(f for f in kind._fields if (f not in _NO_NODES or named) and f != _ALSO.get(kind))
-        self[kind] = held
-        return held
+        name_is_node = kind.__name__ == "TypeAlias"  # a class of Python 3.12 and later
+        fields = tuple(
+            f
+            for f in kind._fields
+            if (f not in _FIELDS_WITHOUT_NODES or name_is_node) and f != _ALSO_WITHOUT_NODES.get(kind)
+        )
+        self[kind] = fields
+        return fields
 
 
 _FIELDS = _Fields()
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes directly inside `node`, in the order of their fields."""
-    found: list[ast.AST] = []
+    """Return the nodes directly inside `node`, in the order of their fields."""
+    nodes: list[ast.AST] = []
     for field in _FIELDS[node.__class__]:
         value = getattr(node, field, None)
         if value.__class__ is list:
-            found += [v for v in value if v is not None]  # no key stands for the ** of {**more}
+            nodes += [v for v in value if v is not None]  # in {**other}, the key is None
         elif value is not None:
-            found.append(value)
-    return found
+            nodes.append(value)
+    return nodes
 
 
-_NO_PARTS = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal, ast.Break, ast.Continue})
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal, ast.Break, ast.Continue})
 
 
 def parts(node: ast.AST) -> list[ast.AST]:
-    """The nodes directly inside `node` that may have others inside of them: no names, and no constants."""
-    found: list[ast.AST] = []
+    """Return the nodes directly inside `node` that may contain other nodes. Names and constants are left out."""
+    nodes: list[ast.AST] = []
     for field in _FIELDS[node.__class__]:
         value = getattr(node, field, None)
         if value.__class__ is list:
-            found += [v for v in value if v is not None and v.__class__ not in _NO_PARTS]
-        elif value is not None and value.__class__ not in _NO_PARTS:
-            found.append(value)
-    return found
+            nodes += [v for v in value if v is not None and v.__class__ not in _LEAVES]
+        elif value is not None and value.__class__ not in _LEAVES:
+            nodes.append(value)
+    return nodes
 
 
-class _Row:
-    """The nodes of a tree in the order of a walk, and which piece of them is inside one definition, itself first."""
+class _Walk:
+    """The cached walk of a definition: the slice of `nodes` from `start` to `end`, beginning with the definition."""
 
     __slots__ = ("end", "nodes", "start")
 
@@ -70,29 +75,29 @@ class _Row:
         self.nodes, self.start, self.end = nodes, start, start
 
     def __deepcopy__(self, memo: dict[int, object]) -> None:
-        """A copied definition may be changed, so it has no row."""
+        """Return None: a copied definition may be changed, so it must not have a cached walk."""
 
 
-_LAID_OUT = frozenset({ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
+_CACHED_TYPES = frozenset({ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 
 
-def lay_out(tree: ast.Module) -> None:
-    """Keeps the nodes of a tree in a row, for all later walks of the tree, of its functions and of its classes."""
+def cache_walks(tree: ast.Module) -> None:
+    """Store the walks of a tree and of its functions and classes for all later calls of `walk`."""
     if "_row" in vars(tree):
         return
     nodes: list[ast.AST] = []
-    todo: list[ast.AST | _Row | None] = [tree]
+    todo: list[ast.AST | _Walk | None] = [tree]
     while todo:
         inner = todo.pop()
         kind = inner.__class__
         if inner is None:
             continue
-        if kind is _Row:
+        if kind is _Walk:  # all nodes of a definition are in the list now
             inner.end = len(nodes)  # type: ignore[union-attr]
             continue
-        if kind in _LAID_OUT:
-            row = vars(inner)["_row"] = _Row(nodes, len(nodes))
-            todo.append(row)
+        if kind in _CACHED_TYPES:
+            cached = vars(inner)["_row"] = _Walk(nodes, len(nodes))
+            todo.append(cached)
         nodes.append(inner)  # type: ignore[arg-type]
         for field in _FIELDS[kind]:  # type: ignore[index]
             value = getattr(inner, field, None)
@@ -102,17 +107,23 @@ def lay_out(tree: ast.Module) -> None:
                 todo.append(value)
 
 
-def roll_up(tree: ast.Module) -> None:
-    """Forgets the row of a tree, which each of its definitions holds, and what is kept with it."""
+def drop_cached_walks(tree: ast.Module) -> None:
+    """Remove the cached walks of a tree, and everything that `cached_with_tree` stores."""
     for node in walk(tree):
-        if node.__class__ in _LAID_OUT:
+        if node.__class__ in _CACHED_TYPES:
             vars(node).pop("_row", None)
     for name in [n for n in vars(tree) if n.startswith("_")]:
         del vars(tree)[name]
 
 
-def kept_with(tree: ast.Module, name: str, make: Callable[[ast.Module], Any]) -> Any:
-    """What `make` finds in a tree, for as long as the tree is laid out; it is kept under `name`, with an underscore."""
+def cached_with_tree(tree: ast.Module, name: str, make: Callable[[ast.Module], Any]) -> Any:
+    """Return `make(tree)`. The result is stored as long as the walks of the tree are cached.
+
+    Args:
+        tree: The tree.
+        name: The key of the result. It starts with an underscore.
+        make: Computes the result.
+    """
     if "_row" not in vars(tree):
         return make(tree)
     if name not in vars(tree):
@@ -121,15 +132,15 @@ def kept_with(tree: ast.Module, name: str, make: Callable[[ast.Module], Any]) ->
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """`node` and every node inside it, in no order that means anything."""
-    if node.__class__ in _LAID_OUT:
-        row = vars(node).get("_row")
-        if row is not None and row.nodes[row.start] is node:
-            return iter(row.nodes[row.start : row.end])
-    return _walked(node)
+    """Yield `node` and every node inside it. The order is not specified."""
+    if node.__class__ in _CACHED_TYPES:
+        cached = vars(node).get("_row")
+        if cached is not None and cached.nodes[cached.start] is node:
+            return iter(cached.nodes[cached.start : cached.end])
+    return _walk_nodes(node)
 
 
-def _walked(node: ast.AST) -> Iterator[ast.AST]:
+def _walk_nodes(node: ast.AST) -> Iterator[ast.AST]:
     todo: list[ast.AST | None] = [node]
     while todo:
         if (inner := todo.pop()) is None:

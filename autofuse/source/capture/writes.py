@@ -1,6 +1,7 @@
-"""What a function writes to that outlives its call: attributes, arguments, globals, in place or by name.
+"""Finds the objects that a function writes to and that exist longer than its call: the instance, arguments, globals.
 
-Knows syntax only: a tensor that the function made itself is its own affair.
+A write is an assignment to an attribute or item, an operation in place, or an assignment to a global name. A write to
+an object that the function creates itself does not count.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from autofuse.source.capture.bindings import Function, bound_names, declared
+from autofuse.source.capture.bindings import Function, bound_names, declared_names
 from autofuse.source.capture.syntax import walk
 
 _MUTATORS = frozenset(
     "append extend insert update setdefault pop popitem clear remove sort reverse add discard".split()
 )
-_MAKERS = frozenset(
+_NEW_OBJECT_FUNCTIONS = frozenset(
     "zeros ones empty full arange eye tensor clone new_zeros new_ones new_full new_empty dict list cat stack".split()
 )
-_MADE_ANEW = (
+_NEW_OBJECTS = (
     ast.BinOp,
     ast.Dict,
     ast.List,
@@ -30,39 +31,39 @@ _MADE_ANEW = (
 )
 
 
-_GIVE_PARTS = frozenset("getattr next iter vars list reversed".split())  # builtins that give a part of an argument
+_RETURN_PARTS = frozenset("getattr next iter vars list reversed".split())  # builtins that return a part of an argument
 
 
 @lru_cache(maxsize=1024)
-def written_roots(function: Function) -> frozenset[str]:
-    """The names by which a function reaches what it writes to, if that is not its own: self, arguments, globals."""
+def written_outer_names(function: Function) -> frozenset[str]:
+    """Return the names through which a function writes to objects of its caller: `self`, arguments and globals."""
     assigned: dict[str, list[ast.expr]] = {}
     targets: list[ast.expr] = []
-    made = set[str]()
+    created = set[str]()
     for n in walk(function):
-        if (target := _written(n)) is not None:
+        if (target := _write_target(n)) is not None:
             targets.append(target)
         if isinstance(n, ast.Assign):
             names = [t.id for t in n.targets if isinstance(t, ast.Name)]
-            if _is_new(n.value):
-                made.update(names)
+            if _creates_object(n.value):
+                created.update(names)
             else:
                 for name in set(names):
                     assigned.setdefault(name, []).append(n.value)
     roots: set[str] = set()
     seen: dict[str, int] = {}
     for target in targets:
-        _add_roots(roots, seen, assigned, target)
-    own = (set(bound_names(function)) - _given(function)) | made
-    return frozenset(roots - own) | declared(function)
+        _add_reached_names(roots, seen, assigned, target)
+    local = (set(bound_names(function)) - _parameter_names(function)) | created
+    return frozenset(roots - local) | declared_names(function)
 
 
-def _written(node: ast.AST) -> ast.expr | None:
-    """What a node writes to."""
+def _write_target(node: ast.AST) -> ast.expr | None:
+    """Return the expression of the object that a node writes to, or None."""
     if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
         return node.value
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-        return node.target  # a tensor is written in place
+        return node.target  # if this is a tensor, the operation is in place
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name = node.func.attr
         in_place = name.endswith("_") and not name.startswith("_") and name != "requires_grad_"
@@ -70,22 +71,27 @@ def _written(node: ast.AST) -> ast.expr | None:
     return None
 
 
-def _add_roots(
+def _add_reached_names(
     roots: set[str], seen: dict[str, int], assigned: dict[str, list[ast.expr]], node: ast.expr, depth: int = 0
 ) -> None:
-    """Adds the names that `node` is reached by, through local names that hold parts of others.
+    """Add to `roots` the names through which `node` is reached. Local names with parts of other objects are followed.
 
-    `seen` says of each name at which depth what it was assigned has been followed.
+    Args:
+        roots: Receives the names.
+        seen: For each name, the depth of the recursion when its assignments were followed.
+        assigned: The expressions that the function assigns to each local name.
+        node: An expression.
+        depth: The depth of the recursion.
     """
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Starred, ast.NamedExpr)):
-        gives_part = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _GIVE_PARTS
+        gives_part = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _RETURN_PARTS
         if isinstance(node, ast.Call):
             node = node.args[0] if gives_part and node.args else node.func
         else:
             node = node.value
     if isinstance(node, (ast.IfExp, ast.BoolOp)):
         for side in node.values if isinstance(node, ast.BoolOp) else (node.body, node.orelse):
-            _add_roots(roots, seen, assigned, side, depth)
+            _add_reached_names(roots, seen, assigned, side, depth)
     if not isinstance(node, ast.Name):
         return
     roots.add(node.id)
@@ -93,19 +99,19 @@ def _add_roots(
         return
     seen[node.id] = depth
     for value in assigned.get(node.id, ()):
-        _add_roots(roots, seen, assigned, value, depth + 1)
+        _add_reached_names(roots, seen, assigned, value, depth + 1)
 
 
-def _given(function: Function) -> set[str]:
-    """The names of a function's arguments."""
+def _parameter_names(function: Function) -> set[str]:
     arguments = function.args
-    given = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    return given | {a.arg for a in (arguments.vararg, arguments.kwarg) if a is not None}
+    names = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    return names | {a.arg for a in (arguments.vararg, arguments.kwarg) if a is not None}
 
 
-def _is_new(value: ast.expr) -> bool:
-    if isinstance(value, _MADE_ANEW):
+def _creates_object(value: ast.expr) -> bool:
+    """Whether an expression always creates a new object."""
+    if isinstance(value, _NEW_OBJECTS):
         return True
     function = value.func if isinstance(value, ast.Call) else None
     last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return last in _MAKERS
+    return last in _NEW_OBJECT_FUNCTIONS

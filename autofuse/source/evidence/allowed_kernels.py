@@ -1,7 +1,8 @@
-"""May the fused call use every kernel? `with sdpa_kernel(SDPBackend.FLASH_ATTENTION)` raises an error for a mask.
+"""Checks that no code restricts the kernels of scaled_dot_product_attention.
 
-Products and a softmax run in any case. Only what leaves torch's kernel for everything, the mathematical one, allowed
-lets each attention run. Knows names of torch and syntax.
+`with sdpa_kernel(SDPBackend.FLASH_ATTENTION)` makes the fused call raise an error if it has a mask. The original code,
+two matrix products and a softmax, runs in any case. Only the math backend takes all operands, so a restriction that
+leaves it enabled is harmless.
 """
 
 from __future__ import annotations
@@ -13,38 +14,40 @@ from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 
-_CHOOSE = frozenset({"sdpa_kernel", "sdp_kernel"})
-_FORBID = frozenset({"enable_math_sdp", "_set_sdp_use_math"})
+_KERNEL_CONTEXTS = frozenset({"sdpa_kernel", "sdp_kernel"})
+_MATH_SWITCHES = frozenset({"enable_math_sdp", "_set_sdp_use_math"})
 
 
 def kernels_are_not_restricted(claim: Claim) -> Iterator[Missing | Fails]:
-    """Nothing in the given files forbids the kernel of attention that takes everything."""
+    """Reports code, in this file or in one that imports it, that disables the math backend of attention."""
     if claim.site.rule.replacement.operation != "attention":
         return
-    own, files = claim.defined.scope, claim.files
-    for scope in (own, *(files.choosing_kernels(own) if files is not None else ())):
-        found = scope.index(_restricts)
-        if found is not None:
-            where = "" if scope.tree is own.tree or scope.file is None else f"{scope.file.name}, "
-            text = ast.unparse(found).splitlines()[0]
+    own_scope, files = claim.defined.scope, claim.files
+    for scope in (own_scope, *(files.files_choosing_kernels(own_scope) if files is not None else ())):
+        restriction = scope.index(_find_restriction)
+        if restriction is not None:
+            where = "" if scope.tree is own_scope.tree or scope.file is None else f"{scope.file.name}, "
+            text = ast.unparse(restriction).splitlines()[0]
             yield Missing(
-                f"assumes that a kernel which `{text}` in {where}line {found.lineno} allows takes the operands"
+                f"assumes that `{text}` in {where}line {restriction.lineno} allows a kernel that takes these operands"
             )
             return
 
 
-def _restricts(tree: ast.Module) -> ast.Call | None:
+def _find_restriction(tree: ast.Module) -> ast.Call | None:
     return next((n for n in walk(tree) if isinstance(n, ast.Call) and _is_restriction(n)), None)
 
 
 def _is_restriction(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    given = [*call.args, *(k.value for k in call.keywords)]
-    if name in _FORBID:
-        return not (given and isinstance(given[0], ast.Constant) and given[0].value is True)
-    if name not in _CHOOSE:
+    arguments = [*call.args, *(k.value for k in call.keywords)]
+    if name in _MATH_SWITCHES:
+        return not (arguments and isinstance(arguments[0], ast.Constant) and arguments[0].value is True)
+    if name not in _KERNEL_CONTEXTS:
         return False
-    if any(isinstance(n, ast.Attribute) and n.attr == "MATH" for g in given for n in walk(g)):
+    if any(isinstance(n, ast.Attribute) and n.attr == "MATH" for a in arguments for n in walk(a)):
         return False
-    math = [k.value for k in call.keywords if k.arg == "enable_math"]
-    return name == "sdpa_kernel" or any(not (isinstance(m, ast.Constant) and m.value is True) for m in math)
+    math_settings = [k.value for k in call.keywords if k.arg == "enable_math"]
+    return name == "sdpa_kernel" or any(
+        not (isinstance(setting, ast.Constant) and setting.value is True) for setting in math_settings
+    )

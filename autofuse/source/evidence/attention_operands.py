@@ -1,7 +1,10 @@
-"""Do the operands of an attention have the dimensions and the dtypes that torch's attention takes?
+"""Checks that the ranks and dtypes of attention operands fit scaled_dot_product_attention.
 
-Written out, attention takes vectors for a query or a value, masks with more dimensions than the scores, and operands
-whose dtypes differ where a cast stands between. scaled_dot_product_attention takes none of these.
+Attention that is written out as products and a softmax takes more than scaled_dot_product_attention does:
+
+- a query or value of rank 1,
+- a mask of higher rank than the scores,
+- operands of different dtypes, with a cast between them.
 """
 
 from __future__ import annotations
@@ -15,73 +18,78 @@ from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, NOT, PARAMETER, TUPLE, Value, is_const, sides_of
 from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.call_arguments import CallArguments
+from autofuse.source.evidence.call_operands import only_argument_of
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.evidence.given_arguments import GivenArguments
-from autofuse.source.evidence.given_operands import argument_of
-from autofuse.source.evidence.least_ranks import LeastRanks
-from autofuse.source.evidence.reached import attribute_of_self, named, programs_own
+from autofuse.source.evidence.minimum_ranks import MinimumRanks
+from autofuse.source.evidence.site_values import describe_value, program_values, self_attribute_name
 
-_BATCHED = 4  # batch, heads, queries, keys: what is added to scores has no further dimension
+_BATCHED = 4  # batch, heads, queries, keys: a mask of batched scores has no further dimension
 _MATRIX = 2
 _PRODUCTS = frozenset({"matmul", "einsum", "einops_einsum", "baddbmm"})
-_APPLIES = frozenset("add sub rsub where masked_fill".split())
-_OF_ROWS = ("mask", "scale", "p", "is_causal")
+_MASK_OPERATIONS = frozenset("add sub rsub where masked_fill".split())
+_SEQUENCE_CAPTURES = ("mask", "scale", "p", "is_causal")
 
 
-def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
-    """Each operand has two dimensions or more, the mask no more than the scores, and the values have one dtype."""
+def attention_operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
+    """Reports operands that may have rank 1, masks of a rank that may not fit, and dtypes that may differ."""
     if claim.site.rule.replacement.operation != "attention":
         return
-    given, least = claim.site.captures, LeastRanks(claim.captured, claim.view, claim.site.root)
-    few = [] if _is_of_rows(claim) else [n for n in ("query", "key", "value") if least.of(given[n]) < _MATRIX]
-    few = [n for n in few if not _is_given_rows(claim, given[n])]
-    if few:
-        names = " and ".join(dict.fromkeys(named(claim, given[n], f"the {n}") for n in few))
+    captures, ranks = claim.site.captures, MinimumRanks(claim.captured, claim.view, claim.site.root)
+    names_of_operands = () if _has_matrix_operands(claim) else ("query", "key", "value")
+    vectors = [n for n in names_of_operands if ranks.bound_of(captures[n]) < _MATRIX]
+    vectors = [n for n in vectors if not _gets_matrices(claim, captures[n])]
+    if vectors:
+        names = " and ".join(dict.fromkeys(describe_value(claim, captures[n], f"the {n}") for n in vectors))
         yield Missing(f"assumes that {names} {'have' if ' and ' in names else 'has'} two dimensions or more")
-    scores = max(least.of(given["query"]), least.of(given["key"]))
-    if "mask" in given and scores < _BATCHED and not _fits(claim, given["mask"], max(scores, _MATRIX)):
-        yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has no more dimensions than the scores")
-    if "mask" in given and any(claim.view.rank(side) == 0 for side in sides_of(given["mask"])):
-        yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has two dimensions or more")
-    if "mask" in given and _is_asked_for_truth(claim, given["mask"]):
-        what = named(claim, given["mask"], "the mask")
+    scores = max(ranks.bound_of(captures["query"]), ranks.bound_of(captures["key"]))
+    if "mask" in captures and scores < _BATCHED and not _mask_rank_fits(claim, captures["mask"], max(scores, _MATRIX)):
         yield Missing(
-            f"assumes that {what}, whose truth is asked, is None: of tensors, only those of one entry have one"
+            f"assumes that {describe_value(claim, captures['mask'], 'the mask')} has no more dimensions than the scores"
         )
-    for side in sides_of(given["mask"]) if "mask" in given else ():
+    if "mask" in captures and any(claim.view.rank(side) == 0 for side in sides_of(captures["mask"])):
+        yield Missing(f"assumes that {describe_value(claim, captures['mask'], 'the mask')} has two dimensions or more")
+    if "mask" in captures and _is_tested_for_truth(claim, captures["mask"]):
+        mask = describe_value(claim, captures["mask"], "the mask")
+        yield Missing(f"assumes that {mask} is None where `if` tests it: only a tensor of one entry has a truth value")
+    for side in sides_of(captures["mask"]) if "mask" in captures else ():
         if _may_be_number(claim, side):
-            yield Missing(f"assumes that {named(claim, side, 'the mask')} is a torch tensor")
-    if not _one_dtype(claim):
+            yield Missing(f"assumes that {describe_value(claim, side, 'the mask')} is a torch tensor")
+    if not _has_one_dtype(claim):
         yield Missing("assumes that the query, the key and the value have one dtype")
 
 
-def _is_of_rows(claim: Claim) -> bool:
-    """Whether this is attention of rows to rows by what else is done with the scores.
+def _has_matrix_operands(claim: Claim) -> bool:
+    """Whether the code around the scores shows that query, key and value have rank 2 or more.
 
-    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers, and so it is with a temperature that is written
-    as a number. Scores that are scaled by something else, masked or dropped out, of keys that are transposed whatever
-    their rank, are those of sequences; so are those of a module (docs/safety.md).
+    `softmax(q @ k.mT) @ v` alone is no evidence: a lookup with a single vector has the same form, also with a constant
+    temperature. Evidence is one of these, if the transposition of the keys accepts any rank (docs/safety.md):
+
+    - the scores are scaled by a value that is not a constant, masked, or dropped out,
+    - a module computes them.
     """
-    given = claim.site.captures
-    products = [v for v in _removed(claim) if v.op in _PRODUCTS]
-    matrices = _tensors(products[0]) if products else []
-    if claim.view.rank(given["key"]) == _MATRIX or any(v.op == "t" or _is_attribute(v, "T") for v in matrices):
+    captures = claim.site.captures
+    products = [v for v in _removed_values(claim) if v.op in _PRODUCTS]
+    matrices = _operand_tensors(products[0]) if products else []
+    if claim.view.rank(captures["key"]) == _MATRIX or any(v.op == "t" or _is_attribute(v, "T") for v in matrices):
         return False
-    if claim.defined.scope.index(GivenArguments).is_tried(claim.defined):
-        return False  # a caller that goes on after an error may give anything
-    if _serves_modules(claim) or any(n in given and (n != "scale" or given[n].op != CONST) for n in _OF_ROWS):
+    if claim.defined.scope.index(CallArguments).is_called_in_try(claim.defined):
+        return False  # a caller that catches the error may pass operands of any rank
+    # A constant scale is also the temperature of a lookup with a single vector.
+    shows_sequences = any(n in captures and (n != "scale" or captures[n].op != CONST) for n in _SEQUENCE_CAPTURES)
+    if _belongs_to_class(claim) or shows_sequences:
         return True
-    scaled = (v for n in ("query", "key") for v in programs_own(claim, given[n]) if v.op in ("mul", "div"))
+    scaled = (v for n in ("query", "key") for v in program_values(claim, captures[n]) if v.op in ("mul", "div"))
     return any(i.op != CONST and i.op not in _PRODUCTS for v in scaled for i in v.inputs[1:])
 
 
-def _is_given_rows(claim: Claim, operand: Value) -> bool:
-    """Whether an operand is an argument to which every call in the file gives two dimensions or more."""
-    d, index = claim.defined, claim.defined.scope.index(GivenArguments)
-    argument = argument_of(claim, operand)
-    if argument is None or index.is_tried(d):
+def _gets_matrices(claim: Claim, operand: Value) -> bool:
+    """Whether an operand is an argument, and every call in the file passes it a tensor of rank 2 or more."""
+    d, index = claim.defined, claim.defined.scope.index(CallArguments)
+    argument = only_argument_of(claim, operand)
+    if argument is None or index.is_called_in_try(d):
         return False
-    sizes = index.sizes_given(d, argument)
+    sizes = index.argument_sizes(d, argument)
     return bool(sizes) and all(len(s) >= _MATRIX for s in sizes)
 
 
@@ -89,18 +97,18 @@ def _is_attribute(v: Value, name: str) -> bool:
     return v.op == ATTRIBUTE and v.data == name
 
 
-def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
+def _mask_rank_fits(claim: Claim, mask: Value, dimensions: int) -> bool:
     if mask.op == CHOICE:
-        return all(is_const(side, None) or _fits(claim, side, dimensions) for side in mask.inputs[1:])
+        return all(is_const(side, None) or _mask_rank_fits(claim, side, dimensions) for side in mask.inputs[1:])
     rank = claim.view.rank(mask)
     if rank is None:
-        return _serves_modules(claim) or _fills_in_place(claim)  # a module is called with what it masks
+        return _belongs_to_class(claim) or _fills_in_place(claim)  # a module gets mask and operands together
     return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
 
 
-def _is_asked_for_truth(claim: Claim, mask: Value) -> bool:
-    """Whether the program tests the mask itself, `if mask:`, not whether it is None."""
-    own = {o for part in _parts(mask) for o in programs_own(claim, part)}
+def _is_tested_for_truth(claim: Claim, mask: Value) -> bool:
+    """Whether the program tests the truth value of the mask, `if mask:`, and not `mask is None`."""
+    own = {o for part in _mask_parts(mask) for o in program_values(claim, part)}
     for v in claim.captured.graph.values:
         test = v.inputs[0] if v.op == CHOICE else None
         while test is not None and test.inputs and (test.op == NOT or _is_call_of_bool(test)):
@@ -115,53 +123,53 @@ def _is_call_of_bool(v: Value) -> bool:
 
 
 def _may_be_number(claim: Claim, mask: Value) -> bool:
-    """Whether what is added to the scores may be a number: an argument's default, or what a constructor was given."""
-    for v in programs_own(claim, mask):
+    """Whether the mask that is added to the scores may be a number: a default, or a constructor's argument."""
+    for v in program_values(claim, mask):
         if v.op == PARAMETER and isinstance(_default(claim, str(v.data)), (int, float)):
             return True
-        if (name := attribute_of_self(v)) is not None:
+        if (name := self_attribute_name(v)) is not None:
             scope, owner = claim.defined.scope, claim.defined.owner
-            held = scope.buffer(owner, name) or scope.attribute(owner, name)
-            return isinstance(held, (ast.Name, ast.Constant))
+            assigned = scope.buffer(owner, name) or scope.attribute(owner, name)
+            return isinstance(assigned, (ast.Name, ast.Constant))
     return False
 
 
 def _default(claim: Claim, name: str) -> object:
-    """The literal that an argument holds where it is not given."""
-    given = claim.captured.function.args
-    positional = [*given.posonlyargs, *given.args]
+    """Returns the value of an argument's default if it is a literal."""
+    arguments = claim.captured.function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
-        *zip(positional[::-1], given.defaults[::-1], strict=False),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        *zip(positional[::-1], arguments.defaults[::-1], strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
-    return next((d.value for a, d in pairs if a.arg == name and isinstance(d, ast.Constant)), None)
+    return next((default.value for a, default in pairs if a.arg == name and isinstance(default, ast.Constant)), None)
 
 
 def _fills_in_place(claim: Claim) -> bool:
-    """Whether every mask is one for masked_fill_, which fills no more than what it is called on has."""
+    """Whether every mask is used by `masked_fill_`, which raises an error for a mask of higher rank."""
     called = [
         getattr(p.node.func, "attr", "") if isinstance(p.node, ast.Call) else ""
-        for v in _removed(claim)
-        if v.op in _APPLIES
-        for p in claim.captured.places.get(v, ())[:1]
+        for v in _removed_values(claim)
+        if v.op in _MASK_OPERATIONS
+        for p in claim.captured.positions.get(v, ())[:1]
     ]
     return bool(called) and set(called) == {"masked_fill_"}
 
 
-def _parts(mask: Value) -> Iterator[Value]:
+def _mask_parts(mask: Value) -> Iterator[Value]:
     yield mask
     if mask.op not in (LEAF, PARAMETER):
         for part in mask.inputs:
-            yield from _parts(part)
+            yield from _mask_parts(part)
 
 
-def _serves_modules(claim: Claim) -> bool:
-    """Whether the function is a class's, or one that the methods of a class in its file call."""
+def _belongs_to_class(claim: Claim) -> bool:
+    """Whether the function is a method, or methods of a class in its file call it."""
     d = claim.defined
-    return d.owner is not None or getattr(d.function, "name", "") in d.scope.index(_CalledInClasses).names
+    return d.owner is not None or getattr(d.function, "name", "") in d.scope.index(_NamesCalledInClasses).names
 
 
-class _CalledInClasses:
+class _NamesCalledInClasses:
     """The names that methods of the classes of a file call."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -170,44 +178,44 @@ class _CalledInClasses:
         self.names = {n.func.id for n in calls if isinstance(n.func, ast.Name)}
 
 
-def _one_dtype(claim: Claim) -> bool:
-    """Whether the weights that are multiplied with the values are in the dtype of the scores, or of the query.
+def _has_one_dtype(claim: Claim) -> bool:
+    """Whether query, key and value have one dtype.
 
-    A product of matrices takes operands of one dtype. So query and key have one, and where the weights still have it,
-    or have it again, so has the value.
+    Both matrix products raise an error for operands of different dtypes. So query and key have one dtype. If the
+    attention weights still have it, or are cast back to it, the value has it too.
     """
-    removed, facts = _removed(claim), claim.view.facts
+    removed, facts = _removed_values(claim), claim.view.facts
     products = [v for v in removed if v.op in _PRODUCTS]
     if len(products) < 2:
         return True
-    scores, last = products[0], products[-1]
-    weights = next((i for i in _tensors(last) if i in removed and i is not scores), None)
-    before = [v.inputs[0] for v in _tensors(scores) if v.op in CASTS]
-    own = {facts.dtype(v) for v in (scores, *_tensors(scores), *before)}
-    value = {facts.dtype(v) for v in programs_own(claim, claim.site.captures["value"])}
-    if all(map(_made_by_layers, value)) and any(map(_made_by_layers, own)):
-        own |= value  # a module is converted as a whole: its layers give one dtype
-    return weights is None or _keeps_dtype(weights, own, set(removed), facts)
+    scores, second_product = products[0], products[-1]
+    weights = next((i for i in _operand_tensors(second_product) if i in removed and i is not scores), None)
+    before_casts = [v.inputs[0] for v in _operand_tensors(scores) if v.op in CASTS]
+    score_dtypes = {facts.dtype(v) for v in (scores, *_operand_tensors(scores), *before_casts)}
+    value_dtypes = {facts.dtype(v) for v in program_values(claim, claim.site.captures["value"])}
+    if all(map(_comes_from_layers, value_dtypes)) and any(map(_comes_from_layers, score_dtypes)):
+        score_dtypes |= value_dtypes  # `.to(dtype)` converts all layers of a module
+    return weights is None or _keeps_dtype(weights, score_dtypes, set(removed), facts)
 
 
-def _keeps_dtype(v: Value, own: set[Dtype], removed: set[Value], facts: Facts) -> bool:
-    """Whether what leads from the scores to `v` leaves them in a dtype of `own`, or casts back to one."""
+def _keeps_dtype(v: Value, operand_dtypes: set[Dtype], removed: set[Value], facts: Facts) -> bool:
+    """Whether the steps from the scores to `v` keep a dtype of `operand_dtypes`, or cast back to one."""
     if v.op in CASTS or v.op in ("softmax", "log_softmax") and not is_const(v.inputs[2], None):
-        found = facts.dtype(v)
-        named_dtype = any(isinstance(symbol, str) for symbol in found)
-        return found in own or not named_dtype and any(d <= found for d in own)
-    return v.op in _PRODUCTS or all(_keeps_dtype(i, own, removed, facts) for i in v.inputs if i in removed)
+        dtype = facts.dtype(v)
+        named_dtype = any(isinstance(symbol, str) for symbol in dtype)
+        return dtype in operand_dtypes or not named_dtype and any(known <= dtype for known in operand_dtypes)
+    return v.op in _PRODUCTS or all(_keeps_dtype(i, operand_dtypes, removed, facts) for i in v.inputs if i in removed)
 
 
-def _made_by_layers(dtype: Dtype) -> bool:
+def _comes_from_layers(dtype: Dtype) -> bool:
     return bool(dtype) and all(isinstance(symbol, Value) and symbol.op == "linear" for symbol in dtype)
 
 
-def _tensors(product: Value) -> list[Value]:
+def _operand_tensors(product: Value) -> list[Value]:
     parts = [i for part in product.inputs for i in (part.inputs if part.op == TUPLE else (part,))]
     return [p for p in parts if not is_const(p)]
 
 
-def _removed(claim: Claim) -> list[Value]:
+def _removed_values(claim: Claim) -> list[Value]:
     values = {*claim.site.doomed.values, *(r.value for r in claim.site.results)}
     return sorted(values, key=lambda v: v.serial)

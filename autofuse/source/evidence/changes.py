@@ -1,8 +1,15 @@
-"""What a file does to attributes of objects and modules from outside: assigns them, patches them, hooks them.
+"""Finds the places where a file assigns, patches or hooks attributes of objects and modules from outside.
 
-`model.drop = nn.Identity()`, `setattr(model, "drop", f)`, `model._modules["drop"] = f`, `Attention.scores = f`,
-`patch("model.helper")`, `model.softmax.register_forward_hook(f)`. One walk over a file gives all of them; whose
-attribute it is, is the business of receivers.py. Knows syntax only.
+Examples:
+
+- `model.drop = nn.Identity()`
+- `setattr(model, "drop", f)`
+- `model._modules["drop"] = f`
+- `Attention.scores = f`
+- `patch("model.helper")`
+- `model.softmax.register_forward_hook(f)`
+
+One walk over the syntax tree finds all changes of a file. receivers.py decides which class each attribute belongs to.
 """
 
 from __future__ import annotations
@@ -15,33 +22,46 @@ from typing import Literal
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import target_pairs
-from autofuse.source.capture.syntax import kept_with, parts, walk
+from autofuse.source.capture.syntax import cached_with_tree, parts, walk
 
-_OF_ITS_OWN = ("add_module", "register_module", "register_buffer", "register_parameter")
-_WITH_OBJECT = ("setattr", "delattr", "object", "__setattr__", "__delattr__", "wrap_function_wrapper")
-_TABLES = ("_modules", "__dict__", "_parameters", "_buffers")
+_REGISTRATION_METHODS = ("add_module", "register_module", "register_buffer", "register_parameter")
+_SETATTR_FUNCTIONS = ("setattr", "delattr", "object", "__setattr__", "__delattr__", "wrap_function_wrapper")
+_ATTRIBUTE_TABLES = ("_modules", "__dict__", "_parameters", "_buffers")
 _LIST_METHODS = ("append", "insert", "extend", "pop", "__setitem__", "__delitem__")
 _HOOKS = (
     "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
     "register_full_backward_pre_hook", "register_backward_hook",
 )  # fmt: skip
-_REPARAMETRIZES = ("weight_norm", "spectral_norm", "register_parametrization", "l1_unstructured", "random_unstructured")
-_WALKS = frozenset(
+_REPARAMETRIZATIONS = (
+    "weight_norm",
+    "spectral_norm",
+    "register_parametrization",
+    "l1_unstructured",
+    "random_unstructured",
+)
+_SUBMODULE_SEARCHES = frozenset(
     "named_children named_modules children modules _modules get_submodule rsplit setattr_recursive".split()
 )
 
-_CHANGING = frozenset({ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.For, ast.With, ast.Call})
-_AROUND = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If})
+_CHANGING_NODES = frozenset({ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.For, ast.With, ast.Call})
+_SCOPE_NODES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If})
 Kind = Literal["assigned", "element", "hooked"]
 
 
 @dataclass(frozen=True, eq=False)
 class CodeChange:
-    """`name` of `receiver` becomes something else; None for a name that is computed, and for any child.
+    """A statement or call that changes the attribute `name` of the object `receiver`.
 
-    `receiver` is None where the text does not give an expression for it: `path` may then name it, as
-    `patch("model.Attention.scores")` does. `value` is what is assigned, where the text gives it. `around`: the tests
-    of the `if` statements that it stands in, and `function`, `owner`: the function and the class.
+    Attributes:
+        kind: "assigned", "element" for a part of the attribute's value, or "hooked".
+        name: The attribute; None if the code computes the name, or changes any child.
+        receiver: The expression of the object; None if there is none, and `path` may name the object.
+        node: The statement or the call.
+        value: The new value, if the text shows it.
+        path: The dotted path of a patch: `patch("model.Attention.scores")`.
+        conditions: The conditions of the `if` statements around the change.
+        function: The function that makes the change.
+        owner: The class that contains it.
     """
 
     kind: Kind
@@ -50,7 +70,7 @@ class CodeChange:
     node: ast.expr | ast.stmt
     value: ast.expr | None = None
     path: str = ""
-    around: tuple[ast.expr, ...] = ()
+    conditions: tuple[ast.expr, ...] = ()
     function: Function | None = None
     owner: ast.ClassDef | None = None
 
@@ -60,207 +80,233 @@ class CodeChange:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where the walk is."""
+class _Position:
+    """The position of the walk: the conditions, the function and the class around a node."""
 
-    around: tuple[ast.expr, ...] = ()
+    conditions: tuple[ast.expr, ...] = ()
     function: Function | None = None
     owner: ast.ClassDef | None = None
 
 
-def changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
-    """Every change that a file makes to attributes, by line. It is found once."""
-    made: tuple[CodeChange, ...] = kept_with(tree, "_changes", _changes_in)
-    return made
+def find_changes(tree: ast.Module) -> tuple[CodeChange, ...]:
+    """Returns every change of attributes in a file, in the order of lines. The result is kept with the tree."""
+    changes: tuple[CodeChange, ...] = cached_with_tree(tree, "_changes", _collect_changes)
+    return changes
 
 
-def _changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
-    found = list[CodeChange]()
-    todo: list[tuple[ast.AST, _Place]] = [(tree, _Place())]
+def _collect_changes(tree: ast.Module) -> tuple[CodeChange, ...]:
+    changes = list[CodeChange]()
+    todo: list[tuple[ast.AST, _Position]] = [(tree, _Position())]
     while todo:
-        node, place = todo.pop()
+        node, position = todo.pop()
         kind = node.__class__
-        if kind in _CHANGING:
-            found += _made(node, place)
-        if kind not in _AROUND:
+        if kind in _CHANGING_NODES:
+            changes += _changes_of_node(node, position)
+        if kind not in _SCOPE_NODES:
             pass
         elif isinstance(node, Function):
-            place = _Place((), node, place.owner)
+            position = _Position((), node, position.owner)
         elif isinstance(node, ast.ClassDef):
-            place = _Place((), None, node)
+            position = _Position((), None, node)
         elif isinstance(node, ast.If):
-            inside = _Place((*place.around, node.test), place.function, place.owner)
+            inside = _Position((*position.conditions, node.test), position.function, position.owner)
             todo += [(s, inside) for s in node.body]
-            todo += [(s, place) for s in (node.test, *node.orelse)]
+            todo += [(s, position) for s in (node.test, *node.orelse)]
             continue
-        todo += [(c, place) for c in parts(node)]
-    return tuple(sorted(found, key=lambda c: c.line))
+        todo += [(child, position) for child in parts(node)]
+    return tuple(sorted(changes, key=lambda child: child.line))
 
 
-def _made(node: ast.AST, place: _Place) -> Iterator[CodeChange]:
+def _changes_of_node(node: ast.AST, position: _Position) -> Iterator[CodeChange]:
     match node:
         case ast.Call():
-            yield from _by_call(node, place)
+            yield from _changes_by_call(node, position)
         case ast.Assign(targets=targets, value=value):
             for target in targets:
                 for t, v in target_pairs(target, value):
-                    yield from _stored(t, v, node, place)
+                    yield from _changes_by_assignment(t, v, node, position)
         case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield from _stored(target, value, node, place)
+            yield from _changes_by_assignment(target, value, node, position)
         case ast.AugAssign(target=target) | ast.For(target=target):
-            yield from _stored(target, None, node, place)
+            yield from _changes_by_assignment(target, None, node, position)
         case ast.Delete(targets=targets):
             for target in targets:
-                yield from _stored(target, None, node, place)
+                yield from _changes_by_assignment(target, None, node, position)
         case ast.With(items=items):
             for item in items:
                 if item.optional_vars is not None:
-                    yield from _stored(item.optional_vars, None, node, place)
+                    yield from _changes_by_assignment(item.optional_vars, None, node, position)
 
 
-def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Place) -> Iterator[CodeChange]:
-    at = (place.around, place.function, place.owner)
+def _changes_by_assignment(
+    target: ast.expr, value: ast.expr | None, node: ast.stmt, position: _Position
+) -> Iterator[CodeChange]:
+    at = (position.conditions, position.function, position.owner)
     match target:
-        case ast.Attribute(value=receiver, attr=name):
+        case ast.Attribute(value=receiver, attr=name):  # model.drop = f
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
+        # model.__dict__["_modules"]["drop"] = f
         case ast.Subscript(value=ast.Subscript(value=table, slice=ast.Constant("_modules")), slice=key) if (
-            holder := _whose_table(table)
+            holder := _object_of_table(table)
         ) is not None:
-            yield CodeChange("assigned", _text(key), holder, node, value, "", *at)
-        case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _TABLES:
-            if (known := _text(key)) is not None or table == "_modules" or looks_for_modules(place.function):
-                yield CodeChange("assigned", known, receiver, node, value, "", *at)
+            yield CodeChange("assigned", _string_value(key), holder, node, value, "", *at)
+        # model._modules["drop"] = f. A computed key of `__dict__` counts only if the code searches for modules: other
+        # code often sets plain attributes that way.
+        case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _ATTRIBUTE_TABLES:
+            key_text = _string_value(key)
+            if key_text is not None or table == "_modules" or searches_modules(position.function):
+                yield CodeChange("assigned", key_text, receiver, node, value, "", *at)
+        # vars(model)["drop"] = f
         case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[receiver]), slice=ast.Constant(str(name))):
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
+        # globals()["helper"] = f
         case ast.Subscript(value=ast.Call(func=ast.Name(id="globals")) as receiver, slice=ast.Constant(str(name))):
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
-        case ast.Subscript(value=container):
-            yield from _element(container, node, place)
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            for part in parts:
-                yield from _stored(part, None, node, place)
+        case ast.Subscript(value=container):  # model.net[1] = f
+            yield from _element_change(container, node, position)
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            for part in elements:
+                yield from _changes_by_assignment(part, None, node, position)
         case ast.Starred(value=part):
-            yield from _stored(part, None, node, place)
+            yield from _changes_by_assignment(part, None, node, position)
 
 
-def _element(container: ast.expr, node: ast.expr | ast.stmt, place: _Place) -> Iterator[CodeChange]:
-    """A part of what an attribute holds is replaced: `model.net[1] = nn.Identity()`."""
-    held = aliased(container, place.function)
-    if isinstance(held, ast.Attribute):
-        yield CodeChange("element", held.attr, held.value, node, None, "", place.around, place.function, place.owner)
+def _element_change(container: ast.expr, node: ast.expr | ast.stmt, position: _Position) -> Iterator[CodeChange]:
+    """Yields a change of one element of an attribute's value: `model.net[1] = nn.Identity()`."""
+    value = resolve_alias(container, position.function)
+    if isinstance(value, ast.Attribute):
+        yield CodeChange(
+            "element", value.attr, value.value, node, None, "", position.conditions, position.function, position.owner
+        )
 
 
-def _by_call(call: ast.Call, place: _Place) -> Iterator[CodeChange]:
-    function, at = call.func, (place.around, place.function, place.owner)
+def _changes_by_call(call: ast.Call, position: _Position) -> Iterator[CodeChange]:
+    function, at = call.func, (position.conditions, position.function, position.owner)
     last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     first = call.args[0] if call.args else None
     owner = function.value if isinstance(function, ast.Attribute) else None
     if last in _HOOKS and owner is not None:
-        yield from _hooked(owner, call, place)
-    elif last.startswith("register_module_") and last.endswith("_hook"):
+        yield from _hook_changes(owner, call, position)
+    elif last.startswith("register_module_") and last.endswith("_hook"):  # a global hook, for all modules
         yield CodeChange("hooked", None, None, call, None, "", *at)
-    elif last in _REPARAMETRIZES and first is not None:
-        yield from _hooked(first, call, place)
-    elif last in _OF_ITS_OWN and owner is not None and (name := _text(first)) is not None:
+    elif last in _REPARAMETRIZATIONS and first is not None:
+        yield from _hook_changes(first, call, position)
+    elif last in _REGISTRATION_METHODS and owner is not None and (name := _string_value(first)) is not None:
         yield CodeChange("assigned", name, owner, call, call.args[1] if len(call.args) > 1 else None, "", *at)
-    elif last == "set_submodule" and owner is not None:
-        path = _text(first)
+    elif last == "set_submodule" and owner is not None:  # model.set_submodule("block.drop", f)
+        path = _string_value(first)
         value = call.args[1] if len(call.args) > 1 else None
         yield CodeChange("assigned", path.rpartition(".")[2] if path else None, None, call, value, "", *at)
-    elif last in ("dict", "__setitem__") and (holder := _whose_table(first if last == "dict" else owner)) is not None:
-        names = [k.arg for k in call.keywords] if last == "dict" else [_text(first)]
-        names += [_text(k) for d in call.args[1:] if isinstance(d, ast.Dict) for k in d.keys]
+    elif (
+        last in ("dict", "__setitem__") and (holder := _object_of_table(first if last == "dict" else owner)) is not None
+    ):
+        names = [k.arg for k in call.keywords] if last == "dict" else [_string_value(first)]
+        names += [_string_value(k) for d in call.args[1:] if isinstance(d, ast.Dict) for k in d.keys]
         yield from (CodeChange("assigned", n, holder, call, None, "", *at) for n in names)
-    elif last in ("patch", "setattr", "dict") and (path := _text(first)) is not None and "." in path:
+    # patch("model.helper"), monkeypatch.setattr("model.helper", f)
+    elif last in ("patch", "setattr", "dict") and (path := _string_value(first)) is not None and "." in path:
         yield CodeChange("assigned", path.rpartition(".")[2], None, call, None, path, *at)
-    elif last in _WITH_OBJECT and (given := _object_and_name(call, owner)) is not None:
-        yield from _by_name(call, *given, place)
-    elif last in ("multiple", "update") and (holder := _holder(call, last)) is not None:
+    elif last in _SETATTR_FUNCTIONS and (arguments := _object_and_name(call, owner)) is not None:
+        yield from _change_by_setattr(call, *arguments, position)
+    elif last in ("multiple", "update") and (holder := _updated_object(call, last)) is not None:
         names = [k.arg for k in call.keywords]
-        names += [_text(k) for d in call.args if isinstance(d, ast.Dict) for k in d.keys]
+        names += [_string_value(k) for d in call.args if isinstance(d, ast.Dict) for k in d.keys]
         yield from (CodeChange("assigned", n, holder, call, None, "", *at) for n in names if n)
     elif last in _LIST_METHODS and isinstance(owner, ast.Attribute):
-        yield from _element(owner, call, place)
+        yield from _element_change(owner, call, position)
 
 
-def _by_name(
-    call: ast.Call, receiver: ast.expr, name: ast.expr, value: ast.expr | None, place: _Place
+def _change_by_setattr(
+    call: ast.Call, receiver: ast.expr, name: ast.expr, value: ast.expr | None, position: _Position
 ) -> Iterator[CodeChange]:
     """`setattr(model, "drop", f)`."""
-    yield CodeChange("assigned", _text(name), receiver, call, value, "", place.around, place.function, place.owner)
+    yield CodeChange(
+        "assigned",
+        _string_value(name),
+        receiver,
+        call,
+        value,
+        "",
+        position.conditions,
+        position.function,
+        position.owner,
+    )
 
 
 def _object_and_name(call: ast.Call, owner: ast.expr | None) -> tuple[ast.expr, ast.expr, ast.expr | None] | None:
-    """The object, the name and the value of `setattr(o, n, v)`, `o.__setattr__(n, v)`, `patch.object(o, n)`."""
-    given = list(call.args)
-    bound = isinstance(call.func, ast.Attribute) and call.func.attr in ("__setattr__", "__delattr__")
-    plain = isinstance(owner, ast.Name) and owner.id in ("object", "type") or isinstance(owner, ast.Call)
-    if bound and not plain and owner is not None and len(given) < 3:
-        given = [owner, *given]
-    if len(given) < 2:
+    """Returns object, name and value of `setattr(o, n, v)`, `o.__setattr__(n, v)`, `patch.object(o, n)`."""
+    arguments = list(call.args)
+    is_setattr_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("__setattr__", "__delattr__")
+    is_unbound = isinstance(owner, ast.Name) and owner.id in ("object", "type") or isinstance(owner, ast.Call)
+    if is_setattr_method and not is_unbound and owner is not None and len(arguments) < 3:
+        arguments = [owner, *arguments]
+    if len(arguments) < 2:
         return None
-    return given[0], given[1], given[2] if len(given) > 2 else None
+    return arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None
 
 
-def _holder(call: ast.Call, last: str) -> ast.expr | None:
-    """The object of `patch.multiple(o, name=f)`, `vars(o).update(name=f)` and `o.__dict__.update(name=f)`."""
+def _updated_object(call: ast.Call, last: str) -> ast.expr | None:
+    """Returns `o` of `patch.multiple(o, name=f)`, `vars(o).update(name=f)` and `o.__dict__.update(name=f)`."""
     if last == "multiple":
         return call.args[0] if call.args else None
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "globals":
         return owner
-    return _whose_table(owner)
+    return _object_of_table(owner)
 
 
-def _whose_table(table: ast.expr | None) -> ast.expr | None:
-    """The object whose attributes are in `o.__dict__`, `o._modules` or `vars(o)`."""
+def _object_of_table(table: ast.expr | None) -> ast.expr | None:
+    """Returns `o` of `o.__dict__`, `o._modules` or `vars(o)`."""
     match table:
-        case ast.Attribute(value=owner, attr=name) if name in _TABLES:
+        case ast.Attribute(value=owner, attr=name) if name in _ATTRIBUTE_TABLES:
             return owner
         case ast.Call(func=ast.Name(id="vars"), args=[owner]):
             return owner
-        case ast.Subscript(value=inner, slice=ast.Constant(value=str(name))) if name in _TABLES:
-            return _whose_table(inner)
+        case ast.Subscript(value=inner, slice=ast.Constant(value=str(name))) if name in _ATTRIBUTE_TABLES:
+            return _object_of_table(inner)
     return None
 
 
-def _hooked(module: ast.expr, call: ast.Call, place: _Place) -> Iterator[CodeChange]:
-    """A module that gets a hook: by the attribute that holds it, or any module where the text does not say which."""
-    at = (place.around, place.function, place.owner)
-    held = aliased(module, place.function)
-    while isinstance(held, ast.Subscript):
-        held = held.value
-    if isinstance(held, ast.Attribute):
-        yield CodeChange("hooked", held.attr, held.value, call, None, "", *at)
-    elif isinstance(held, ast.Call) and (path := _text(held.args[0] if held.args else None)) is not None:
+def _hook_changes(module: ast.expr, call: ast.Call, position: _Position) -> Iterator[CodeChange]:
+    """Yields a change for a module that gets a hook. Its name is None if the text does not show which attribute."""
+    at = (position.conditions, position.function, position.owner)
+    value = resolve_alias(module, position.function)
+    while isinstance(value, ast.Subscript):
+        value = value.value
+    if isinstance(value, ast.Attribute):
+        yield CodeChange("hooked", value.attr, value.value, call, None, "", *at)
+    elif isinstance(value, ast.Call) and (path := _string_value(value.args[0] if value.args else None)) is not None:
         yield CodeChange("hooked", path.rpartition(".")[2], None, call, None, "", *at)
     else:
-        yield CodeChange("hooked", None, held, call, None, "", *at)
+        yield CodeChange("hooked", None, value, call, None, "", *at)
 
 
-def aliased(node: ast.expr, function: Function | None) -> ast.expr:
-    """What a local name was assigned, if that is an attribute: `softmax = model.softmax`."""
+def resolve_alias(node: ast.expr, function: Function | None) -> ast.expr:
+    """Returns the attribute that a local name is assigned, `softmax = model.softmax`; else the node itself."""
     if not isinstance(node, ast.Name) or function is None:
         return node
-    given = [
+    assigned = [
         n.value
         for n in walk(function)
         if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in n.targets)
     ]
-    last = given[-1] if len(given) == 1 else node
-    return last if isinstance(last, (ast.Attribute, ast.Subscript)) else node
+    value = assigned[-1] if len(assigned) == 1 else node
+    return value if isinstance(value, (ast.Attribute, ast.Subscript)) else node
 
 
 @lru_cache(maxsize=256)
-def looks_for_modules(function: Function | None) -> bool:
-    """Whether a function looks for modules inside of modules."""
+def searches_modules(function: Function | None) -> bool:
+    """Whether a function searches a model for submodules: `model.named_modules()`."""
     if function is None:
         return False
     return any(
-        isinstance(n, ast.Attribute) and n.attr in _WALKS or isinstance(n, ast.Name) and n.id in _WALKS
+        isinstance(n, ast.Attribute)
+        and n.attr in _SUBMODULE_SEARCHES
+        or isinstance(n, ast.Name)
+        and n.id in _SUBMODULE_SEARCHES
         for n in walk(function)
     )
 
 
-def _text(node: ast.expr | None) -> str | None:
+def _string_value(node: ast.expr | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

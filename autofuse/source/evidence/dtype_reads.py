@@ -1,4 +1,7 @@
-"""Does anybody read the dtype of what goes? Under autocast it is not that of the operands."""
+"""Checks reads of `x.dtype` that the edit moves from an intermediate value to an operand.
+
+Under autocast the two may have different dtypes.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,23 @@ from autofuse.source.place.edits import span_of
 
 
 def dtypes_agree_with_operands(claim: Claim) -> Iterator[Missing | Fails]:
-    """What a dtype that is read off an operand instead assumes."""
+    """Reports each `x.dtype` of an intermediate value that the edit replaces by the dtype of an operand."""
     for read in claim.site.doomed.metadata:
-        if read.op != ATTRIBUTE or read.data != "dtype" or _cast(read.inputs[0]):
+        if read.op != ATTRIBUTE or read.data != "dtype" or _is_cast(read.inputs[0]):
             continue
-        if text := _rewritten(claim, read):
+        if text := _rewritten_text(claim, read):
             yield Missing(f"assumes that autocast is off, under which `{text}` may be another dtype")
 
 
-def _rewritten(claim: Claim, read: Value) -> str:
-    """The text of a read that the edit changes; "" where it stays or goes."""
+def _rewritten_text(claim: Claim, read: Value) -> str:
+    """Returns the source text of a read that the edit rewrites; "" if the edit keeps or removes it."""
     changed = {span for span, _ in claim.edit.replacements}
-    for place in claim.captured.places.get(read, ()):
+    for place in claim.captured.positions.get(read, ()):
         if span_of(place.node) in changed:
             return ast.unparse(place.node)
     return ""
 
 
-def _cast(v: Value) -> bool:
-    """Whether a value has its dtype by its own spelling."""
+def _is_cast(v: Value) -> bool:
+    """Whether `v` is a cast, so that its dtype does not depend on autocast."""
     return v.op in ("float", "double", "half", "bfloat16", "to")

@@ -1,10 +1,12 @@
-"""Is the input of an activation floating-point?
+"""Checks that the input of an activation has a floating-point dtype.
 
-`x * torch.sigmoid(x)` takes integers, truth values and complex numbers; torch's activations raise an error for them.
-Evidence is what the function makes of the input, what else it does with it that only floating-point tensors allow, and
-that it is what the `forward` of a module must be called with: a module that computes an activation of its argument is
-given data, unless its annotation, or its use as an index, says otherwise; and a function that is named for an
-activation, `gelu_new(x)`, is one (docs/safety.md).
+`x * torch.sigmoid(x)` accepts integers, booleans and complex numbers; torch's activations raise an error for them.
+Evidence is one of these (docs/safety.md):
+
+- the function computes the input with an operation that returns floating-point numbers,
+- the function uses the input where only floating-point tensors are allowed,
+- the input is an argument of a module's `forward`, or of a function that is named like an activation, `gelu_new(x)`.
+  An annotation, or a use as an index, can contradict that.
 """
 
 from __future__ import annotations
@@ -18,30 +20,35 @@ from autofuse.ir.floating import NEEDS_FLOATING, is_layer
 from autofuse.ir.graph import CALL, CHOICE, ITEM, PARAMETER, Value
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS, SAME_SIZES
 from autofuse.rule import Fails
+from autofuse.source.evidence.call_arguments import CallArguments
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.evidence.given_arguments import GivenArguments
-from autofuse.source.evidence.reached import attribute_of_self, named, programs_own, surely_run
+from autofuse.source.evidence.site_values import (
+    describe_value,
+    find_always_computed,
+    program_values,
+    self_attribute_name,
+)
 
-_OPERATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation"})
-_INTEGERS = ("Long", "Int", "Bool", "Byte", "Short", "Char", "Complex", "int", "bool")
-_ACTIVATION = re.compile(
+_ACTIVATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation"})
+_NOT_FLOATING_TYPES = ("Long", "Int", "Bool", "Byte", "Short", "Char", "Complex", "int", "bool")
+_ACTIVATION_NAME = re.compile(
     r"(ge|si|re|e|se|ce)lu|swish|mish|sigmoid|tanh|softplus|glu|activation|nonlinearit|(^|_)act(_|$)"
 )
 _NOT_FLOATING_LAYERS = frozenset({"Identity", "Flatten", "Unflatten", "Dropout", "ReLU", "Sequential", "Embedding"})
 
 
 def input_is_floating(claim: Claim) -> Iterator[Missing | Fails]:
-    """The input of an activation is floating-point."""
-    if claim.site.rule.replacement.operation not in _OPERATIONS:
+    """Reports an input of an activation that may not be floating-point."""
+    if claim.site.rule.replacement.operation not in _ACTIVATIONS:
         return
     x = claim.site.captures.get("x")
     if x is not None and not _is_floating(claim, x):
-        yield Missing(f"assumes that {named(claim, x, 'the input')} is floating-point")
+        yield Missing(f"assumes that {describe_value(claim, x, 'the input')} is floating-point")
 
 
 def _is_floating(claim: Claim, canonical: Value) -> bool:
-    own = programs_own(claim, canonical)
-    if canonical.op in (CAST,) or any(_by_itself(claim, v) for v in own):
+    own = program_values(claim, canonical)
+    if canonical.op in (CAST,) or any(_is_floating_value(claim, v) for v in own):
         return True
     if canonical.op == PERMUTE:
         return _is_floating(claim, canonical.inputs[0])
@@ -50,20 +57,20 @@ def _is_floating(claim: Claim, canonical: Value) -> bool:
     return canonical.op not in (LEAF, PARAMETER) and not own and canonical.op in NEEDS_FLOATING
 
 
-def _by_itself(claim: Claim, v: Value) -> bool:
-    """Whether the program's value `v` is floating, or would have raised an error where it is used."""
-    known = claim.view.facts.floating(v)
-    if known is not None:
-        return known
-    sources = set(_sources(v))
-    if any(_made_by_layer(claim, s) or _is_data(claim, s) for s in sources):
+def _is_floating_value(claim: Claim, v: Value) -> bool:
+    """Whether the program's value `v` is floating-point, or the program uses it where any other dtype is an error."""
+    is_floating = claim.view.facts.floating(v)
+    if is_floating is not None:
+        return is_floating
+    sources = set(_values_of_same_dtype(v))
+    if any(_comes_from_layer(claim, s) or _is_data_argument(claim, s) for s in sources):
         return True
-    used = (u for u in surely_run(claim.captured, claim.site.root) if u.op in NEEDS_FLOATING or is_layer(u))
-    return any(sources & set(_sources(u.inputs[0])) for u in used)
+    uses = (u for u in find_always_computed(claim.captured, claim.site.root) if u.op in NEEDS_FLOATING or is_layer(u))
+    return any(sources & set(_values_of_same_dtype(u.inputs[0])) for u in uses)
 
 
-def _sources(v: Value) -> Iterator[Value]:
-    """`v`, and what has its dtype: parts of it, views of it, and what it is a view of."""
+def _values_of_same_dtype(v: Value) -> Iterator[Value]:
+    """Yields `v` and the values that it is a part or a view of. All have one dtype."""
     while True:
         yield v
         if v.op == CHOICE:
@@ -74,30 +81,33 @@ def _sources(v: Value) -> Iterator[Value]:
             return
 
 
-def _made_by_layer(claim: Claim, v: Value) -> bool:
-    """Whether `v` is what a layer of torch.nn gives, or a parameter."""
+def _comes_from_layer(claim: Claim, v: Value) -> bool:
+    """Whether `v` is the result of a layer of torch.nn, or a parameter."""
     scope, owner = claim.defined.scope, claim.defined.owner
-    name = attribute_of_self(v.inputs[0] if v.op == CALL and v.inputs else v)
-    made = scope.attribute(owner, name) if name else None
-    if not isinstance(made, ast.Call):
+    name = self_attribute_name(v.inputs[0] if v.op == CALL and v.inputs else v)
+    assigned = scope.attribute(owner, name) if name else None
+    if not isinstance(assigned, ast.Call):
         return False
-    called = scope.name_of(made.func) or ""
+    constructor = scope.name_of(assigned.func) or ""
     if v.op == CALL:
-        return called.startswith("torch.nn.") and called.rpartition(".")[2] not in _NOT_FLOATING_LAYERS
-    return called in ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+        return constructor.startswith("torch.nn.") and constructor.rpartition(".")[2] not in _NOT_FLOATING_LAYERS
+    return constructor in ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
 
-def _is_data(claim: Claim, v: Value) -> bool:
-    """Whether a module, or an activation by its name, is called with `v`, and nothing says that it holds indices."""
+def _is_data_argument(claim: Claim, v: Value) -> bool:
+    """Whether `v` is an argument of a module's forward or of a function named like an activation, and not an index."""
     function = claim.captured.function
     name = getattr(function, "name", "")
-    given_data = claim.defined.owner is not None and name == "forward" or _ACTIVATION.search(name.lower())
-    if v.op != PARAMETER or not given_data:
+    takes_data = claim.defined.owner is not None and name == "forward" or _ACTIVATION_NAME.search(name.lower())
+    if v.op != PARAMETER or not takes_data:
         return False
-    given = [a for a in (*function.args.posonlyargs, *function.args.args) if a.arg == v.data]
-    if not given or any(word in ast.unparse(given[0].annotation or ast.Constant(None)) for word in _INTEGERS):
+    arguments = [a for a in (*function.args.posonlyargs, *function.args.args) if a.arg == v.data]
+    if not arguments or any(
+        word in ast.unparse(arguments[0].annotation or ast.Constant(None)) for word in _NOT_FLOATING_TYPES
+    ):
         return False
+    # An index is an integer tensor.
     if any(u.op == ITEM and v in u.inputs[1:] for u in claim.captured.graph.values):
         return False
-    calls = claim.defined.scope.index(GivenArguments)
-    return not calls.is_own_index(function, str(v.data)) and not calls.is_tried(claim.defined)
+    calls = claim.defined.scope.index(CallArguments)
+    return not calls.is_own_index(function, str(v.data)) and not calls.is_called_in_try(claim.defined)

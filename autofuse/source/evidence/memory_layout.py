@@ -1,6 +1,7 @@
-"""Does the code rely on how a result lies in memory? A norm by hand keeps the layout of what it is given.
+"""Does the code rely on the memory layout of a result?
 
-An attention whose layout is read is made contiguous where it is written (place/layout_reads.py).
+A hand-written norm keeps the layout of its input. The fused call returns a contiguous result. For attention,
+place/layout_reads.py handles this: it makes the result contiguous.
 """
 
 from __future__ import annotations
@@ -12,34 +13,34 @@ from autofuse.reasons import writing
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.evidence.reached import named
+from autofuse.source.evidence.site_values import describe_value
 from autofuse.source.place.layout_callers import LayoutIndex
-from autofuse.source.place.layout_reads import handed_to, layout_reads, returned_as_is
+from autofuse.source.place.layout_reads import is_returned_as_is, layout_reads, receiving_functions
 
-_MAKE_CONTIGUOUS = ("layer_norm", "rms_norm", "dropout_add_norm")
+_RETURN_CONTIGUOUS = ("layer_norm", "rms_norm", "dropout_add_norm")
 
 
-def layout_is_not_read(claim: Claim) -> Iterator[Missing | Fails]:
-    """Fails where the layout that arithmetic keeps is read: the fused call gives a contiguous result."""
-    if not claim.edit.becomes.endswith(_MAKE_CONTIGUOUS):
+def check_memory_layout(claim: Claim) -> Iterator[Missing | Fails]:
+    """Fail if the function reads the layout of the result; yield an assumption if other code may read it."""
+    if not claim.edit.becomes.endswith(_RETURN_CONTIGUOUS):
         return
     for result in claim.site.results:
-        for read, turned in layout_reads(claim.captured, result.value):
-            if turned or read.op != "view":
+        for read, is_transposed in layout_reads(claim.captured, result.value):
+            if is_transposed or read.op != "view":
                 yield Fails(because(writing.OTHER_LAYOUT), result.value, use=read)
                 return
-    others = claim.files.asking_layouts(claim.defined.scope) if claim.files is not None else ()
-    indexes = [s.index(LayoutIndex) for s in (claim.defined.scope, *others)]
-    asked = [index for index in indexes if index.asked_anywhere(told=True)]
+    other_scopes = claim.files.files_reading_layouts(claim.defined.scope) if claim.files is not None else ()
+    indexes = [s.index(LayoutIndex) for s in (claim.defined.scope, *other_scopes)]
+    reading = [index for index in indexes if index.has_reads(silent_only=True)]
     for result in claim.site.results:
-        if any(_is_asked_outside(claim, result.value, index) for index in asked):
-            what = named(claim, claim.site.captures["x"], "the input")
-            yield Missing(f"assumes that {what} is contiguous, or that its memory layout is not relied on")
+        if any(_is_read_outside(claim, result.value, index) for index in reading):
+            input_text = describe_value(claim, claim.site.captures["x"], "the input")
+            yield Missing(f"assumes that {input_text} is contiguous, or that its memory layout is not relied on")
 
 
-def _is_asked_outside(claim: Claim, result: Value, index: LayoutIndex) -> bool:
-    """Whether what calls the function, or what it calls, tells one layout from another."""
-    captured, d = claim.captured, claim.defined
-    if returned_as_is(captured, result) and index.callers_ask(captured.function, d.owner, told=True):
+def _is_read_outside(claim: Claim, result: Value, index: LayoutIndex) -> bool:
+    """Whether a caller of the function, or a function that it calls, depends on the layout of `result`."""
+    captured, defined = claim.captured, claim.defined
+    if is_returned_as_is(captured, result) and index.callers_read(captured.function, defined.owner, silent_only=True):
         return True
-    return any(index.asks_of_arguments(name, told=True) for name in handed_to(captured, result))
+    return any(index.function_reads_arguments(name, silent_only=True) for name in receiving_functions(captured, result))

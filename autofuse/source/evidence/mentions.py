@@ -1,6 +1,6 @@
-"""What the bytes of a file mention: the words of its imports, and whether it may concern other files at all.
+"""The words that the bytes of a file mention, and whether the file may concern other files.
 
-Files are searched as bytes first, and parsed where they mention what is asked for. Knows bytes; parses nothing.
+Reading bytes is much faster than parsing. A file is parsed only if its bytes mention the words in question.
 """
 
 from __future__ import annotations
@@ -14,11 +14,27 @@ _CHANGES = re.compile(
 
 
 @dataclass(frozen=True)
-class Mentioned:
-    """What the bytes of a file say: the words of its imports, and whether it inherits or changes attributes."""
+class Mentions:
+    """The words in a file that matter for edits of other files.
+
+    A flag is True if the file may contain such code. False is certain.
+
+    Attributes:
+        words: the words of its imports.
+        modules: the words of `import module` statements, which import a whole module.
+        concerns_others: it defines subclasses, or changes attributes.
+        patches_torch: it may replace a function or class of torch.
+        differentiates: it may take derivatives of derivatives.
+        asks_layouts: it may read the memory layout of a tensor.
+        renews: it walks over modules and replaces some.
+        watches: it may observe which operators run.
+        looks_inside: it may inspect frames or source code.
+        chooses_kernels: it may restrict the kernels of torch's attention.
+        has_dropout: it mentions a Dropout class.
+    """
 
     words: frozenset[bytes]
-    modules: frozenset[bytes]  # of those that are imported whole
+    modules: frozenset[bytes]
     concerns_others: bool
     patches_torch: bool
     differentiates: bool
@@ -31,33 +47,33 @@ class Mentioned:
 
 
 class _Words:
-    """Words of which a text may hold one; one that ends in `*` may go on. Found far sooner than by a pattern."""
+    """Words to look for in a text; a word that ends in `*` may be the start of a longer word. Faster than a regex."""
 
     def __init__(self, words: str) -> None:
         self._words = [(w.rstrip("*").encode(), w.endswith("*")) for w in words.split(" | ")]
 
     def __call__(self, source: bytes) -> bool:
-        return any(_stands_in(source, word, goes_on) for word, goes_on in self._words)
+        return any(_has_word(source, word, is_prefix) for word, is_prefix in self._words)
 
 
-def _stands_in(source: bytes, word: bytes, goes_on: bool) -> bool:
-    """Whether `word` is in a text, and neither begins inside another word nor, unless it `goes_on`, ends inside one."""
+def _has_word(source: bytes, word: bytes, is_prefix: bool) -> bool:
+    """Whether the text holds `word` as a whole word, or as the start of one if `goes_on`."""
     at = source.find(word)
     while at >= 0:
         end = at + len(word)
-        if not _in_a_word(source[at - 1 : at]) and (goes_on or not _in_a_word(source[end : end + 1])):
+        if not _is_word_character(source[at - 1 : at]) and (is_prefix or not _is_word_character(source[end : end + 1])):
             return True
         at = source.find(word, end)
     return False
 
 
-def _in_a_word(character: bytes) -> bool:
+def _is_word_character(character: bytes) -> bool:
     return character.isalnum() or character == b"_"
 
 
 _ASSIGNED = re.compile(rb"\.\w+\s*=(?!=)")
 _OF_TORCH = re.compile(rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\Z")
-_LONGEST = 100  # bytes of a name of torch's
+_MAX_NAME = 100  # bytes of a dotted torch name
 _SET_ON_TORCH = re.compile(rb"(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b")
 _SETS = _Words("setattr | set_submodule | _modules")
 _WALKS = _Words("named_children | named_modules | get_submodule | children | modules")
@@ -82,21 +98,23 @@ _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 
 
-def mentioned(source: bytes) -> Mentioned:
-    """What a file of these bytes mentions."""
+def find_mentions(source: bytes) -> Mentions:
+    """Search the bytes of a file for the words that matter."""
     imports = _IMPORTS.findall(source)
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
-    others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches = _patches_torch(source)
-    asks, renews = _ASKS.search(source) is not None, _SETS(source) and _WALKS(source)
-    more = (_WATCHES(source), _LOOKS_INSIDE(source), _KERNELS(source), b"Dropout" in source)
-    return Mentioned(words, modules, others, patches, _DIFFERENTIATES(source), asks, renews, *more)
+    concerns_others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
+    patches_torch = _patches_torch(source)
+    reads_layouts, replaces_modules = _ASKS.search(source) is not None, _SETS(source) and _WALKS(source)
+    flags = (_WATCHES(source), _LOOKS_INSIDE(source), _KERNELS(source), b"Dropout" in source)
+    return Mentions(
+        words, modules, concerns_others, patches_torch, _DIFFERENTIATES(source), reads_layouts, replaces_modules, *flags
+    )
 
 
 def _patches_torch(source: bytes) -> bool:
-    """Whether something of torch's may be replaced: `F.softmax = mine`, `setattr(torch, name, mine)`."""
+    """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
     if (b"setattr" in source or b"patch" in source) and _SET_ON_TORCH.search(source):
         return True
     starts = (m.start() for m in _ASSIGNED.finditer(source))
-    return any(_OF_TORCH.search(source[max(0, at - _LONGEST) : at]) for at in starts)
+    return any(_OF_TORCH.search(source[max(0, at - _MAX_NAME) : at]) for at in starts)

@@ -1,7 +1,8 @@
-"""The names that torch's own modules look up in a module while they run: another one on nn.Module changes none of them.
+"""The names that torch's own modules look up in a module while they run.
 
-`torch.nn.Module.forward = f` is seen by every layer, `torch.nn.Module.shorthand = f` by none of torch's. The names are
-those that the code of torch's layers mentions, and the attributes of nn.Module, which a test compares with torch.
+A change of `torch.nn.Module.forward` affects every layer. A change of `torch.nn.Module.shorthand` affects no layer of
+torch. The table holds the names in the code of torch's layers and the attributes of nn.Module. A test compares it with
+torch.
 """
 
 from __future__ import annotations
@@ -34,6 +35,6 @@ _NAMES = frozenset(
 )
 
 
-def looked_up_by_modules(name: str) -> bool:
-    """Whether a layer of torch's may look a name up in itself; all that begin with an underscore may be."""
+def is_looked_up_by_modules(name: str) -> bool:
+    """Whether a torch layer may look up `name` in itself; True for every name that begins with an underscore."""
     return name.startswith("_") or name in _NAMES

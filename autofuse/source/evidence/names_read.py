@@ -1,7 +1,8 @@
-"""What a function reads through: the methods, children and attributes of its class, and the helpers of its file.
+"""The names that a function reads: attributes of its class, and functions and variables of its file.
 
-An edit of `self.softmax(self.scores(q, k)) @ v` is right if `self.softmax` and `self.scores` are what the class says.
-Follows the helpers and children that the capture may read in their place. Knows syntax and scopes.
+The edit of `self.softmax(self.scores(q, k)) @ v` is correct only if the class itself defines `self.softmax` and
+`self.scores`. This file also follows the helpers and children that the capture may inline. It looks at syntax and
+scopes.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.children import child_of
-from autofuse.source.capture.scope import ClassScope, Defined, FileScope, self_name
+from autofuse.source.capture.children import inlinable_child
+from autofuse.source.capture.scope import ClassScope, DefinedFunction, FileScope, self_name
 from autofuse.source.capture.syntax import walk
 
 
 @dataclass(frozen=True, eq=False)
 class NameUse:
-    """`name` of an instance of `owner`, or of the file of `scope` where `owner` is None.
+    """A name that a function reads.
 
-    `via` is the name that the function itself reads on the way there: `drop`, where `self.drop` is a module of the
-    project's own that reads `name`. `inner`: it is read in that module.
+    Attributes:
+        owner: the class of the instance that has the attribute; None for a name of the file.
+        scope: the file of the class, or the file of the name.
+        name: the name.
+        via: the name that the edited function itself reads to get there: `drop`, if the module `self.drop` reads
+            `name`.
+        inner: whether the name is read in a child module and not in the class itself.
     """
 
     owner: ClassScope | None
@@ -33,16 +39,22 @@ class NameUse:
 
 @dataclass(eq=False)
 class NamesRead:
-    """Everything that one function reads through, by what it may be changed."""
+    """Everything that one function reads.
+
+    Attributes:
+        names: attributes, helpers and file variables.
+        torch: full torch name -> the `via` of the children created with it.
+        methods: the methods that it calls: `softmax` of `x.softmax(-1)`.
+    """
 
     names: list[NameUse] = field(default_factory=list)
-    torch: dict[str, set[str]] = field(default_factory=dict)  # names of torch's -> the `via` of children made with them
-    methods: set[str] = field(default_factory=set)  # `softmax` of `x.softmax(-1)`
+    torch: dict[str, set[str]] = field(default_factory=dict)
+    methods: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
-class _Text:
-    """A function that is read, in its class and file."""
+class _FunctionText:
+    """A function to read, with its class, its `self` name and its file."""
 
     node: Function
     owner: ClassScope | None
@@ -52,56 +64,56 @@ class _Text:
     inner: bool = False
 
 
-def names_read(d: Defined) -> NamesRead:
-    """What `d` reads through."""
-    found, seen = NamesRead(), set[tuple[int, str]]()
-    me = d.me or (self_name(d.function) if d.owner else None)
-    todo = [_Text(d.function, d.owner, me, d.scope)]
-    while todo:
-        text = todo.pop()
-        if (id(text.node), text.via) in seen:
+def find_names_read(defined: DefinedFunction) -> NamesRead:
+    """Return the names that the function reads, directly or through helpers and children."""
+    names, visited = NamesRead(), set[tuple[int, str]]()
+    self_parameter = defined.instance_name or (self_name(defined.function) if defined.owner else None)
+    pending = [_FunctionText(defined.function, defined.owner, self_parameter, defined.scope)]
+    while pending:
+        text = pending.pop()
+        if (id(text.node), text.via) in visited:
             continue
-        seen.add((id(text.node), text.via))
-        todo += _followed(text, found)
-    return found
+        visited.add((id(text.node), text.via))
+        pending += _read_function(text, names)
+    return names
 
 
-def _followed(text: _Text, found: NamesRead) -> Iterator[_Text]:
-    """Puts what `text` reads into `found`; gives the functions that it may be read together with."""
+def _read_function(text: _FunctionText, names: NamesRead) -> Iterator[_FunctionText]:
+    """Add the names that `text` reads to `names`; yield the functions that the capture may inline in it."""
     for n in walk(text.node):
         if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == text.me:
-            yield from _of_instance(text, n.attr, found)
+            yield from _read_attribute(text, n.attr, names)
         elif isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
-            yield from _of_file(text, n.id, found)
+            yield from _read_file_name(text, n.id, names)
         if isinstance(n, (ast.Name, ast.Attribute)) and (name := text.scope.name_of(n)):
-            found.torch.setdefault(name, set())
+            names.torch.setdefault(name, set())
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute):
-            found.methods.add(n.func.attr)
+            names.methods.add(n.func.attr)
 
 
-def _of_instance(text: _Text, name: str, found: NamesRead) -> Iterator[_Text]:
+def _read_attribute(text: _FunctionText, name: str, names: NamesRead) -> Iterator[_FunctionText]:
     via, scope, owner = text.via or name, text.scope, text.owner
     if owner is None:
         return
-    if not any(r.name == name and r.via == via and r.owner is owner for r in found.names):
-        found.names.append(NameUse(owner, scope, name, via, text.inner))
+    if not any(r.name == name and r.via == via and r.owner is owner for r in names.names):
+        names.names.append(NameUse(owner, scope, name, via, text.inner))
     method = scope.method(owner, name)
     if method is not None:
-        yield _Text(method, owner, self_name(method), scope, via, text.inner)
-    for made in _calls(scope.attribute(owner, name)):
-        found.torch.setdefault(scope.name_of(made.func) or "", set()).add(via)
-        if (child := child_of(scope, made)) is not None:
-            yield _Text(child.forward, child.owner, self_name(child.forward), child.scope, via, True)
+        yield _FunctionText(method, owner, self_name(method), scope, via, text.inner)
+    for call in _calls(scope.attribute(owner, name)):
+        names.torch.setdefault(scope.name_of(call.func) or "", set()).add(via)
+        if (child := inlinable_child(scope, call)) is not None:
+            yield _FunctionText(child.forward, child.owner, self_name(child.forward), child.scope, via, True)
 
 
-def _of_file(text: _Text, name: str, found: NamesRead) -> Iterator[_Text]:
+def _read_file_name(text: _FunctionText, name: str, names: NamesRead) -> Iterator[_FunctionText]:
     scope, via = text.scope, text.via or name
     if name not in scope.functions and name not in scope.variables:
         return
-    if not any(r.name == name and r.owner is None for r in found.names):
-        found.names.append(NameUse(None, scope, name, via, text.inner))
+    if not any(r.name == name and r.owner is None for r in names.names):
+        names.names.append(NameUse(None, scope, name, via, text.inner))
     if name in scope.functions:
-        yield _Text(scope.functions[name], None, None, scope, via, text.inner)
+        yield _FunctionText(scope.functions[name], None, None, scope, via, text.inner)
 
 
 def _calls(assigned: ast.expr | None) -> Iterator[ast.Call]:

@@ -1,8 +1,11 @@
-"""Which values of a function are torch tensors, which are another library's arrays.
+"""Which values of a function are torch tensors, and which are arrays of another library?
 
-Two kinds of evidence: how a value was made (a torch call, an argument of a forward, arithmetic with a tensor), and
-what is done with it wherever the code in question runs (a torch function, which takes tensors only; a method that only
-tensors have). Reads the captured graph. Decides nothing about edits.
+There are two kinds of evidence:
+
+- How a value was computed: by a torch call, from an argument of a forward, by arithmetic with a tensor.
+- How the code uses it: in a torch function, which accepts only tensors, or through a method that only tensors have.
+
+This file reads the captured graph. It decides nothing about edits.
 """
 
 from __future__ import annotations
@@ -30,22 +33,28 @@ from autofuse.ir.graph import (
 )
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import METADATA, OPS
-from autofuse.source.capture.capture_state import qualified
+from autofuse.source.capture.capture_state import qualified_name
 from autofuse.source.capture.captured import CapturedFunction
-from autofuse.source.capture.scope import Defined
+from autofuse.source.capture.scope import DefinedFunction
 from autofuse.source.evidence.annotations import Origin
-from autofuse.source.evidence.arguments import argument_origins, has_lookalikes, is_module
-from autofuse.source.evidence.attributes import attribute_origin, child_of_torch, expression_origin, is_child, of_child
-from autofuse.source.evidence.libraries import (
-    ARRAYS,
-    METHODS,
-    OF_ARRAYS,
-    PLAIN_METHODS,
-    gives_tensor,
-    root,
-    takes_tensor,
+from autofuse.source.evidence.arguments import argument_origins, has_torch_like_arrays, is_module
+from autofuse.source.evidence.attributes import (
+    attribute_origin,
+    expression_origin,
+    is_child,
+    is_tensor_of_child,
+    is_torch_child,
 )
-from autofuse.source.evidence.spellings import function_of_torch, method_of_torch, with_numbers_of_torch
+from autofuse.source.evidence.libraries import (
+    ARRAY_LIBRARIES,
+    ARRAY_METHODS,
+    PLAIN_METHODS,
+    TENSOR_METHODS,
+    package_of,
+    requires_tensor,
+    returns_tensor,
+)
+from autofuse.source.evidence.spellings import has_torch_only_arguments, is_torch_function, is_torch_method
 
 _NO_VALUES = frozenset({SINK, IS_NONE, NOT, MODULE, SLICE})
 _OF_NUMBERS = frozenset("number_sqrt number_pow number finfo".split())
@@ -57,48 +66,54 @@ _ANY_INPUT = frozenset("tensor ones zeros full arange where finfo number pow add
 _JOINS = ("an element", "changed", "assigned", "one of several", "computed in", "shares memory", "written by")
 
 
-_VALUES_A_STEP = 8  # looking at a value once more is quickly done
-_MOST_TERMS = 64  # of a sum or a product that are looked at
+_VALUES_PER_STEP = 8  # the budget counts one step for this many values, since a repeated look at a value is cheap
+_MAX_TERMS = 64  # of a sum or a product
 
 
 @dataclass
 class Origins:
-    """What is known of the values of one function; `made` by how they were made."""
+    """The origins of the values of one function; `computed_origins` follow from how a value was computed."""
 
-    defined: Defined
+    defined: DefinedFunction
     captured: CapturedFunction
-    made: dict[Value, Origin] = field(default_factory=dict)
+    computed_origins: dict[Value, Origin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._arguments = argument_origins(self.defined)
-        self._lookalikes = has_lookalikes(self.defined.scope)
+        self._lookalikes = has_torch_like_arrays(self.defined.scope)
         self._module = self.defined.owner is not None and is_module(self.defined.scope, self.defined.owner)
         for v in self.captured.graph.values:
-            if (origin := self._made(v, self.made)) is not None:
-                self.made[v] = origin
+            if (origin := self._origin_of(v, self.computed_origins)) is not None:
+                self.computed_origins[v] = origin
 
-    def at(self, uses: Iterable[Value], told: Mapping[Value, Origin]) -> dict[Value, Origin]:
-        """What is known where all of `uses` are computed and `told` holds, such as the outcome of a test."""
-        known, together = {**self.made, **told}, list(uses)
+    def at(self, uses: Iterable[Value], assumed: Mapping[Value, Origin]) -> dict[Value, Origin]:
+        """Return the origins that hold where all of `uses` are computed.
+
+        Args:
+            uses: values that run whenever the code in question runs.
+            assumed: origins known from elsewhere, such as the outcome of a test.
+        """
+        known, together = {**self.computed_origins, **assumed}, list(uses)
         while True:
-            before = len(known)
-            spend(1 + len(self.captured.graph.values) // _VALUES_A_STEP)
+            size = len(known)
+            spend(1 + len(self.captured.graph.values) // _VALUES_PER_STEP)
             for v in together:
-                for used in self._used_by(v):
+                for used in self._required_tensors(v):
                     known.setdefault(used, Origin.TENSOR)
+            # Later values first: a tensor result shows that its inputs are tensors, and so on backwards.
             for v in reversed(together):
                 if known.get(v) is Origin.TENSOR:
                     for source in self._sources(v, known):
                         known.setdefault(source, Origin.TENSOR)
             for v in self.captured.graph.values:
-                if v not in known and (origin := self._made(v, known)) is not None:
+                if v not in known and (origin := self._origin_of(v, known)) is not None:
                     known[v] = origin
-            if len(known) == before:
+            if len(known) == size:
                 return known
 
-    # How it was made.
+    # Evidence from how a value was computed.
 
-    def _made(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
+    def _origin_of(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
         if v.op in _NO_VALUES:
             return None
         if v.op == CONST:
@@ -106,74 +121,79 @@ class Origins:
         if v.op == PARAMETER:
             return self._arguments.get(str(v.data))
         if v.op == GLOBAL:
-            return self._global(str(v.data))
+            return self._global_origin(str(v.data))
         if v.op == ATTRIBUTE:
-            return self._attribute(v, known)
+            return self._attribute_origin(v, known)
         if v.op == CALL:
-            return self._called(v, known)
+            return self._call_origin(v, known)
         if v.op == CHOICE:
-            return self._chosen(v, known)
+            return self._choice_origin(v, known)
         if v.op == ITEM:
             origin = known.get(v.inputs[0])
             return None if origin is Origin.PLAIN else origin
         if v.op in (TUPLE, SYNTAX) or v.op == OPAQUE and str(v.data).startswith(_JOINS):
-            return _agreed(known.get(i) for i in v.inputs)
+            return _common_origin(known.get(i) for i in v.inputs)
         if v.op not in OPS:
             return None
-        return self._computed(v, known)
+        return self._operation_origin(v, known)
 
-    def _computed(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
+    def _operation_origin(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
         if OPS[v.op].effect == "metadata" or v.op in _OF_NUMBERS:
             return Origin.PLAIN
-        if any(map(function_of_torch, self.captured.spelled.get(v, ()))):
+        if any(map(is_torch_function, self.captured.spellings.get(v, ()))):
             return Origin.TENSOR
-        return _combined([known.get(i) for i in v.inputs])
+        return _arithmetic_origin([known.get(i) for i in v.inputs])
 
-    def _global(self, name: str) -> Origin | None:
+    def _global_origin(self, name: str) -> Origin | None:
         value = self.defined.scope.variables.get(name)
         return None if value is None else expression_origin(self.defined.scope, value)
 
-    def _attribute(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
+    def _attribute_origin(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
         owner, name = v.inputs[0], str(v.data)
-        if qualified(v) is not None or v.data in METADATA:
+        if qualified_name(v) is not None or v.data in METADATA:
             return None
         if known.get(owner) is not None and owner.op != CONST:
             return known[owner] if name not in ("shape", "dtype") else Origin.PLAIN
         if self._is_instance(owner):
             return attribute_origin(self.defined.scope, self.defined.owner, name)
-        held = owner.inputs[0] if owner.op == ITEM else owner
-        if of_child(name) and held.op == ATTRIBUTE and self._is_instance(held.inputs[0]) and self._module:
+        container = owner.inputs[0] if owner.op == ITEM else owner
+        if (
+            is_tensor_of_child(name)
+            and container.op == ATTRIBUTE
+            and self._is_instance(container.inputs[0])
+            and self._module
+        ):
             return Origin.TENSOR
         return None
 
     def _is_instance(self, v: Value) -> bool:
-        return v.op == PARAMETER and self.defined.owner is not None and v.data == self._me()
+        return v.op == PARAMETER and self.defined.owner is not None and v.data == self._self_name()
 
-    def _me(self) -> str | None:
+    def _self_name(self) -> str | None:
         arguments = self.defined.function.args
         first = [*arguments.posonlyargs, *arguments.args][:1]
-        return self.defined.me or (first[0].arg if first else None)
+        return self.defined.instance_name or (first[0].arg if first else None)
 
-    def _called(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
+    def _call_origin(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
         name = str(v.data[0]) if isinstance(v.data, tuple) else ""
         if name.startswith("torch."):
-            return Origin.TENSOR if gives_tensor(name) else Origin.PLAIN
-        if root(name) in ARRAYS:
+            return Origin.TENSOR if returns_tensor(name) else Origin.PLAIN
+        if package_of(name) in ARRAY_LIBRARIES:
             return Origin.ARRAY
         function = v.inputs[0] if v.inputs else v
         if name.startswith(".") and function.op == ATTRIBUTE:
-            return self._of_method(name[1:], function.inputs[0], v.inputs[1:], known)
+            return self._method_origin(name[1:], function.inputs[0], v.inputs[1:], known)
         if function.op in (ATTRIBUTE, ITEM):  # self.layers[0](x)
-            return _combined([known.get(i) for i in v.inputs[1:]]) if self._module else None
+            return _arithmetic_origin([known.get(i) for i in v.inputs[1:]]) if self._module else None
         return None
 
-    def _of_method(
-        self, name: str, owner: Value, given: tuple[Value, ...], known: Mapping[Value, Origin]
+    def _method_origin(
+        self, name: str, owner: Value, arguments: tuple[Value, ...], known: Mapping[Value, Origin]
     ) -> Origin | None:
         origin = known.get(owner)
         if name in PLAIN_METHODS:
             return Origin.PLAIN
-        if name == "numpy" and not given:
+        if name == "numpy" and not arguments:
             return Origin.ARRAY
         if origin in (Origin.TENSOR, Origin.ARRAY):
             return origin
@@ -183,67 +203,69 @@ class Origins:
             return Origin.TENSOR
         return None
 
-    def _chosen(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
-        """What a branch gives; one that is taken where `isinstance(x, torch.Tensor)` gives a tensor if it is x."""
+    def _choice_origin(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
+        """The origin of a conditional value: `x if isinstance(x, torch.Tensor) else torch.tensor(x)` is a tensor."""
         test, yes, no = v.inputs
-        asked, denied = (test.inputs[0], True) if test.op == NOT else (test, False)
+        tested_condition, is_negated = (test.inputs[0], True) if test.op == NOT else (test, False)
         sides = {yes: known.get(yes), no: known.get(no)}
-        if (found := self.told_by(asked)) is not None:
-            tested, origin = found
-            if tested is (no if denied else yes):
+        if (test_result := self.tested_origin(tested_condition)) is not None:
+            tested, origin = test_result
+            if tested is (no if is_negated else yes):
                 sides[tested] = origin
-        return _agreed(sides.values())
+        return _common_origin(sides.values())
 
-    def told_by(self, test: Value) -> tuple[Value, Origin] | None:
-        """The value that `isinstance(x, C)` asks about, and what it is where that holds."""
+    def tested_origin(self, test: Value) -> tuple[Value, Origin] | None:
+        """Return the value that `isinstance(x, C)` tests, and its origin if the test is true; None for another test."""
         name = str(test.data[0]) if test.op == CALL and isinstance(test.data, tuple) else ""
         if name == "torch.is_tensor" and len(test.inputs) == 2:
             return test.inputs[1], Origin.TENSOR
         if name != "isinstance" or len(test.inputs) != 3:
             return None
         classes = test.inputs[2].inputs if test.inputs[2].op == TUPLE else (test.inputs[2],)
-        found = {_of_class(qualified(c) or str(c.data)) for c in classes}
-        return (test.inputs[1], origin) if len(found) == 1 and (origin := found.pop()) is not None else None
+        origins = {_class_origin(qualified_name(c) or str(c.data)) for c in classes}
+        return (test.inputs[1], origin) if len(origins) == 1 and (origin := origins.pop()) is not None else None
 
-    # What is done with it.
+    # Evidence from how a value is used.
 
-    def _used_by(self, v: Value) -> Iterable[Value]:
-        """Inputs of `v` that have to be tensors, or it would raise."""
+    def _required_tensors(self, v: Value) -> Iterable[Value]:
+        """Yield the inputs of `v` that must be tensors, because the operation raises an error for anything else."""
         if v.op in OPS:
-            spelled = self.captured.spelled.get(v, set())
-            functions = any(map(function_of_torch, spelled)) and v.op not in _ANY_INPUT
-            methods = not self._lookalikes and (any(map(method_of_torch, spelled)) or with_numbers_of_torch(v, spelled))
+            spelled = self.captured.spellings.get(v, set())
+            functions = any(map(is_torch_function, spelled)) and v.op not in _ANY_INPUT
+            methods = not self._lookalikes and (
+                any(map(is_torch_method, spelled)) or has_torch_only_arguments(v, spelled)
+            )
             if not functions and not methods:
                 return
             if v.op in _CONTAINERS:
-                yield from (i for part in v.inputs if part.op == TUPLE for i in _flat(part))
+                yield from (i for part in v.inputs if part.op == TUPLE for i in _flatten(part))
             elif v.op in _BOTH_OPERANDS or v.op in _LOSSES:
                 yield from v.inputs[:2]
             elif v.inputs:
                 yield v.inputs[0]
         elif v.op == CALL and isinstance(v.data, tuple) and v.inputs:
-            yield from self._used_by_call(str(v.data[0]), v)
+            yield from self._tensors_required_by_call(str(v.data[0]), v)
 
-    def _used_by_call(self, name: str, v: Value) -> Iterable[Value]:
+    def _tensors_required_by_call(self, name: str, v: Value) -> Iterable[Value]:
         function = v.inputs[0]
-        if takes_tensor(name) and len(v.inputs) > 1:
+        if requires_tensor(name) and len(v.inputs) > 1:
             yield v.inputs[1]
         elif name.startswith(".") and function.op == ATTRIBUTE:
             owner = function.inputs[0]
-            if name[1:] in METHODS and not self._lookalikes and not self._is_instance(owner):
+            if name[1:] in TENSOR_METHODS and not self._lookalikes and not self._is_instance(owner):
                 yield owner
-            elif self._is_instance(owner) and child_of_torch(self.defined.scope, self.defined.owner, name[1:]):
+            elif self._is_instance(owner) and is_torch_child(self.defined.scope, self.defined.owner, name[1:]):
                 yield from v.inputs[1:2]
 
     def _sources(self, v: Value, known: Mapping[Value, Origin]) -> Iterable[Value]:
-        """Inputs that are tensors because `v` is one."""
-        spelled = self.captured.spelled.get(v, set())
+        """Yield the inputs that are tensors because `v` is one."""
+        spelled = self.captured.spellings.get(v, set())
         if v.op in _BOTH_OPERANDS:
             yield from v.inputs[:2]
         elif v.op in _TWO_OPERANDS:
-            rest = self._terms(v, known)
-            if len(rest) == 1 and not any(known.get(t) for t in rest):
-                yield from rest
+            terms = self._terms(v, known)
+            if len(terms) == 1 and not any(known.get(t) for t in terms):
+                yield from terms
         elif v.op in OPS and v.op not in _ANY_INPUT and v.op not in _CONTAINERS and v.inputs:
             if OPS[v.op].effect != "metadata" and (spelled or v.op == "mT"):
                 yield v.inputs[0]
@@ -251,54 +273,54 @@ class Origins:
             yield from (i for i in v.inputs[1:] if not self._is_number(i, known))
 
     def _terms(self, v: Value, known: Mapping[Value, Origin]) -> set[Value]:
-        """What arithmetic is about, numbers aside: x of `0.8 * (x + 0.04 * x**3)`."""
-        found, seen, todo = set[Value](), set[Value](), [v]
-        while todo:
-            t = todo.pop()
-            if t in seen or self._is_number(t, known):
+        """The operands of an arithmetic expression without numbers: x of `0.8 * (x + 0.04 * x**3)`."""
+        terms, visited, pending = set[Value](), set[Value](), [v]
+        while pending:
+            term = pending.pop()
+            if term in visited or self._is_number(term, known):
                 continue
-            seen.add(t)
-            if len(found) > 1 or len(seen) > _MOST_TERMS:
-                return set()  # more than one
-            if t.op in _TWO_OPERANDS:
-                todo += t.inputs[:2]
-            elif t.op in OPS and OPS[t.op].keeps_sizes:
-                todo.append(t.inputs[0])
+            visited.add(term)
+            if len(terms) > 1 or len(visited) > _MAX_TERMS:
+                return set()  # with two operands, either may be the tensor
+            if term.op in _TWO_OPERANDS:
+                pending += term.inputs[:2]
+            elif term.op in OPS and OPS[term.op].keeps_sizes:
+                pending.append(term.inputs[0])
             else:
-                found.add(t)
-        return found
+                terms.add(term)
+        return terms
 
     def _is_number(self, v: Value, known: Mapping[Value, Origin]) -> bool:
         fact = self.captured.known.get(v)
         return known.get(v) is Origin.PLAIN or fact is not None and fact.number is True
 
 
-def evidence_against(captured: CapturedFunction, v: Value) -> bool:
-    """Whether a value is asked for what only arrays of numpy's kind have."""
+def is_used_as_array(captured: CapturedFunction, v: Value) -> bool:
+    """Whether the code reads an attribute that only arrays of numpy's kind have."""
     reads = [u for u in captured.graph.users[v] if u.op == ATTRIBUTE]
-    return any(u.data in OF_ARRAYS for u in reads)
+    return any(u.data in ARRAY_METHODS for u in reads)
 
 
-def _flat(v: Value) -> Iterable[Value]:
+def _flatten(v: Value) -> Iterable[Value]:
     for i in v.inputs:
         if i.op == TUPLE:
-            yield from _flat(i)
+            yield from _flatten(i)
         else:
             yield i
 
 
-def _of_class(name: str) -> Origin | None:
+def _class_origin(name: str) -> Origin | None:
     if name.startswith("torch.") and (name.endswith("Tensor") or name.endswith("Parameter")):
         return Origin.TENSOR
-    return Origin.ARRAY if root(name) in ARRAYS else None
+    return Origin.ARRAY if package_of(name) in ARRAY_LIBRARIES else None
 
 
-def _agreed(found: Iterable[Origin | None]) -> Origin | None:
-    """What all of several values are, numbers and None aside."""
-    rest = set(found) - {Origin.PLAIN}
-    return rest.pop() if len(rest) == 1 else None
+def _common_origin(origins: Iterable[Origin | None]) -> Origin | None:
+    """The origin that all values share, apart from numbers and None; None if they differ."""
+    others = set(origins) - {Origin.PLAIN}
+    return others.pop() if len(others) == 1 else None
 
 
-def _combined(found: list[Origin | None]) -> Origin | None:
-    """What arithmetic gives: with a tensor in it a tensor, else with an array an array."""
-    return next((o for o in (Origin.TENSOR, Origin.ARRAY) if o in found), None)
+def _arithmetic_origin(origins: list[Origin | None]) -> Origin | None:
+    """The origin of an arithmetic result: a tensor if one operand is a tensor, else an array if one is an array."""
+    return next((o for o in (Origin.TENSOR, Origin.ARRAY) if o in origins), None)

@@ -1,6 +1,6 @@
-"""What a file imports of its project: which files may be meant, by their paths.
+"""The imports of a file, and the project files that they may refer to.
 
-Knows imports and paths; what is done with them is the business of given_files.py.
+given_files.py uses them to find the files that matter for an edit.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from functools import cached_property
 from pathlib import Path
 
 from autofuse.source.capture.parsed_files import real_path
-from autofuse.source.capture.project_files import LIBRARIES, own_class, starts_of
+from autofuse.source.capture.project_files import LIBRARIES, find_project_class, import_roots
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 
 
-def resolved(path: str | Path) -> str:
-    """The path that a file really has."""
+def resolve_path(path: str | Path) -> str:
+    """Return the absolute path of a file, with symbolic links resolved."""
     return real_path(os.path.abspath(path))
 
 
 @dataclass(frozen=True)
-class Import:
-    """One name that a file imports. `bases`: what a module may stand at, without `.py` and `/__init__.py`.
+class ProjectImport:
+    """One name that a file imports.
 
-    scope: gives that of the file that imports. name: what the file calls it, "" for a whole module. original: its name
-    where it is defined.
+    Attributes:
+        scope: returns the scope of the importing file.
+        bases: the paths where the module may be, without `.py` and `/__init__.py`.
+        name: the local name; "" for a whole module.
+        original: the name in the module that defines it.
     """
 
     scope: Callable[[], FileScope | None]
@@ -37,66 +40,66 @@ class Import:
     name: str
     original: str
 
-    def brings(self, home: str, classes: Collection[str]) -> bool:
-        """Whether it imports the file `home`, one of the `classes` that are defined there, or all of its package."""
+    def may_import(self, home: str, classes: Collection[str]) -> bool:
+        """Whether the import may reach the file `home`, one of the `classes` defined there, or its package."""
         if any(home in files for files in self.files):
             return True
         if self.name in ("", "*"):
             return any(home.startswith(base + os.sep) for base in self.bases)
         return self.original in classes and self.defined == home
 
-    def of(self, given: Collection[str]) -> Iterator[str]:
-        """The files among those `given` that it may mean."""
+    def of(self, candidates: Collection[str]) -> Iterator[str]:
+        """Yield the files in `candidates` that the import may refer to."""
         for files in self.files:
-            yield from (f for f in files if f in given)
-        if self.name and self.defined in given:
+            yield from (f for f in files if f in candidates)
+        if self.name and self.defined in candidates:
             yield self.defined
 
     @cached_property
     def defined(self) -> str:
-        """The file of the class that it names; "" where it names none that can be found."""
-        found = own_class(scope, ast.Name(self.name)) if (scope := self.scope()) is not None else None
-        return resolved(found[1].file) if found is not None and found[1].file is not None else ""
+        """The file that defines the imported class; "" if the import names no class or the class is not found."""
+        definition = find_project_class(scope, ast.Name(self.name)) if (scope := self.scope()) is not None else None
+        return resolve_path(definition[1].file) if definition is not None and definition[1].file is not None else ""
 
     @cached_property
     def files(self) -> tuple[tuple[str, str], ...]:
-        """The files that the module may be, for each place where it may stand."""
+        """For each possible location, the two files that the module may be."""
         return tuple((f"{base}.py", f"{base}{os.sep}__init__.py") for base in self.bases)
 
 
-class Reached:
-    """What a file imports, and those that it imports do: asked for one file after the other, so kept by file."""
+class ImportedFiles:
+    """The direct and indirect imports of a file, indexed by file for many queries."""
 
-    def __init__(self, imports: Sequence[Import]) -> None:
+    def __init__(self, imports: Sequence[ProjectImport]) -> None:
         self._files = {f for i in imports for files in i.files for f in files}
         self._packages = {base + os.sep for i in imports if i.name in ("", "*") for base in i.bases}
-        self._named = defaultdict[str, list[Import]](list)
+        self._by_original_name = defaultdict[str, list[ProjectImport]](list)
         for i in imports:
             if i.name not in ("", "*"):
-                self._named[i.original].append(i)
+                self._by_original_name[i.original].append(i)
 
-    def brings(self, home: str, classes: Collection[str]) -> bool:
-        """Whether one of the imports brings the file `home`, or one of the `classes` that are defined there."""
+    def may_import(self, home: str, classes: Collection[str]) -> bool:
+        """Whether one of the imports may reach the file `home`, or one of the `classes` that are defined there."""
         if home in self._files or any(home.startswith(p) for p in self._packages):
             return True
-        return any(i.defined == home for name in classes for i in self._named.get(name, ()))
+        return any(i.defined == home for name in classes for i in self._by_original_name.get(name, ()))
 
 
-def imports_of(tree: ast.Module, file: Path, scope: Callable[[], FileScope | None]) -> Iterator[Import]:
-    """Every import of a file."""
-    folder = Path(resolved(file)).parent
+def find_imports(tree: ast.Module, file: Path, scope: Callable[[], FileScope | None]) -> Iterator[ProjectImport]:
+    """Yield every import of a file."""
+    folder = Path(resolve_path(file)).parent
     for node in walk(tree):
         if isinstance(node, ast.Import):
             modules = [(a.name, "", "", 0) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
-            own = node.module or ""
+            module_name = node.module or ""
             names = [(a.asname or a.name, a.name) for a in node.names]
-            modules = [(own, local, name, node.level) for local, name in names]
-            modules += [(f"{own}.{name}".lstrip("."), local, name, node.level) for local, name in names]
+            modules = [(module_name, local, name, node.level) for local, name in names]
+            modules += [(f"{module_name}.{name}".lstrip("."), local, name, node.level) for local, name in names]
         else:
             continue
         for module, local, name, level in modules:
             if level or module.partition(".")[0] not in LIBRARIES:
                 parts = module.split(".") if module else []
-                bases = (os.path.normpath(os.path.join(start, *parts)) for start in starts_of(level, folder))
-                yield Import(scope, tuple(bases), local, name)
+                bases = (os.path.normpath(os.path.join(start, *parts)) for start in import_roots(level, folder))
+                yield ProjectImport(scope, tuple(bases), local, name)

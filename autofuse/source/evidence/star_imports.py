@@ -1,4 +1,4 @@
-"""Do names mean what the file imports them as? A later `from x import *` may bind them to something else."""
+"""Does each name refer to what the file imports? A later `from x import *` may bind the name to something else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 
 
-def no_star_hides_a_name(claim: Claim) -> Iterator[Missing | Fails]:
-    """What is assumed of a star import that comes after the imports of names that the function reads."""
+def check_star_imports(claim: Claim) -> Iterator[Missing | Fails]:
+    """Yield an assumption for each star import that comes after the import of a name that the function reads."""
     scope = claim.defined.scope
-    doubts = {n: d.star for n, d in scope.doubtful.items() if d.star and n in scope.qualified}
-    if not doubts:
+    star_imports = {
+        n: doubt.star for n, doubt in scope.doubtful_imports.items() if doubt.star and n in scope.qualified_names
+    }
+    if not star_imports:
         return
-    read = {n.id for n in walk(claim.captured.function) if isinstance(n, ast.Name)}
-    for name in sorted(read & doubts.keys()):
-        yield Missing(f"assumes that `from {doubts[name]} import *` does not bind `{name}`")
+    names_read = {n.id for n in walk(claim.captured.function) if isinstance(n, ast.Name)}
+    for name in sorted(names_read & star_imports.keys()):
+        yield Missing(f"assumes that `from {star_imports[name]} import *` does not bind `{name}`")

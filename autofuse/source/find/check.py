@@ -1,6 +1,10 @@
-"""One file -> findings: a byte prefilter, then capture and the engine for each function.
+"""Finds the sites of one file and turns them into proposals: findings with their edits.
 
-Knows statuses and messages. Knows nothing of how an edit is made (place/edits.py, write/file_edits.py).
+1. A search of the bytes rejects files without the words of a rule.
+2. Each candidate function is captured as a graph, and the engine matches the rules.
+3. Each match gets a status (safe, unsafe, declined, report) and a message.
+
+The modules place/ and write/ make the edits and apply them.
 """
 
 from __future__ import annotations
@@ -24,29 +28,29 @@ from autofuse.results.findings import Finding
 from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.function_capture import capture
-from autofuse.source.capture.lambdas import expression_functions, is_expression
-from autofuse.source.capture.lasting_imports import imports_torch
+from autofuse.source.capture.lambdas import expression_functions, is_expression_function
 from autofuse.source.capture.parsed_files import PARSED
-from autofuse.source.capture.scope import Defined, FileScope, file_scope, functions
+from autofuse.source.capture.reliable_imports import imports_torch
+from autofuse.source.capture.scope import DefinedFunction, FileScope, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
-from autofuse.source.capture.toplevel import SYMBOL, top_level
-from autofuse.source.evidence import Claim, examined, read_as
-from autofuse.source.evidence.given_files import ProjectFiles
-from autofuse.source.find.by_callers import read_by_callers
-from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
-from autofuse.source.find.landmarks import Landmarks
-from autofuse.source.find.left_unused import left_unused
-from autofuse.source.find.proposal import Proposal, declined
-from autofuse.source.find.unread import FileReading, UnreadFunction
-from autofuse.source.find.unwanted import IN_TESTS, FileOfEdits, generator_of, helper_of, unwanted
-from autofuse.source.find.words import hints_of
-from autofuse.source.place.author_text import written
+from autofuse.source.capture.toplevel import SYMBOL, top_level_function
+from autofuse.source.evidence import Claim, describe_callees, examine_claim
+from autofuse.source.evidence.other_files import ProjectFiles
+from autofuse.source.find.call_rules import CallSite, call_sites, may_apply
+from autofuse.source.find.caller_assumptions import add_caller_assumptions
+from autofuse.source.find.candidate_functions import CandidateFunctions
+from autofuse.source.find.file_reader import FileReader, SkippedFunction
+from autofuse.source.find.proposal import Proposal, decline
+from autofuse.source.find.required_words import required_words
+from autofuse.source.find.unused_after_edit import find_unused
+from autofuse.source.find.unwanted_edits import IN_TESTS, EditedFile, generator_of, helper_of, refuse_unwanted
+from autofuse.source.place.author_text import author_text
 from autofuse.source.place.conflicts import Footprint, footprint
 from autofuse.source.place.edits import Edit, span_of
 from autofuse.source.place.placement import Placement
 from autofuse.source.targets import DEFAULT, NotInTarget
-from autofuse.source.targets.express import Unwritable, places_of, root_places
 from autofuse.source.targets.printing import SourceText
+from autofuse.source.targets.speller import Unwritable, computing_places, find_call_places
 
 _LAYOUT = frozenset("transpose mT permute rearrange view contiguous expand unsqueeze".split())
 
@@ -57,98 +61,119 @@ def proposals(
     *,
     rules: Sequence[LoadedRule],
     target: str = DEFAULT,
-    unread: list[UnreadFunction] | None = None,
+    skipped: list[SkippedFunction] | None = None,
     only: Collection[str] | None = None,
     files: ProjectFiles | None = None,
     generated: bool = False,
 ) -> list[Proposal]:
-    """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
+    """Finds what autofuse would do to one file.
 
-    With `generated`, files that a generator made are edited like others.
-    Functions that cannot be read are left alone, and added to `unread`. With `only`, other symbols are not read.
-    `files` are those of the project, as far as they are given: they may show that other code runs than stands here.
+    Args:
+        source: the bytes of the file.
+        path: its path, for findings and for the lookup of parsed files; "" if it has none.
+        rules: the rules to apply.
+        target: the library for which calls are written.
+        skipped: collects the functions that cannot be read; they stay as they are. With None, exceptions of autofuse
+            itself are raised.
+        only: the symbols to read; None reads all functions.
+        files: the files of the project that are given. They may show that other code runs than the code in this file.
+        generated: whether to edit generated files too.
+
+    Returns:
+        The proposals, in the order of the lines.
+
+    Raises:
+        SyntaxError: the file does not parse.
     """
     if b"torch" not in source:
         return []
     if files is not None:
         files.make_room()
     else:
-        PARSED.look_again()
-    tree = PARSED.tree(source, path) if path else ast.parse(source)  # so that a syntax error is told in any case
+        PARSED.forget_existence()
+    tree = PARSED.tree(source, path) if path else ast.parse(source)  # also raises SyntaxError
     if not imports_torch(tree):
         return []
-    of_calls = [r for r in rules if may_concern(r, source)]
-    of_dataflow = tuple(r for r in rules if r.change is None)
-    hints = hints_of(of_dataflow)
-    if not of_calls and not hints.search(source):
+    call_rules = [r for r in rules if may_apply(r, source)]
+    dataflow_rules = tuple(r for r in rules if r.change is None)
+    hints = required_words(dataflow_rules)
+    if not call_rules and not hints.search(source):
         return []
-    reading = FileReading(len(source), unread)
-    scope = replace(PARSED.scope(source, path), elsewhere={}) if path else file_scope(tree)
+    reader = FileReader(len(source), skipped)
+    scope = replace(PARSED.scope(source, path), imported_classes={}) if path else file_scope(tree)
     text = SourceText(source)
-    found: list[Proposal] = []
-    about = FileOfEdits(path, "" if generated else generator_of(source))
-    defined = list(functions(scope))
-    landmarks = Landmarks(scope, text, defined, hints)
-    inner = [f for d in defined if landmarks.mentioned(d.function) for f in expression_functions(d)]
-    for d in filter(None, (*defined, *inner, top_level(scope))):
-        if only is not None and d.symbol not in only or not landmarks.near(d.function):
+    results: list[Proposal] = []
+    edited_file = EditedFile(path, "" if generated else generator_of(source))
+    all_functions = list(functions(scope))
+    candidates = CandidateFunctions(scope, text, all_functions, hints)
+    lambdas = [
+        f for defined in all_functions if candidates.may_match(defined.function) for f in expression_functions(defined)
+    ]
+    for defined in filter(None, (*all_functions, *lambdas, top_level_function(scope))):
+        if only is not None and defined.symbol not in only or not candidates.is_candidate(defined.function):
             continue
-        read = partial(_in_function, d, _Door(text, path, of_dataflow, target, files, about=about))
-        found += reading.read(read, d.function.lineno, d.symbol, text.size_of(d.function))
-    found = _by_helpers(found)
-    if of_calls:
-        read = partial(_of_calls, scope, of_calls, path, only)
-        found += reading.read(read, 1, "what its calls are given", len(source))
-        found = [_not_generated(p, about) for p in found]
-    return sorted(_each_once(found), key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
+        read_one = partial(
+            _function_proposals,
+            defined,
+            _FileContext(text, path, dataflow_rules, target, files, edited_file=edited_file),
+        )
+        results += reader.read(read_one, defined.function.lineno, defined.symbol, text.size_of(defined.function))
+    results = _prefer_helpers(results)
+    if call_rules:
+        read_one = partial(_call_proposals, scope, call_rules, path, only)
+        results += reader.read(read_one, 1, "the arguments of its calls", len(source))
+        results = [_decline_generated(p, edited_file) for p in results]
+    return sorted(_without_duplicates(results), key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
 
 
-def _each_once(found: list[Proposal]) -> list[Proposal]:
-    """The proposals without refusals that read the same: a rule may miss one place in two ways."""
-    refused = {p.finding: p for p in reversed(found) if p.edit is None}
-    return [p for p in found if p.edit is not None or refused[p.finding] is p]
+def _without_duplicates(all_proposals: list[Proposal]) -> list[Proposal]:
+    """Removes refusals with equal findings: a rule may fail in two ways at one place."""
+    refusals = {p.finding: p for p in reversed(all_proposals) if p.edit is None}
+    return [p for p in all_proposals if p.edit is not None or refusals[p.finding] is p]
 
 
-def _by_helpers(found: list[Proposal]) -> list[Proposal]:
-    """Of a helper and its only caller that would each be edited, the helper is: else it would be left uncalled."""
-    safe = [p.finding for p in found if p.edit is not None and p.finding.status == "safe"]
-    return [_left_to_helper(p, safe) if p.helpers else p for p in found]
+def _prefer_helpers(all_proposals: list[Proposal]) -> list[Proposal]:
+    """Declines the edit of a caller if the helper that it would leave uncalled is edited itself."""
+    safe = [p.finding for p in all_proposals if p.edit is not None and p.finding.status == "safe"]
+    return [_decline_for_helper(p, safe) if p.helpers else p for p in all_proposals]
 
 
-def _left_to_helper(p: Proposal, safe: list[Finding]) -> Proposal:
+def _decline_for_helper(p: Proposal, safe: list[Finding]) -> Proposal:
     for name, first, last in p.helpers:
         if any(f.code == p.finding.code and first <= f.line <= last for f in safe):
-            return declined(p, because(writing.HELPER_UNCALLED, name=name))
+            return decline(p, because(writing.HELPER_UNCALLED, name=name))
     return p
 
 
-def _of_calls(scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None) -> list[Proposal]:
-    return [_of_call(s, path) for s in call_sites(scope, rules) if only is None or s.symbol in only]
+def _call_proposals(
+    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None
+) -> list[Proposal]:
+    return [_call_proposal(s, path) for s in call_sites(scope, rules) if only is None or s.symbol in only]
 
 
-def _of_call(site: CallSite, path: str) -> Proposal:
-    """The finding for a call, with the edit of its arguments if there is one."""
+def _call_proposal(site: CallSite, path: str) -> Proposal:
+    """The proposal for a call. It has an edit if arguments are added or removed."""
     call, rule = site.call, site.rule.rule
-    told = _told_of_call(site.verdict)
+    refused = _refusal_of_call(site.verdict)
     finding = Finding(
         rule.code, rule.__name__, path, call.lineno, call.end_lineno or call.lineno, call.col_offset + 1, site.symbol,
-        _status(site.verdict), _message_of_call(site), told.reason, told.advice,
-        reason_code=told.code,
+        _status(site.verdict), _message_of_call(site), refused.reason, refused.advice,
+        reason_code=refused.code,
     )  # fmt: skip
-    additions = tuple((span_of(call), name, text) for name, text in site.added)
+    additions = tuple((span_of(call), name, value) for name, value in site.added)
     omissions = tuple((span_of(call), span_of(value)) for value in site.omitted)
     return Proposal(finding, Edit((), additions=additions, omissions=omissions) if additions or omissions else None)
 
 
-def _not_generated(p: Proposal, about: FileOfEdits) -> Proposal:
-    """A finding for a call, declined where its file is generated."""
-    if not about.generated or p.edit is None:
+def _decline_generated(p: Proposal, file: EditedFile) -> Proposal:
+    """Declines the edit of a call in a generated file."""
+    if not file.generated or p.edit is None:
         return p
-    return declined(p, because(writing.GENERATED_FILE, name=about.generated))
+    return decline(p, because(writing.GENERATED_FILE, name=file.generated))
 
 
-def _told_of_call(verdict: Verdict) -> Refusal:
-    """What to say of a call: the advice stands alone, as there is nothing to be fused."""
+def _refusal_of_call(verdict: Verdict) -> Refusal:
+    """The reason and the advice for a call. The advice does not mention fusion, because nothing is fused."""
     if isinstance(verdict, Holds):
         return Refusal(verdict.why)
     reason = verdict.reason
@@ -161,9 +186,9 @@ def _message_of_call(site: CallSite) -> str:
         return f"{title}, not rewritten: {why}"
     if not isinstance(site.verdict, Holds):
         return f"{title}: {why}"
-    added = ", ".join(f"{name}={text}" for name, text in site.added)
-    removed = ", ".join(f"{name}={text}" for name, text in site.rule.change.removed) if site.rule.change else ""
-    change = f"can be given {added}" if added else f"can do without {removed}"
+    additions = ", ".join(f"{name}={text}" for name, text in site.added)
+    removals = ", ".join(f"{name}={text}" for name, text in site.rule.change.removed) if site.rule.change else ""
+    change = f"can be given {additions}" if additions else f"can do without {removals}"
     return f"{title}: {change}" + (f" ({why})" if why else "")
 
 
@@ -176,148 +201,174 @@ def _title(rule: LoadedRule) -> str:
 
 
 @dataclass(frozen=True)
-class _Door:
-    """What all functions of one file are read with. `asked`: a function is read anew to see if this edit comes out."""
+class _FileContext:
+    """Everything that the functions of one file have in common.
+
+    With `wanted_edit`, a function is read again only to see if this edit is proposed; other edits are ignored.
+    """
 
     text: SourceText
     path: str
     rules: tuple[LoadedRule, ...]
     target: str
     files: ProjectFiles | None = None
-    asked: Edit | None = None
-    about: FileOfEdits = field(default_factory=lambda: FileOfEdits(""))
+    wanted_edit: Edit | None = None
+    edited_file: EditedFile = field(default_factory=lambda: EditedFile(""))
 
 
-def _in_function(d: Defined, door: _Door) -> list[Proposal]:
-    found = _as_it_stands(d, door)
-    if door.asked is not None or is_expression(d.function):
-        return found
-    return read_by_callers(found, d, door.files, lambda other: _as_it_stands(other, door))
+def _function_proposals(defined: DefinedFunction, context: _FileContext) -> list[Proposal]:
+    without_callers = _proposals_without_callers(defined, context)
+    if context.wanted_edit is not None or is_expression_function(defined.function):
+        return without_callers
+    return add_caller_assumptions(
+        without_callers, defined, context.files, lambda other: _proposals_without_callers(other, context)
+    )
 
 
-def _as_it_stands(d: Defined, door: _Door) -> list[Proposal]:
-    text, path, rules, target = door.text, door.path, door.rules, door.target
-    captured = capture(d.function, d.scope, d.owner, d.me, d.given)
+def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) -> list[Proposal]:
+    text, path, rules, target = context.text, context.path, context.rules, context.target
+    captured = capture(defined.function, defined.scope, defined.owner, defined.instance_name, defined.module_parameters)
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
-    seen = replace(d.scope, qualified={}) if d.symbol == SYMBOL else d.scope  # there, a name holds what it does so far
-    importing = partial(door.files.asking_layouts, d.scope) if door.files is not None else tuple[FileScope, ...]
-    placement = Placement(text, captured, view, sizes, seen, target, d.owner, importing=importing)
+    # Code at module level may rebind an imported name, so a qualified name proves nothing there.
+    scope = replace(defined.scope, qualified_names={}) if defined.symbol == SYMBOL else defined.scope
+    find_importers = (
+        partial(context.files.files_reading_layouts, defined.scope)
+        if context.files is not None
+        else tuple[FileScope, ...]
+    )
+    placement = Placement(text, captured, view, sizes, scope, target, defined.owner, importing=find_importers)
     edits: dict[tuple[int, Value], Edit | Verdict] = {}
 
-    def usable(site: Site) -> bool:
-        if _only_follows(view, site.root) or _place(captured, site) is None:
+    def can_edit(site: Site) -> bool:
+        if _is_only_layout(view, site.root) or _position(captured, site) is None:
             return False
-        edits[_key(site)] = _edit(placement, site)
-        return isinstance(edits[_key(site)], Edit)
+        edits[_site_key(site)] = _edit(placement, site)
+        return isinstance(edits[_site_key(site)], Edit)
 
-    made = dict[tuple[int, Value], Proposal]()
+    cache = dict[tuple[int, Value], Proposal]()
 
-    def proposed(site: Site) -> Proposal:
-        key = _key(site)
-        if key not in made:
-            made[key] = _made(site)
-        return made[key]
+    def proposal_for(site: Site) -> Proposal:
+        key = _site_key(site)
+        if key not in cache:
+            cache[key] = make_proposal(site)
+        return cache[key]
 
-    def _made(site: Site) -> Proposal:
-        outcome = edits.get(_key(site), site.verdict)
-        assumed, through, helpers = tuple[str, ...](), "", tuple[tuple[str, int, int], ...]()
+    def make_proposal(site: Site) -> Proposal:
+        outcome = edits.get(_site_key(site), site.verdict)
+        assumptions, notes, helpers = tuple[str, ...](), "", tuple[tuple[str, int, int], ...]()
         if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
-            again = None if door.asked else _Again(outcome, replace(door, rules=(site.rule,)), d)
-            claim = Claim(site, outcome, captured, view, d, target, door.files, again)
-            answer, through = examined(claim), read_as(claim)
-            outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
+            recheck = None if context.wanted_edit else _Recheck(outcome, replace(context, rules=(site.rule,)), defined)
+            claim = Claim(site, outcome, captured, view, defined, target, context.files, recheck)
+            evidence, notes = examine_claim(claim), describe_callees(claim)
+            outcome, assumptions = (evidence, ()) if isinstance(evidence, Fails) else (outcome, evidence)
             if isinstance(outcome, Edit):
                 operation = site.rule.replacement.operation
-                assumed = (*assumed, *([IN_TESTS] if door.about.of_tests else ()))
-                unused = left_unused(outcome, d)
-                helpers = tuple((n, h.lineno, h.end_lineno or 0) for n in unused if (h := helper_of(n, d)) is not None)
-                through = "; ".join(filter(None, (through, _unused_from_now(unused))))
-                outcome = unwanted(door.about, outcome, d, operation, text, unused) or outcome
-        p = _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
+                assumptions = (*assumptions, *([IN_TESTS] if context.edited_file.is_test else ()))
+                unused = find_unused(outcome, defined)
+                helpers = tuple(
+                    (n, h.lineno, h.end_lineno or 0) for n in unused if (h := helper_of(n, defined)) is not None
+                )
+                notes = "; ".join(filter(None, (notes, _unused_clause(unused))))
+                outcome = refuse_unwanted(context.edited_file, outcome, defined, operation, text, unused) or outcome
+        p = _proposal(path, defined.symbol, captured, text, site, outcome, assumptions, notes)
         return replace(p, helpers=helpers if p.edit is not None else ())
 
-    every = every_site(captured.graph, view, rules)
-    if door.asked is not None:
-        holding = (s for s in every if isinstance(s.verdict, Holds) and usable(s))
-        return [proposed(s) for s in holding if edits[_key(s)] == door.asked]
-    found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
-    return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
+    sites = every_site(captured.graph, view, rules)
+    if context.wanted_edit is not None:
+        usable_sites = (s for s in sites if isinstance(s.verdict, Holds) and can_edit(s))
+        return [proposal_for(s) for s in usable_sites if edits[_site_key(s)] == context.wanted_edit]
+    best = chosen(sites, can_edit)
+    reported = [(s, proposal_for(s)) for s in best if not _is_only_layout(view, s.root) and _position(captured, s)]
+    return _wait_for_earlier(
+        [*(p for _, p in reported), *_safe_parts_of_unsafe(reported, sites, can_edit, proposal_for)], text
+    )
 
 
 @dataclass
-class _Again:
-    """Whether the same edit, that assumes no more, comes out where the function `d` is read as another one."""
+class _Recheck:
+    """Tests whether a changed version of a function still gets the same edit, with no further assumptions.
+
+    `defined` is the original function.
+    """
 
     edit: Edit
-    door: _Door
-    d: Defined
+    context: _FileContext
+    defined: DefinedFunction
 
-    def __call__(self, other: Defined) -> bool:
-        found = self._findings(other)
-        return any(f.status == "safe" for f in found) or any(f.reason in self._before for f in found)
+    def __call__(self, other: DefinedFunction) -> bool:
+        findings = self._findings(other)
+        return any(f.status == "safe" for f in findings) or any(f.reason in self._known_assumptions for f in findings)
 
     @cached_property
-    def _before(self) -> set[str]:
-        """The assumptions of the edit in the function as it stands, where it is read for its sake alone."""
-        return {f.reason for f in self._findings(self.d) if f.status == "unsafe"}
+    def _known_assumptions(self) -> set[str]:
+        """The assumptions of this edit in the original function, if nothing but this edit is searched."""
+        return {f.reason for f in self._findings(self.defined) if f.status == "unsafe"}
 
-    def _findings(self, each: Defined) -> list[Finding]:
-        return [p.finding for p in _in_function(each, replace(self.door, asked=self.edit)) if p.edit == self.edit]
+    def _findings(self, defined: DefinedFunction) -> list[Finding]:
+        context = replace(self.context, wanted_edit=self.edit)
+        return [p.finding for p in _function_proposals(defined, context) if p.edit == self.edit]
 
 
-def _taking_turns(found: list[Proposal], text: SourceText) -> list[Proposal]:
-    """Of edits that were made for the same text, the later ones wait until the earlier ones are made."""
-    if sum(p.edit is not None for p in found) < 2:
-        return found
-    done: list[tuple[Finding, Footprint]] = []
-    out = []
-    for p in sorted(found, key=lambda p: (p.finding.line, p.finding.column)):
+def _wait_for_earlier(all_proposals: list[Proposal], text: SourceText) -> list[Proposal]:
+    """Makes an edit wait for earlier edits that change the same text."""
+    if sum(p.edit is not None for p in all_proposals) < 2:
+        return all_proposals
+    earlier_edits: list[tuple[Finding, Footprint]] = []
+    ordered = []
+    for p in sorted(all_proposals, key=lambda p: (p.finding.line, p.finding.column)):
         if p.edit is not None:
-            own = footprint(p.edit, text)
-            earlier = tuple(finding for finding, other in done if other.conflicts(own))
-            done.append((p.finding, own))
-            p = replace(p, within=(*p.within, *earlier))
-        out.append(p)
-    return out
+            changed = footprint(p.edit, text)
+            conflicting = tuple(finding for finding, other in earlier_edits if other.conflicts(changed))
+            earlier_edits.append((p.finding, changed))
+            p = replace(p, waits_for=(*p.waits_for, *conflicting))
+        ordered.append(p)
+    return ordered
 
 
-def _only_follows(view: View, root: Value) -> bool:
-    """Whether `root` lays out what is the result already: that stays as it is written."""
-    return root.op in _LAYOUT and _unpermuted(view, root) is _unpermuted(view, root.inputs[0])
+def _is_only_layout(view: View, root: Value) -> bool:
+    """Whether `root` only changes the layout of a result. Such code stays as it is."""
+    return root.op in _LAYOUT and _without_permute(view, root) is _without_permute(view, root.inputs[0])
 
 
-def _unpermuted(view: View, v: Value) -> Value:
+def _without_permute(view: View, v: Value) -> Value:
     canonical = view.of(v)
     return canonical.inputs[0] if canonical.op == PERMUTE else canonical
 
 
-def _within_unsafe(
-    found: list[tuple[Site, Proposal]], every: Iterable[Site], usable: Callable[[Site], bool],
-    proposed: Callable[[Site], Proposal],
+def _safe_parts_of_unsafe(
+    reported: list[tuple[Site, Proposal]], sites: Iterable[Site], can_edit: Callable[[Site], bool],
+    proposal_for: Callable[[Site], Proposal],
 ) -> list[Proposal]:  # fmt: skip
-    """The safe edits inside unsafe ones of greater benefit: a hand-written GELU in an MLP that autofuse would run."""
-    unsafe = [(extent(s), p.finding) for s, p in found if p.finding.status == "unsafe"]
-    safe = [extent(s) for s, p in found if p.finding.status == "safe"]
+    """The safe edits inside unsafe edits of greater benefit, such as a hand-written GELU inside an MLP.
+
+    Each waits for the unsafe edits around it.
+    """
+    unsafe = [(extent(s), p.finding) for s, p in reported if p.finding.status == "unsafe"]
+    safe = [extent(s) for s, p in reported if p.finding.status == "safe"]
     if not unsafe:
         return []
-    inner = [
-        s for s in every if isinstance(s.verdict, Holds)
-        if any(extent(s) & e for e, _ in unsafe) and not any(extent(s) & e for e in safe) and usable(s)
+    parts = [
+        s for s in sites if isinstance(s.verdict, Holds)
+        if any(extent(s) & values for values, _ in unsafe) and not any(extent(s) & values for values in safe)
+        if can_edit(s)
     ]  # fmt: skip
-    held = [s for s in inner if proposed(s).finding.status == "safe"]
-    within = [(s, tuple(f for e, f in unsafe if extent(s) & e)) for s in chosen(held, lambda s: True)]
-    return [replace(proposed(s), within=around) for s, around in within]
+    safe_parts = [s for s in parts if proposal_for(s).finding.status == "safe"]
+    within = [
+        (s, tuple(finding for values, finding in unsafe if extent(s) & values))
+        for s in chosen(safe_parts, lambda s: True)
+    ]
+    return [replace(proposal_for(s), waits_for=covering) for s, covering in within]
 
 
-def _key(site: Site) -> tuple[int, Value]:
-    """A rule is found at a value once."""
+def _site_key(site: Site) -> tuple[int, Value]:
+    """The key of a site. A rule matches a value at most once."""
     return id(site.rule), site.root
 
 
 def _edit(placement: Placement, site: Site) -> Edit | Verdict:
-    """The edit that makes a site, or what is to be said instead."""
-    if (crossing := _crossed(placement.captured, site)) is not None:
+    """The edit of a site, or the verdict that replaces it."""
+    if (crossing := _refuse_crossing(placement.captured, site)) is not None:
         return crossing
     try:
         return placement.edit(site)
@@ -325,82 +376,90 @@ def _edit(placement: Placement, site: Site) -> Edit | Verdict:
         return Unknown(error.reason, error.value if isinstance(error, Unwritable) else None)
 
 
-def _crossed(captured: CapturedFunction, site: Site) -> Fails | None:
-    """A match must lie wholly in one loop, `with` or `try` block: outside it the same code may mean something else."""
-    root = next(places_of(captured, site.root), None)
+def _refuse_crossing(captured: CapturedFunction, site: Site) -> Fails | None:
+    """Refuses a match that crosses a loop, `with` or `try` block: outside, the same code may mean something else."""
+    root = next(computing_places(captured, site.root), None)
     for v in sorted(site.doomed.values, key=lambda v: -v.serial) if root else ():
-        places = list(places_of(captured, v))
+        places = list(computing_places(captured, v))
         if places and root and not any(p.region == root.region for p in places):
             block = next(iter((*places[0].region, *root.region)))
-            kind = {ast.With: "with", ast.AsyncWith: "with", ast.Try: "try"}.get(type(block), "loop")
-            return Fails(because(matches.PART_IN_BLOCK, block=kind), v)
+            name = {ast.With: "with", ast.AsyncWith: "with", ast.Try: "try"}.get(type(block), "loop")
+            return Fails(because(matches.PART_IN_BLOCK, block=name), v)
     return None
 
 
 def _proposal(
     path: str, symbol: str, captured: CapturedFunction, text: SourceText, site: Site, outcome: Edit | Verdict,
-    missing: tuple[str, ...], through: str,
+    from_evidence: tuple[str, ...], notes: str,
 ) -> Proposal:  # fmt: skip
     edit = outcome if isinstance(outcome, Edit) else None
-    assumed = "; ".join(filter(None, (site.rule.assumes, edit.unsafe if edit else "", *missing)))
+    assumptions = "; ".join(filter(None, (site.rule.assumes, edit.unsafe if edit else "", *from_evidence)))
     verdict: Verdict = site.verdict if isinstance(outcome, Edit) else outcome
-    if assumed and isinstance(verdict, Holds):
-        verdict = Holds("unsafe", f"{verdict.why}; {assumed}" if verdict.why else assumed)
+    if assumptions and isinstance(verdict, Holds):
+        verdict = Holds("unsafe", f"{verdict.why}; {assumptions}" if verdict.why else assumptions)
     line, end_line, column = _extent(captured, site)
-    told = _told(site, verdict, captured, text)
+    refused = _refusal_of(site, verdict, captured, text)
     finding = Finding(
         site.rule.rule.code, site.rule.rule.__name__, path, line, end_line, column, symbol, _status(verdict),
-        _message(site, verdict, edit.becomes if edit else "", told, through), told.reason, told.advice, told.value,
-        told.line, "; ".join(site.notes), told.code,
+        _message(site, verdict, edit.becomes if edit else "", refused, notes), refused.reason, refused.advice,
+        refused.value, refused.line, "; ".join(site.notes), refused.code,
     )  # fmt: skip
     return Proposal(finding, edit)
 
 
-def _told(site: Site, verdict: Verdict, captured: CapturedFunction, text: SourceText) -> Refusal:
-    """What to say of a verdict, in the names of the file."""
+def _refusal_of(site: Site, verdict: Verdict, captured: CapturedFunction, text: SourceText) -> Refusal:
+    """The reason and the advice of a verdict, in the names of the file."""
     if isinstance(verdict, Holds):
         return Refusal(verdict.why)
-    return refusal(verdict, site.rule.rule.code, lambda v: written(captured, text, v))
+    return refusal(verdict, site.rule.rule.code, lambda v: author_text(captured, text, v))
 
 
-def _unused_from_now(unused: tuple[str, ...]) -> str:
-    """What to say of the layers, methods and functions that an edit leaves without a use."""
+def _unused_clause(unused: tuple[str, ...]) -> str:
+    """The clause of a message that names what an edit leaves without a use."""
     names = [f"`{name}`" for name in unused]
     return f"leaves {' and '.join(names)} without a use in this file" if names else ""
 
 
-def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal, through: str) -> str:
+def _message(site: Site, verdict: Verdict, becomes: str, refused: Refusal, notes: str) -> str:
     if isinstance(verdict, Holds):
-        clauses = "; ".join(filter(None, (verdict.why, through)))
+        clauses = "; ".join(filter(None, (verdict.why, notes)))
         return f"{_title(site.rule)}: becomes {becomes}" + (f" ({clauses})" if clauses else "")
-    return f"{_title(site.rule)}, not rewritten: {told.reason}"
+    return f"{_title(site.rule)}, not rewritten: {refused.reason}"
 
 
-def _place(captured: CapturedFunction, site: Site) -> ValuePosition | None:
-    """Where the text computes a result."""
-    return next(iter(root_places(captured, site)), None)
+def _position(captured: CapturedFunction, site: Site) -> ValuePosition | None:
+    """The position of the expression that computes the result of a site."""
+    return next(iter(find_call_places(captured, site)), None)
 
 
 def _extent(captured: CapturedFunction, site: Site) -> tuple[int, int, int]:
-    """First line, last line and column of the whole matched pattern."""
-    root = _place(captured, site)
-    assert root is not None, "sites without a place are not reported"
+    """The first line, the last line and the column (from 1) of the matched code."""
+    root = _position(captured, site)
+    assert root is not None, "sites without a position are not reported"
     places = [root]
     for v in site.doomed.values | (site.steps if not site.doomed.values else frozenset()):
-        before = [p for p in places_of(captured, v) if p.statement.lineno <= root.statement.lineno]
-        places += before[-1:]
-    made = [c.made for v in site.doomed.values for p in captured.places.get(v, []) if (c := _chain(captured, p))]
-    ranges = [*(_lines(p) for p in places), *((n.lineno, n.end_lineno or n.lineno, n.col_offset) for n in made)]
+        earlier = [p for p in computing_places(captured, v) if p.statement.lineno <= root.statement.lineno]
+        places += earlier[-1:]
+    sequentials = [
+        c.constructor
+        for v in site.doomed.values
+        for p in captured.positions.get(v, [])
+        if (c := _sequential_of(captured, p))
+    ]
+    ranges = [
+        *(_line_range(p) for p in places),
+        *((n.lineno, n.end_lineno or n.lineno, n.col_offset) for n in sequentials),
+    ]
     first = min(ranges)
     return first[0], max(end for _, end, _ in ranges), first[2] + 1
 
 
-def _chain(captured: CapturedFunction, place: ValuePosition) -> Chain | None:
-    """The Sequential that a value is a step of."""
+def _sequential_of(captured: CapturedFunction, place: ValuePosition) -> Chain | None:
+    """The `nn.Sequential` that computes a value as one of its steps."""
     return captured.chains.get(place.node) if place.inner else None
 
 
-def _lines(place: ValuePosition) -> tuple[int, int, int]:
-    """Of the statement where it is a simple one, else of the expression."""
+def _line_range(place: ValuePosition) -> tuple[int, int, int]:
+    """The first line, the last line and the column of a simple statement, or else of the expression."""
     node: ast.stmt | ast.expr = place.statement if not hasattr(place.statement, "body") else place.node
     return node.lineno, node.end_lineno or node.lineno, node.col_offset

@@ -1,4 +1,4 @@
-"""What autofuse would do at one place of a file: a finding, and the edit that acts on it."""
+"""What autofuse proposes for one place in a file: a finding, and the edit that acts on it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from autofuse.source.place.edits import Edit
 class Proposal:
     """A finding and, unless it is only reported, the edit that acts on it.
 
-    `within` are findings that go first: unsafe ones of greater benefit that take this one in, and others that change
-    what its edit was made for. Where those are acted on, this one is not, or not yet.
+    Attributes:
+        finding: the finding.
+        edit: the edit, or None.
+        waits_for: findings with edits that go first. They change the code of this edit, so this edit is not made in the
+            same pass. They are unsafe edits of greater benefit that cover this one, and edits of the same code.
+        helpers: the functions that the edit leaves without a caller: name, first line and last line of each.
     """
 
     finding: Finding
     edit: Edit | None
-    within: tuple[Finding, ...] = ()
-    helpers: tuple[tuple[str, int, int], ...] = ()  # those that the edit leaves without a caller: name and lines
+    waits_for: tuple[Finding, ...] = ()
+    helpers: tuple[tuple[str, int, int], ...] = ()
 
 
-def declined(p: Proposal, reason: Reason) -> Proposal:
-    """A proposal without its edit."""
-    message = f"{p.finding.message.partition(':')[0]}, not rewritten: {reason}"
-    told = replace(p.finding, status="declined", message=message, reason=str(reason), advice=reason.advice())
-    return replace(p, finding=replace(told, reason_code=reason.code.name), edit=None)
+def decline(proposal: Proposal, reason: Reason) -> Proposal:
+    """A copy of the proposal that is declined for `reason` and has no edit."""
+    message = f"{proposal.finding.message.partition(':')[0]}, not rewritten: {reason}"
+    finding = replace(proposal.finding, status="declined", message=message, reason=str(reason), advice=reason.advice())
+    return replace(proposal, finding=replace(finding, reason_code=reason.code.name), edit=None)

@@ -1,1 +1,1 @@
-"""Where the fused call stands, and what becomes dead there: a site becomes an edit."""
+"""Turns a site into an edit: where the fused call goes, and which statements are no longer needed."""

@@ -1,7 +1,8 @@
-"""Values that only a branch can name, kept under new names for a call that stands behind it.
+"""Keeps values that only one branch of an `if` can name, for a call after the `if`.
 
-A mask that is made in an `if` and deleted, or whose name is taken by another one, is bound to a new name by the
-statement that applied it. Knows canonical values and tests; knows no text and changes none (placement.py does).
+For example, a branch makes a mask and deletes it, or assigns another value to its name. Then the statement in the
+branch that applied the mask is replaced by an assignment of the mask to a new name. This module works on canonical
+values and tests; placement.py changes the text.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ from autofuse.canonical import View
 from autofuse.ir.graph import CHOICE, CONST, ITEM, NOT, TUPLE, Value
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.site import Site
-from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
-from autofuse.source.targets.express import Assumed, Unwritable
+from autofuse.source.capture.captured import CapturedFunction, ValuePosition, is_unconditional
+from autofuse.source.targets.speller import Assumed, Unwritable
 
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """One side of an `if`, and a place in it that always runs there; `test` is `truth` exactly where it runs."""
+    """One branch of an `if`, and a position in it that every run of the branch reaches.
+
+    Attributes:
+        statement: the `if`.
+        place: the position.
+        test: the canonical value that is tested.
+        truth: the value of `test` for which the branch runs.
+        computed: canonical tensors that every run of the branch computes.
+    """
 
     statement: ast.If
     place: ValuePosition
     test: Value
     truth: bool
-    computed: frozenset[Value]  # canonical tensors that are surely computed there
+    computed: frozenset[Value]
 
     @property
     def assumed(self) -> Assumed:
@@ -35,7 +44,7 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class KeptName:
-    """A canonical value that `name` holds where the branch ran; it is None elsewhere."""
+    """A new name that holds a canonical value after the branch ran. If the branch did not run, it is None."""
 
     value: Value
     name: str
@@ -49,50 +58,57 @@ def branches_before(
     root: ValuePosition,
     blocks: Mapping[int, tuple[list[ast.stmt], int]],
 ) -> Iterator[Branch]:
-    """Sides of an `if` that stands before the root in its block, or in one around it, where a part of the site goes."""
+    """Yields the branches that compute a part of the site, of each `if` that always runs before `root` is reached."""
     for value in sorted(site.doomed.values, key=lambda v: v.serial):
-        for place in dict.fromkeys(captured.places.get(value, [])):
-            if place.inlined or place.inner or place.region != root.region or not unconditional(place):
+        for place in dict.fromkeys(captured.positions.get(value, [])):
+            if place.inlined or place.inner or place.region != root.region or not is_unconditional(place):
                 continue
+            # Only a simple statement can be replaced by the assignment to the new name.
             if not isinstance(place.statement, (ast.Assign, ast.AugAssign, ast.Expr)):
                 continue
             block, _ = blocks.get(id(place.statement), ([], 0))
-            for statement, tested in captured.tests.items():
+            for statement, test_value in captured.tests.items():
                 if not isinstance(statement, ast.If) or not any(block is b for b in (statement.body, statement.orelse)):
                     continue
-                if not _follows(root.statement, statement, blocks):
+                if not _always_runs_before(root.statement, statement, blocks):
                     continue
-                test, truth = view.of(tested), block is statement.body
+                test, truth = view.of(test_value), block is statement.body
+                # `if not flag:` runs if `flag` is False.
                 while test.op == NOT:
                     test, truth = test.inputs[0], not truth
                 yield Branch(statement, place, test, truth, _computed_by(view, value))
 
 
-def _follows(later: ast.stmt, first: ast.stmt, blocks: Mapping[int, tuple[list[ast.stmt], int]]) -> bool:
-    """Whether `first` always runs before `later`, on the way to it."""
-    block, at = blocks.get(id(first), ([], 0))
-    return any(n is later for s in block[at + 1 :] for n in ast.walk(s))
+def _always_runs_before(later: ast.stmt, earlier: ast.stmt, blocks: Mapping[int, tuple[list[ast.stmt], int]]) -> bool:
+    """Whether `earlier` always runs before `later` is reached."""
+    block, index = blocks.get(id(earlier), ([], 0))
+    return any(n is later for s in block[index + 1 :] for n in ast.walk(s))
 
 
 def _computed_by(view: View, applied: Value) -> frozenset[Value]:
-    """The tensors that the program needs for `applied`, whatever its tests say, and what their opposites keep."""
+    """The tensors that `applied` needs whatever the tests are. The opposites of masks are included."""
     operands = [view.of(i) for i in applied.inputs]
-    found = {_core(p) for o in operands for p in _parts(o) if p.op in OPS or p.op == ITEM and p.inputs[1].op == TUPLE}
-    if applied.op in ("masked_fill", "where", "add"):  # neither takes None
+    tensors = {
+        _without_conversions(p)
+        for o in operands
+        for p in _certain_parts(o)
+        if p.op in OPS or p.op == ITEM and p.inputs[1].op == TUPLE
+    }
+    if applied.op in ("masked_fill", "where", "add"):  # these operators never accept None
         masks = [o for o in operands if o.op not in (CHOICE, CONST)]
-        found |= {_core(m) for o in masks for m in (o, view.make("invert", o))}
-    return frozenset(found)
+        tensors |= {_without_conversions(m) for o in masks for m in (o, view.make("invert", o))}
+    return frozenset(tensors)
 
 
-def _core(v: Value) -> Value:
-    """`v` without what only says how a mask is read."""
+def _without_conversions(v: Value) -> Value:
+    """`v` without the steps that only convert or invert a mask."""
     while v.op in ("kept", "bool", "invert", "identity"):
         v = v.inputs[0]
     return v
 
 
-def _parts(v: Value) -> Iterator[Value]:
-    """`v` and what it is surely computed from: the sides of a choice may not be."""
+def _certain_parts(v: Value) -> Iterator[Value]:
+    """Yields `v` and the values it is always computed from. The two sides of a choice are left out."""
     todo, seen = [v], set[Value]()
     while todo:
         part = todo.pop()
@@ -103,17 +119,17 @@ def _parts(v: Value) -> Iterator[Value]:
         yield part
 
 
-def wanted(reason: Unwritable, branch: Branch, captures: Iterable[Value]) -> list[Value]:
-    """What `branch` may have to keep, the largest first, given what could not be written."""
-    found: list[Value] = []
-    if any(v is branch.test for v, _ in reason.within):  # any value of the branch tells whether it ran
-        found += [part for v in captures for part in _under(v, branch, set())]
-    found += [v for v, assumed in reversed(reason.within) if branch.assumed[0] in assumed]
-    return [v for v in found if _core(v) in branch.computed]
+def values_to_keep(reason: Unwritable, branch: Branch, captures: Iterable[Value]) -> list[Value]:
+    """The values that `branch` may have to keep for an operand that cannot be written, the largest first."""
+    candidates: list[Value] = []
+    if any(v is branch.test for v, _ in reason.within):  # any value of the branch, not being None, shows that it ran
+        candidates += [part for v in captures for part in _values_in_branch(v, branch, set())]
+    candidates += [v for v, assumed in reversed(reason.within) if branch.assumed[0] in assumed]
+    return [v for v in candidates if _without_conversions(v) in branch.computed]
 
 
-def _under(v: Value, branch: Branch, seen: set[Value]) -> Iterator[Value]:
-    """The values that are used where the test of `branch` says so, and the parts of each."""
+def _values_in_branch(v: Value, branch: Branch, seen: set[Value]) -> Iterator[Value]:
+    """Yields the values that are used if the branch runs, and their parts."""
     if v in seen or v.op == CONST:
         return
     seen.add(v)
@@ -124,4 +140,4 @@ def _under(v: Value, branch: Branch, seen: set[Value]) -> Iterator[Value]:
             yield part
             todo += part.inputs[1:] if part.op == CHOICE else part.inputs
     for part in v.inputs:
-        yield from _under(part, branch, seen)
+        yield from _values_in_branch(part, branch, seen)

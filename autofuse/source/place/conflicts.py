@@ -1,7 +1,4 @@
-"""Which edits of one function cannot be made in one pass: each is right for the text as it stands, not for the other's.
-
-Knows edits and text; knows no rules.
-"""
+"""Decides which edits of one function conflict: each is right for the present text, but not after the other edit."""
 
 from __future__ import annotations
 
@@ -19,7 +16,15 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 @dataclass(frozen=True)
 class Footprint:
-    """What an edit touches: the text it replaces, the names it no longer binds, and the names its own text has."""
+    """What an edit touches.
+
+    Attributes:
+        replaced: the spans of text that it replaces.
+        removed: the statements that it removes.
+        unbound: the names that the removed statements bind.
+        bound: the names that the inserted statements bind.
+        read: the names in the new text.
+    """
 
     replaced: tuple[TextSpan, ...]
     removed: tuple[TextSpan, ...]
@@ -28,20 +33,22 @@ class Footprint:
     read: frozenset[str]
 
     def conflicts(self, other: Footprint) -> bool:
-        """Whether one of two edits changes what the other was made for."""
-        both = ((self, other), (other, self))
-        overlap = any(_overlap(a, b) for x, y in both for a in x.replaced for b in (*y.replaced, *y.removed))
-        return overlap or any(x.unbound & y.read for x, y in both) or bool(self.bound & other.bound)
+        """Whether one of the two edits changes something that the other depends on."""
+        both_orders = ((self, other), (other, self))
+        overlap = any(_overlap(a, b) for x, y in both_orders for a in x.replaced for b in (*y.replaced, *y.removed))
+        # One edit may also read a name that the other removes, or both may bind the same new name.
+        return overlap or any(x.unbound & y.read for x, y in both_orders) or bool(self.bound & other.bound)
 
 
 def footprint(edit: Edit, text: SourceText) -> Footprint:
+    """Computes what an edit touches."""
     inserted = [new for _, new in edit.insertions]
     removed = [_text_of(span, text) for span in edit.removals]
     return Footprint(
         tuple(span for span, _ in edit.replacements),
         edit.removals,
-        frozenset(name for statement in removed for name in _bound(statement)),
-        frozenset(name for statement in inserted for name in _bound(statement)),
+        frozenset(name for statement in removed for name in _bound_names(statement)),
+        frozenset(name for statement in inserted for name in _bound_names(statement)),
         frozenset(_NAME.findall(" ".join([*inserted, *(new.text for _, new in edit.replacements)]))),
     )
 
@@ -57,8 +64,8 @@ def _text_of(span: TextSpan, text: SourceText) -> str:
     return b"\n".join(lines).decode(errors="replace")
 
 
-def _bound(statement: str) -> set[str]:
-    """Names that a statement binds; every name in it where it cannot be read on its own."""
+def _bound_names(statement: str) -> set[str]:
+    """The names that a statement binds. If it cannot be parsed on its own, all names in it."""
     try:
         return {name for name, _ in bindings(ast.parse(textwrap.dedent(statement)).body)}
     except SyntaxError:

@@ -1,7 +1,6 @@
-"""What changes in a file, as plain data: which text stands in place of what, and which statements go.
+"""The data of an edit: spans of text to replace, statements to remove or insert, arguments and imports to add.
 
-Positions are those of ast. Knows neither where an edit comes from (placement.py) nor how it is made
-(write/file_edits.py).
+Positions are those of the ast module. placement.py makes edits; write/file_edits.py applies them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from autofuse.source.targets import TargetCall
 
 @dataclass(frozen=True, order=True)
 class TextSpan:
-    """Where a node stands, as ast counts: lines from 1, columns in UTF-8 bytes from 0."""
+    """The position of a node as in ast: lines from 1, columns in UTF-8 bytes from 0."""
 
     line: int
     column: int
@@ -24,23 +23,24 @@ class TextSpan:
 
 
 def span_of(node: ast.expr | ast.stmt) -> TextSpan:
+    """The span of a node."""
     return TextSpan(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def is_inside(inner: TextSpan, outer: TextSpan) -> bool:
-    """Whether a piece of text lies within another, or is the same."""
+    """Whether a span is part of another, or equal to it."""
     starts = (outer.line, outer.column) <= (inner.line, inner.column)
     return starts and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
 
 
 def start_of(statement: ast.stmt) -> TextSpan:
-    """Where a statement begins, for something put before it: what stands inside it is not touched."""
+    """The empty span at the start of a statement, for an insertion that leaves the statement unchanged."""
     return TextSpan(statement.lineno, statement.col_offset, statement.lineno, statement.col_offset)
 
 
 @dataclass(frozen=True)
 class NewText:
-    """Text in place of an expression. `call` is the call in it, for printing one argument a line."""
+    """Text that replaces an expression. `call` is the call in it; a long call is printed with one argument per line."""
 
     text: str
     call: TargetCall | None = None
@@ -48,45 +48,58 @@ class NewText:
 
 @dataclass(frozen=True)
 class Edit:
-    """What changes in a file; statements that go are named by where they stand."""
+    """What changes in a file. Spans refer to the text before the edit.
+
+    Attributes:
+        replacements: expressions and their new text.
+        removals: statements to remove.
+        pure_tests: `if` statements without side effects, which are removed too if nothing is left in them.
+        insertions: statements to insert before the statement at a span.
+        additions: calls, with the name and the text of a keyword argument to add.
+        imports: import statements to add.
+        unsafe: what the edit assumes; "" if it is safe.
+        becomes: the name of the function in the new call.
+        omissions: calls, with the span of the value of an argument to remove.
+    """
 
     replacements: tuple[tuple[TextSpan, NewText], ...]
     removals: tuple[TextSpan, ...] = ()
-    pure_tests: tuple[TextSpan, ...] = ()  # `if` statements that may go when nothing is left in them
-    insertions: tuple[tuple[TextSpan, str], ...] = ()  # a statement to put before the one that stands there
-    additions: tuple[tuple[TextSpan, str, str], ...] = ()  # a keyword argument to add to the call that stands there
+    pure_tests: tuple[TextSpan, ...] = ()
+    insertions: tuple[tuple[TextSpan, str], ...] = ()
+    additions: tuple[tuple[TextSpan, str, str], ...] = ()
     imports: tuple[str, ...] = ()
-    unsafe: str = ""  # what the edit assumes, if anything
-    becomes: str = ""  # the function that is called instead
-    omissions: tuple[tuple[TextSpan, TextSpan], ...] = ()  # a call, and the value of an argument to leave out of it
+    unsafe: str = ""
+    becomes: str = ""
+    omissions: tuple[tuple[TextSpan, TextSpan], ...] = ()
 
     @property
     def spans(self) -> tuple[TextSpan, ...]:
-        """Where something changes."""
-        beside = [i[0] for i in self.insertions] + [a[0] for a in self.additions] + [o[0] for o in self.omissions]
-        return (*self.removals, *(r[0] for r in self.replacements), *beside)
+        """All spans that the edit changes."""
+        others = [i[0] for i in self.insertions] + [a[0] for a in self.additions] + [o[0] for o in self.omissions]
+        return (*self.removals, *(r[0] for r in self.replacements), *others)
 
 
-def moved(edit: Edit, lines: int) -> Edit:
-    """An edit whose every place lies `lines` further down."""
+def shift_lines(edit: Edit, lines: int) -> Edit:
+    """A copy of an edit with all positions moved down by `lines`."""
 
-    def shifted(part: object) -> object:
+    def shift(part: object) -> object:
         if isinstance(part, TextSpan):
             return replace(part, line=part.line + lines, end_line=part.end_line + lines)
-        return tuple(map(shifted, part)) if isinstance(part, tuple) else part
+        return tuple(map(shift, part)) if isinstance(part, tuple) else part
 
-    return replace(edit, **{name: shifted(value) for name, value in vars(edit).items()})  # type: ignore[arg-type]
+    return replace(edit, **{name: shift(value) for name, value in vars(edit).items()})  # type: ignore[arg-type]
 
 
-def joined(edits: Iterable[Edit]) -> Edit:
-    """Several edits of one file as one."""
-    every = list(edits)
+def merge_edits(edits: Iterable[Edit]) -> Edit:
+    """Merges several edits of one file into one."""
+    all_edits = list(edits)
     return Edit(
-        tuple(dict.fromkeys(r for e in every for r in e.replacements)),
-        tuple(dict.fromkeys(r for e in every for r in e.removals)),
-        tuple(dict.fromkeys(r for e in every for r in e.pure_tests)),
-        tuple(dict.fromkeys(i for e in every for i in e.insertions)),
-        tuple(dict.fromkeys(a for e in every for a in e.additions)),
-        tuple(dict.fromkeys(i for e in every for i in e.imports)),
-        omissions=tuple(dict.fromkeys(o for e in every for o in e.omissions)),
+        # dict.fromkeys removes duplicates and keeps the order.
+        tuple(dict.fromkeys(r for e in all_edits for r in e.replacements)),
+        tuple(dict.fromkeys(r for e in all_edits for r in e.removals)),
+        tuple(dict.fromkeys(r for e in all_edits for r in e.pure_tests)),
+        tuple(dict.fromkeys(i for e in all_edits for i in e.insertions)),
+        tuple(dict.fromkeys(a for e in all_edits for a in e.additions)),
+        tuple(dict.fromkeys(i for e in all_edits for i in e.imports)),
+        omissions=tuple(dict.fromkeys(o for e in all_edits for o in e.omissions)),
     )

@@ -1,8 +1,8 @@
-"""Does the rest of a file rely on how what a function returns lies in memory?
+"""Decides whether the rest of a file depends on the memory layout of what a function returns.
 
-Looks at the calls of a function or of a module of a class, by every name that holds it (capture/call_index.py). A call
-whose result is returned makes a call of the function that returns it another one to look at. Knows syntax; judges
-names, so it may find a read that is of something else, and never misses one for that.
+The search looks at the calls of a function, or of an instance of its class, under every name that holds it
+(capture/call_index.py). If a function returns the result of such a call, its own calls are searched too. Only names are
+compared. So the search may report a read of another object, but it does not miss a read.
 """
 
 from __future__ import annotations
@@ -13,132 +13,156 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, IndexedCall, call_index, decorated, name_called
+from autofuse.source.capture.call_index import FORWARD, IndexedCall, call_index, called_name, decorated_name
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.syntax import parts, walk
-from autofuse.source.place.layout_reads import ASKED, TURNED
+from autofuse.source.place.layout_reads import LAYOUT_ATTRIBUTES, PERMUTING
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(eq=False)
-class Reads:
-    """What a scope asks the layout of: calls, and names.
-
-    `told`: where the answer is no error but another result, or no error as the tensor lies by the code as it stands.
-    """
+class LayoutReads:
+    """Calls and names of a scope that reads their layout."""
 
     calls: set[ast.Call] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
 
 
 class LayoutIndex:
-    """What a file asks of layouts, and of what its calls return. Made once for a file."""
+    """The layout reads of one file, and what its functions return. Subclasses may collect other kinds of reads.
+
+    A read is silent if a changed layout gives another result instead of an error. `stride()` is silent. A `view` that
+    raises an error is not; a `view` inside a `try` is.
+
+    Attributes:
+        reads: (scope, whether the reads are silent) -> the reads.
+        returned: function -> the calls and names that it returns.
+    """
 
     def __init__(self, tree: ast.Module) -> None:
         self._index = call_index(tree)
-        self.asked: defaultdict[tuple[ast.AST, bool], Reads] = defaultdict(Reads)
-        self.returned: defaultdict[ast.AST, Reads] = defaultdict(Reads)
+        self.reads: defaultdict[tuple[ast.AST, bool], LayoutReads] = defaultdict(LayoutReads)
+        self.returned: defaultdict[ast.AST, LayoutReads] = defaultdict(LayoutReads)
         self._answers: dict[tuple[str, bool], tuple[bool, frozenset[str]]] = {}
-        self.read(tree)
+        self.collect(tree)
 
-    def asked_anywhere(self, told: bool = False) -> bool:
-        """Whether the file asks for any layout at all; `told`: other than by a view that raises an error."""
-        return any(reads.calls or reads.names for (_, kind), reads in self.asked.items() if kind or not told)
+    def has_reads(self, silent_only: bool = False) -> bool:
+        """Whether the file has any layout reads; with `silent_only`, only silent ones count."""
+        return any(
+            reads.calls or reads.names for (_, is_silent), reads in self.reads.items() if is_silent or not silent_only
+        )
 
-    def callers_ask(self, function: Function, owner: ClassScope | None, told: bool = False) -> bool:
-        """Whether some call of `function` in the file is followed by a read of the layout of what it returns."""
-        return anybody_asks([self], function, owner, told)
+    def callers_read(self, function: Function, owner: ClassScope | None, silent_only: bool = False) -> bool:
+        """Whether a caller in this file reads the layout of the result of `function`."""
+        return any_caller_reads([self], function, owner, silent_only)
 
-    def asks_of_arguments(self, name: str, told: bool) -> bool:
-        """Whether a function of the file asks for the layout of something that it is given."""
-        return any(self._asks(f, _arguments(f), told) for f in self._index.named.get(name, ()))
+    def function_reads_arguments(self, name: str, silent_only: bool) -> bool:
+        """Whether a function in this file with this name reads the layout of one of its parameters."""
+        return any(self._reads_any(f, _arguments(f), silent_only) for f in self._index.functions_by_name.get(name, ()))
 
-    def about(self, name: str, told: bool) -> tuple[bool, frozenset[str]]:
-        """Whether what `name` gives is asked for its layout, and the names of the file that give it on."""
-        if (name, told) not in self._answers:
-            self._answers[name, told] = self._ask(name, told)
-        return self._answers[name, told]
+    def result_reads(self, name: str, silent_only: bool) -> tuple[bool, frozenset[str]]:
+        """Whether callers of `name` read the layout of its result, and the functions that return it in turn."""
+        if (name, silent_only) not in self._answers:
+            self._answers[name, silent_only] = self._find_result_reads(name, silent_only)
+        return self._answers[name, silent_only]
 
-    def _ask(self, first: str, told: bool) -> tuple[bool, frozenset[str]]:
-        todo, seen, passed, index = [first], set[str](), set[str](), self._index
+    def _find_result_reads(self, function_name: str, silent_only: bool) -> tuple[bool, frozenset[str]]:
+        todo, seen, returning, index = [function_name], set[str](), set[str](), self._index
         while todo:
             name = todo.pop()
             if name in seen:
                 continue
             seen.add(name)
             todo += index.holders[name]
-            forwards = (f for n in index.followers[name] if (f := index.forwards.get(n)) is not None)
-            if any(self._asks(f, _arguments(f), told) for f in forwards):
+            # In an nn.Sequential, the next module gets the result as its argument.
+            forwards = (f for n in index.next_layers[name] if (f := index.forwards.get(n)) is not None)
+            if any(self._reads_any(f, _arguments(f), silent_only) for f in forwards):
                 return True, frozenset()
-            for called in index.calls_by(name):
-                if self._is_asked(called, told):
+            for called in index.calls_of(name):
+                if self._is_read(called, silent_only):
                     return True, frozenset()
-                passed |= {*self._returning(called)}
-            todo += passed
-        return False, frozenset(passed - {first})
+                returning |= {*self._returning_functions(called)}
+            todo += returning
+        return False, frozenset(returning - {function_name})
 
-    def _is_asked(self, called: IndexedCall, told: bool) -> bool:
+    def _is_read(self, called: IndexedCall, silent_only: bool) -> bool:
         for scope in called.scopes:
-            for kind in (True,) if told else (True, False):
-                reads = self.asked.get((scope, kind))
+            for kind in (True,) if silent_only else (True, False):
+                reads = self.reads.get((scope, kind))
                 if reads and (called.node in reads.calls or not reads.names.isdisjoint(called.targets)):
                     return True
-        return any(self.asks_of_arguments(n, told) for n in self._handed_to(called))
+        return any(self.function_reads_arguments(n, silent_only) for n in self._receiving_functions(called))
 
-    def _handed_to(self, called: IndexedCall) -> Iterator[str]:
-        """The functions of the file that are given what a call returns."""
+    def _receiving_functions(self, called: IndexedCall) -> Iterator[str]:
+        """Yields the functions of the file that get the result of a call as an argument."""
         for scope in called.scopes[-1:]:
-            for n in walk(scope):
-                if isinstance(n, ast.Call) and name_called(n.func) in self._index.named:
-                    given = [*n.args, *(k.value for k in n.keywords)]
-                    if any(a is called.node or isinstance(a, ast.Name) and a.id in called.targets for a in given):
-                        yield name_called(n.func)
+            for node in walk(scope):
+                if isinstance(node, ast.Call) and called_name(node.func) in self._index.functions_by_name:
+                    arguments = [*node.args, *(k.value for k in node.keywords)]
+                    if any(
+                        argument is called.node or isinstance(argument, ast.Name) and argument.id in called.targets
+                        for argument in arguments
+                    ):
+                        yield called_name(node.func)
 
-    def _returning(self, called: IndexedCall) -> Iterator[str]:
+    def _returning_functions(self, called: IndexedCall) -> Iterator[str]:
         for scope in called.scopes:
             returned = self.returned.get(scope)
             if returned and (called.node in returned.calls or not returned.names.isdisjoint(called.targets)):
                 name = getattr(scope, "name", "")
-                yield self._index.within.get(scope, name) if name in FORWARD else name
+                yield self._index.method_classes.get(scope, name) if name in FORWARD else name
 
-    def _asks(self, scope: ast.AST, names: set[str], told: bool) -> bool:
-        kinds = (True,) if told else (True, False)
-        return any((scope, k) in self.asked and not self.asked[scope, k].names.isdisjoint(names) for k in kinds)
+    def _reads_any(self, scope: ast.AST, names: set[str], silent_only: bool) -> bool:
+        kinds = (True,) if silent_only else (True, False)
+        return any((scope, k) in self.reads and not self.reads[scope, k].names.isdisjoint(names) for k in kinds)
 
-    def read(self, tree: ast.Module) -> None:
-        """Fills `asked` and `returned`."""
+    def collect(self, tree: ast.Module) -> None:
+        """Fills `reads` and `returned` from the syntax tree."""
         todo: list[tuple[ast.AST, tuple[ast.AST, ...], bool]] = [(tree, (), False)]
         while todo:
-            node, scopes, tried = todo.pop()
+            node, scopes, in_try = todo.pop()
             if isinstance(node, (*_FUNCTIONS, ast.Module)):
                 scopes = (*scopes, node)
             elif isinstance(node, ast.Return) and scopes:
-                starts(node.value, self.returned[scopes[-1]])
-            elif isinstance(node, ast.Attribute) and (node.attr in ASKED or node.attr in ("view", "view_as")):
-                answered = tried or node.attr in ASKED or _is_turned(node.value)
+                collect_sources(node.value, self.returned[scopes[-1]])
+            elif isinstance(node, ast.Attribute) and (
+                node.attr in LAYOUT_ATTRIBUTES or node.attr in ("view", "view_as")
+            ):
+                is_silent = in_try or node.attr in LAYOUT_ATTRIBUTES or _is_permuted(node.value)
                 for scope in scopes:
-                    starts(node.value, self.asked[scope, answered])
-            tried = tried or isinstance(node, (ast.Try, ast.Lambda))
-            todo += [(child, scopes, tried) for child in parts(node)]
+                    collect_sources(node.value, self.reads[scope, is_silent])
+            # An error inside a `try`, or in a function that is called later, may be caught: then it is silent.
+            in_try = in_try or isinstance(node, (ast.Try, ast.Lambda))
+            todo += [(child, scopes, in_try) for child in parts(node)]
 
 
-def anybody_asks(
-    indexes: Sequence[LayoutIndex], function: Function, owner: ClassScope | None, told: bool = False
+def any_caller_reads(
+    indexes: Sequence[LayoutIndex], function: Function, owner: ClassScope | None, silent_only: bool = False
 ) -> bool:
-    """Whether some call of `function` in these files is followed by a read of the layout of what it returns."""
-    module = owner is not None and function.name in FORWARD
-    todo, seen = [owner.node.name if module and owner is not None else function.name, decorated(function)], set[str]()
+    """Whether a caller in these files reads the layout of the result of `function`.
+
+    Args:
+        indexes: the indexes of the files.
+        function: the function.
+        owner: its class, if it is a method.
+        silent_only: whether only silent reads count.
+    """
+    is_forward = owner is not None and function.name in FORWARD
+    todo, seen = (
+        [owner.node.name if is_forward and owner is not None else function.name, decorated_name(function)],
+        set[str](),
+    )
     while todo:
         name = todo.pop()
         if name in seen:
             continue
         seen.add(name)
         for index in indexes:
-            asked, passed = index.about(name, told)
-            if asked:
+            is_read, returning = index.result_reads(name, silent_only)
+            if is_read:
                 return True
-            todo += passed
+            todo += returning
     return False
 
 
@@ -150,10 +174,10 @@ def _last(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _is_turned(node: ast.expr) -> bool:
-    """Whether dimensions are swapped before a view: of what lies in their new order, which a fused result does not."""
+def _is_permuted(node: ast.expr) -> bool:
+    """Whether dimensions are permuted before a view. Such a view needs strides that a fused result lacks."""
     while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
-        if isinstance(node, ast.Attribute) and node.attr in TURNED:
+        if isinstance(node, ast.Attribute) and node.attr in PERMUTING:
             return True
         if isinstance(node, ast.Attribute) and node.attr in ("contiguous", "clone", "reshape"):
             return False
@@ -161,22 +185,22 @@ def _is_turned(node: ast.expr) -> bool:
     return False
 
 
-def starts(node: ast.expr | None, reads: Reads) -> None:
-    """Adds the calls and the names that an expression may start at: `attend(x)` in `attend(x).float()[0]`."""
-    todo = [node]
+def collect_sources(expression: ast.expr | None, reads: LayoutReads) -> None:
+    """Adds the calls and names that an expression may get its value from: `attend(x)` for `attend(x).float()[0]`."""
+    todo = [expression]
     while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Name):
-            reads.names.add(node.id)
-        elif isinstance(node, ast.Call):
-            reads.calls.add(node)
-            if isinstance(node.func, ast.Attribute) and node.func.attr != "contiguous":
-                todo += [node.func.value, *node.args[: _last(node.func.value) == "torch"]]
-        elif isinstance(node, (ast.Attribute, ast.Subscript)):
-            todo.append(node.value)
-        elif isinstance(node, ast.BinOp):
-            todo += [node.left, node.right]
-        elif isinstance(node, ast.Tuple):
-            todo += node.elts
-        elif isinstance(node, ast.IfExp):
-            todo += [node.body, node.orelse]
+        expression = todo.pop()
+        if isinstance(expression, ast.Name):
+            reads.names.add(expression.id)
+        elif isinstance(expression, ast.Call):
+            reads.calls.add(expression)
+            if isinstance(expression.func, ast.Attribute) and expression.func.attr != "contiguous":
+                todo += [expression.func.value, *expression.args[: _last(expression.func.value) == "torch"]]
+        elif isinstance(expression, (ast.Attribute, ast.Subscript)):
+            todo.append(expression.value)
+        elif isinstance(expression, ast.BinOp):
+            todo += [expression.left, expression.right]
+        elif isinstance(expression, ast.Tuple):
+            todo += expression.elts
+        elif isinstance(expression, ast.IfExp):
+            todo += [expression.body, expression.orelse]

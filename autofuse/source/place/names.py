@@ -1,6 +1,6 @@
-"""The names of one function: which are used at all, which statements bind a value, and who reads it by name.
+"""The names of one function: which are used, which statements bind a value, and which statements read it.
 
-Read off the text once, for every edit of the function asks. Knows what capture found; knows no edits.
+Computed once for a function, because every edit of the function needs them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autofuse.source.capture.syntax import walk
 
 @dataclass(frozen=True, eq=False)
 class NameRead:
-    """A name that a statement reads. `of_target`: x of `x += 1`, which is written too."""
+    """A name that a statement reads. `of_target` is True for `x` in `x += 1`, which is also written."""
 
     statement: ast.stmt
     name: ast.Name
@@ -27,59 +27,60 @@ class NameRead:
 
 
 @dataclass
-class NamesOfFunction:
-    """What the names of a captured function are used for."""
+class FunctionNames:
+    """How a captured function uses its names."""
 
     captured: CapturedFunction
 
     @cached_property
     def used(self) -> frozenset[str]:
-        """Every name in the text of the function, those of arguments included."""
-        found = list(walk(self.captured.function))
-        names = {n.id for n in found if isinstance(n, ast.Name)}
-        return frozenset(names | {a.arg for a in found if isinstance(a, ast.arg)})
+        """Every name in the text of the function, with its parameters."""
+        nodes = list(walk(self.captured.function))
+        names = {n.id for n in nodes if isinstance(n, ast.Name)}
+        return frozenset(names | {a.arg for a in nodes if isinstance(a, ast.arg)})
 
     def binders(self, values: Iterable[Value]) -> list[ast.stmt]:
-        """The statements that bind one of `values`, each once."""
-        return list(dict.fromkeys(s for v in values for s in self.captured.binders(v)))
+        """The statements that bind one of `values`, without duplicates."""
+        return list(dict.fromkeys(s for v in values for s in self.captured.binding_statements(v)))
 
     def reads(self, value: Value) -> list[NameRead]:
-        """Where a name is read that holds `value`, or may hold it where branches join."""
+        """The reads of names that hold `value`, or that may hold it after branches join."""
         return self._reads.get(value, [])
 
     @cached_property
     def _reads(self) -> dict[Value, list[NameRead]]:
-        places = self.captured.places.items()
-        held = {id(p.node): v for v, at in places for p in at if isinstance(p.node, ast.Name)}
-        found = defaultdict[Value, list[NameRead]](list)
+        places = self.captured.positions.items()
+        value_of_name = {id(p.node): v for v, positions in places for p in positions if isinstance(p.node, ast.Name)}
+        reads = defaultdict[Value, list[NameRead]](list)
         for statement in (s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt)):
-            for n in _own_names(statement):
-                value, target = held.get(id(n)), isinstance(n.ctx, ast.Store)
+            for name in _own_names(statement):
+                value, target = value_of_name.get(id(name)), isinstance(name.ctx, ast.Store)
+                # `x += 1` reads the value that `x` has before the statement.
                 if target:
-                    value = self.captured.before.get(statement, {}).get(n.id)
-                for part in joined(value, (CHOICE, OPAQUE)) if value is not None else ():
-                    found[part].append(NameRead(statement, n, target))
-        return found
+                    value = self.captured.before.get(statement, {}).get(name.id)
+                for part in alternatives_of(value, (CHOICE, OPAQUE)) if value is not None else ():
+                    reads[part].append(NameRead(statement, name, target))
+        return reads
 
 
-def joined(v: Value, joins: tuple[str, ...]) -> list[Value]:
-    """`v`, or what it may be where branches join."""
-    found, todo, seen = list[Value](), [v], set[Value]()
-    while todo:
-        v = todo.pop()
+def alternatives_of(v: Value, joins: tuple[str, ...]) -> list[Value]:
+    """`v` itself, or the values it may be after branches join. `joins` are the operators that join values."""
+    alternatives, pending, seen = list[Value](), [v], set[Value]()
+    while pending:
+        v = pending.pop()
         if v in seen:
             continue
         seen.add(v)
         spend()
         if v.op in joins and v.inputs:
-            todo += v.inputs[1:] if v.op == CHOICE else v.inputs
+            pending += v.inputs[1:] if v.op == CHOICE else v.inputs
         else:
-            found.append(v)
-    return found
+            alternatives.append(v)
+    return alternatives
 
 
 def _own_names(statement: ast.stmt) -> Iterator[ast.Name]:
-    """Names read by a statement itself, not by the statements inside it."""
+    """Yields the names that a statement reads itself, without the statements nested in it."""
     todo: list[ast.AST] = [c for c in ast.iter_child_nodes(statement) if not isinstance(c, ast.stmt)]
     while todo:
         n = todo.pop()

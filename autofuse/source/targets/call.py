@@ -1,7 +1,4 @@
-"""What a target prints: a call, its arguments, and what it assumes.
-
-Knows text and captured values; knows no function of torch or autofuse.
-"""
+"""The result of a target: a call as text, its arguments, and its assumptions."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from dataclasses import dataclass
 from autofuse.ir.graph import Value
 from autofuse.reasons.reason import Reason
 from autofuse.rule import Constant, Replacement
-from autofuse.source.targets.express import Speller
+from autofuse.source.targets.speller import Speller
 
-Arguments = dict[str, Value]  # argument name -> what was captured for it
+Arguments = dict[str, Value]  # argument name -> captured value
 
 
 class NotInTarget(Exception):
-    """The target has no such operation; the message says why."""
+    """The target has no such operation; the message gives the reason."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(str(reason))
@@ -26,32 +23,48 @@ class NotInTarget(Exception):
 
 @dataclass(frozen=True)
 class TargetCall:
-    """A call to print: on one line, or one argument a line where that is too long. `unsafe` says what it assumes."""
+    """A call as text.
+
+    Attributes:
+        function: the text of the called function.
+        arguments: the text of each argument.
+        tail: the text after the call: `.squeeze(1)`.
+        before: statements that precede the statement with the call.
+        unsafe: the assumptions of the call; "" if there are none.
+    """
 
     function: str
     arguments: tuple[str, ...]
-    tail: str = ""  # what follows the call: .squeeze(1)
-    before: tuple[str, ...] = ()  # statements that come before the one it stands in
+    tail: str = ""
+    before: tuple[str, ...] = ()
     unsafe: str = ""
 
     def text(self) -> str:
+        """Return the call on one line."""
         return f"{self.function}({', '.join(self.arguments)}){self.tail}"
 
     def wrapped(self, indent: str, step: str, newline: str, room: int) -> str:
-        """The call with one argument a line; `indent` is that of the statement, `room` what a line may have."""
+        """Return the call with one argument on each line.
+
+        Args:
+            indent: the indentation of the statement.
+            step: one level of indentation.
+            newline: the line ending of the file.
+            room: the maximum line length.
+        """
         inner = indent + step
-        lines = "".join(f"{newline}{inner}{_fitted(a, inner, step, newline, room)}," for a in self.arguments)
+        lines = "".join(f"{newline}{inner}{_fit_argument(a, inner, step, newline, room)}," for a in self.arguments)
         return f"{self.function}({lines}{newline}{indent}){self.tail}"
 
 
-def _fitted(argument: str, indent: str, step: str, newline: str, room: int) -> str:
-    """An argument; one that chooses (`mask.bool() if mask is not None else None`) on three lines if one is too long."""
+def _fit_argument(argument: str, indent: str, step: str, newline: str, room: int) -> str:
+    """An argument as text; a conditional expression that is too long takes three lines."""
     if len(indent) + len(argument) < room or " if " not in argument:
         return argument
     call = ast.parse(f"f({argument})", mode="eval").body
-    given = [*call.args, *call.keywords] if isinstance(call, ast.Call) else []
-    value = given[0].value if len(given) == 1 and isinstance(given[0], ast.keyword) else given[0]
-    if len(given) != 1 or not isinstance(value, ast.IfExp):
+    parsed = [*call.args, *call.keywords] if isinstance(call, ast.Call) else []
+    value = parsed[0].value if len(parsed) == 1 and isinstance(parsed[0], ast.keyword) else parsed[0]
+    if len(parsed) != 1 or not isinstance(value, ast.IfExp):
         return argument
     body, test, other = (ast.get_source_segment(f"f({argument})", v) for v in (value.body, value.test, value.orelse))
     start = argument[: value.col_offset - len("f(")]
@@ -59,12 +72,12 @@ def _fitted(argument: str, indent: str, step: str, newline: str, room: int) -> s
     return f"{start}({lines}{newline}{indent})" if not start.endswith("(") else argument
 
 
-def named(replacement: Replacement, captures: Arguments, s: Speller) -> Arguments:
-    """Argument name -> value; positional arguments are named after what they take, absent ones are left out."""
-    named = {}
-    for name, given in replacement.arguments:
-        if isinstance(given, Constant):
-            named[name] = s.view.const(given.value)
-        elif given in captures:
-            named[name or given] = captures[given]
-    return named
+def arguments_by_name(replacement: Replacement, captures: Arguments, speller: Speller) -> Arguments:
+    """Return the captured value of each argument by name; a missing argument is left out."""
+    values = {}
+    for name, source in replacement.arguments:
+        if isinstance(source, Constant):
+            values[name] = speller.view.const(source.value)
+        elif source in captures:
+            values[name or source] = captures[source]  # a positional argument takes the name of its capture
+    return values

@@ -1,6 +1,6 @@
-"""A mask as text, for functions that take one: boolean or added, conditional, or said by `is_causal=True`.
+"""Masks as text, for functions that take a mask.
 
-Knows masks as captured values; knows no signature.
+A mask is boolean or added to the scores. It may be conditional, or replaced by `is_causal=True`.
 """
 
 from __future__ import annotations
@@ -13,74 +13,87 @@ from autofuse.canonical.recognise.masks import BOOLEAN
 from autofuse.ir.graph import CHOICE, Value, is_const
 from autofuse.reasons import writing
 from autofuse.reasons.reason import because
-from autofuse.source.capture.symbolic_lengths import lengths_of
+from autofuse.source.capture.symbolic_lengths import recorded_lengths
 from autofuse.source.targets.call import Arguments
-from autofuse.source.targets.express import Speller, Unwritable
-from autofuse.source.targets.learned import learned_in_its_dtype
-from autofuse.source.targets.printing import fill, unused, without_views
+from autofuse.source.targets.learned_masks import is_learned_in_query_dtype
+from autofuse.source.targets.printing import fill, unused_name, without_views
+from autofuse.source.targets.speller import Speller, Unwritable
 
-_READABLE = 72  # characters of an assignment with one condition in it
-
-
-def is_causal(a: Arguments, s: Speller) -> bool:
-    """Whether the mask is one that `is_causal=True` stands for: proved causal, query and key provably as long."""
-    return "mask_is_causal" in a and _as_long(a["query"], a["key"], s)
+_MAX_CONDITIONAL = 72  # characters of a conditional expression that stays on one line
 
 
-def _as_long(query: Value, key: Value, s: Speller) -> bool:
-    """Whether query and key have the same number of positions, by the sizes that the text names."""
-    rows, columns = lengths_of(s.view, query), lengths_of(s.view, key)
+def is_causal(args: Arguments, speller: Speller) -> bool:
+    """Whether `is_causal=True` can replace the mask: it is causal, and query and key certainly have the same length."""
+    return "mask_is_causal" in args and _have_equal_length(args["query"], args["key"], speller)
+
+
+def _have_equal_length(query: Value, key: Value, speller: Speller) -> bool:
+    """Whether query and key have the same number of positions, judged by the sizes in the text."""
+    rows, columns = recorded_lengths(speller.view, query), recorded_lengths(speller.view, key)
     return rows is not None and columns is not None and rows[-2] is not None and rows[-2] == columns[-2]
 
 
 @dataclass(frozen=True)
 class WrittenMask:
-    """A mask as text. `before` are the statements it needs, `rows` what is 0 for rows of the query that keep no key.
+    """A mask as text.
 
-    A finite fill lets such a row attend evenly, and lets no gradient through: a query of zeros, with the mask opened,
-    does just that. `query` is the name of the query so treated, where that is conditional.
+    A row of the query that keeps no key needs care if the original code fills scores with a finite number. Its weights
+    are then all equal, and no gradient passes. A query of zeros with an open mask gives the same result.
+
+    Attributes:
+        text: the mask; "" if there is none.
+        before: the statements that it needs.
+        row_factor: the name of a tensor that is 0 for rows of the query that keep no key, or "".
+        query: the name of the query with such rows set to zero, if the mask is conditional; or "".
     """
 
     text: str = ""
     before: tuple[str, ...] = ()
-    rows: str = ""
+    row_factor: str = ""
     query: str = ""
 
 
-def mask_of(a: Arguments, s: Speller) -> WrittenMask:
-    if "mask" not in a:
+def write_mask(args: Arguments, speller: Speller) -> WrittenMask:
+    """Return the mask of an attention as text."""
+    if "mask" not in args:
         return WrittenMask()
-    mask, s.query = a["mask"], a["query"]
-    filled = not {"mask_is_causal", "kept"} & a.keys() and "fill" in a  # a causal row keeps its first key at least
-    query = s.text(a["query"]) if _needs_cast(mask, s) else ""
-    text = _mask_text(mask, query, s)
-    if s.view.rank(mask) == 1:  # torch wants a mask of two dimensions or more
+    mask, speller.query = args["mask"], args["query"]
+    # A causal row keeps at least its first key, so a finite fill never makes its weights equal.
+    filled = not {"mask_is_causal", "kept"} & args.keys() and "fill" in args
+    query = speller.text(args["query"]) if _needs_cast(mask, speller) else ""
+    text = _mask_text(mask, query, speller)
+    if speller.view.rank(mask) == 1:  # torch needs a mask with two dimensions or more
         text = fill("{0}.unsqueeze(0)", text)
     lines: tuple[str, ...] = ()
-    if s.may_insert and (text.count(" if ") > 1 or " if " in text and len(text) > _READABLE):
-        name = unused("attn_mask", s.taken)
-        lines = ("\n".join(_mask_lines(mask, name, lambda v, inner: _mask_text(v, query, inner), s)) + "\n",)
+    if speller.may_insert and (text.count(" if ") > 1 or " if " in text and len(text) > _MAX_CONDITIONAL):
+        name = unused_name("attn_mask", speller.taken)
+        lines = ("\n".join(_mask_lines(mask, name, lambda v, inner: _mask_text(v, query, inner), speller)) + "\n",)
         text = name
-    return _evenly(a, text, lines, s) if filled else WrittenMask(text, lines)
+    return _open_empty_rows(args, text, lines, speller) if filled else WrittenMask(text, lines)
 
 
-def _evenly(a: Arguments, text: str, lines: tuple[str, ...], s: Speller) -> WrittenMask:
-    """The mask opened for rows that keep no key, and what makes their queries zero."""
-    if not s.may_insert:
+def _open_empty_rows(args: Arguments, text: str, lines: tuple[str, ...], speller: Speller) -> WrittenMask:
+    """Return the mask, opened for rows that keep no key, with the factor that sets their queries to zero.
+
+    Raises:
+        Unwritable: no statement can be inserted here.
+    """
+    if not speller.may_insert:
         raise Unwritable(because(writing.MASK_FILLED))
-    taken = s.taken
-    name, rows, query = (unused(n, taken) for n in ("attn_mask", "kept_rows", "query"))
+    used_names = speller.taken
+    name, rows, query = (unused_name(n, used_names) for n in ("attn_mask", "kept_rows", "query"))
     if not lines and not text.isidentifier():
         lines = (f"{name} = {text}",)
     elif not lines:
         name = text
     any_kept = fill("{0}.any(-1, keepdim=True)", name)
-    if not _may_be_none(a["mask"]):
+    # `mask | ~kept_rows` keeps every key of a row that kept none, so that its softmax is not nan.
+    if not _may_be_none(args["mask"]):
         return WrittenMask(fill("{0} | ~{1}", name, rows), (*lines, f"{rows} = {any_kept}"), rows)
-    mask = unused("attn_mask", taken)
-    held = s.text(a["query"])
-    start = (f"{query} = {held}",) if name == mask else (f"{query}, {mask} = {held}, {name}",)
-    opened = f"{query}, {mask} = {fill('{0} * {1}', held, rows)}, {name} | ~{rows}"
+    mask = unused_name("attn_mask", used_names)
+    query_text = speller.text(args["query"])
+    start = (f"{query} = {query_text}",) if name == mask else (f"{query}, {mask} = {query_text}, {name}",)
+    opened = f"{query}, {mask} = {fill('{0} * {1}', query_text, rows)}, {name} | ~{rows}"
     change = f"if {name} is not None:\n    {rows} = {any_kept}\n    {opened}\n"
     return WrittenMask(mask, (*lines, *start, change), rows, query)
 
@@ -89,64 +102,76 @@ def _may_be_none(mask: Value) -> bool:
     return is_const(mask, None) or mask.op == CHOICE and any(map(_may_be_none, mask.inputs[1:]))
 
 
-def _mask_lines(mask: Value, name: str, write: Callable[[Value, Speller], str], s: Speller) -> list[str]:
-    """Statements that let `name` hold a conditional mask, one branch for each condition."""
+def _mask_lines(mask: Value, name: str, write: Callable[[Value, Speller], str], speller: Speller) -> list[str]:
+    """Statements that assign a conditional mask to `name`, one branch for each condition."""
     if mask.op != CHOICE:
-        return [f"{name} = {write(mask, s)}"]
-    asked, (yes, with_yes), (no, with_no) = s.branches(mask)
-    then = [f"{name} = {write(yes, with_yes)}"]
-    if then[0].count(" if ") > 1 or " if " in then[0] and len(then[0]) > _READABLE:
-        then = _mask_lines(yes, name, write, with_yes)
-    rest = _mask_lines(no, name, write, with_no)
-    start = [f"if {asked}:", *(f"    {line}" for line in then)]
-    if rest[0].startswith("if "):
-        return [*start, f"el{rest[0]}", *rest[1:]]
-    return [*start, "else:", *(f"    {line}" for line in rest)]
+        return [f"{name} = {write(mask, speller)}"]
+    test, (yes, with_yes), (no, with_no) = speller.split_branches(mask)
+    if_lines = [f"{name} = {write(yes, with_yes)}"]
+    if if_lines[0].count(" if ") > 1 or " if " in if_lines[0] and len(if_lines[0]) > _MAX_CONDITIONAL:
+        if_lines = _mask_lines(yes, name, write, with_yes)
+    else_lines = _mask_lines(no, name, write, with_no)
+    start = [f"if {test}:", *(f"    {line}" for line in if_lines)]
+    if else_lines[0].startswith("if "):
+        return [*start, f"el{else_lines[0]}", *else_lines[1:]]
+    return [*start, "else:", *(f"    {line}" for line in else_lines)]
 
 
-def _needs_cast(mask: Value, s: Speller) -> bool:
-    """Whether what is added is put into the dtype of the query: torch reads truth values as what is kept."""
+def _needs_cast(mask: Value, speller: Speller) -> bool:
+    """Whether an added mask needs a cast to the dtype of the query, since torch reads a boolean mask as "keep"."""
     if mask.op == CHOICE:
-        return any(_needs_cast(side, s) for side in mask.inputs[1:])
-    if s.query is not None and learned_in_its_dtype(mask, s.query, s):
+        return any(_needs_cast(side, speller) for side in mask.inputs[1:])
+    if speller.query is not None and is_learned_in_query_dtype(mask, speller.query, speller):
         return False
-    return mask.op in ("where", CAST) or not boolean(mask) and not is_const(mask, None) and not _floating(mask, s)
+    return (
+        mask.op in ("where", CAST)
+        or not is_boolean(mask)
+        and not is_const(mask, None)
+        and not _is_floating(mask, speller)
+    )
 
 
-def whole_mask_text(mask: Value, query: Value, s: Speller) -> str:
-    """A mask for a function that fills and counts by itself: only what may hold integers is cast."""
-    return _mask_text(mask, s.text(query), s) if _has_integers(mask, s) else s.text(mask)
+def mask_text_for_ops(mask: Value, query: Value, speller: Speller) -> str:
+    """A mask for autofuse.ops, which handle fills and counts themselves: only a mask that may hold integers is cast."""
+    return _mask_text(mask, speller.text(query), speller) if _has_integers(mask, speller) else speller.text(mask)
 
 
-def _has_integers(mask: Value, s: Speller) -> bool:
+def _has_integers(mask: Value, speller: Speller) -> bool:
     if mask.op == CHOICE:
-        return any(_has_integers(side, s) for side in mask.inputs[1:])
-    return mask.op not in ("where", CAST) and _needs_cast(mask, s)
+        return any(_has_integers(side, speller) for side in mask.inputs[1:])
+    return mask.op not in ("where", CAST) and _needs_cast(mask, speller)
 
 
-def _floating(mask: Value, s: Speller) -> bool:
-    """Whether the text shows that what is added is floating-point, not truth values or integers."""
-    facts, own = s.view.facts, s.view.originals(mask)
-    if own and all(facts.floating(o) or o in facts.known and facts.known[o].form == "bias" for o in own):
-        return True  # what is written may be any of them: `mask` for `mask * 1.0`
+def _is_floating(mask: Value, speller: Speller) -> bool:
+    """Whether the text shows that an added mask is floating-point, not boolean or integer."""
+    facts, originals = speller.view.facts, speller.view.originals(mask)
+    if originals and all(facts.floating(o) or o in facts.known and facts.known[o].form == "bias" for o in originals):
+        return True  # the text may be that of any of these values: `mask` for `mask * 1.0`
     parts = mask.inputs if mask.op in ("mul", "add", "reciprocal") else mask.inputs[:1] if mask.op == PERMUTE else ()
-    return isinstance(mask.data, float) or any(_floating(part, s) for part in parts)
+    return isinstance(mask.data, float) or any(_is_floating(part, speller) for part in parts)
 
 
-def _mask_text(mask: Value, query: str, s: Speller) -> str:
-    """A boolean mask as it is; a bias that was chosen, cast, or may hold integers, in the dtype of the query."""
-    if mask.op == CHOICE and _needs_cast(mask, s):
-        return s.chosen(mask, lambda side, inner: _mask_text(side, query, inner))
+def _mask_text(mask: Value, query: str, speller: Speller) -> str:
+    """A mask as text: boolean masks unchanged, added masks in the dtype of the query if they may have another one."""
+    if mask.op == CHOICE and _needs_cast(mask, speller):
+        return speller.conditional_text(mask, lambda side, inner: _mask_text(side, query, inner))
     if mask.op == "where" and is_const(mask.inputs[1], 0, 0.0):
-        dropped = s.text(s.view.make("invert", mask.inputs[0]))
-        return fill("{0}.new_zeros(()).masked_fill({1}, {2})", query, dropped, s.text(mask.inputs[2]))
-    if mask.op == "add" and _needs_cast(mask, s) and not s.view.originals(mask):  # a sum of truth values is no count
-        return " + ".join(s.text(i) if s.view.number(i) else _mask_text(i, query, s) for i in mask.inputs)
-    text = s.text(mask)
+        dropped = speller.text(speller.view.make("invert", mask.inputs[0]))
+        return fill("{0}.new_zeros(()).masked_fill({1}, {2})", query, dropped, speller.text(mask.inputs[2]))
+    # For boolean tensors, True + True is True and not 2, so each term is cast before the sum.
+    if mask.op == "add" and _needs_cast(mask, speller) and not speller.view.originals(mask):
+        return " + ".join(
+            speller.text(i) if speller.view.number(i) else _mask_text(i, query, speller) for i in mask.inputs
+        )
+    text = speller.text(mask)
     in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
-    return fill("{0}.to({1}.dtype)", text, without_views(query)) if _needs_cast(mask, s) and not in_its_dtype else text
+    return (
+        fill("{0}.to({1}.dtype)", text, without_views(query))
+        if _needs_cast(mask, speller) and not in_its_dtype
+        else text
+    )
 
 
-def boolean(mask: Value) -> bool:
-    """Whether a mask says what is kept; otherwise it is added."""
-    return mask.op in BOOLEAN or mask.op == CHOICE and all(map(boolean, mask.inputs[1:]))
+def is_boolean(mask: Value) -> bool:
+    """Whether a mask marks the scores to keep; any other mask is added to the scores."""
+    return mask.op in BOOLEAN or mask.op == CHOICE and all(map(is_boolean, mask.inputs[1:]))

@@ -1,7 +1,7 @@
-"""Python text from pieces: an expression in a template, its parentheses only where Python needs them.
+"""Python text from templates and expressions, with parentheses only where Python needs them.
 
-Whether parentheses are needed is asked of Python's own parser, so there is no table of precedences to get wrong. Knows
-text and syntax; knows no graph.
+Python's own parser decides about parentheses, so there is no table of precedences. This file handles text and syntax,
+not graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from autofuse.ir.steps import spend
 
 @dataclass
 class SourceText:
-    """The text of one file, by line and by column in bytes of UTF-8, as ast counts whatever the file's encoding is."""
+    """The text of one file, by line and by column.
+
+    Columns count bytes of UTF-8, as ast does for every file encoding.
+    """
 
     source: bytes
     lines: list[bytes] = field(init=False)
@@ -32,13 +35,16 @@ class SourceText:
         self.lines = encoded.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def size_of(self, node: ast.stmt) -> int:
-        """How many bytes stand on the lines of a statement; all of them where it has no end, as the top level."""
+        """How many bytes the lines of a statement have; the whole file for a node without an end line."""
         if node.end_lineno is None:
             return len(self.source)
         return sum(len(line) + 1 for line in self.lines[node.lineno - 1 : node.end_lineno])
 
     def of(self, node: ast.expr) -> str:
-        """The source of an expression on one line; of one that holds comments or long strings, as Python prints it."""
+        """The source of an expression on one line.
+
+        An expression that contains comments or long strings is printed by ast.unparse instead.
+        """
         if node not in self._texts:
             self._texts[node] = self._of(node)
         return self._texts[node]
@@ -56,15 +62,15 @@ class SourceText:
             text = text.replace(" " + bracket, bracket) if len(parts) > 1 else text
         return (
             text.replace(",)", ")")
-            if same(text.replace(",)", ")"), node)
+            if is_same_expression(text.replace(",)", ")"), node)
             else text
-            if same(text, node)
+            if is_same_expression(text, node)
             else ast.unparse(node)
         )
 
 
-def same(text: str, node: ast.expr) -> bool:
-    """Whether `text` is the expression `node`."""
+def is_same_expression(text: str, node: ast.expr) -> bool:
+    """Whether `text` parses to the expression `node`."""
     try:
         return ast.dump(ast.parse(text, mode="eval").body) == ast.dump(node)
     except SyntaxError:
@@ -73,28 +79,34 @@ def same(text: str, node: ast.expr) -> bool:
 
 @lru_cache(maxsize=4096)
 def fill(template: str, *parts: str, tight: bool = False) -> str:
-    """`template` with expressions in its places, in parentheses where Python would read them otherwise."""
+    """Return `template` with expressions in its placeholders.
+
+    Args:
+        template: a format string of an expression.
+        parts: the expressions. Each gets parentheses only if the parse tree would differ without them.
+        tight: put parentheses where an attribute access on the result needs them.
+    """
     wrapped = [f"({p})" for p in parts]
     if tight:
         template += ".x"
     filled = list(wrapped)
-    meant = ast.dump(ast.parse(template.format(*wrapped), mode="eval"))
+    expected = ast.dump(ast.parse(template.format(*wrapped), mode="eval"))
     for i, part in enumerate(parts):
         attempt = [*filled[:i], part, *filled[i + 1 :]]
-        if _dump(template.format(*attempt)) == meant:
+        if _dump_text(template.format(*attempt)) == expected:
             filled = attempt
     text = template.format(*filled)
     return text.removesuffix(".x") if tight else text
 
 
-def _dump(text: str) -> str:
+def _dump_text(text: str) -> str:
     try:
         return ast.dump(ast.parse(text, mode="eval"))
     except SyntaxError:
         return ""
 
 
-# What people call a second one of these.
+# Usual names for a second variable of this kind.
 _OTHER_NAMES = {
     "attn_mask": ("attention_mask", "full_mask", "combined_mask"),
     "mask": ("attn_mask", "full_mask", "combined_mask"),
@@ -104,8 +116,8 @@ _OTHER_NAMES = {
 }
 
 
-def unused(wanted: str, taken: Collection[str]) -> str:
-    """`wanted`, or another name for it, or one with a number after it, where that name is taken."""
+def unused_name(wanted: str, taken: Collection[str]) -> str:
+    """Return `wanted`, or another name for the same thing, or `wanted` with a number: the first that is not taken."""
     numbered = (f"{wanted}_{i}" for i in range(1, len(taken) + 2))
     return next(n for n in (wanted, *_OTHER_NAMES.get(wanted, ()), *numbered) if n not in taken)
 
@@ -114,7 +126,7 @@ _SAME_DTYPE = frozenset("transpose unsqueeze permute contiguous squeeze".split()
 
 
 def without_views(text: str) -> str:
-    """The tensor that a text turns or looks at in another shape: `q` of `q.transpose(1, 2)`. It has the same dtype."""
+    """The tensor that the text transposes or reshapes, which has the same dtype: `q` of `q.transpose(1, 2)`."""
     node = ast.parse(text, mode="eval").body
     inner = node
     while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _SAME_DTYPE:
@@ -123,7 +135,7 @@ def without_views(text: str) -> str:
 
 
 def permuted_text(text: str, order: Tail) -> str:
-    """`text` with its last dimensions reordered, as transposes: right whatever the rank."""
+    """Return `text` with its last dimensions reordered by transposes, which works for every rank."""
     current = list(range(-len(order), 0))
     for position in range(-len(order), 0):
         source = current.index(order[position]) - len(order)
@@ -134,7 +146,7 @@ def permuted_text(text: str, order: Tail) -> str:
 
 
 def literal_text(data: object) -> str:
-    """A constant as Python text."""
+    """Return a constant as Python text."""
     if isinstance(data, float) and (math.isinf(data) or math.isnan(data)):
         return f'float("{data}")'
     if data is ...:

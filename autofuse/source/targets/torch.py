@@ -1,7 +1,4 @@
-"""The target `torch`: each operation as torch spells it, where torch has one. A rewritten file then needs torch alone.
-
-Knows what torch's functions take; imports none of them.
-"""
+"""The target `torch`: each operation as a call of torch. A rewritten file then needs only torch."""
 
 from __future__ import annotations
 
@@ -12,24 +9,30 @@ from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.source.targets.attention import attention
 from autofuse.source.targets.call import Arguments, TargetCall
-from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import cross_entropy, linear_cross_entropy, log_likelihood
 from autofuse.source.targets.norms import torch_norm
+from autofuse.source.targets.speller import Speller
 
 
 def _activation(op: Op) -> Callable[[Arguments, Speller], TargetCall]:
-    """torch's function of the same name, with what the rule gives it besides the default."""
+    """Return the function that writes an activation, with the options that differ from torch's defaults."""
 
-    def call(a: Arguments, s: Speller) -> TargetCall:
-        given = [(name, a[name]) for name, default in op.options if name in a and not is_equal_const(a[name], default)]
-        options = (f"{name}={s.text(v)}" for name, v in given)
-        return TargetCall(s.imports.text(op.names[0], s.place), (s.text(a["x"]), *options))
+    def call(args: Arguments, speller: Speller) -> TargetCall:
+        passed = [
+            (name, args[name])
+            for name, default in op.options
+            if name in args and not is_equal_const(args[name], default)
+        ]
+        options = (f"{name}={speller.text(v)}" for name, v in passed)
+        return TargetCall(speller.imports.text(op.names[0], speller.place), (speller.text(args["x"]), *options))
 
     return call
 
 
-def _glu(a: Arguments, s: Speller) -> TargetCall:
-    return TargetCall(s.imports.text("torch.nn.functional.glu", s.place), (s.text(a["x"]), "dim=-1"))
+def _glu(args: Arguments, speller: Speller) -> TargetCall:
+    return TargetCall(
+        speller.imports.text("torch.nn.functional.glu", speller.place), (speller.text(args["x"]), "dim=-1")
+    )
 
 
 OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
@@ -43,5 +46,5 @@ OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
     **{name: _activation(op) for name, op in OUR_ACTIVATIONS.items()},
 }
 
-# torch has these only lately, and autofuse.ops has them for every torch: `auto` does not write them.
+# Only recent versions of torch have these operations. autofuse.ops has them for every version, so `auto` uses that.
 RECENT = frozenset({"linear_cross_entropy"})

@@ -1,1 +1,1 @@
-"""Edits to text: only the statements that change, everything else byte for byte."""
+"""Applies edits to the text of a file. Statements that no edit changes keep their bytes."""

@@ -1,8 +1,7 @@
-"""A call that is too long for its line, and what methods are called on: the call gets a statement of its own.
+"""Splits a statement if the fused call and the chain of methods after it are too long for one line.
 
 `x = F.f(...).transpose(1, 2).reshape(b, n, c)` becomes `x = F.f(...)` and `x = x.transpose(1, 2).reshape(b, n, c)`.
-Formatters lay out a chain behind a long call in ways of their own, and people write two statements. Knows text and
-libcst's expressions.
+Formatters wrap a long chain in several ways, and people write two statements.
 """
 
 from __future__ import annotations
@@ -19,54 +18,70 @@ from autofuse.source.targets import TargetCall
 
 @dataclass(frozen=True)
 class ChainedCall:
-    """The call for a statement of its own, which gives `name`, and what then stands in its place."""
+    """A call that gets a statement of its own.
+
+    Attributes:
+        node: the expression that the call replaces.
+        name: the variable that the new statement assigns.
+        call: the call.
+        rest: the code after the variable in the original statement.
+        start: the code before it, if the result is the first argument of a function: `self.layers[4](`.
+    """
 
     node: cst.BaseExpression
     name: str
     call: TargetCall
     rest: str
-    start: str = ""  # what the result is given to at once: `self.layers[4](`
+    start: str = ""
 
     def statement(self, room: int, step: str, newline: str) -> str:
-        """The statement that calls: on one line, or one argument a line where it has no `room` on one."""
+        """The new statement. If it does not fit on one line of `room` characters, it has one argument per line."""
         line = f"{self.name} = {self.call.text()}"
         return line if len(line) <= room else f"{self.name} = {self.call.wrapped('', step, newline, room)}"
 
 
-def chained_call(
+def find_chained_call(
     line: cst.SimpleStatementLine, texts: dict[cst.BaseExpression, NewText], text: str
 ) -> ChainedCall | None:
-    """The replaced expression of a statement that methods are called on. `text` is that of the piece it stands in."""
+    """Finds the fused call at the start of a chain.
+
+    Args:
+        line: the statement.
+        texts: the replaced expressions.
+        text: the code of the module, in which a new variable must be unused.
+    """
     statement = line.body[0] if len(line.body) == 1 else None
     value = statement.value if isinstance(statement, (cst.Assign, cst.Return)) else None
-    node = _receiver(value, texts) if value is not None else None
+    node = _first_evaluated(value, texts) if value is not None else None
     if statement is None or value is None or node is None:
         return None
     new = texts[node]
     if new.call is None:
         return None
-    start, opened, function = new.call.function.rpartition("(")
+    # The call may be the argument of another one, as in `self.layers[4](F.f(...))`. Only the inner call is split off.
+    start, bracket, function = new.call.function.rpartition("(")
     call = replace(new.call, function=function, tail="")
-    rest = new.text.removeprefix(start + opened + call.text())
-    name = _name(statement, value, call, text)
-    if (
-        name is None
-        or rest == new.text
-        or not (rest or node is not value)
-        or rest
-        and not rest.startswith(")" if opened else ".")
-    ):
+    rest = new.text.removeprefix(start + bracket + call.text())
+    name = _variable_for(statement, value, call, text)
+    is_call_first, something_follows = rest != new.text, bool(rest) or node is not value
+    if name is None or not is_call_first or not something_follows:
         return None
-    return ChainedCall(node, name, call, rest, start + opened)
+    if rest and not rest.startswith(")" if bracket else "."):
+        return None
+    return ChainedCall(node, name, call, rest, start + bracket)
 
 
-def _receiver(value: cst.BaseExpression, texts: Container[cst.BaseExpression]) -> cst.BaseExpression | None:
-    """The replaced expression that is computed first: at the start of a chain of methods, attributes and indices, to
-    the left of an operator or behind a name, or the first argument of a function."""
+def _first_evaluated(value: cst.BaseExpression, texts: Container[cst.BaseExpression]) -> cst.BaseExpression | None:
+    """The replaced expression that `value` evaluates first, or None. There are three cases:
+
+    - the start of a chain of methods, attributes and indices,
+    - the left operand of an operator, or the right operand after a name,
+    - the first argument of a function.
+    """
     while value not in texts:
         if isinstance(value, cst.Call):
-            first = value.args[0] if value.args and not value.args[0].star and _is_dotted(value.func) else None
-            value = value.func if first is None else first.value
+            argument = value.args[0] if value.args and not value.args[0].star and _is_dotted(value.func) else None
+            value = value.func if argument is None else argument.value
         elif isinstance(value, (cst.Attribute, cst.Subscript)):
             value = value.value
         elif isinstance(value, cst.BinaryOperation):
@@ -77,24 +92,24 @@ def _receiver(value: cst.BaseExpression, texts: Container[cst.BaseExpression]) -
 
 
 def _is_dotted(function: cst.BaseExpression) -> bool:
-    """`self.proj`, `self.mlp[4]`: looking it up before its argument or after it is the same."""
+    """Whether a function is a dotted name such as `self.proj` or `self.mlp[4]`. It may be looked up later."""
     while isinstance(function, (cst.Attribute, cst.Subscript)):
         function = function.value
     return isinstance(function, cst.Name)
 
 
-def _name(statement: cst.CSTNode, value: cst.BaseExpression, call: TargetCall, text: str) -> str | None:
-    """A name for what the call gives: that of the statement if the rest of the chain does not read it."""
+def _variable_for(statement: cst.CSTNode, value: cst.BaseExpression, call: TargetCall, text: str) -> str | None:
+    """The variable for the result: the target of the statement, unless the rest of the chain reads it."""
     if isinstance(statement, cst.Assign):
         target = statement.targets[0].target
         if len(statement.targets) != 1 or not isinstance(target, cst.Name):
             return None
         chain = cst.Module([]).code_for_node(value)
-        if not _mentions(chain, target.value):
+        if not _contains_name(chain, target.value):
             return target.value
     name = "attn_output" if call.function.endswith("attention") else "output"
-    return None if _mentions(text, name) else name
+    return None if _contains_name(text, name) else name
 
 
-def _mentions(text: str, name: str) -> bool:
+def _contains_name(text: str, name: str) -> bool:
     return re.search(rf"\b{name}\b", text) is not None

@@ -1,8 +1,9 @@
-"""Comments and blank lines around statements that go.
+"""Decides which comments and blank lines around removed statements stay.
 
-A comment on the line of a statement that goes, or inside it, goes with it. What stands above the first statement that
-goes speaks of them all: it stays above the statement that is written anew, unless that one has a comment of its own.
-Comments to tools that hold for more than one line stay. Knows libcst's empty lines; decides nothing about statements.
+- A comment inside a removed statement, or at the end of its line, is removed.
+- A comment above the first of several removed statements describes them all. It moves above the statement that
+  replaces them, unless that statement has a comment of its own.
+- A comment that directs a tool over several lines, such as `# fmt: off`, stays.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ Lines = list[cst.EmptyLine]
 
 
 def is_pragma(comment: str) -> bool:
-    """Whether a comment speaks to a tool about its own line, and means nothing without it."""
+    """Whether a comment directs a tool on its own line only, such as `# noqa`."""
     return comment.lstrip("# ").startswith(
         ("noqa", "type:", "pyright:", "pylint:", "fmt:", "mypy:", "pragma:", "nosec")
     )
 
 
 def opens_region(line: cst.EmptyLine) -> bool:
-    """Whether a line of its own speaks to a tool or an editor about the lines below: `# fmt: off`, `# region`."""
-    said = line.comment.value.lstrip("#").strip() if line.comment is not None else ""
-    return said.startswith(("fmt:", "yapf:", "isort:", "pylint:", "ruff:", "pyright:", "region", "endregion", "%%"))
+    """Whether a comment line directs a tool or an editor on the lines below: `# fmt: off`, `# region`."""
+    text = line.comment.value.lstrip("#").strip() if line.comment is not None else ""
+    return text.startswith(("fmt:", "yapf:", "isort:", "pylint:", "ruff:", "pyright:", "region", "endregion", "%%"))
 
 
 def comments_in(node: cst.CSTNode) -> Lines:
-    """Each comment inside a node as a line of its own, but for pragmas."""
+    """Each comment inside a node as a separate line, without pragmas."""
     if isinstance(node, cst.Comment):
         return [] if is_pragma(node.value) else [cst.EmptyLine(comment=node)]
     return [line for child in node.children for line in comments_in(child)]
 
 
 def comment_line(trailing: cst.TrailingWhitespace) -> Lines:
-    """The comment at the end of a line as a line of its own, unless it is a pragma."""
+    """The comment at the end of a line as a separate line, unless it is a pragma."""
     if trailing.comment is None or is_pragma(trailing.comment.value):
         return []
     return [cst.EmptyLine(comment=trailing.comment)]
@@ -45,37 +46,45 @@ def has_comment(lines: Iterable[cst.EmptyLine]) -> bool:
     return any(line.comment is not None for line in lines)
 
 
-def merged(first: Lines, second: Lines) -> Lines:
-    """Both, with no more blank lines between them than there were in the longer run of the two."""
+def join_lines(first: Lines, second: Lines) -> Lines:
+    """Joins two runs of lines. Blank lines between them are not added up: the longer run counts."""
     while first and second and first[-1].comment is None and second[0].comment is None:
         first = first[:-1]
     return [*first, *second]
 
 
-def handed_on(left: Sequence[Lines], own: Lines, anew: bool) -> tuple[Lines, Lines]:
-    """What stands above a statement behind others that went, and the comments that go.
+def combine_leading_lines(above_removed: Sequence[Lines], own: Lines, is_changed: bool) -> tuple[Lines, Lines]:
+    """Combines the lines above removed statements with those above the next remaining statement.
 
-    `left` has the lines above each of those, `own` are its lines, `anew` says whether it is written anew. Blank lines
-    stay above the comments that stay.
+    Args:
+        above_removed: the lines above each removed statement.
+        own: the lines above the remaining statement.
+        is_changed: whether the edit changes the remaining statement.
+
+    Returns:
+        The lines above the remaining statement, and the comments that are removed. Blank lines stay above comments that
+        stay.
     """
-    heading = anew and not has_comment(own)
-    first = next((lines for lines in left if has_comment(lines)), None) if heading else None
+    # A comment above the first removed statement becomes the heading of the changed one.
+    takes_heading = is_changed and not has_comment(own)
+    first = next((lines for lines in above_removed if has_comment(lines)), None) if takes_heading else None
     kept: Lines = []
-    gone: Lines = []
-    for lines in left:
-        stays = [line for line in lines if line.comment is None or lines is first or opens_region(line)]
-        gone += [line for line in lines if not any(line is s for s in stays)]
-        kept = merged(kept, stays)
+    removed: Lines = []
+    for lines in above_removed:
+        staying = [line for line in lines if line.comment is None or lines is first or opens_region(line)]
+        removed += [line for line in lines if not any(line is s for s in staying)]
+        kept = join_lines(kept, staying)
     if first is not None:
-        return _without_blanks_behind(kept), gone
-    return single_blanks(merged(kept, own), _longest_blank_run(*left, own)), gone
+        # No blank line between the heading and its statement.
+        return _up_to_last_comment(kept), removed
+    return limit_blank_lines(join_lines(kept, own), _longest_blank_run(*above_removed, own)), removed
 
 
-def _without_blanks_behind(lines: Lines) -> Lines:
-    """The lines up to the last comment, so that it stands right above its statement."""
+def _up_to_last_comment(lines: Lines) -> Lines:
+    """The lines up to the last comment, which is then directly above its statement."""
     while lines and lines[-1].comment is None:
         lines = lines[:-1]
-    return single_blanks(lines, 1)
+    return limit_blank_lines(lines, 1)
 
 
 def _longest_blank_run(*runs: Lines) -> int:
@@ -86,19 +95,19 @@ def _longest_blank_run(*runs: Lines) -> int:
     return max(1, longest)
 
 
-def single_blanks(lines: Lines, most: int) -> Lines:
-    """The lines with at most so many blank ones in a row."""
-    out: Lines = []
+def limit_blank_lines(lines: Lines, limit: int) -> Lines:
+    """The lines with at most `limit` blank ones in a row."""
+    result: Lines = []
     run = 0
     for line in lines:
         run = run + 1 if line.comment is None else 0
-        if run <= most:
-            out.append(line)
-    return out
+        if run <= limit:
+            result.append(line)
+    return result
 
 
-def without_leading_blanks(lines: Lines) -> Lines:
-    """Lines that now begin a block, which formatters let begin with no blank line."""
+def strip_leading_blank_lines(lines: Lines) -> Lines:
+    """The lines at the start of a block, where formatters allow no blank line."""
     while lines and lines[0].comment is None:
         lines = lines[1:]
     return lines

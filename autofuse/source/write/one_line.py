@@ -1,6 +1,6 @@
-"""A statement of several lines that fits on one: formatters join it, and so do we where it was written anew.
+"""Joins the lines of a changed statement if it fits on one line, as formatters do.
 
-Knows text; whether the result means the same is asked of Python's parser.
+Python's parser checks that the result means the same.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import ast
 import textwrap
 
 
-def on_one_line(code: str, room: int) -> str | None:
-    """`code` on one line of at most `room` characters, without parentheses that only held its lines together.
+def join_on_one_line(code: str, room: int) -> str | None:
+    """Returns `code` on one line of at most `room` characters, without parentheses that only held its lines together.
 
-    None where it has no room, holds a comment or a text of several lines, or ends a list with a comma.
+    Returns None if it does not fit, or if it has a comment, a string of several lines or a trailing comma.
     """
     lines = textwrap.dedent(code).strip().splitlines()
+    # A comment would swallow the rest of the line, and joining would change a string of several lines.
     if len(lines) < 2 or "#" in code or '"""' in code or "'''" in code:
         return None
     text = " ".join(line.strip() for line in lines)
@@ -23,10 +24,11 @@ def on_one_line(code: str, room: int) -> str | None:
     for bracket in ")]}":
         text = text.replace(f" {bracket}", bracket)
     text = text.replace(" .", ".")
+    # Formatters keep one element per line if there is a trailing comma.
     if ",)" in text or ",]" in text or ",}" in text:
         return None
     text = _without_outer_parentheses(text)
-    return text if len(text) <= room and _same(text, "\n".join(lines)) else None
+    return text if len(text) <= room and _is_same_code(text, "\n".join(lines)) else None
 
 
 def _without_outer_parentheses(text: str) -> str:
@@ -34,13 +36,13 @@ def _without_outer_parentheses(text: str) -> str:
         if start >= 0 and text.endswith(")"):
             opening = text.index("(", start)
             shorter = text[:opening] + text[opening + 1 : -1]
-            if _same(shorter, text):
+            if _is_same_code(shorter, text):
                 return shorter
     return text
 
 
-def _same(text: str, other: str) -> bool:
-    """Whether two texts are one statement; a `return` stands in a function."""
+def _is_same_code(text: str, other: str) -> bool:
+    """Whether two texts parse to the same statement."""
     try:
         return ast.dump(ast.parse(text)) == ast.dump(ast.parse(other))
     except SyntaxError:

@@ -1,7 +1,6 @@
-"""A file's text in pieces: runs of its lines that hold whole statements of the module.
+"""Splits the text of a file into pieces: runs of lines with whole statements of the module.
 
-An edit is made in the piece that it lies in, so that libcst reads no more of a file than it must, and everything else
-keeps its bytes because nobody touches it. Knows encodings, lines and where statements end.
+An edit changes only its own piece. libcst parses that piece alone, and the rest of the file keeps its bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a file, and how its bytes spell it."""
+    """The text of a file, with its encoding and byte order mark."""
 
     content: str
     encoding: str
@@ -30,7 +29,12 @@ class Text:
 
     @classmethod
     def of(cls, source: bytes) -> Text:
-        """Raises SyntaxError and UnicodeError where Python could not read it either."""
+        """Decodes the bytes of a file.
+
+        Raises:
+            SyntaxError: the declared encoding is unknown.
+            UnicodeError: the bytes are not valid in it.
+        """
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         bom = codecs.BOM_UTF8 if source.startswith(codecs.BOM_UTF8) else b""
         encoding = "utf-8" if bom else encoding
@@ -45,38 +49,42 @@ class Text:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines as Python counts them, with their ends; a form feed ends none."""
+    """The lines as Python counts them, with their line ends. A form feed does not end a line."""
     return _LINE.findall(text)
 
 
 @dataclass(frozen=True)
 class FileLines:
-    """Lines of a file, counted from 0: from `first` up to `end`, which is not included."""
+    """A range of lines of a file, from `first` to before `end`, counted from 0."""
 
     first: int
     end: int
 
 
-def pieces(tree: ast.Module, count: int) -> list[FileLines]:
-    """The lines of a module of `count` lines, cut after each of its statements; the last piece has what follows."""
-    found: list[FileLines] = []
+def split_into_pieces(tree: ast.Module, count: int) -> list[FileLines]:
+    """Splits a module of `count` lines after each of its statements.
+
+    Statements that share a line are in one piece. The last piece has the lines after the last statement too.
+    """
+    ranges: list[FileLines] = []
     for statement in tree.body:
-        first, end = found[-1].end if found else 0, statement.end_lineno or statement.lineno
-        if found and first_line(statement) <= first:  # behind a semicolon
-            first = found.pop().first
-        found.append(FileLines(first, end))
-    if found:
-        found[-1] = FileLines(found[-1].first, count)
-    return found
+        first, end = ranges[-1].end if ranges else 0, statement.end_lineno or statement.lineno
+        if ranges and first_line(statement) <= first:  # after a semicolon
+            first = ranges.pop().first
+        ranges.append(FileLines(first, end))
+    if ranges:
+        ranges[-1] = FileLines(ranges[-1].first, count)
+    return ranges
 
 
 def first_line(statement: ast.stmt) -> int:
+    """The first line of a statement, with its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(d.lineno for d in decorators)])
 
 
-def piece_of(found: list[FileLines], spans: Iterable[TextSpan]) -> FileLines | None:
-    """The one piece that all of `spans` lie in."""
-    starts = [p.first for p in found]
-    at = {bisect_right(starts, line - 1) - 1 for s in spans for line in (s.line, s.end_line)}
-    return found[at.pop()] if len(at) == 1 and min(at) >= 0 else None
+def piece_of(ranges: list[FileLines], spans: Iterable[TextSpan]) -> FileLines | None:
+    """The piece that contains all of `spans`, or None."""
+    starts = [p.first for p in ranges]
+    indexes = {bisect_right(starts, line - 1) - 1 for s in spans for line in (s.line, s.end_line)}
+    return ranges[indexes.pop()] if len(indexes) == 1 and min(indexes) >= 0 else None

@@ -1,6 +1,6 @@
-"""The comment at the end of a statement that is written anew: it keeps its column, or stands above a line too long.
+"""Places the comment at the end of a changed statement.
 
-Knows libcst's lines. Decides nothing about which comments stay.
+The comment keeps its column. If the line is then too long, the comment moves above it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ import libcst as cst
 
 from autofuse.source.write.leading_lines import is_pragma
 
-_GAP = 2  # spaces before a comment, as formatters have it
+_GAP = 2  # spaces before a comment, as formatters write them
 
 
-def with_trailing_comment(
+def place_trailing_comment(
     new: cst.SimpleStatementLine, old: cst.SimpleStatementLine, tree: cst.Module, room: int
 ) -> cst.SimpleStatementLine:
-    """`new`, written in place of `old`, with its comment where it belongs; a line has `room` behind its indent."""
+    """Returns `new`, which replaces `old`, with its comment in the right place.
+
+    `room` is the number of characters that a line may have after its indentation.
+    """
     trailing = new.trailing_whitespace
     if trailing.comment is None:
         return new
@@ -24,15 +27,15 @@ def with_trailing_comment(
         return new
     gap = len(trailing.whitespace.value)
     column = len(_last_line(before)) + gap
-    own = max(_GAP, column - len(_last_line(after))) if gap > _GAP and "\n" not in after else gap
-    own = min(own, _GAP) if column < len(_last_line(after)) + _GAP or "\n" in after else own
-    comment = len(trailing.comment.value)
-    too_long = len(_last_line(after)) + own + comment > room >= column + comment
+    spaces = max(_GAP, column - len(_last_line(after))) if gap > _GAP and "\n" not in after else gap
+    spaces = min(spaces, _GAP) if column < len(_last_line(after)) + _GAP or "\n" in after else spaces
+    length = len(trailing.comment.value)
+    too_long = len(_last_line(after)) + spaces + length > room >= column + length
     if too_long and not is_pragma(trailing.comment.value):
         line = cst.EmptyLine(comment=trailing.comment)
-        plain = trailing.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
-        return new.with_changes(leading_lines=[*new.leading_lines, line], trailing_whitespace=plain)
-    return new.with_changes(trailing_whitespace=trailing.with_changes(whitespace=cst.SimpleWhitespace(" " * own)))
+        without_comment = trailing.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
+        return new.with_changes(leading_lines=[*new.leading_lines, line], trailing_whitespace=without_comment)
+    return new.with_changes(trailing_whitespace=trailing.with_changes(whitespace=cst.SimpleWhitespace(" " * spaces)))
 
 
 def _code(line: cst.SimpleStatementLine, tree: cst.Module) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.fx.install.codegen import Variant, asker_of, forward_of, merged, variant_of
+from autofuse.fx.install.codegen import Variant, build_forward, build_guard_checker, build_variant, merge_modes
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import traced
 
@@ -77,7 +77,7 @@ def test_a_forward_has_the_originals_signature_and_hands_on_what_it_missed(
         got.append(bound.arguments)
         return "missed"
 
-    forward, module = forward_of(base, (), missed), nn.Module()
+    forward, module = build_forward(base, (), missed), nn.Module()
     expected = inspect.signature(base).bind(module, *args, **kwargs)
     expected.apply_defaults()
     assert forward(module, *args, **kwargs) == "missed" and got == [expected.arguments]
@@ -106,7 +106,7 @@ def test_the_first_variant_whose_tests_hold_runs_with_its_inputs() -> None:
 
     def base(self, x, y=None): ...  # type: ignore[no-untyped-def]
 
-    module, forward = Kind(), forward_of(base, variants, lambda self, x, y: ("missed", x, y))
+    module, forward = Kind(), build_forward(base, variants, lambda self, x, y: ("missed", x, y))
     assert forward(module, 1) == "one" and forward(module, 1, y=3) == "one"
     assert forward(module, 2) == ("two", None, 2)
     assert forward(module, 2, 7) == ("other", module, "a module's own")
@@ -114,7 +114,7 @@ def test_the_first_variant_whose_tests_hold_runs_with_its_inputs() -> None:
 
 
 def test_the_tests_that_fail_are_told_for_a_call_as_it_is_made() -> None:
-    ask = asker_of(by_place, variant("x == 1", "y.missing == 2", "z == 5", TRAINING))
+    ask = build_guard_checker(by_place, variant("x == 1", "y.missing == 2", "z == 5", TRAINING))
     assert ask(nn.Module(), 1, 2) == [1]
     assert ask(nn.Module().eval(), 0, y=2, z=4) == [0, 1, 2, 3]
 
@@ -136,16 +136,16 @@ def test_the_tests_that_fail_are_told_for_a_call_as_it_is_made() -> None:
 def test_variants_that_do_the_same_in_both_modes_become_one(
     variants: tuple[Variant, ...], tests: list[tuple[str, ...]] | None
 ) -> None:
-    assert [v.tests for v in merged(variants)] == ([v.tests for v in variants] if tests is None else tests)
+    assert [v.tests for v in merge_modes(variants)] == ([v.tests for v in variants] if tests is None else tests)
 
 
 def test_a_repetition_asks_the_mode_alone_or_all_but_dtypes_and_gradients() -> None:
     asked = variant("x.dtype is _c0", 'not _autocast("cpu")', "x.requires_grad", "_unwatched(self)", "_unhooked()",
                     "_plain(x)", "_holds_form(m, 'lower')", "x.ndim == 3", EVALUATION)  # fmt: skip
-    assert asked.loosened.tests == ("x.ndim == 3", EVALUATION)
-    assert asked.relaxed.tests == (TRAINING,)
-    assert replace(asked, training=False).relaxed.tests == (EVALUATION,)
-    assert asked.relaxed.source == asked.loosened.source == asked.source
+    assert asked.for_similar_calls.tests == ("x.ndim == 3", EVALUATION)
+    assert asked.for_the_traced_call.tests == (TRAINING,)
+    assert replace(asked, training=False).for_the_traced_call.tests == (EVALUATION,)
+    assert asked.for_the_traced_call.source == asked.for_similar_calls.source == asked.source
 
 
 def test_variants_are_interchangeable_where_what_they_name_is_equal_too() -> None:
@@ -154,7 +154,7 @@ def test_variants_are_interchangeable_where_what_they_name_is_equal_too() -> Non
     assert replace(one, names=(("_c0", 1),)).key != replace(other, names=(("_c0", 2),)).key
     assert replace(one, names=(("_c0", 1),)).key != replace(other, names=(("_c0", 1.0),)).key
     assert one.key != variant("x == _c0", said="another").key and one.key != variant("x == _c1").key
-    assert replace(one, names=(("_c0", torch.float32),)).words(0) == "x == torch.float32"
+    assert replace(one, names=(("_c0", torch.float32),)).describe_test(0) == "x == torch.float32"
 
 
 class Nested(nn.Module):
@@ -174,13 +174,13 @@ class Nested(nn.Module):
 
 def of(module: nn.Module, *args: Tensor) -> Variant:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    return variant_of(traced(module, args, {}, fake_world(mode), mode))
+    return build_variant(traced(module, args, {}, fake_world(mode), mode))
 
 
 def test_a_variant_of_a_trace_computes_what_the_forward_does() -> None:
     module, x = Nested(), torch.randn(2, 4)
     found = of(module, x)
-    forward = forward_of(Nested.forward, (found,), lambda *_: "missed")
+    forward = build_forward(Nested.forward, (found,), lambda *_: "missed")
     torch.testing.assert_close(forward(module, x), module(x))
     assert found.training and TRAINING in found.tests
     assert forward(module.eval(), x) == "missed"
@@ -203,7 +203,7 @@ def test_a_variant_is_for_the_autocast_that_it_was_traced_under() -> None:
     without = of(module, x)
     assert {'_autocast("cpu")', '_autocast_dtype("cpu") is _torch.bfloat16'} <= {*under.tests}
     assert 'not _autocast("cpu")' in without.tests and '_autocast("cpu")' not in without.tests
-    forward = forward_of(Nested.forward, (under, without), lambda *_: "missed")
+    forward = build_forward(Nested.forward, (under, without), lambda *_: "missed")
     assert forward(module, x).dtype is torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(forward(module, x), module(x))

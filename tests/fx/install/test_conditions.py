@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from autofuse.fx.install.conditions import FOUND, VariantTests, written
+from autofuse.fx.install.conditions import FOUND, VariantTests, write_dispatch
 from autofuse.fx.trace.guards import in_words
 
 
 def found(variants: list[VariantTests], **arguments: Any) -> int:
     """The number of the variant that holds for these arguments."""
-    made = written(variants, "self")
+    made = write_dispatch(variants, "self")
     scope = dict(made.scope)
     lines = "".join(f"    {line}\n" for line in made.lines)
     exec(f"def find({', '.join(arguments)}):\n{lines}    return {FOUND}\n", scope)
@@ -28,7 +28,7 @@ def asked(*tests: str, inputs: tuple[str, ...] = (), **names: Any) -> VariantTes
 
 
 def text(*variants: VariantTests) -> str:
-    return "\n".join(written(variants, "self").lines)
+    return "\n".join(write_dispatch(variants, "self").lines)
 
 
 def test_the_first_that_holds_is_found() -> None:

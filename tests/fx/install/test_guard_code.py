@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.install.conditions import FOUND, VariantTests, explained, written
+from autofuse.fx.install.conditions import FOUND, VariantTests, write_dispatch, write_guard_checker
 from autofuse.fx.install.guard_code import identity
 
 
 def holds(test: str, names: dict[str, Any] | None = None, receiver: str = "self", **arguments: Any) -> bool:
-    made = written([VariantTests((test,), (), names or {})], receiver)
+    made = write_dispatch([VariantTests((test,), (), names or {})], receiver)
     scope = dict(made.scope)
     lines = "".join(f"    {line}\n" for line in made.lines)
     exec(f"def find({', '.join(arguments)}):\n{lines}    return {FOUND}\n", scope)
@@ -24,7 +24,7 @@ def holds(test: str, names: dict[str, Any] | None = None, receiver: str = "self"
 
 
 def text(test: str, **names: Any) -> str:
-    return "\n".join(written([VariantTests((test,), (), names)], "self").lines)
+    return "\n".join(write_dispatch([VariantTests((test,), (), names)], "self").lines)
 
 
 class Bare(nn.Module):
@@ -252,7 +252,7 @@ def test_equal_constants_are_one_and_other_objects_are_themselves(one: Any, othe
 
 def test_the_tests_that_fail_are_told_by_their_places() -> None:
     asked = VariantTests(("x == 1", "y.missing == 2", "y is None", "x == _c0"), (), {"_c0": 2})
-    lines, scope = explained(asked, "self")
+    lines, scope = write_guard_checker(asked, "self")
     exec("def ask(x, y):\n" + "".join(f"    {line}\n" for line in lines), scope)
     assert ast.parse("\n".join(lines[:-1])) and scope["ask"](1, None) == [1, 3] and scope["ask"](2, 0) == [0, 1, 2]
 

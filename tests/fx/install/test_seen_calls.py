@@ -16,15 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import autofuse
-from autofuse.fx.install.conditions import FOUND, VariantTests, written
+from autofuse.fx.install.conditions import FOUND, VariantTests, write_dispatch
 from autofuse.fx.install.seen_calls import (
     _KINDS,
     QUIET,
     SEEN_BEFORE,
     SeenCalls,
-    asked_for_as_tensor,
+    dimensions_read,
     metadata_tests,
-    sizes_asked,
+    tensor_test_argument,
 )
 from autofuse.kernels.operation import recorded
 from tests.fx.test_later_changes import Attend, Loud, of
@@ -129,7 +129,7 @@ def test_a_call_that_somebody_looks_at_is_not_remembered(name: str) -> None:
     ],
 )
 def test_which_sizes_make_a_kind(tests: tuple[str, ...], sizes: frozenset[int] | None) -> None:
-    assert sizes_asked(parsed(*tests).values(), "q") == sizes
+    assert dimensions_read(parsed(*tests).values(), "q") == sizes
 
 
 def test_sizes_that_no_test_asks_for_make_no_kind() -> None:
@@ -202,13 +202,13 @@ def test_which_tests_are_covered() -> None:
 def test_autocast_is_asked_for_where_no_tensor_is_on_a_cpu() -> None:
     given = parsed(AS_TENSOR, "q.dtype is _k1", "not (_any_autocast() and _autocast('cpu'))")
     assert len(metadata_tests(given, frozenset({"q"}), {"_k1": torch.float32})) == 2
-    assert asked_for_as_tensor(given[AS_TENSOR]) == "q"
-    assert asked_for_as_tensor(given["q.dtype is _k1"]) is None
+    assert tensor_test_argument(given[AS_TENSOR]) == "q"
+    assert tensor_test_argument(given["q.dtype is _k1"]) is None
 
 
 def test_a_forward_finds_its_variant_by_what_it_has_seen() -> None:
     asked = ("_keeps_functions(q)", "q.dtype is _torch.float32", "q.ndim == 3", "q.shape[2] == 4")
-    made = written([VariantTests(asked, ("q",), {})], "self")
+    made = write_dispatch([VariantTests(asked, ("q",), {})], "self")
     lines = "".join(f"    {line}\n" for line in made.lines)
     scope = dict(made.scope)
     exec(f"def find(self, q):\n{lines}    return {FOUND}\n", scope)
@@ -316,8 +316,8 @@ def test_after_quiet_calls_come_others(name: str) -> None:
             unpacked: Any = forward_ad.unpack_dual(module(*(dual(x, torch.ones_like(x)) for x in inputs)))  # type: ignore[no-untyped-call]
         large = module(*(x.repeat(400, *[1] * (x.ndim - 1)) for x in inputs))
         mapped = torch.func.vmap(module)(*(x.unsqueeze(0) for x in inputs))
-        written = module(*inputs).mul_(2)
-        results.append([y, *(x.grad for x in trained), unpacked.tangent, large, mapped, written])
+        write_dispatch = module(*inputs).mul_(2)
+        results.append([y, *(x.grad for x in trained), unpacked.tangent, large, mapped, write_dispatch])
     torch.testing.assert_close(results[1], results[0])
 
 

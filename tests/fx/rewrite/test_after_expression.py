@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx.rewrite.after_expression import kernel_name
-from autofuse.loading.named_object import resolved
+from autofuse.loading.named_object import resolve_name
 from autofuse.rule import RuleError
 
 RULE = '''
@@ -71,7 +71,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "kernels_of_mine", raising=False)
-    resolved.cache_clear()
+    resolve_name.cache_clear()
     return tmp_path
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import autofuse
 from autofuse.fx.session import compiling
 from autofuse.fx.session.compiling import blocks_of
-from autofuse.measure.pair_count import Decided
+from autofuse.measure.pair_count import JudgedTimings
 from autofuse.measure.statistics import Judgement
 from autofuse.measure.timing import Timings
 from autofuse.results.comparison import Estimate, Interval, Verdict
@@ -128,9 +128,9 @@ def test_after_the_block_of_optimized_nothing_is_compiled() -> None:
     assert _compiled(model) == []
 
 
-def _found(verdict: Verdict, ratio: float) -> Decided:
+def _found(verdict: Verdict, ratio: float) -> JudgedTimings:
     effect = Estimate(ratio, Interval(ratio * 0.99, ratio * 1.01))
-    return Decided(Timings((1.0,), (1.0,)), "wall", effect, effect, Judgement(verdict, ""), 1)
+    return JudgedTimings(Timings((1.0,), (1.0,)), "wall", effect, effect, Judgement(verdict, ""), 1)
 
 
 FASTER, SAME, SLOWER = _found("confirmed", 1.2), _found("no-change", 1.0), _found("regressed", 0.8)
@@ -155,10 +155,10 @@ def _uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_uncompiled")
 @pytest.mark.parametrize(("found", "chosen", "status"), [row[1:] for row in CHOICES], ids=[row[0] for row in CHOICES])
 def test_the_fastest_beyond_noise_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, found: tuple[Decided, ...], chosen: str, status: str
+    monkeypatch: pytest.MonkeyPatch, found: tuple[JudgedTimings, ...], chosen: str, status: str
 ) -> None:
     answers = iter(found)
-    monkeypatch.setattr(compiling, "timed_steps", lambda *_: next(answers))
+    monkeypatch.setattr(compiling, "time_steps", lambda *_: next(answers))
     model, x = Model(), _x()
     expected = copy.deepcopy(model)(x)
     autofuse.optimize(model, x, tune=False, compile="auto")

@@ -74,7 +74,7 @@ def test_what_is_slower_than_the_original_is_left_out(monkeypatch: pytest.Monkey
     site = _only(model, "AF101")
     assert site.status == "declined"
     assert "the original stays" in site.reason and site.reason_code == "not-faster"
-    assert site.advice == "nothing: it is fast as it is; tune=False fuses it unmeasured"
+    assert site.advice == "nothing to do: the original is faster; tune=False fuses without measurement"
     assert torch.equal(model(*inputs), expected)
 
 

@@ -53,7 +53,7 @@ PARTS: tuple[tuple[Any, str, bool, str], ...] = (
     (module_plan, "captured", True, "reading and rewriting it"),
     (module_plan, "sites", True, "reading and rewriting it"),
     (module_plan, "rewrite", True, "reading and rewriting it"),
-    (module_plan, "variant_of", True, "reading and rewriting it"),
+    (module_plan, "build_variant", True, "reading and rewriting it"),
     (site_checks, "ForwardTrial", True, "checking it"),
     (model_check, "ForwardTrial", False, "checking the whole model"),
     (optimize, "fuse", False, "looking at the model"),
@@ -80,7 +80,7 @@ def test_a_fault_of_ours_is_a_line_of_the_report(
     told = [s for s in report.sites if s.reason_code == "internal-error"]
     assert told
     assert all(f"autofuse failed while {doing}: ZeroDivisionError: a fault of our own;" in s.reason for s in told)
-    assert all("not the model's, and the original runs" in s.reason for s in told)
+    assert all("not in the model, and the original runs" in s.reason for s in told)
 
 
 def test_where_weighing_fails_what_was_checked_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_where_weighing_fails_what_was_checked_stays(monkeypatch: pytest.MonkeyP
     assert len(report.with_status("fused")) == 2
     assert {s.reason for s in report.sites if s.reason_code == "internal-error"} == {
         "autofuse failed while weighing it: ZeroDivisionError: a fault of our own; "
-        "the fault is its own, not the model's, and what was checked stays fused"
+        "this is a bug in autofuse, not in the model, and what was checked stays fused"
     }
 
 
@@ -203,7 +203,7 @@ def test_a_rule_that_raises_is_left_out_and_the_others_apply(lazily: bool) -> No
     assert [s.rule for s in report.with_status("fused")] == ["AF202"]
     (told,) = [s for s in report.sites if s.reason_code == "rule-failed"]
     assert told.reason == (
-        "a rule failed and is left out: RuleError: Own.where raised ValueError: a rule's own fault. "
+        "a rule failed and is skipped: RuleError: Own.where raised ValueError: a rule's own fault. "
         "Correct it in the rule's file."
     )
 

@@ -15,7 +15,7 @@ from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.module_calls import calls_in_mode
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.measure import available_memory as measured_room
-from autofuse.measure.bytes_made import Bytes
+from autofuse.measure.created_bytes import BytesByDevice
 from autofuse.measure.memory import allocation_events_peak
 from tests.fx.conftest import Gpt, assert_same
 
@@ -43,8 +43,8 @@ class Layer(nn.Module):
         return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
-def made_in(model: nn.Module, x: Tensor) -> Bytes:
-    made: dict[nn.Module, Bytes] = {}
+def made_in(model: nn.Module, x: Tensor) -> BytesByDevice:
+    made: dict[nn.Module, BytesByDevice] = {}
     calls_in_mode(model, ((x,), {}), True, made)
     return made[model]
 
@@ -59,7 +59,7 @@ def test_a_module_that_would_not_fit_is_told_with_both_numbers(monkeypatch: pyte
     with torch.device("meta"):
         large, x = nn.Linear(2**14, 2**14, bias=False), torch.empty(1, 2**14)
     # one GiB of parameters: four in float32, three in double
-    told = room.lack_of_room(room.check_takes(large, room.run_takes(((x,), {}), Bytes())))
+    told = room.lack_of_room(room.check_takes(large, room.run_takes(((x,), {}), BytesByDevice())))
     assert told == "checking takes about 10.0 GiB of memory on meta, and 1.0 GiB are free there"
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest
 
 def test_without_room_for_the_whole_its_parts_are_checked(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Gpt()
-    whole = room.check_takes(model, Bytes())[torch.device("cpu")]
+    whole = room.check_takes(model, BytesByDevice())[torch.device("cpu")]
     monkeypatch.setattr(room, "free_bytes", lambda device: whole)  # nothing is left for what operators make
     autofuse.optimize(model, tokens)
     report = autofuse.report(model)

@@ -208,7 +208,7 @@ def test_a_module_that_is_never_called_is_said_to_be() -> None:
     model = optimized(Half(), torch.randn(2, 8, 16))
     (site,) = [s for s in autofuse.report(model) if s.module == "unused"]
     assert site.status == "declined" and site.reason.startswith("never called with these inputs")
-    assert site.reason_code == "never-called" and site.advice.startswith("give example inputs that reach it")
+    assert site.reason_code == "never-called" and site.advice.startswith("pass example inputs for which it runs")
     model.unused(torch.randn(2, 8, 16))
     assert [(s.rule, s.status) for s in autofuse.report(model) if s.module == "unused"] == [("AF101", "fused")]
 

@@ -138,7 +138,7 @@ def test_the_report_begins_with_what_a_step_takes() -> None:
 
 
 def test_nothing_is_timed_without_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_steps, "timed_steps", None)  # timing anything fails
+    monkeypatch.setattr(model_steps, "time_steps", None)  # timing anything fails
     model = Model()
     autofuse.optimize(model, _x(), tune=False)
     assert autofuse.report(model).steps == () and _sites(model, "AF101")[0].status == "fused"
@@ -171,7 +171,7 @@ def test_a_step_that_raises_leaves_the_places_fused(monkeypatch: pytest.MonkeyPa
     def raising(*_: object) -> None:
         raise RuntimeError("no step")
 
-    monkeypatch.setattr(model_steps, "timed_steps", raising)
+    monkeypatch.setattr(model_steps, "time_steps", raising)
     model = Model()
     autofuse.optimize(model, _x())
     assert _sites(model, "AF101")[0].status == "fused"
@@ -182,7 +182,7 @@ def test_a_step_that_an_earlier_process_timed_is_not_timed_again(monkeypatch: py
     x = _x()
     autofuse.optimize(Model(), x)
     remembered_times.forget()  # as in another process
-    monkeypatch.setattr(model_steps, "timed_steps", None)  # timing anything fails
+    monkeypatch.setattr(model_steps, "time_steps", None)  # timing anything fails
     model = autofuse.optimize(Model(), x)
     assert [s.remembered for s in autofuse.report(model).steps] == [True, True]
 

@@ -85,9 +85,9 @@ class Yields(nn.Module):
     [
         (Stores, "assigns to self.last"),
         (Appends, "changes self.log"),
-        (ReadsNumbers, "needs the numbers in a tensor"),
-        (BranchesOnData, "needs the numbers in a tensor"),
-        (Prints, "needs the numbers in a tensor"),
+        (ReadsNumbers, "needs the values in a tensor"),
+        (BranchesOnData, "needs the values in a tensor"),
+        (Prints, "needs the values in a tensor"),
         (WithoutGradient, "under no_grad"),
         (Autocasts, "under no_grad, autocast"),
         (DrawsInPython, "draws random numbers"),

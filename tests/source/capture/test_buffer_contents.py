@@ -1,4 +1,4 @@
-"""What a registered buffer holds is read from the expression that registers it."""
+"""The form of a registered buffer follows from the expression that registers it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("form", "body"), [(f, b) for f, bodies in FORMS.items() for b in bodies])
-def test_a_triangle_is_seen_however_it_is_made(form: str, body: str) -> None:
+def test_a_triangle_is_recognized_in_every_spelling(form: str, body: str) -> None:
     assert form_of(body) == form
 
 
@@ -55,5 +55,5 @@ def test_a_triangle_is_seen_however_it_is_made(form: str, body: str) -> None:
         "self.register_buffer('mask', flag)",
     ],
 )
-def test_what_may_be_something_else_is_nothing(body: str) -> None:
+def test_an_unclear_buffer_has_no_form(body: str) -> None:
     assert form_of(body) is None

@@ -1,4 +1,4 @@
-"""What is written in place is seen by every name of that memory, however often and wherever it is written."""
+"""A write in place affects every name whose value shares the memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WRITES = {
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("body", WRITES.values(), ids=WRITES)
-def test_scores_that_are_written_in_place_keep_their_meaning(body: str, flag: bool) -> None:
+def test_scores_that_are_overwritten_in_place_keep_their_meaning(body: str, flag: bool) -> None:
     text = f"{HEAD}    {body}\n    return F.softmax(s, dim=-1) @ v\n"
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 5, 4, dtype=torch.float64) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Child classes of the project's own: which are read where they are called, and what comes of it."""
+"""Submodules of the project's own classes: which of them are inlined, and the resulting edits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autofuse.source.capture.children import child_of
+from autofuse.source.capture.children import inlinable_child
 from autofuse.source.capture.scope import file_scope
 from tests.source.rewriting import assert_same, findings, rewritten, source
 
@@ -55,24 +55,24 @@ def x() -> list[torch.Tensor]:
 
 def child(text: str, called: str) -> object:
     scope = file_scope(ast.parse(HEAD + source(text)))
-    return child_of(scope, ast.parse(called, mode="eval").body)
+    return inlinable_child(scope, ast.parse(called, mode="eval").body)
 
 
-def test_an_activation_of_ones_own_is_part_of_the_mlp_around_it() -> None:
+def test_a_hand_written_activation_is_part_of_the_mlp_that_calls_it() -> None:
     before = HEAD + source(GELU) + source(MLP)
     text = rewritten(before)
     assert 'activation="gelu"' in text and "ops.mlp(" in text
     assert_same(before, text, "Mlp", x(), 6)
 
 
-def test_a_norm_of_ones_own_takes_the_residual_with_it() -> None:
+def test_a_hand_written_norm_is_fused_with_its_residual() -> None:
     before = HEAD + source(NORM)
     text = rewritten(before)
     assert "self.norm.gamma" in text and "eps=self.norm.eps" in text
     assert_same(before, text, "Block", x(), 6)
 
 
-def test_what_lies_wholly_in_a_child_is_found_there_alone() -> None:
+def test_code_inside_a_child_is_found_only_there() -> None:
     found = findings(HEAD + source(GELU) + source(MLP))
     assert [(f.code, f.symbol) for f in found] == [("AF301", "Gelu.forward"), ("AF304", "Mlp.forward")]
 
@@ -93,7 +93,7 @@ def test_what_lies_wholly_in_a_child_is_found_there_alone() -> None:
     ],
     ids=["assigns to self", "loops", "of an unknown base", "with a call of its own", "holds a layer", "holds anything"],
 )
-def test_what_does_more_stays_a_call(text: str) -> None:
+def test_a_child_that_cannot_be_inlined_stays_a_call(text: str) -> None:
     assert child(text, "A()") is None
 
 
@@ -102,26 +102,26 @@ def test_a_class_of_another_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "layers" / "__init__.py").write_text("from .gelu import Gelu as Activation\n")
     (tmp_path / "layers" / "gelu.py").write_text(HEAD + source(GELU))
     scope = file_scope(ast.parse("from .layers import Activation"), tmp_path / "model.py")
-    assert child_of(scope, ast.parse("Activation()", mode="eval").body) is not None
+    assert inlinable_child(scope, ast.parse("Activation()", mode="eval").body) is not None
 
 
-def test_an_absolute_import_is_looked_for_in_the_folders_above(tmp_path: Path) -> None:
+def test_an_absolute_import_is_searched_in_the_folders_above(tmp_path: Path) -> None:
     (tmp_path / "models" / "blocks").mkdir(parents=True)
     (tmp_path / "models" / "gelu.py").write_text(HEAD + source(GELU))
     scope = file_scope(ast.parse("from models.gelu import Gelu"), tmp_path / "models" / "blocks" / "block.py")
-    assert child_of(scope, ast.parse("Gelu()", mode="eval").body) is not None
+    assert inlinable_child(scope, ast.parse("Gelu()", mode="eval").body) is not None
 
 
-def test_where_two_files_may_be_meant_neither_is_read(tmp_path: Path) -> None:
+def test_an_ambiguous_import_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     for folder in (tmp_path, tmp_path / "inner"):
         (folder / "layers.py").write_text(HEAD + source(GELU))
     scope = file_scope(ast.parse("from layers import Gelu"), tmp_path / "inner" / "model.py")
-    assert child_of(scope, ast.parse("Gelu()", mode="eval").body) is None
+    assert inlinable_child(scope, ast.parse("Gelu()", mode="eval").body) is None
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"class Gelu(:", b""])
-def test_a_file_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "layers.py").write_bytes(content)
     scope = file_scope(ast.parse("from .layers import Gelu"), tmp_path / "model.py")
-    assert child_of(scope, ast.parse("Gelu()", mode="eval").body) is None
+    assert inlinable_child(scope, ast.parse("Gelu()", mode="eval").body) is None

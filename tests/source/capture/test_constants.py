@@ -1,4 +1,4 @@
-"""Numbers that a file gives a name to are read as numbers."""
+"""Named numbers of a file are constants."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from autofuse.source.capture.constants import constants_of
+from autofuse.source.capture.constants import named_constants
 
 IMPORTED = {"math": "math", "np": "numpy"}
 
 
 def constants(text: str) -> dict[str, float]:
-    return constants_of(ast.parse(text), IMPORTED)
+    return named_constants(ast.parse(text), IMPORTED)
 
 
 def test_arithmetic_on_literals_and_on_earlier_names_is_a_number() -> None:
@@ -35,5 +35,5 @@ def test_arithmetic_on_literals_and_on_earlier_names_is_a_number() -> None:
         "C += 1",
     ],
 )
-def test_what_may_be_another_number_is_none(text: str) -> None:
+def test_a_name_with_an_unclear_value_is_not_a_constant(text: str) -> None:
     assert "C" not in constants(text)

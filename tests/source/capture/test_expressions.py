@@ -1,4 +1,4 @@
-"""What an expression does besides giving a value is seen: writes in place and names bound, in arms that may not run."""
+"""Side effects of expressions are captured: writes in place and bindings, also in branches that may not run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITTEN_INSIDE = {
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("body", WRITTEN_INSIDE.values(), ids=WRITTEN_INSIDE)
-def test_what_is_written_or_bound_inside_an_expression_keeps_its_meaning(body: str, flag: bool) -> None:
+def test_a_write_or_binding_inside_an_expression_keeps_its_meaning(body: str, flag: bool) -> None:
     text = f"{HEAD}\ndef f(x, flag):\n    {body}\n"
     x = torch.linspace(-3, 3, 13, dtype=torch.float64)
     outcomes = []
@@ -34,6 +34,6 @@ def test_what_is_written_or_bound_inside_an_expression_keeps_its_meaning(body: s
     torch.testing.assert_close(outcomes[0], outcomes[1], rtol=1e-14, atol=1e-14)
 
 
-def test_only_the_arm_that_computes_the_pattern_is_rewritten() -> None:
+def test_only_the_branch_that_computes_the_pattern_is_rewritten() -> None:
     text = f"{HEAD}\ndef f(x, flag):\n    return x.mul_(x.sigmoid()) if flag else x.mul(x.sigmoid())\n"
     assert "return x.mul_(x.sigmoid()) if flag else F.silu(x)" in rewritten(text)

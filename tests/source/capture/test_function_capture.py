@@ -1,4 +1,4 @@
-"""What reading a function must never miss: names, branches, loops, contexts, closures, writes."""
+"""The capture of names, branches, loops, contexts, closures and writes."""
 
 from __future__ import annotations
 
@@ -253,12 +253,12 @@ KEPT = {
 
 
 @pytest.mark.parametrize("text", FUSED.values(), ids=FUSED)
-def test_it_is_seen_through(text: str) -> None:
+def test_the_pattern_is_found(text: str) -> None:
     assert is_fused(text)
 
 
 @pytest.mark.parametrize("text", KEPT.values(), ids=KEPT)
-def test_it_is_left_alone(text: str) -> None:
+def test_the_code_is_not_changed(text: str) -> None:
     assert not is_fused(text)
 
 
@@ -269,7 +269,7 @@ def test_every_graph_is_valid(text: str) -> None:
 
 
 class _Arity(dict[str, int | None]):
-    """Arities of torch's operations and of those that programs have."""
+    """The numbers of inputs of torch's operations and of the operations of programs."""
 
     def __init__(self) -> None:
         from autofuse.ir import graph
@@ -277,7 +277,7 @@ class _Arity(dict[str, int | None]):
         super().__init__({**ARITY, **graph.ARITY})
 
 
-def test_branches_join_in_a_choice() -> None:
+def test_a_name_holds_a_choice_after_a_branch() -> None:
     out = captured("""
         def f(x, mask=None):
             if mask is not None:
@@ -287,7 +287,7 @@ def test_branches_join_in_a_choice() -> None:
     assert out.returned is not None and out.returned.op == CHOICE
 
 
-def test_what_a_loop_assigns_is_unknown_after_it() -> None:
+def test_a_name_that_a_loop_assigns_is_unknown_after_it() -> None:
     out = captured("""
         def f(xs):
             for x in xs:

@@ -1,4 +1,4 @@
-"""What is computed in helpers, nested functions and under local names is read as if written where it is called."""
+"""Helpers, nested functions and local names for modules are inlined."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_nested_function_that_is_only_called_is_a_helper() -> None:
     assert "scaled_dot_product_attention(" in text
 
 
-def test_a_nested_function_sees_the_instance_around_it() -> None:
+def test_a_nested_function_sees_the_instance_of_its_method() -> None:
     text = fused("""
         def forward(self, q, k, v):
             def attention(q):
@@ -50,7 +50,7 @@ def test_a_nested_function_sees_the_instance_around_it() -> None:
     assert "scale=self.scale" in text
 
 
-def test_a_nested_function_that_is_handed_on_keeps_what_it_reads() -> None:
+def test_a_nested_function_that_is_passed_on_keeps_the_values_that_it_reads() -> None:
     text = fused("""
         def forward(self, q, k, v):
             weights = self.attend(q @ k.mT)
@@ -61,7 +61,7 @@ def test_a_nested_function_that_is_handed_on_keeps_what_it_reads() -> None:
     assert "scaled_dot_product_attention(" not in text
 
 
-def test_the_softmax_and_the_product_may_stand_in_a_helper() -> None:
+def test_the_softmax_and_the_product_may_be_in_a_helper() -> None:
     top = """
     def mix(v, scores):
         return F.softmax(scores, dim=-1) @ v
@@ -84,7 +84,7 @@ def test_a_layer_may_have_a_local_name() -> None:
     assert "scaled_dot_product_attention(" in text
 
 
-def test_a_recorded_block_is_what_it_holds() -> None:
+def test_a_record_function_block_does_not_change_its_content() -> None:
     text = fused("""
         def forward(self, q, k, v):
             with torch.profiler.record_function("scores"):
@@ -106,7 +106,7 @@ def test_a_number_is_not_inverted_by_logical_not() -> None:
     assert_same(before, after, "Model", (Q, K, V, kept))
 
 
-def test_a_shape_that_nobody_uses_keeps_its_name_bound() -> None:
+def test_an_unused_shape_keeps_its_name_bound() -> None:
     fused("""
         def forward(self, q, k, v):
             scores = q @ k.mT
@@ -130,7 +130,7 @@ def test_a_name_bound_in_a_branch_is_deleted_with_it() -> None:
     assert "scaled_dot_product_attention(" in text
 
 
-def test_a_harmless_call_that_nobody_uses_is_not_in_the_way() -> None:
+def test_an_unused_harmless_call_does_not_prevent_an_edit() -> None:
     text = fused("""
         def forward(self, q, k, v):
             scores = q @ k.mT
@@ -151,7 +151,7 @@ def test_an_attribute_that_is_assigned_in_between_is_read_before() -> None:
     assert after.index("scale=self.scale") < after.index("self.scale = 0.25")
 
 
-def test_what_lies_wholly_in_a_helper_is_rewritten_there_alone() -> None:
+def test_code_inside_a_helper_is_rewritten_only_there() -> None:
     before = """
         def attend(q, k, v):
             return F.softmax(q @ k.mT, dim=-1) @ v
@@ -162,7 +162,7 @@ def test_what_lies_wholly_in_a_helper_is_rewritten_there_alone() -> None:
     assert text.count("scaled_dot_product_attention(") == 1 and "return attend(q, k, v)" in text
 
 
-def test_a_tensor_that_is_written_through_a_view_of_it_is_an_operand_as_it_then_is() -> None:
+def test_a_tensor_that_is_overwritten_through_a_view_is_used_with_its_new_content() -> None:
     text = fused("""
         def forward(self, q, k, v):
             scores = q @ k.mT * self.scale
@@ -173,7 +173,7 @@ def test_a_tensor_that_is_written_through_a_view_of_it_is_an_operand_as_it_then_
     assert text.index(".mul_(2.0)") < text.index("scaled_dot_product_attention(")
 
 
-def test_what_a_hook_watches_stays() -> None:
+def test_a_value_with_a_hook_is_kept() -> None:
     text = fused("""
         def forward(self, q, k, v):
             k_t = k.mT * self.scale
@@ -183,7 +183,7 @@ def test_what_a_hook_watches_stays() -> None:
     assert "scaled_dot_product_attention(" not in text
 
 
-def test_a_number_added_to_the_scores_is_no_mask() -> None:
+def test_a_number_that_is_added_to_the_scores_is_not_a_mask() -> None:
     text = fused("""
         def forward(self, q, k, v):
             return self.attend(q @ k.mT + self.scale) @ v
@@ -191,7 +191,7 @@ def test_a_number_added_to_the_scores_is_no_mask() -> None:
     assert "attn_mask" not in text
 
 
-def test_a_name_that_is_written_by_the_last_step_keeps_its_value() -> None:
+def test_a_name_that_the_last_step_overwrites_keeps_its_value() -> None:
     before = """
         import torch
         from torch import nn
@@ -210,7 +210,7 @@ def test_a_name_that_is_written_by_the_last_step_keeps_its_value() -> None:
     assert_same(before, rewritten(before), "Model", (Q, K, V))
 
 
-def test_scores_that_are_written_once_they_are_not_needed_stay_bound() -> None:
+def test_scores_that_are_overwritten_after_their_last_use_stay_bound() -> None:
     fused("""
         def forward(self, q, k, v):
             scores = q @ k.mT
@@ -236,7 +236,7 @@ SHUT_OFF = "@torch.amp.autocast('cuda', enabled=False)"
 
 
 @pytest.mark.parametrize("decorator", ["@torch.jit.script", "@torch.compile", "@torch.compile(dynamic=True)", SHUT_OFF])
-def test_a_helper_that_is_compiled_or_moves_numbers_without_autocast_is_read(decorator: str) -> None:
+def test_a_helper_that_is_compiled_or_only_moves_data_without_autocast_is_inlined(decorator: str) -> None:
     assert "rotary(x, cos, sin)" in rewritten(DECORATED.format(decorator=decorator, body=MOVED))
 
 
@@ -249,5 +249,5 @@ def test_a_helper_that_is_compiled_or_moves_numbers_without_autocast_is_read(dec
         (SHUT_OFF, "a, b = torch.matmul(x, x).chunk(2, -1); return torch.cat((-b, a), -1)"),
     ],
 )
-def test_a_helper_whose_decorator_does_more_is_not(decorator: str, body: str) -> None:
+def test_a_helper_with_another_decorator_is_not_inlined(decorator: str, body: str) -> None:
     assert "rotary(" not in rewritten(DECORATED.format(decorator=decorator, body=body))

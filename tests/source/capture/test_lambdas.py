@@ -1,4 +1,4 @@
-"""autofuse.source.capture.lambdas: expressions that run for each of several values, and what is edited in them."""
+"""Lambdas and comprehensions are captured as functions, and edits of them are correct for every value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def symbols(source: str) -> list[str]:
     return [inner.symbol for d in functions(scope) for inner in expression_functions(d)]
 
 
-def test_lambdas_and_comprehensions_that_compute_by_hand_are_functions() -> None:
+def test_lambdas_and_comprehensions_with_operators_are_functions() -> None:
     assert symbols(
         """
         def f(q, k):
@@ -33,7 +33,7 @@ def test_lambdas_and_comprehensions_that_compute_by_hand_are_functions() -> None
     ) == ["f.<lambda>", "f.<lambda>"]
 
 
-def test_what_a_comprehension_assigns_is_left_out() -> None:
+def test_a_comprehension_with_an_assignment_is_left_out() -> None:
     assert symbols("def f(xs):\n    return [(y := x + 1) for x in xs]\n") == []
 
 
@@ -51,8 +51,8 @@ def test_an_expression_is_rewritten_once_for_all_values(line: str) -> None:
     assert line.format("torch.nn.functional.gelu(t)") in text or line.format("F.gelu(t)") in text, text
 
 
-def test_a_name_of_the_function_around_is_no_constant_of_the_file() -> None:
-    """`half` is a number at the top of the file, and something else here."""
+def test_a_name_of_the_enclosing_function_is_not_a_constant_of_the_file() -> None:
+    """`half` is a number at module level, and another value inside the function."""
     source = """
         import math
         import torch

@@ -1,4 +1,4 @@
-"""What a call of a child does where `__init__` makes the child one of two things: a dropout, or None."""
+"""Calls of a submodule that is either a dropout or None."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASES = {f"{m}, {d}": (MADE[m], DROPPED[d]) for m in MADE for d in DROPPED}
 CASES |= {d: ("self.drop = nn.Dropout(p)", text) for d, text in ALWAYS_MADE.items()}
 
 
-def program(made: str, dropped: str) -> str:
+def program_text(made: str, dropped: str) -> str:
     return (
         source(PROGRAM)
         .replace("MADE", made.replace("\n    ", "\n"))
@@ -68,8 +68,8 @@ def result(text: str, p: float, train: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_dropout_that_may_not_be_there_drops_where_it_did(case: str) -> None:
-    before = program(*CASES[case])
+def test_a_dropout_that_may_be_none_is_applied_as_before(case: str) -> None:
+    before = program_text(*CASES[case])
     after = rewritten(before)
     assert "scaled_dot_product_attention" in after and "softmax" not in after
     for p in (0.0, 1e-3, 0.5, 1.0):
@@ -83,10 +83,10 @@ def test_a_dropout_that_may_not_be_there_drops_where_it_did(case: str) -> None:
 @pytest.mark.parametrize(
     "dropped", ["attn = self.drop(attn)", "if self.p > 0.1:\n                attn = self.drop(attn)"]
 )
-def test_a_call_of_what_may_be_none_is_left_where_nothing_asks(dropped: str) -> None:
-    assert rewritten(program(OR_NONE, dropped)) == program(OR_NONE, dropped)
+def test_a_call_of_a_module_that_may_be_none_stays_if_nothing_tests_for_none(dropped: str) -> None:
+    assert rewritten(program_text(OR_NONE, dropped)) == program_text(OR_NONE, dropped)
 
 
-def test_another_child_than_a_dropout_may_not_be_missing() -> None:
-    before = program("self.drop = nn.Tanh() if p > 0 else None", DROPPED["if"])
+def test_only_a_dropout_may_be_none() -> None:
+    before = program_text("self.drop = nn.Tanh() if p > 0 else None", DROPPED["if"])
     assert "tanh" not in rewritten(before) and not any(f.status == "safe" for f in findings(before))

@@ -1,4 +1,4 @@
-"""A file has one tree under all of its names, for as long as it holds the same text."""
+"""A file has one syntax tree under all of its paths, as long as its text is the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_file_has_one_tree_under_all_of_its_names(file: Path) -> None:
     assert (str(one.file), str(two.file)) == (str(file), other)
 
 
-def test_another_text_is_parsed_anew(file: Path) -> None:
+def test_a_changed_text_is_parsed_again(file: Path) -> None:
     parsed = ParsedFiles()
     before = parsed.scope(TEXT, str(file))
     after = parsed.scope(TEXT.replace(b"Gelu", b"Relu"), str(file))
@@ -42,19 +42,19 @@ def test_a_text_with_a_syntax_error_is_not_kept(file: Path) -> None:
     assert parsed.scope(TEXT, str(file)).classes
 
 
-def test_trees_are_forgotten_once_there_are_too_many(file: Path) -> None:
+def test_trees_are_dropped_if_the_limit_is_exceeded(file: Path) -> None:
     parsed = ParsedFiles()
     first = parsed.tree(TEXT, str(file))
-    assert not parsed.make_room()
+    assert not parsed.drop_if_full()
     assert parsed.tree(TEXT, str(file)) is first
     parsed.most = 10
-    assert parsed.make_room()
+    assert parsed.drop_if_full()
     assert parsed.tree(TEXT, str(file)) is not first
 
 
-def test_processes_that_read_at_once_share_what_may_be_kept() -> None:
+def test_several_processes_share_the_limit() -> None:
     parsed, shared = ParsedFiles(), ParsedFiles()
-    shared.share(4)
+    shared.divide_limit(4)
     assert shared.most == parsed.most // 4
-    shared.share(1000)
-    assert shared.most > parsed.most // 1000  # a few files are kept in any case
+    shared.divide_limit(1000)
+    assert shared.most > parsed.most // 1000  # each process keeps at least a few files

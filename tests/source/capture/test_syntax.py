@@ -1,5 +1,5 @@
-"""Every construct of Python from 3.8 to 3.14 around and inside what is found: a right edit or a refusal, no crash."""
-# ruff: noqa: E501 (programs that stand one below the other are easier to compare)
+"""Every construct of Python 3.8 to 3.14 around and inside a match leads to a correct edit or a refusal, but no crash."""
+# ruff: noqa: E501 (programs in a table are easier to compare)
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autofuse.cli import main
 from autofuse.loading.registry import load_rules
 from autofuse.source.find.check import proposals
 from autofuse.source.write.comments import comments_of
-from autofuse.source.write.file_edits import comments_lost
+from autofuse.source.write.file_edits import lost_comments
 from tests.source.rewriting import rewritten_bytes
 
 HEAD = "import contextlib\nimport math\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 FUSED = "scaled_dot_product_attention("
 
-# Where the three statements of attention may stand; `{0}` is their indentation.
+# The positions of the three statements of attention; `{0}` is their indentation.
 ATTENTION = "{0}s = q @ k.mT  # one\n{0}w = torch.softmax(s, dim=-1)  # two\n{0}o = w @ v  # three\n"
 AROUND = {
     "async def f(q, k, v):\n{a}    return o\n": "    ",
@@ -75,11 +75,11 @@ NEWER = {
 
 
 def check_rewritten(text: str, gone: tuple[str, ...] = ()) -> str:
-    """The text rewritten, which must compile, be settled, and keep all comments but those of statements that are gone."""
+    """Rewrite a text. The result must compile, need no more edits, and keep all comments except those in `gone`."""
     before = text.encode()
     after = rewritten_bytes(before)
     ast.parse(after)
-    assert set(comments_lost(before, after)) <= set(gone)
+    assert set(lost_comments(before, after)) <= set(gone)
     assert rewritten_bytes(after) == after
     return after.decode()
 
@@ -100,14 +100,14 @@ def test_attention_in_every_kind_of_line(text: str) -> None:
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("text", SPELLED[:4])
-def test_line_ends_stay(text: str, line_end: str) -> None:
+def test_line_ends_do_not_change(text: str, line_end: str) -> None:
     before = (HEAD + text).replace("\n", line_end).encode()
     after = rewritten_bytes(before)
     assert FUSED.encode() in after
     assert after.replace(line_end.encode(), b"").count(b"\n") == after.replace(line_end.encode(), b"").count(b"\r") == 0
 
 
-def test_mixed_line_ends_stay_where_nothing_is_edited() -> None:
+def test_mixed_line_ends_do_not_change_outside_of_edits() -> None:
     before = HEAD.replace("\n", "\r\n") + SPELLED[0] + "x = 1\r\ny = '''\r\n\n'''\n"
     after = rewritten_bytes(before.encode()).decode()
     assert (
@@ -118,7 +118,7 @@ def test_mixed_line_ends_stay_where_nothing_is_edited() -> None:
 
 
 @pytest.mark.parametrize("version", NEWER)
-def test_syntax_of_newer_versions_is_read_or_refused_in_a_sentence(
+def test_syntax_of_newer_versions_is_read_or_refused_with_a_reason(
     version: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for text in NEWER[version]:
@@ -136,7 +136,9 @@ def test_syntax_of_newer_versions_is_read_or_refused_in_a_sentence(
 @pytest.mark.parametrize(
     "text", ["import torch\nprint 'softmax'\n", "import torch\nraise E, 'softmax'\n", "x = 0777 # torch"]
 )
-def test_python_2_is_told_with_its_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_2_syntax_is_reported_with_its_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "old.py").write_text(text)
     assert main(["check", str(tmp_path)]) == 2
     assert "old.py:" in (error := capsys.readouterr().err) and "cannot be read by Python" in error
@@ -147,7 +149,7 @@ def test_comments_are_found_as_python_finds_them() -> None:
 
 
 def deep(kind: str) -> str:
-    """A function or statement that is nested beyond what a recursive reader follows."""
+    """A function or statement that is nested more deeply than a recursive function can follow."""
     cases = [f"    {'el' if i else ''}if x == {i}:\n        return {i}\n" for i in range(700)]
     return {
         "sum in a function": "def g(a):\n    return " + " + ".join(["a"] * 900) + "\n",
@@ -166,17 +168,17 @@ def deep(kind: str) -> str:
     "kind",
     ["sum in a function", "sum at the top", "elif", "brackets", "calls", "attributes", "conditions", "blocks", "list"],
 )
-def test_what_is_nested_too_deeply_does_not_keep_the_rest_from_being_read(kind: str) -> None:
+def test_deep_nesting_does_not_prevent_the_check_of_other_functions(kind: str) -> None:
     text = HEAD + deep(kind) + SPELLED[0]
     assert FUSED in check_rewritten(text)
 
 
-def test_a_function_that_cannot_be_followed_is_told() -> None:
+def test_a_function_that_cannot_be_captured_is_reported() -> None:
     unread: list[object] = []
     proposals(
         (HEAD + deep("sum in a function").replace("return a", "return torch.softmax(a, -1)")).encode(),
         "x.py",
         rules=load_rules(),
-        unread=unread,
+        skipped=unread,
     )  # type: ignore[arg-type]
     assert [(u.symbol, u.line) for u in unread] == [("g", 8)]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A walk over a tree that was laid out visits what any walk visits, in the same order."""
+"""A cached walk over a tree visits the same nodes in the same order as any other walk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import autofuse.source
-from autofuse.source.capture.syntax import lay_out, parts, roll_up, walk
+from autofuse.source.capture.syntax import cache_walks, drop_cached_walks, parts, walk
 
 FILES = sorted(Path(autofuse.source.__file__).parent.rglob("*.py"))[::12]
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
@@ -20,19 +20,19 @@ def tree_of(file: Path) -> ast.Module:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
-def test_a_tree_that_is_laid_out_is_walked_as_before(file: Path) -> None:
+def test_a_cached_walk_visits_the_same_nodes(file: Path) -> None:
     tree = tree_of(file)
     before = [(n, list(walk(n))) for n in walk(tree) if isinstance(n, (ast.Module, *DEFINITIONS))]
-    lay_out(tree)
+    cache_walks(tree)
     assert all(list(walk(n)) == inside for n, inside in before)
-    roll_up(tree)
+    drop_cached_walks(tree)
     assert not any("_row" in vars(n) for n in walk(tree))
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_a_copy_that_is_changed_is_walked_as_it_is(copied: type) -> None:
+def test_the_walk_of_a_changed_copy_visits_its_own_nodes(copied: type) -> None:
     tree = ast.parse("def f(x):\n    return x\n")
-    lay_out(tree)
+    cache_walks(tree)
     made = copied(tree.body[0])
     made.body = [ast.Pass()]
     assert any(isinstance(n, ast.Pass) for n in walk(made))
@@ -40,10 +40,10 @@ def test_a_copy_that_is_changed_is_walked_as_it_is(copied: type) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
-def test_parts_leave_out_only_what_holds_nothing(file: Path) -> None:
-    def reached(node: ast.AST) -> list[ast.AST]:
-        return [node, *(n for p in parts(node) for n in reached(p))]
+def test_parts_leaves_out_only_leaves(file: Path) -> None:
+    def nodes_through_parts(node: ast.AST) -> list[ast.AST]:
+        return [node, *(n for p in parts(node) for n in nodes_through_parts(p))]
 
     tree = tree_of(file)
-    left_out = {id(n) for n in walk(tree)} - {id(n) for n in reached(tree)}
+    left_out = {id(n) for n in walk(tree)} - {id(n) for n in nodes_through_parts(tree)}
     assert not any(list(parts(n)) for n in walk(tree) if id(n) in left_out)

@@ -1,6 +1,7 @@
-"""Programs in which something changes what an edit reads through: {what is read} x {who changes it} x {kind of edit}.
+"""Programs that change a name that an edit reads: {kind of name} x {way of change} x {kind of edit}.
 
-`Part` is one class that reads through one name, with another meaning for that name, and one that is the same.
+A `Part` is a class that reads one name, with two replacements for that name: one with another meaning, and one with
+the same meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 
 @dataclass(frozen=True)
 class Part:
-    """`class Base`, which reads `name`. `other` and `same` are expressions that take its place."""
+    """A class `Base` that reads `name`. `other` and `same` are expressions that replace the value of `name`."""
 
     name: str
     base: str
@@ -237,7 +238,7 @@ class Base(nn.Module):
 
 
 def fits(part: Part, way: Way) -> bool:
-    """Whether the way is one for that kind of part."""
+    """Whether a way of change applies to a kind of part."""
     of_class = part.kind == "attribute" and f"    {part.read} = " in part.base
     one = part.kind == "child" and part.base.count("nn.") < 5 and "Sequential" not in part.base
     kinds = {part.kind, *(["attribute class"] if of_class else []), *(["child one"] if one else [])}

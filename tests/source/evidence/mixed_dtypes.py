@@ -1,4 +1,4 @@
-"""Runs a program and what became of it on the same operands in several dtypes, and compares everything that is seen."""
+"""Runs a program and its rewritten version on the same operands in several dtypes, and compares all visible results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 4e-2, tor
 
 
 def outcome(text: str, run: Callable[[dict[str, object]], Tensor], autocast: bool = False) -> Outcome:
-    """What `run` gives when it is handed the names of the program `text`."""
+    """The outcome of `run`, which gets the names of the program `text`."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         context = torch.autocast("cpu", dtype=torch.bfloat16) if autocast else contextlib.nullcontext()
@@ -34,9 +34,9 @@ def outcome(text: str, run: Callable[[dict[str, object]], Tensor], autocast: boo
 
 
 def difference(before: Outcome, after: Outcome, computed_in: torch.dtype | None = None) -> str:
-    """What differs between two outcomes, "" if nothing: errors, new warnings, dtypes, shapes, numbers."""
+    """The first difference of two outcomes, "" if there is none: errors, new warnings, dtypes, shapes, numbers."""
     if before[0]:
-        return ""  # what raises is not the same program with other operands: nobody has it
+        return ""  # nobody has a program that raises an error for these dtypes
     if after[0]:
         return f"raises {after[0]}"
     if new := set(after[2]) - set(before[2]):

@@ -1,7 +1,7 @@
-"""Programs that are rewritten and executed before and after: what a safe edit changes is a bug, whatever it is.
+"""Programs that run before and after they are rewritten: any change of behaviour by a safe edit is a bug.
 
-A program is a text and an expression that calls it. In the expression, T(2, 3) is a tensor that needs a gradient,
-C(2, 3) one that does not, B(2, 3) a boolean one, M(module) a module whose parameters are set.
+A program is a text and an expression that calls it. In the expression, T(2, 3) is a tensor that requires a gradient,
+C(2, 3) one that does not, B(2, 3) a boolean tensor, and M(module) a module with deterministic parameters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autofuse.source.find.check import proposals
 from tests.source.rewriting import rewritten, source
 
 HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
-# label -> dtype, whether modules train, whether autocast is on, by how much results may differ
+# label -> dtype, whether modules are in training mode, whether autocast is on, relative tolerance
 RUNS = {
     "float64 train": (torch.float64, True, False, 1e-7),
     "float64 eval": (torch.float64, False, False, 1e-7),
@@ -35,32 +35,41 @@ RUNS = {
 
 @dataclass(frozen=True)
 class Program:
-    """`expected`: "safe", "unsafe" or "kept", for which the text must stay; `said`: a part of what is told."""
+    """A program and the expected result of rewriting it.
+
+    Attributes:
+        name: its name in test reports.
+        text: its source.
+        drive: the expression that calls it.
+        expected: "safe", "unsafe", or "kept" if the text must not change.
+        message: a part of the expected message.
+        is_whole_file: whether the text is a whole file, with its own imports.
+    """
 
     name: str
     text: str
     drive: str
     expected: str
-    said: str = ""
-    whole: bool = False  # the text is a whole file
+    message: str = ""
+    is_whole_file: bool = False
 
     @property
     def before(self) -> str:
-        return source(self.text) if self.whole else HEAD + "\n" + source(self.text)
+        return source(self.text) if self.is_whole_file else HEAD + "\n" + source(self.text)
 
     def findings(self) -> list[Finding]:
         return [p.finding for p in proposals(self.before.encode(), "program.py", rules=load_rules())]
 
 
 def status_of(program: Program) -> str:
-    """What becomes of a program: kept where there is no edit at all."""
+    """The status of the program's findings; "kept" if there is no edit."""
     statuses = [f.status for f in program.findings()]
     return next((s for s in ("unsafe", "safe") if s in statuses), "kept")
 
 
 @dataclass
 class World:
-    """Makes inputs, the same ones each time."""
+    """Creates inputs, the same in each run."""
 
     dtype: torch.dtype
     training: bool
@@ -79,20 +88,20 @@ class World:
         kept[..., 0] = True
         return kept
 
-    def module(self, made: nn.Module) -> nn.Module:
-        made = made.to(self.dtype).train(self.training)
+    def module(self, module: nn.Module) -> nn.Module:
+        module = module.to(self.dtype).train(self.training)
         with torch.no_grad():
-            for p in made.parameters():
+            for p in module.parameters():
                 p.copy_(torch.randn(p.shape, generator=self.random, dtype=torch.float64) * 0.5 + 0.1)
-        self.leaves += list(made.parameters())
-        return made
+        self.leaves += list(module.parameters())
+        return module
 
 
-Outcome = tuple[list[Any], list[Tensor | None], str, str]  # results, gradients, what is printed, what is raised
+Outcome = tuple[list[Any], list[Tensor | None], str, str]  # results, gradients, printed text, raised error
 
 
-def executed(text: str, drive: str, dtype: torch.dtype, training: bool, autocast: bool) -> Outcome:
-    """What a program gives, or the name of the exception that it raises."""
+def run_program(text: str, drive: str, dtype: torch.dtype, training: bool, autocast: bool) -> Outcome:
+    """The outcome of a program: its results, or the name of its exception."""
     module, world, printed = ModuleType("a_program"), World(dtype, training), io.StringIO()
     sys.modules["a_program"] = module
     results: list[Any] = []
@@ -130,16 +139,16 @@ def _gradients(results: list[Any], leaves: list[Tensor]) -> list[Tensor | None]:
 
 
 def differences(before: str, after: str, drive: str) -> list[str]:
-    """Everything in which two texts differ when they run."""
+    """All differences between two texts when they run."""
     found = []
     for label, (dtype, training, autocast, tolerance) in RUNS.items():
-        one = executed(before, drive, dtype, training, autocast)
-        other = executed(after, drive, dtype, training, autocast)
-        found += [f"{label}: {how}" for how in _compared(one, other, tolerance)]
+        one = run_program(before, drive, dtype, training, autocast)
+        other = run_program(after, drive, dtype, training, autocast)
+        found += [f"{label}: {how}" for how in _differences_of_outcomes(one, other, tolerance)]
     return found
 
 
-def _compared(one: Outcome, other: Outcome, tolerance: float) -> Iterator[str]:
+def _differences_of_outcomes(one: Outcome, other: Outcome, tolerance: float) -> Iterator[str]:
     if one[3] != other[3]:
         yield f"raises {one[3] or 'nothing'}, and then {other[3] or 'nothing'}"
         return
@@ -153,12 +162,15 @@ def _compared(one: Outcome, other: Outcome, tolerance: float) -> Iterator[str]:
         ("gradient", (one[1], other[1]), largest, 4),
     ):
         for a, b in zip(*pairs, strict=False):
-            if (how := _unlike(a, b, tolerance * (wider if tolerance > 1e-3 else 1), scale)) is not None:
+            if (how := _difference_of_results(a, b, tolerance * (wider if tolerance > 1e-3 else 1), scale)) is not None:
                 yield f"{what}: {how}"
 
 
-def _unlike(a: Any, b: Any, tolerance: float, least: float) -> str | None:
-    """How two results differ; numbers may by `tolerance` of the largest entry, or of `least` where that is more."""
+def _difference_of_results(a: Any, b: Any, tolerance: float, least: float) -> str | None:
+    """How two results differ; None if they agree.
+
+    Numbers may differ by `tolerance` times the largest entry, or times `least` if that is greater.
+    """
     if type(a) is not type(b):
         return f"{type(a).__name__}, and then {type(b).__name__}"
     if not isinstance(a, Tensor):
@@ -175,11 +187,11 @@ def _unlike(a: Any, b: Any, tolerance: float, least: float) -> str | None:
 
 
 def assert_holds(program: Program) -> None:
-    """Its status and what is said are those expected; the text that safe edits leave does what it did."""
+    """Check the status and the message of a program, and that its safe edits change no behaviour."""
     told = program.findings()
     assert status_of(program) == program.expected, [(f.code, f.status, f.message) for f in told]
-    assert not program.said or any(program.said in f.message for f in told), [f.message for f in told]
-    base = executed(program.before, program.drive, *RUNS["float64 train"][:3])
+    assert not program.message or any(program.message in f.message for f in told), [f.message for f in told]
+    base = run_program(program.before, program.drive, *RUNS["float64 train"][:3])
     assert not base[3], f"the program itself raises {base[3]}"
     after = rewritten(program.before, unsafe=False)
     assert (after != program.before) == (program.expected == "safe")

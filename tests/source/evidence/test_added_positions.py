@@ -1,7 +1,7 @@
-"""A bias that counts positions in another dtype than the query's is not rounded to it without being asked.
+"""An edit that rounds a bias of position numbers to the dtype of the query is unsafe.
 
-Each bias of 300 positions is added to scores under autocast: those that count change by more than rounding, the others
-do not, and are edited.
+Each bias for 300 positions is added to scores under autocast. Biases that count positions change by more than a
+rounding error. The others do not, and their edits are safe.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ def run(names: dict[str, object]) -> torch.Tensor:
 
 
 def error(before: str, after: str) -> float:
-    """The largest difference under autocast, as a part of the largest number."""
+    """Returns the largest difference under autocast, relative to the largest number."""
     (_, (first, *_), _), (_, (second, *_), _) = (outcome(text, run, True) for text in (before, after))
     return float((first.float() - second.float()).abs().max() / first.float().abs().max())
 
 
 @pytest.mark.parametrize("bias", COUNTS)
-def test_a_bias_that_counts_positions_is_not_rounded_without_being_asked(bias: str) -> None:
-    (found,) = findings(program(bias))
-    assert found.status == "unsafe" and "may be rounded to the dtype of the query" in found.message
+def test_an_edit_that_rounds_a_position_bias_is_unsafe(bias: str) -> None:
+    (finding,) = findings(program(bias))
+    assert finding.status == "unsafe" and "may be rounded to the dtype of the query" in finding.message
     assert rewritten(program(bias), unsafe=False) == program(bias)
 
 
 @pytest.mark.parametrize("bias", EXACT)
-def test_a_bias_that_is_looked_up_compared_or_in_the_dtype_of_the_query_stays_safe(bias: str) -> None:
+def test_other_biases_stay_safe(bias: str) -> None:
     before = program(bias)
-    (found,) = findings(before)
-    assert found.status == "safe", found.message
+    (finding,) = findings(before)
+    assert finding.status == "safe", finding.message
     after = rewritten(before, unsafe=False)
     assert after != before and error(before, after) < 2e-2

@@ -1,7 +1,7 @@
-"""An attention in a file is safe where the text shows that its operands are what torch's attention takes.
+"""An edit of an attention is safe if the text shows that torch's attention accepts the operands.
 
-Programs of every rank and kind of operand are run before and after their safe edits, and after their unsafe ones under
-what these assume; each assumption has a program for which it does not hold, and which would change.
+Programs with every rank and kind of operand run before and after their edits. A safe edit keeps the result for all
+operands. An unsafe edit keeps it if its assumption holds, and changes it for one program that breaks the assumption.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RANKS = "assumes that `q` and `v` have two dimensions or more"
 MASK = "assumes that `m` has no more dimensions than the scores"
 ONE_DTYPE = "assumes that the query, the key and the value have one dtype"
 
-# name -> the body of f(q, k, v, m), and what its edit assumes
+# name -> the body of f(q, k, v, m), and the assumption of its edit
 BODIES: dict[str, tuple[str, str]] = {
     "scaled by the root of the width": (SCALED, ""),
     "scaled by a number": ("s = q @ k.transpose(-2, -1) / 2\nreturn s.softmax(-1) @ v", RANKS),
@@ -78,7 +78,7 @@ def program(body: str, arguments: str = "q, k, v, m") -> str:
 
 
 def operands(kind: str) -> tuple[Tensor, ...]:
-    """(q, k, v, m) of one kind."""
+    """Returns (q, k, v, m) of one kind."""
     g = torch.Generator().manual_seed(0)
 
     def rand(*shape: int) -> Tensor:
@@ -116,27 +116,27 @@ KINDS = (
 
 
 def run_on(kind: str, autocast: bool) -> Callable[[dict[str, object]], Tensor]:
-    """A call of `f`; autocast is for float32, and leaves float64 alone."""
-    given = [t.float() if autocast and t.dtype is torch.float64 else t for t in operands(kind)]
-    return lambda names: names["f"](*given)  # type: ignore[operator, no-any-return]
+    """Returns a function that calls `f`. Autocast does not affect float64, so operands are cast to float32 for it."""
+    arguments = [t.float() if autocast and t.dtype is torch.float64 else t for t in operands(kind)]
+    return lambda names: names["f"](*arguments)  # type: ignore[operator, no-any-return]
 
 
-def changed(before: str, after: str, kind: str, autocast: bool = False) -> str:
+def difference_after(before: str, after: str, kind: str, autocast: bool = False) -> str:
     run = run_on(kind, autocast)
     rough = torch.bfloat16 if autocast or any(t.dtype is torch.bfloat16 for t in operands(kind)) else torch.float32
     return difference(outcome(before, run, autocast), outcome(after, run, autocast), rough)
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_an_attention_says_what_it_assumes_of_its_operands(name: str) -> None:
+def test_an_edit_names_its_assumptions_about_operands(name: str) -> None:
     body, assumed = BODIES[name]
-    (found,) = findings(program(body))
-    assert found.status == ("unsafe" if assumed else "safe"), found.message
-    assert assumed in found.message, found.message
+    (finding,) = findings(program(body))
+    assert finding.status == ("unsafe" if assumed else "safe"), finding.message
+    assert assumed in finding.message, finding.message
 
 
 @pytest.mark.parametrize("name", [n for n in BODIES if not BODIES[n][1]])
-def test_a_safe_edit_changes_nothing_for_any_operand(name: str) -> None:
+def test_a_safe_edit_keeps_the_result_for_all_operands(name: str) -> None:
     before = program(BODIES[name][0])
     after = rewritten(before, unsafe=False)
     assert after != before
@@ -148,8 +148,8 @@ def test_a_safe_edit_changes_nothing_for_any_operand(name: str) -> None:
     )
     for kind in KINDS:
         for autocast in (False, True):
-            found = changed(before, after, kind, autocast)
-            assert not found or kind in excused, (kind, autocast, found, after)
+            difference = difference_after(before, after, kind, autocast)
+            assert not difference or kind in excused, (kind, autocast, difference, after)
 
 
 # Scores that are scaled, masked or dropped out are those of sequences, and masked_fill's mask broadcasts to what is
@@ -158,24 +158,24 @@ OUTSIDE = ("a vector for the query", "a vector for the value", "three dimensions
 
 
 @pytest.mark.parametrize("name", [n for n in BODIES if BODIES[n][1]])
-def test_an_unsafe_edit_is_right_where_its_assumption_holds_and_not_elsewhere(name: str) -> None:
+def test_an_unsafe_edit_keeps_the_result_exactly_if_its_assumption_holds(name: str) -> None:
     before = program(BODIES[name][0])
     after = rewritten(before)
     usual = ("four dimensions", "matrices", "bfloat16")
     for kind in usual:
-        assert not changed(before, after, kind), (kind, after)
-    assert any(changed(before, after, kind) for kind in KINDS), after
+        assert not difference_after(before, after, kind), (kind, after)
+    assert any(difference_after(before, after, kind) for kind in KINDS), after
 
 
 @pytest.mark.parametrize("annotation, status", [("", "unsafe"), (": float", "safe")])
-def test_a_scale_has_to_be_a_number(annotation: str, status: str) -> None:
+def test_a_scale_must_be_a_number(annotation: str, status: str) -> None:
     body = "return torch.softmax(q @ k.transpose(-2, -1) * scale, -1) @ v"
-    (found,) = findings(program(body, f"q, k, v, scale{annotation}"))
-    assert found.status == status
-    assert ("assumes that the scale is a number" in found.message) is (status == "unsafe")
+    (finding,) = findings(program(body, f"q, k, v, scale{annotation}"))
+    assert finding.status == status
+    assert ("assumes that the scale is a number" in finding.message) is (status == "unsafe")
 
 
-# What the file gives a function whose scale is a number, and whether that shows rows of queries and of values.
+# Calls in the file of a function with a constant scale, and the status or assumption of its edit.
 GIVEN = {
     "a matrix": ("attend(torch.randn(5, 8), x, x)", "safe"),
     "a name with one value": ("y = torch.randn(2, 5, 8)\nattend(y, x, x)", "safe"),
@@ -191,15 +191,15 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("calls, expected", GIVEN.values(), ids=GIVEN)
-def test_calls_of_the_file_show_how_many_dimensions_an_argument_has(calls: str, expected: str) -> None:
+def test_calls_in_the_file_show_the_rank_of_an_argument(calls: str, expected: str) -> None:
     head = "import torch\n\n\ndef load():\n    return torch.load('x')\n\n\n"
     body = "def attend(q, k, v):\n    return torch.softmax(q @ k.transpose(-2, -1) * 0.125, dim=-1) @ v\n\n\n"
-    found = [f for f in findings(f"{head}{body}x = torch.randn(2, 5, 8)\n{calls}\n") if f.symbol == "attend"]
-    assert found[0].status == expected or expected in found[0].message, found[0].message
+    attend_findings = [f for f in findings(f"{head}{body}x = torch.randn(2, 5, 8)\n{calls}\n") if f.symbol == "attend"]
+    assert attend_findings[0].status == expected or expected in attend_findings[0].message, attend_findings[0].message
 
 
-def test_a_module_that_reads_a_matrix_of_its_own_may_be_given_a_vector() -> None:
-    (found,) = findings("""
+def test_a_module_that_reads_its_own_matrix_may_get_a_vector() -> None:
+    (finding,) = findings("""
         import torch
         from torch import nn
 
@@ -212,4 +212,4 @@ def test_a_module_that_reads_a_matrix_of_its_own_may_be_given_a_vector() -> None
             def forward(self, x):
                 return torch.softmax(x @ self.keys.t(), dim=-1) @ self.values
     """)
-    assert found.status == "unsafe" and "assumes that `x` has two dimensions or more" in found.message
+    assert finding.status == "unsafe" and "assumes that `x` has two dimensions or more" in finding.message

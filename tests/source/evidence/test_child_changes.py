@@ -1,4 +1,4 @@
-"""A child that computes something else, though it stays, is not read through; weights and the mode may change."""
+"""An edit notices that a child module is changed in place. Changes of weights and of the training mode are allowed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Other(nn.Module):
 def made():
     m = Base()
 """
-# What is done to `m`, and whether its attention computes something else then.
+# name -> a change of `m`, and whether its attention then computes another result.
 CHANGES = {
     "a forward is assigned": ("m.sm.forward = lambda x: x.relu()", True),
     "a dimension is assigned": ("m.sm.dim = -2", True),
@@ -66,7 +66,7 @@ def result(text: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_child_that_is_changed_in_place_counts(name: str) -> None:
+def test_a_change_of_a_child_in_place_is_noticed(name: str) -> None:
     change, concerned = CHANGES[name]
     text = f"{BASE}    {change}\n    return m\n"
     statuses = [f.status for f in findings(text) if f.code == "AF101"]

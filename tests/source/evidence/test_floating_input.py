@@ -1,7 +1,7 @@
-"""An activation in a file is safe where the text shows that its input is floating-point.
+"""An edit of an activation is safe if the text shows that its input is floating-point.
 
-Each formula is run before and after its edit on tensors of every kind: torch's functions raise an error for integers,
-truth values and complex numbers, which most of the formulas take.
+Each formula runs before and after its edit on tensors of every dtype. Most formulas accept integers, booleans and
+complex numbers; torch's functions raise an error for them.
 """
 
 from __future__ import annotations
@@ -54,31 +54,31 @@ def program(text: str, formula: str) -> str:
     return source("import torch\nimport torch.nn.functional as F\n\n\n") + body + "\n"
 
 
-def changed(before: str, after: str, kind: str) -> str:
+def difference_after(before: str, after: str, kind: str) -> str:
     weight = torch.ones(2, 4, dtype=KINDS[kind].dtype)
-    given = (KINDS[kind], weight) if "F.linear" in before else (KINDS[kind],)
-    one, other = (outcome(text, lambda names: names["f"](*given)) for text in (before, after))  # type: ignore[operator]
+    arguments = (KINDS[kind], weight) if "F.linear" in before else (KINDS[kind],)
+    one, other = (outcome(text, lambda names: names["f"](*arguments)) for text in (before, after))  # type: ignore[operator]
     return difference(one, other, torch.bfloat16 if kind == "bfloat16" else torch.float32)
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("text", SHOWN)
-def test_a_safe_activation_changes_nothing_for_any_kind_of_tensor(text: str, formula: str) -> None:
+def test_a_safe_activation_keeps_the_result_for_all_dtypes(text: str, formula: str) -> None:
     before = program(SHOWN[text], formula)
     after = rewritten(before, unsafe=False)
     assert after != before
-    assert not {kind: why for kind in KINDS if (why := changed(before, after, kind))}, after
+    assert not {kind: why for kind in KINDS if (why := difference_after(before, after, kind))}, after
 
 
-@pytest.mark.parametrize("formula", [f for f in FORMULAS if f != "mish"])  # F.softplus takes no integers anyway
+@pytest.mark.parametrize("formula", [f for f in FORMULAS if f != "mish"])  # F.softplus itself takes no integers
 @pytest.mark.parametrize("text", UNKNOWN)
-def test_where_the_kind_is_not_shown_the_edit_is_unsafe_and_says_so(text: str, formula: str) -> None:
+def test_without_evidence_for_the_dtype_the_edit_is_unsafe(text: str, formula: str) -> None:
     before = program(UNKNOWN[text], formula)
-    found = findings(before)
-    assert {(f.status, "is floating-point" in f.message) for f in found} == {("unsafe", True)}, found
+    file_findings = findings(before)
+    assert {(f.status, "is floating-point" in f.message) for f in file_findings} == {("unsafe", True)}, file_findings
     after = rewritten(before)
-    assert not any(changed(before, after, kind) for kind in ("float64", "float32", "bfloat16"))
-    assert any(changed(before, after, kind) for kind in ("int64", "bool"))
+    assert not any(difference_after(before, after, kind) for kind in ("float64", "float32", "bfloat16"))
+    assert any(difference_after(before, after, kind) for kind in ("int64", "bool"))
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_where_the_kind_is_not_shown_the_edit_is_unsafe_and_says_so(text: str, f
         ("self, x: torch.LongTensor", "unsafe"),
     ],
 )
-def test_a_module_is_given_floating_point_data_unless_its_annotation_says_otherwise(head: str, status: str) -> None:
-    (found,) = findings(f"""
+def test_a_module_gets_floating_point_data_unless_its_annotation_contradicts(head: str, status: str) -> None:
+    (finding,) = findings(f"""
         import torch
         from torch import nn
 
@@ -98,11 +98,11 @@ def test_a_module_is_given_floating_point_data_unless_its_annotation_says_otherw
             def forward({head}):
                 return x * torch.sigmoid(x)
     """)
-    assert found.status == status, found.message
+    assert finding.status == status, finding.message
 
 
-def test_what_a_layer_gives_is_floating_point() -> None:
-    (found,) = findings("""
+def test_the_result_of_a_layer_is_floating_point() -> None:
+    (finding,) = findings("""
         import torch
         from torch import nn
 
@@ -115,11 +115,11 @@ def test_what_a_layer_gives_is_floating_point() -> None:
                 x = self.conv(x)
                 return x * torch.sigmoid(x)
     """)
-    assert found.status == "safe", found.message
+    assert finding.status == "safe", finding.message
 
 
-def test_what_is_used_as_an_index_is_not_taken_for_floating_point() -> None:
-    (found,) = findings("""
+def test_an_index_is_not_floating_point() -> None:
+    (finding,) = findings("""
         import torch
         from torch import nn
 
@@ -127,7 +127,7 @@ def test_what_is_used_as_an_index_is_not_taken_for_floating_point() -> None:
             def forward(self, x, table):
                 return table[x] + x * torch.sigmoid(x)
     """)
-    assert found.status == "unsafe", found.message
+    assert finding.status == "unsafe", finding.message
 
 
 @pytest.mark.parametrize(

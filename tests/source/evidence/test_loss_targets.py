@@ -1,4 +1,4 @@
-"""A loss in a wider dtype than its logits names that dtype: torch's cross entropy gives the dtype of the logits."""
+"""The message names the dtype of a loss that is wider than its logits: cross_entropy returns the logits' dtype."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.source.rewriting import findings, module_of, rewritten
 
 HEAD = "import torch\nimport torch.nn.functional as F\n\n\ndef f(x: torch.Tensor, y: torch.Tensor):\n    "
 ONE_HOT = "lp = F.log_softmax(x{cast}, -1)\n    return -(F.one_hot(y, x.size(-1)){hot} * lp).sum(-1).mean()\n"
-CLAUSE = "has a dtype no narrower than {}, as the loss has"
-# the text, and the dtype to which it widens the loss of narrower logits
+CLAUSE = "has a dtype no narrower than {}, the dtype of the loss"
+# name -> the text, and the wider dtype of the loss for narrower logits
 LOSSES = {
     "a one-hot in float32": (ONE_HOT.format(cast="", hot=".float()"), "float32"),
     "a one-hot in float64": (ONE_HOT.format(cast="", hot=".double()"), "float64"),
@@ -25,15 +25,15 @@ LOSSES = {
 
 def loss(text: str, dtype: torch.dtype) -> torch.Tensor:
     logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
-    made: torch.Tensor = vars(module_of(text))["f"](logits, torch.tensor([0, 1, 2, 3, 4, 0]))
-    return made
+    result: torch.Tensor = vars(module_of(text))["f"](logits, torch.tensor([0, 1, 2, 3, 4, 0]))
+    return result
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_dtype_to_which_a_loss_is_widened_is_named(name: str) -> None:
+def test_the_message_names_the_wider_dtype_of_a_loss(name: str) -> None:
     text, wider = HEAD + LOSSES[name][0], LOSSES[name][1]
-    (found,) = findings(text)
-    assert (CLAUSE.format(wider) in found.message) == bool(wider)
+    (finding,) = findings(text)
+    assert (CLAUSE.format(wider) in finding.message) == bool(wider)
     after = rewritten(text)
     assert "cross_entropy" in after
     assert (loss(text, torch.bfloat16).dtype != loss(after, torch.bfloat16).dtype) == bool(wider)

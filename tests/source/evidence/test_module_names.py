@@ -1,4 +1,4 @@
-"""The names that torch's layers look up are in the table, whatever the version of torch."""
+"""The table has all names that torch's layers look up, for every version of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from autofuse.ir.vocabulary import MODULES
-from autofuse.source.evidence.module_names import looked_up_by_modules
+from autofuse.source.evidence.module_names import is_looked_up_by_modules
 
 FUNCTIONS = {"hardswish"}  # looked up in torch.nn.functional
 
@@ -24,27 +24,29 @@ def layers() -> Iterator[type]:
             yield made
 
 
-def codes(code: CodeType) -> Iterator[CodeType]:
+def nested_code_objects(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from codes(constant)
+            yield from nested_code_objects(constant)
 
 
 def names_in(kind: type) -> Iterator[str]:
     for made in (m for base in kind.__mro__[:-1] for m in vars(base).values()):
         function = inspect.unwrap(getattr(made, "fget", None) or getattr(made, "__func__", made))
-        if inspect.isfunction(function) and function.__module__.startswith("torch.nn."):  # others may replace some
-            yield from (name for code in codes(function.__code__) for name in code.co_names)
+        if inspect.isfunction(function) and function.__module__.startswith(
+            "torch.nn."
+        ):  # another library may have replaced a method
+            yield from (name for code in nested_code_objects(function.__code__) for name in code.co_names)
 
 
-def test_every_name_that_the_code_of_a_layer_mentions_is_known() -> None:
+def test_the_table_has_every_name_in_the_code_of_a_layer() -> None:
     names = {name for kind in layers() for name in names_in(kind)} | set(dir(torch.nn.Module()))
     assert len(names) > 100
     of_modules = {n for n in names if n.isidentifier() and n not in FUNCTIONS}
-    assert [n for n in sorted(of_modules) if not looked_up_by_modules(n)] == []
+    assert [n for n in sorted(of_modules) if not is_looked_up_by_modules(n)] == []
 
 
 @pytest.mark.parametrize("name", ["smart_apply", "shorthand", "count_parameters"])
-def test_a_name_of_nobody_is_not(name: str) -> None:
-    assert not looked_up_by_modules(name)
+def test_the_table_has_no_other_names(name: str) -> None:
+    assert not is_looked_up_by_modules(name)

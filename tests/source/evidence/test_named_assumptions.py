@@ -1,6 +1,6 @@
-"""What an unsafe edit assumes is in its message: under it the edit is right, and without it, it would be wrong.
+"""The message of an unsafe edit states its assumption: the edit is correct if it holds, and wrong if it does not.
 
-Each program is called twice: as its message assumes, where nothing may differ, and otherwise, where something does.
+Each program is called twice: under its assumption nothing may differ, and without it something does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\
 
 
 @dataclass(frozen=True)
-class Assumed:
-    """A program, the clause of its message, a call for which the clause holds, and one for which it does not."""
+class AssumptionCase:
+    """A program, the clause of its message, a call that fulfills the clause, and one that does not."""
 
     code: str
     text: str
@@ -27,14 +27,14 @@ class Assumed:
 
 
 CASES = (
-    Assumed(
+    AssumptionCase(
         "AF101",
         "def f(q, k, v, scale):\n    return (q @ k.mT * scale).softmax(-1) @ v\n",
         "assumes that the scale is a number",
         "f(*T(2, 3, 5, 4), 0.5)",
         "f(*T(2, 3, 5, 4), torch.linspace(0.1, 1.0, 5, dtype=torch.float64))",
     ),
-    Assumed(
+    AssumptionCase(
         "AF302",
         "from functools import singledispatch as register\n\n@register\ndef f(x: torch.Tensor) -> torch.Tensor:\n"
         "    return x * torch.sigmoid(x)\n",
@@ -42,29 +42,29 @@ CASES = (
         "f(T(1, 3, 5, 4)[0])",
         "",
     ),
-    Assumed(
+    AssumptionCase(
         "AF501",
         "def f(x, y):\n    return -F.log_softmax(x, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1).mean()\n",
         "assumes that there is one int64 target for each row, and that none is -100",
         "f(T(1, 3, 5)[0], torch.tensor([0, 4, 1]))",
         "f(T(1, 3, 5)[0], torch.tensor([4]))",
     ),
-    Assumed(
+    AssumptionCase(
         "AF201",
         "class L(nn.Module):\n    def forward(self, x):\n        mean = x.mean(-1, keepdim=True)\n"
         "        variance = (x ** 2).mean(-1, keepdim=True) - mean ** 2\n"
         "        return (x - mean) * torch.rsqrt(variance + 1e-5)\n",
-        "assumes that the mean is not large against the deviation",
+        "assumes that the mean is not much larger than the deviation",
         "L()(T(1, 3, 5)[0])",
         "L()(T(1, 3, 5)[0] + 1e7)",
     ),
-    Assumed(
+    AssumptionCase(
         "AF101",
         "def f(q, k, v):\n    return (q @ k.transpose(-2, -1) * 0.5).softmax(-1) @ v\n\n\n"
         "def slope(q, k, v, twice):\n    q.requires_grad_()\n"
         "    (g,) = torch.autograd.grad(f(q, k, v).square().sum(), q, create_graph=twice)\n"
         "    return torch.autograd.grad(g.square().sum(), q)[0] if twice else g\n",
-        "does not differentiate it, which it can only once",
+        "does not differentiate the result twice, which the fused call cannot",
         "slope(*T(2, 2, 3, 5, 4), False)",
         "slope(*T(2, 2, 3, 5, 4), True)",
     ),
@@ -83,17 +83,17 @@ def run(text: str, call: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.clause)
-def test_an_unsafe_edit_is_right_where_what_it_assumes_holds_and_only_there(case: Assumed) -> None:
+def test_an_unsafe_edit_is_correct_exactly_if_its_assumption_holds(case: AssumptionCase) -> None:
     text = HEAD + case.text
-    found = [f for f in findings(text) if f.code.startswith(case.code[:3]) and f.status == "unsafe"]
-    assert found and any(case.clause in f.message for f in found), findings(text)
+    unsafe = [f for f in findings(text) if f.code.startswith(case.code[:3]) and f.status == "unsafe"]
+    assert unsafe and any(case.clause in f.message for f in unsafe), findings(text)
     after = rewritten(text)
     assert after != rewritten(text, unsafe=False)
     torch.testing.assert_close(run(text, case.holds), run(after, case.holds))
     if case.fails:
         before = run(text, case.fails)
         try:
-            same = torch.allclose(before, run(after, case.fails))
+            is_same = torch.allclose(before, run(after, case.fails))
         except (RuntimeError, TypeError, ValueError):
-            same = False
-        assert not same, "the assumption is not needed: the edit is right without it"
+            is_same = False
+        assert not is_same, "the assumption is not necessary: the edit is correct without it"

@@ -1,7 +1,7 @@
-"""A norm in a file keeps the dtype of its result, whatever the dtypes of input and weight are, and warns of nothing.
+"""A rewritten norm keeps the dtype of its result for all dtypes of input and weight, and gives no new warnings.
 
-Each form is run before and after its safe edits with every dtype of the input and of the weight, with and without
-autocast: what ran still runs, and gives the same dtype and numbers.
+Each form runs before and after its safe edits, with every dtype of the input and of the weight, with and without
+autocast. A call that ran before runs afterwards, with the same dtype and numbers.
 """
 
 from __future__ import annotations
@@ -86,35 +86,35 @@ def module(body: str) -> str:
 def run_on(x: Tensor, dtype: torch.dtype) -> Callable[[dict[str, object]], Tensor]:
     def run(names: dict[str, object]) -> Tensor:
         torch.manual_seed(0)
-        made: nn.Module = names["Norm"]()  # type: ignore[operator]
-        result: Tensor = made.to(dtype)(x)
+        norm: nn.Module = names["Norm"]()  # type: ignore[operator]
+        result: Tensor = norm.to(dtype)(x)
         return result
 
     return run
 
 
 @pytest.mark.parametrize("form", SAFE)
-def test_a_safe_norm_keeps_dtype_and_numbers_in_every_mixture(form: str) -> None:
+def test_a_safe_norm_keeps_dtype_and_numbers_for_all_dtypes(form: str) -> None:
     before = module(SAFE[form])
     after = rewritten(before, unsafe=False)
     assert "_norm(" in after, after
-    for given, dtype, autocast in itertools.product(DTYPES, DTYPES, (False, True)):
-        x = torch.randn(3, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(given)
+    for input_dtype, dtype, autocast in itertools.product(DTYPES, DTYPES, (False, True)):
+        x = torch.randn(3, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(input_dtype)
         run = run_on(x, dtype)
-        computed_in = narrowest((given, dtype, torch.float32))
-        found = difference(outcome(before, run, autocast), outcome(after, run, autocast), computed_in)
-        assert not found, (given, dtype, autocast, found, after)
+        computed_in = narrowest((input_dtype, dtype, torch.float32))
+        difference_found = difference(outcome(before, run, autocast), outcome(after, run, autocast), computed_in)
+        assert not difference_found, (input_dtype, dtype, autocast, difference_found, after)
 
 
 @pytest.mark.parametrize("form", UNSAFE)
-def test_a_norm_whose_dtypes_may_differ_is_unsafe_and_says_so(form: str) -> None:
+def test_a_norm_whose_dtypes_may_differ_is_unsafe_with_a_message(form: str) -> None:
     body, why = UNSAFE[form]
-    (found,) = findings(module(body))
-    assert (found.status, why in found.message) == ("unsafe", True), found.message
+    (finding,) = findings(module(body))
+    assert (finding.status, why in finding.message) == ("unsafe", True), finding.message
 
 
 @pytest.mark.parametrize("form", UNSAFE)
-def test_an_unsafe_norm_is_right_under_what_it_assumes(form: str) -> None:
+def test_an_unsafe_norm_is_correct_under_its_assumption(form: str) -> None:
     before = module(UNSAFE[form][0])
     after = rewritten(before)
     for dtype in (torch.float32, torch.bfloat16):
@@ -123,14 +123,14 @@ def test_an_unsafe_norm_is_right_under_what_it_assumes(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", UNSAFE)
-def test_what_an_unsafe_norm_assumes_is_needed(form: str) -> None:
+def test_the_assumption_of_an_unsafe_norm_is_necessary(form: str) -> None:
     before = module(UNSAFE[form][0])
     after = rewritten(before)
     mixtures = itertools.product(DTYPES, DTYPES)
-    runs = [run_on(torch.randn(3, 8, dtype=torch.float64).to(given), dtype) for given, dtype in mixtures]
+    runs = [run_on(torch.randn(3, 8, dtype=torch.float64).to(input_dtype), dtype) for input_dtype, dtype in mixtures]
     assert any(difference(outcome(before, run), outcome(after, run), torch.bfloat16) for run in runs)
 
 
-def test_a_weight_that_provably_has_the_dtype_of_the_input_is_handed_over() -> None:
+def test_a_weight_that_provably_has_the_dtype_of_the_input_is_passed_to_the_norm() -> None:
     assert "weight=1.0 + self.weight.float()" in rewritten(module(SAFE["gemma"]), unsafe=False)
     assert "weight=" not in rewritten(module(SAFE["llama"]), unsafe=False)

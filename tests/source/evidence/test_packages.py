@@ -1,4 +1,4 @@
-"""Classes of a package are followed by way of its `__init__`, however a file says where it stands."""
+"""Subclasses of a package's classes are found through its `__init__`, for every form of import and of path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofuse.loading.registry import load_rules
-from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.check import proposals
 
 MODEL = """\
@@ -28,7 +28,7 @@ class Base(nn.Module):
         return self.scores(q, k).softmax(-1) @ v
 """
 CHILD = "\n\nclass Child({base}):\n    def {name}(self, q, k):\n        return (q - k).sum(-1)\n"
-# The import of the class, where the file with the subclass stands, and what the base is called there.
+# The import of the class, the path of the file with the subclass, and the name of the base class there.
 WAYS = {
     "from the package above": ("from .. import Base", "lib/variants/other.py", "Base"),
     "from the package above, under another name": ("from .. import Base as B", "lib/variants/other.py", "B"),
@@ -59,7 +59,7 @@ def status(folder: Path, files: dict[str, str], relative: bool) -> list[str]:
 @pytest.mark.parametrize("relative", [True, False], ids=["relative", "absolute"])
 @pytest.mark.parametrize("overrides", [True, False], ids=["overrides", "adds"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_subclass_of_a_package_counts(tmp_path: Path, way: str, overrides: bool, relative: bool) -> None:
+def test_a_subclass_of_a_packages_class_counts(tmp_path: Path, way: str, overrides: bool, relative: bool) -> None:
     line, place, base = WAYS[way]
     files = {
         "lib/__init__.py": "from .model import Base\n",
@@ -73,7 +73,7 @@ def test_a_subclass_of_a_package_counts(tmp_path: Path, way: str, overrides: boo
 @pytest.mark.parametrize(
     ("method", "expected"), [("temper", "declined"), ("__init__", "safe")], ids=["a method", "the constructor"]
 )
-def test_a_base_of_another_file_that_assigns_an_attribute_later_counts(
+def test_a_base_class_in_another_file_that_assigns_an_attribute_later_counts(
     tmp_path: Path, method: str, expected: str
 ) -> None:
     base = f"from torch import nn\n\n\nclass Mixin(nn.Module):\n    def {method}(self):\n        super().__init__()\n"

@@ -1,4 +1,4 @@
-"""Shapes, dtypes, layouts and texts of what a safe edit takes away are read as before."""
+"""Shapes, dtypes, layouts and texts of values that a safe edit removes are read as before."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SQUARE = "f(T(2, 3, 5, 4), T(2, 3, 5, 4), T(2, 3, 5, 4))"
 HEADS_LAST = "f(T(2, 5, 3, 4), T(2, 5, 3, 4), T(2, 5, 3, 4))"
 
 
-def scores(name: str, read: str, expected: str = "safe", given: str = "n", said: str = "") -> Program:
+def scores(name: str, read: str, expected: str = "safe", given: str = "n", message: str = "") -> Program:
     text = "def f(q, k, v):\n    s = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5\n"
     text += f"    {read}\n    return s.softmax(-1) @ v, {given}\n"
-    return Program(name, text, QKV, expected, said)
+    return Program(name, text, QKV, expected, message)
 
 
-def weights(name: str, read: str, expected: str = "safe", said: str = "") -> Program:
+def weights(name: str, read: str, expected: str = "safe", message: str = "") -> Program:
     text = "def f(q, k, v):\n    p = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).softmax(-1)\n"
     text += f"    o = p @ v\n    {read}\n"
-    return Program(name, text, QKV, expected, said)
+    return Program(name, text, QKV, expected, message)
 
 
 def result(name: str, read: str, expected: str = "safe", drive: str = HEADS_LAST, before: str = "") -> Program:
@@ -118,7 +118,7 @@ DTYPES = [
     ),
     weights("the dtype of the query", "return o.to(q.dtype), str(p.device)"),
     weights("the dtype of the result", "return o.to(v.dtype), str(o.dtype)"),
-    scores("the dtype of the scores", "n = str(s.dtype)", "unsafe", said="assumes that autocast is off"),
+    scores("the dtype of the scores", "n = str(s.dtype)", "unsafe", message="assumes that autocast is off"),
 ]
 LAYOUTS = [
     result("joined by view", "return o.view(b * h, t, d)"),
@@ -196,17 +196,17 @@ def f(q, k, v):
 """
 
 
-def test_what_is_transposed_after_the_fused_call_is_made_contiguous_after_that() -> None:
+def test_a_transposed_result_of_the_fused_call_is_made_contiguous() -> None:
     assert ".transpose(-2, -1).contiguous()" in rewritten("import torch\n" + TRANSPOSED)
     assert_holds(Program("the product of the transposed is viewed", TRANSPOSED, HEADS_LAST, "safe"))
 
 
 @pytest.mark.parametrize("program", [*SHAPES, *DTYPES, *LAYOUTS], ids=lambda p: f"{p.expected}: {p.name}")
-def test_what_is_read_of_what_goes_is_as_before(program: Program) -> None:
+def test_reads_of_removed_values_give_the_same_as_before(program: Program) -> None:
     assert_holds(program)
 
 
-def test_an_attention_whose_layout_nobody_reads_is_not_copied() -> None:
+def test_an_attention_whose_layout_is_not_read_is_not_made_contiguous() -> None:
     assert "contiguous" not in rewritten(
         "import torch\nimport torch.nn.functional as F\ndef f(q, k, v):\n    return (q @ k.mT / 2).softmax(-1) @ v\n"
     )

@@ -1,7 +1,8 @@
-"""An edit is safe where torch's operation has every derivative that the project takes; elsewhere it names the line.
+"""An edit is safe if torch's operator has every derivative that the project takes; otherwise its message names the
+line.
 
-Each operation is differentiated in each way, before and after its edit. Where the edit is safe nothing may differ;
-where it is not, something does: the fused operation raises an error, or gives another number.
+Each operation is differentiated in each way, before and after its edit. After a safe edit nothing differs. After an
+unsafe one the fused operator raises an error or returns another number.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import pytest
 import torch
 
 from autofuse.loading.registry import load_rules
-from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.check import proposals
 from autofuse.source.find.proposal import Proposal
-from autofuse.source.write.file_edits import applied
+from autofuse.source.write.file_edits import apply_proposals
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\n"
 NET = (
@@ -47,7 +48,7 @@ ONCE, NO_THIRD, NO_FORWARD = {"attention"}, {"attention", "layer norm"}, {"atten
 
 @dataclass(frozen=True)
 class Way:
-    """How `take(net, x)` differentiates, and the operations for which that is not safe."""
+    """How `take(net, x)` differentiates, and the operations whose edit is unsafe then."""
 
     name: str
     text: str
@@ -127,7 +128,7 @@ WAYS = (
 
 
 @pytest.fixture(autouse=True)
-def no_modules_left() -> Iterator[None]:
+def remove_modules() -> Iterator[None]:
     yield
     for name in ("model", "between", "train"):
         sys.modules.pop(name, None)
@@ -154,7 +155,7 @@ def results(files: list[Path]) -> list[torch.Tensor]:
 
 def differs(files: list[Path], edit: Proposal) -> bool:
     before = results(files)
-    files[0].write_bytes(applied(files[0].read_bytes(), [edit]))
+    files[0].write_bytes(apply_proposals(files[0].read_bytes(), [edit]))
     try:
         after = results(files)
     except (RuntimeError, NotImplementedError):
@@ -162,7 +163,7 @@ def differs(files: list[Path], edit: Proposal) -> bool:
     return any(not torch.allclose(b, a, rtol=1e-6, atol=1e-9) for b, a in zip(before, after, strict=True))
 
 
-def written(folder: Path, texts: dict[str, str]) -> list[Path]:
+def write_files(folder: Path, texts: dict[str, str]) -> list[Path]:
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(text)
     return [folder / f"{name}.py" for name in texts]
@@ -170,9 +171,9 @@ def written(folder: Path, texts: dict[str, str]) -> list[Path]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("taken", WAYS, ids=lambda w: w.name)
-def test_an_edit_is_safe_where_the_operation_has_the_derivative(tmp_path: Path, taken: Way, operation: str) -> None:
+def test_an_edit_is_safe_if_the_operator_has_the_derivative(tmp_path: Path, taken: Way, operation: str) -> None:
     width, body = OPERATIONS[operation]
-    files = written(tmp_path, {"model": NET.format(width=width, body=body) + "\n\n" + taken.text})
+    files = write_files(tmp_path, {"model": NET.format(width=width, body=body) + "\n\n" + taken.text})
     edit = edit_of(files)
     assert edit.finding.status == ("unsafe" if operation in taken.unsafe else "safe")
     if operation in taken.unsafe:
@@ -181,7 +182,7 @@ def test_an_edit_is_safe_where_the_operation_has_the_derivative(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_derivatives_that_another_file_takes_count_where_it_imports_the_model(tmp_path: Path, operation: str) -> None:
+def test_derivatives_in_another_file_that_imports_the_model_count(tmp_path: Path, operation: str) -> None:
     width, body = OPERATIONS[operation]
     penalty = next(w for w in WAYS if w.name == "a gradient penalty")
     texts = {
@@ -189,14 +190,14 @@ def test_derivatives_that_another_file_takes_count_where_it_imports_the_model(tm
         "between": "from model import Net\n\n\ndef build():\n    return Net()\n",
         "train": HEAD + "from between import build\n\n\n" + penalty.text,
     }
-    files = written(tmp_path, texts)
+    files = write_files(tmp_path, texts)
     edit = edit_of(files)
     assert edit.finding.status == ("unsafe" if operation in penalty.unsafe else "safe")
     assert operation not in penalty.unsafe or "in train.py, line" in edit.finding.message
     assert differs(files, edit) == (operation in penalty.unsafe)
 
 
-def test_derivatives_of_a_file_that_imports_something_else_do_not_count(tmp_path: Path) -> None:
+def test_derivatives_in_a_file_that_does_not_import_the_model_do_not_count(tmp_path: Path) -> None:
     width, body = OPERATIONS["attention"]
     penalty = next(w for w in WAYS if w.name == "a gradient penalty")
     texts = {
@@ -204,4 +205,4 @@ def test_derivatives_of_a_file_that_imports_something_else_do_not_count(tmp_path
         "other": "class Net:\n    pass\n",
         "train": HEAD + "from other import Net\n\n\n" + penalty.text,
     }
-    assert edit_of(written(tmp_path, texts)).finding.status == "safe"
+    assert edit_of(write_files(tmp_path, texts)).finding.status == "safe"

@@ -1,4 +1,4 @@
-"""Functions of torch's that a file of the project replaces: by name, or by a name that is computed."""
+"""Functions of torch that a project file replaces, under a literal or a computed name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from autofuse.loading.registry import load_rules
 from autofuse.results.findings import Finding
-from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.check import proposals
 
 MODEL = "import torch\n\n\ndef act(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n"
-# How a file of the project patches torch, what becomes of the edit, and what its message says.
+# The patch in a project file, the status of the edit, and a part of its message.
 PATCHES = {
     "by the name that is read": ("torch.sigmoid = print", "declined", "replaces"),
     "by another name": ("torch.cosh = print", "safe", ""),
@@ -27,7 +27,7 @@ PATCHES = {
 }  # fmt: skip
 
 
-def found_in(folder: Path, patch: str, model: str = MODEL) -> Finding:
+def finding_with_patch(folder: Path, patch: str, model: str = MODEL) -> Finding:
     files = [folder / "model.py", folder / "patch.py"]
     files[0].write_text(model)
     files[1].write_text(f"import torch\n{patch}\n")
@@ -37,10 +37,10 @@ def found_in(folder: Path, patch: str, model: str = MODEL) -> Finding:
 
 
 @pytest.mark.parametrize("patch, status, told", PATCHES.values(), ids=PATCHES)
-def test_a_patch_in_another_file_counts_by_the_name_that_it_gives(
+def test_a_patch_in_another_file_counts_for_the_name_that_it_replaces(
     patch: str, status: str, told: str, tmp_path: Path
 ) -> None:
-    finding = found_in(tmp_path, patch)
+    finding = finding_with_patch(tmp_path, patch)
     assert finding.status == status, finding.message
     assert told in finding.message
 
@@ -62,13 +62,13 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     "name, declined", [("shorthand", False), ("forward", True), ("__call__", True), ("bias", True)]
 )
-def test_a_name_given_to_every_module_counts_where_layers_look_it_up(name: str, declined: bool, tmp_path: Path) -> None:
-    finding = found_in(tmp_path, f"torch.nn.Module.{name} = print", LAYER)
+def test_a_name_set_on_every_module_counts_if_layers_look_it_up(name: str, declined: bool, tmp_path: Path) -> None:
+    finding = finding_with_patch(tmp_path, f"torch.nn.Module.{name} = print", LAYER)
     assert (finding.status == "declined") is declined, finding.message
 
 
-def test_the_file_itself_is_declined_where_it_computes_the_name(tmp_path: Path) -> None:
+def test_a_file_that_patches_a_computed_name_is_declined(tmp_path: Path) -> None:
     assert (
-        found_in(tmp_path, "", MODEL + "\n\nfor name in load():\n    setattr(torch, name, print)\n").status
+        finding_with_patch(tmp_path, "", MODEL + "\n\nfor name in load():\n    setattr(torch, name, print)\n").status
         == "declined"
     )

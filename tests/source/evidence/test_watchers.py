@@ -1,6 +1,6 @@
-"""What tells one of torch's operations from another makes an edit unsafe: it would see the fused one.
+"""Code that observes which operators run makes an edit unsafe, because it would see the fused one.
 
-Each program is executed before and after: what it prints differs where the edit is unsafe, and not where it is safe.
+Each program runs before and after the edit. Its output differs if the edit is unsafe, and stays the same if it is safe.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from autofuse.loading.registry import load_rules
-from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.check import proposals
-from autofuse.source.write.file_edits import applied
+from autofuse.source.write.file_edits import apply_proposals
 
 MODEL = """\
 import torch
@@ -86,70 +86,70 @@ NOT_WATCHING = {
 
 
 @pytest.fixture(autouse=True)
-def no_modules_left() -> Iterator[None]:
+def remove_modules() -> Iterator[None]:
     yield
     for name in ("model", "count", "train"):
         sys.modules.pop(name, None)
 
 
-def written(folder: Path, texts: dict[str, str]) -> list[Path]:
+def write_files(folder: Path, texts: dict[str, str]) -> list[Path]:
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(text)
     return [folder / f"{name}.py" for name in texts]
 
 
 def status(files: list[Path]) -> str:
-    """What becomes of the attention; the edit is made in any case."""
-    given = ProjectFiles(tuple(map(str, files)))
-    found = proposals(files[0].read_bytes(), str(files[0]), rules=load_rules(), files=given)
-    (attention,) = (p for p in found if p.edit is not None and p.finding.code == "AF101")
-    files[0].write_bytes(applied(files[0].read_bytes(), [attention]))
-    assert (attention.finding.status == "unsafe") == ("minds no other operation" in attention.finding.message)
+    """The status of the attention's edit; the edit is made in any case."""
+    project = ProjectFiles(tuple(map(str, files)))
+    all_proposals = proposals(files[0].read_bytes(), str(files[0]), rules=load_rules(), files=project)
+    (attention,) = (p for p in all_proposals if p.edit is not None and p.finding.code == "AF101")
+    files[0].write_bytes(apply_proposals(files[0].read_bytes(), [attention]))
+    assert (attention.finding.status == "unsafe") == ("accepts another operation" in attention.finding.message)
     return attention.finding.status
 
 
-def seen(files: list[Path]) -> str:
+def printed_output(files: list[Path]) -> str:
     for path in files:
         module = ModuleType(path.stem)
         sys.modules[path.stem] = module
         exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
     torch.manual_seed(0)
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         sys.modules[files[-1].stem].use(torch.randn(2, 3, 5, 4))
-    return told.getvalue()
+    return output.getvalue()
 
 
 @pytest.mark.parametrize("watching", WATCHING)
-def test_what_tells_operations_apart_makes_an_edit_unsafe(tmp_path: Path, watching: str) -> None:
-    files = written(tmp_path, {"model": f"{MODEL}\n\n{WATCHING[watching]}"})
-    before = seen(files)
+def test_code_that_observes_operators_makes_an_edit_unsafe(tmp_path: Path, watching: str) -> None:
+    files = write_files(tmp_path, {"model": f"{MODEL}\n\n{WATCHING[watching]}"})
+    before = printed_output(files)
     assert status(files) == "unsafe"
-    assert seen(files) != before
+    assert printed_output(files) != before
 
 
 @pytest.mark.parametrize("watching", WATCHING)
-def test_so_does_a_file_that_imports_the_model(tmp_path: Path, watching: str) -> None:
+def test_an_observer_in_a_file_that_imports_the_model_makes_the_edit_unsafe(tmp_path: Path, watching: str) -> None:
     head = "import torch\nimport torch.fx\nfrom model import Net\n\n\n"
-    files = written(tmp_path, {"model": MODEL, "train": head + WATCHING[watching]})
-    before = seen(files)
+    files = write_files(tmp_path, {"model": MODEL, "train": head + WATCHING[watching]})
+    before = printed_output(files)
     assert status(files) == "unsafe"
-    assert seen(files) != before
+    assert printed_output(files) != before
 
 
 @pytest.mark.parametrize("mode", [FUNCTION_MODE, DISPATCH_MODE], ids=["functions", "operations"])
-def test_so_does_a_mode_of_another_file_that_the_file_enters(tmp_path: Path, mode: str) -> None:
+def test_an_imported_mode_that_the_file_enters_makes_the_edit_unsafe(tmp_path: Path, mode: str) -> None:
     texts = {"model": f"{MODEL}\n\n{IN_MODE}".replace("import torch.fx\n", "from count import Count\n"), "count": mode}
-    files = written(tmp_path, texts)
+    files = write_files(tmp_path, texts)
     assert status(files) == "unsafe"
 
 
 @pytest.mark.parametrize("other", NOT_WATCHING)
-def test_an_edit_is_safe_where_nothing_does(tmp_path: Path, other: str) -> None:
+def test_an_edit_is_safe_without_an_observer(tmp_path: Path, other: str) -> None:
     text = f"{MODEL}\n\n{NOT_WATCHING[other]}"
-    files = written(tmp_path, {"model": text})
+    files = write_files(tmp_path, {"model": text})
     if other == "nodes of another graph":
         files[0].write_text(text.replace("import torch.fx\n", ""))
-    before = seen(files)
+    before = printed_output(files)
     assert status(files) == "safe"
-    assert seen(files) == before
+    assert printed_output(files) == before

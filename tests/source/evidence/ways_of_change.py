@@ -1,4 +1,4 @@
-"""The ways in which something else is put in the place of what a class reads: by subclasses, assignments, hooks."""
+"""The ways in which a program changes a name that a class reads: by subclasses, assignments, patches and hooks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Way:
-    """How `value` gets into the place of `name`: `text` in the file, `made` an instance. `kinds`: of parts it is for.
+    """A way to replace the attribute `name` by `value`.
 
-    `outside`: `text` stands in another file of the project, which imports the first as `model`.
+    Attributes:
+        name: its name in test reports.
+        text: the code that makes the change.
+        made: an expression for an instance.
+        kinds: the kinds of parts that it applies to.
+        outside: whether `text` is in another file of the project, which imports the first as `model`.
     """
 
     name: str

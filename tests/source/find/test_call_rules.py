@@ -1,4 +1,4 @@
-"""Optimizers without `fused=True`, wherever they stand."""
+"""Optimizer calls without `fused=True`, in all kinds of places."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.source.rewriting import findings, rewritten, source
         ("torch.optim.Adam(\n    p\n)", "torch.optim.Adam(\n    p,\n    fused=True\n)"),
     ],
 )
-def test_the_argument_is_laid_out_as_its_neighbours(before: str, after: str) -> None:
+def test_the_new_argument_is_formatted_like_the_others(before: str, after: str) -> None:
     assert rewritten(f"import torch\no = {before}\n", unsafe=False) == f"import torch\no = {after}\n"
 
 
@@ -35,15 +35,15 @@ def test_the_argument_is_laid_out_as_its_neighbours(before: str, after: str) -> 
         "mine.optim.AdamW(p)",
     ],
 )
-def test_a_call_that_says_otherwise_is_left_alone(call: str) -> None:
+def test_a_call_with_a_conflicting_argument_stays(call: str) -> None:
     assert findings(f"import torch\no = {call}\n") == []
 
 
-def test_a_name_that_hides_the_import_means_nothing() -> None:
+def test_a_parameter_that_shadows_the_import_is_ignored() -> None:
     assert findings("from torch.optim import AdamW\n\n\ndef f(AdamW, p):\n    return AdamW(p)\n") == []
 
 
-def test_module_level_code_and_methods_have_their_symbols() -> None:
+def test_findings_in_module_code_and_methods_have_the_right_symbols() -> None:
     found = findings(
         source("""
         from torch import optim

@@ -1,4 +1,4 @@
-"""Masks that only a branch can name are kept under new names, for a call that stands behind the branch."""
+"""Masks that only a branch can name get new names, for a call after the branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from autofuse.loading.registry import load_rules
 from autofuse.source.find.check import proposals
-from autofuse.source.write.file_edits import applied
+from autofuse.source.write.file_edits import apply_proposals
 
 HEAD = """
 import torch
@@ -22,16 +22,16 @@ def f(q, k, v, mask=None, flag=True):
 
 
 def rewritten(body: str) -> str:
-    """What the text becomes, and that it is not changed once more."""
+    """The rewritten text. Also asserts that a second run changes nothing."""
     source = (HEAD + textwrap.indent(textwrap.dedent(body), "    ")).encode()
-    new = _applied(source)
-    assert _applied(new) == new
+    new = _apply_rule(source)
+    assert _apply_rule(new) == new
     return new.decode()
 
 
-def _applied(source: bytes) -> bytes:
-    found = [p for p in proposals(source, "model.py", rules=load_rules()) if p.finding.code == "AF101"]
-    return applied(source, found)
+def _apply_rule(source: bytes) -> bytes:
+    edits = [p for p in proposals(source, "model.py", rules=load_rules()) if p.finding.code == "AF101"]
+    return apply_proposals(source, edits)
 
 
 def run(text: str, *args: Any) -> torch.Tensor:
@@ -43,7 +43,7 @@ def run(text: str, *args: Any) -> torch.Tensor:
 
 
 def check(body: str, text: str) -> None:
-    """The text gives what it gave, with a mask and without one, whatever the flag says."""
+    """Asserts that the rewritten text computes the same: with and without a mask, for both flags."""
     before = HEAD + textwrap.indent(textwrap.dedent(body), "    ")
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 2, 5, 4, generator=generator, dtype=torch.float64).unbind(0)
@@ -63,7 +63,7 @@ DELETED = """
 """
 
 
-def test_a_mask_that_its_branch_deletes_gets_a_name_of_its_own() -> None:
+def test_a_mask_that_its_branch_deletes_gets_a_new_name() -> None:
     text = rewritten(DELETED)
     check(DELETED, text)
     assert "    attn_mask = None\n    # padding\n    if mask is not None:\n" in text
@@ -71,11 +71,11 @@ def test_a_mask_that_its_branch_deletes_gets_a_name_of_its_own() -> None:
     assert "attn_mask=attn_mask" in text
 
 
-def test_a_name_that_is_in_use_is_left_alone() -> None:
+def test_a_name_in_use_is_not_taken() -> None:
     assert "attention_mask = None" in rewritten(DELETED.replace("0.3", "(attn_mask := 0.3)"))
 
 
-def test_a_test_that_means_something_else_by_then_is_not_asked_again() -> None:
+def test_a_test_with_another_value_later_is_not_repeated() -> None:
     body = """
         scores = q @ k.mT * 0.3
         if not flag:
@@ -90,7 +90,7 @@ def test_a_test_that_means_something_else_by_then_is_not_asked_again() -> None:
     assert "attn_mask=attn_mask" in text
 
 
-def test_a_mask_made_where_there_was_none_is_told_by_its_new_name() -> None:
+def test_a_mask_that_replaces_none_is_tested_by_its_new_name() -> None:
     body = """
         scores = q @ k.mT * 0.3
         if mask is None:
@@ -104,7 +104,7 @@ def test_a_mask_made_where_there_was_none_is_told_by_its_new_name() -> None:
     assert "attn_mask=attn_mask" in text
 
 
-def test_two_branches_that_use_one_name_are_joined_where_the_call_stands() -> None:
+def test_two_branches_with_one_name_are_joined_in_the_call() -> None:
     body = """
         scores = q @ k.mT * 0.3
         if mask is not None:
@@ -122,7 +122,7 @@ def test_two_branches_that_use_one_name_are_joined_where_the_call_stands() -> No
     assert "softmax(" not in text
 
 
-def test_a_branch_on_one_line_stays_on_it() -> None:
+def test_a_branch_on_one_line_stays_on_one_line() -> None:
     body = """
         scores = q @ k.mT * 0.3
         if mask is not None: mask = mask[:, None, None]; scores.masked_fill_(~mask, float("-inf")); del mask
@@ -141,7 +141,7 @@ def test_a_branch_on_one_line_stays_on_it() -> None:
     ],
     ids=["the statement may not compute it", "it is overwritten afterwards"],
 )
-def test_what_the_branch_may_not_compute_or_does_overwrite_is_not_kept(statements: str) -> None:
+def test_a_value_that_the_branch_may_skip_or_overwrites_is_not_kept(statements: str) -> None:
     body = f"""
         scores = q @ k.mT * 0.3
         if flag:

@@ -1,4 +1,4 @@
-"""What a helper computes, written where the helper is called: where that is right, and where it is left."""
+"""The expression of a helper is written before its call in the caller, if it means the same there."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def x() -> list[torch.Tensor | None]:
 
 
 @pytest.mark.parametrize("case", WRITTEN)
-def test_what_a_helper_computes_is_written_at_its_call(case: str) -> None:
+def test_the_expression_of_a_helper_is_written_before_its_call(case: str) -> None:
     before = program(*WRITTEN[case])
     after = rewritten(before)
     forward = after.partition("def forward")[2].partition("class Counted")[0]
@@ -97,7 +97,7 @@ def test_what_a_helper_computes_is_written_at_its_call(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_it_is_left_where_it_would_not_mean_the_same(case: str) -> None:
+def test_code_stays_if_the_expression_means_something_else_in_the_caller(case: str) -> None:
     before = program(*LEFT[case])
     after = rewritten(before)
     assert "self.biased(scores)" in after

@@ -1,4 +1,4 @@
-"""What attention in a module returns is made contiguous where a module that holds it reads how it lies in memory."""
+"""The result of attention is made contiguous if a module around it reads its memory layout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from tests.source.evidence.mixed_dtypes import module_of
 from tests.source.rewriting import rewritten, source
 
-# How the outer module holds the inner one, and how it gets at it.
+# How the outer module stores the inner one, and how it reads it.
 HOLDS = {
     "an attribute": ("self.inner = Inner()", "self.inner"),
     "two at once": ("self.inner, self.rest = Inner(), nn.Identity()", "self.inner"),
@@ -71,20 +71,20 @@ def program(hold: str, use: str, read: str) -> str:
     )
 
 
-def seen(text: str) -> object:
+def result_of(text: str) -> object:
     return vars(module_of(text))["Outer"]()(torch.linspace(-1, 1, 240).view(2, 5, 24))
 
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("hold", HOLDS)
-def test_a_layout_that_is_read_by_what_holds_the_module_stays_as_it_was(hold: str, read: str) -> None:
+def test_a_layout_that_the_outer_module_reads_is_preserved(hold: str, read: str) -> None:
     before = program(*HOLDS[hold], READS[read])
     after = rewritten(before, unsafe=False)
     assert "scaled_dot_product_attention" in after
-    assert seen(before) == seen(after)
+    assert result_of(before) == result_of(after)
 
 
 @pytest.mark.parametrize("hold", HOLDS)
-def test_nothing_is_made_contiguous_where_no_layout_is_read(hold: str) -> None:
+def test_without_a_layout_read_no_contiguous_call_is_added(hold: str) -> None:
     after = rewritten(program(*HOLDS[hold], "o.transpose(1, 2).reshape(2, 5, 8)").split("def tried")[0], unsafe=False)
     assert "scaled_dot_product_attention" in after and ".contiguous()" not in after

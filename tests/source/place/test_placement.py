@@ -1,4 +1,4 @@
-"""The statements that an edit makes: which names it uses, and what it computes."""
+"""The statements that an edit writes: which names they use, and what they compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from tests.source.rewriting import rewritten, source
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
-# A function, the arguments that it is called with, what its text must hold afterwards, and what it must not hold.
+# A function, its arguments, the text that the edit must write, and text that it must not write.
 WRITTEN = {
     "a name that a branch would have bound anew": (
         source("""
@@ -97,7 +97,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("case", WRITTEN)
-def test_an_edit_uses_the_names_that_are_there(case: str) -> None:
+def test_an_edit_uses_the_existing_names(case: str) -> None:
     body, calls, wanted, unwanted = WRITTEN[case]
     before = HEAD + body
     after = rewritten(before)
@@ -116,7 +116,7 @@ def _run(text: str, *arguments: object) -> object:
     return names["f"](*arguments)  # type: ignore[operator]
 
 
-def test_a_choice_that_is_too_long_for_its_line_stands_on_three() -> None:
+def test_a_conditional_expression_that_is_too_long_gets_three_lines() -> None:
     after = rewritten(HEAD + source("""
         def attend_to_the_columns(query_states, key_states, value_states, self_attention_padding_mask=None):
             attention_scores = query_states @ key_states.transpose(-2, -1)

@@ -1,4 +1,4 @@
-"""Programs that are rewritten for a library, and how they are run: with a stand-in of the library, in torch."""
+"""Programs that are rewritten for a library. A stand-in for the library, written in torch, runs them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _STAND_IN = "stands_in"  # a module of this name is one
 
 
 def stand_in(patch: pytest.MonkeyPatch, module: str, **functions: Callable[..., Any]) -> None:
-    """A module of that name, of these functions, for the time of a test."""
+    """Create a module of that name with these functions, until the end of the test."""
     names = module.split(".")
     for depth in range(1, len(names) + 1):
         made = ModuleType(".".join(names[:depth]))

@@ -1,4 +1,4 @@
-"""The target `apex`: what is printed computes the same, and what the library does not take is left alone."""
+"""The target `apex`: the printed call computes the same, and an unsupported call is left with a reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_se
 
 
 class SoftmaxCrossEntropyLoss:
-    """A loss for each row; that of the class `padding_idx` is 0."""
+    """A loss for each row; a row of the class `padding_idx` has loss 0."""
 
     @staticmethod
     def apply(
@@ -50,7 +50,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "apex.contrib.xentropy", SoftmaxCrossEntropyLoss=SoftmaxCrossEntropyLoss)
 
 
-def test_norms_are_called_with_weights_or_without() -> None:
+def test_norms_are_called_with_or_without_weights() -> None:
     text = rewritten(NORMS, target=TARGET)
     for call in (
         "fused_layer_norm_affine(x, self.weight, self.bias, x.shape[-1:], eps=1e-5,)  # over the channels",
@@ -73,13 +73,13 @@ def test_a_weight_without_a_bias_is_applied_after_the_norm() -> None:
     assert_same(HALF_AFFINE, text, "LayerNorm", [X], 6)
 
 
-def test_the_class_0_is_no_padding() -> None:
+def test_class_0_is_not_used_as_padding() -> None:
     text = rewritten(LOSS, target=TARGET)
     assert ".mean()" in text and "-100" in text
     assert_same(LOSS, text, "Loss", [X])
 
 
-def test_every_edit_is_unsafe_and_says_what_it_needs() -> None:
+def test_every_edit_is_unsafe_and_states_its_requirements() -> None:
     for text in (NORMS, LOSS):
         found = findings(text, target=TARGET)
         assert found and all(f.status == "unsafe" and "NVIDIA apex" in f.reason for f in found)
@@ -87,7 +87,7 @@ def test_every_edit_is_unsafe_and_says_what_it_needs() -> None:
         assert rewritten(text, unsafe=False, target=TARGET) == text
 
 
-def test_targets_that_may_be_ignored_are_left_with_a_reason() -> None:
+def test_a_loss_that_may_ignore_targets_is_left_with_a_reason() -> None:
     assert rewritten(IGNORING, target=TARGET) == IGNORING
     (found,) = findings(IGNORING, target=TARGET)
-    assert found.status == "report" and "keeps ignored targets in the mean" in found.reason
+    assert found.status == "report" and "counts ignored targets in the mean" in found.reason

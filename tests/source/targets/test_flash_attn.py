@@ -1,4 +1,4 @@
-"""The target `flash-attn`: what is printed computes the same, and what the library does not take is left alone."""
+"""The target `flash-attn`: the printed call computes the same, and an unsupported call is left with a reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def flash_attn_func(
     q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
     **others: Any,
 ) -> Tensor:  # fmt: skip
-    """(batch, length, heads, head_dim); the causal mask ends at the last query and the last key."""
+    """Operands are (batch, length, heads, head_dim); the causal mask is aligned at the last query and the last key."""
     assert not others and q.ndim == 4
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(k.shape[-2] - q.shape[-2]) if causal else None
@@ -80,20 +80,20 @@ def tensors(*shape: int) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(3)]
 
 
-def test_heads_are_laid_out_as_the_library_has_them() -> None:
+def test_heads_are_in_the_dimension_that_the_library_needs() -> None:
     text = rewritten(PLAIN, target=TARGET)
     assert text.count("from flash_attn import flash_attn_func\n") == 1
     assert "q.transpose(1, 2)" in text and "softmax_scale" not in text and "# of every head" in text
     assert_same(PLAIN, text, "Attend", tensors(2, 3, 5, 4))
 
 
-def test_operands_without_heads_get_one() -> None:
+def test_operands_without_heads_get_one_head() -> None:
     text = rewritten(FLAT, target=TARGET)
     assert "q.unsqueeze(2)" in text and ".squeeze(2)" in text and "softmax_scale=1.0" in text
     assert_same(FLAT, text, "Attend", tensors(2, 5, 4))
 
 
-def test_a_causal_mask_that_is_proved_becomes_causal() -> None:
+def test_a_proved_causal_mask_becomes_causal_true() -> None:
     text = rewritten(CAUSAL, target=TARGET)
     assert (
         "causal=True" in text and "softmax_scale=0.3" in text and "dropout_p=self.drop.p if self.drop.training" in text
@@ -101,7 +101,7 @@ def test_a_causal_mask_that_is_proved_becomes_causal() -> None:
     assert_same(CAUSAL, text, "Attend", tensors(2, 8, 12)[:1], 12, 3, 0.0)
 
 
-def test_every_edit_says_what_it_assumes_and_none_is_made_unasked() -> None:
+def test_every_edit_states_its_assumptions_and_is_made_only_if_unsafe_edits_are_allowed() -> None:
     (found,) = findings(PLAIN, target=TARGET)
     assert found.status == "unsafe"
     assert "float16 or bfloat16 on CUDA" in found.reason and "(batch, heads, length, head_dim)" in found.reason
@@ -116,12 +116,12 @@ def test_a_second_run_finds_nothing_to_do() -> None:
 @pytest.mark.parametrize(
     "text, why",
     [
-        (MASKED, "takes no mask"),
-        (LONGER_KEYS, "takes no mask: only one that is proved causal, of as many queries as keys"),
+        (MASKED, "has no mask argument"),
+        (LONGER_KEYS, "has no mask argument; only a causal mask with as many queries as keys"),
         (NORMS, "the target flash-attn writes attention, not"),
     ],
 )
-def test_what_it_does_not_take_is_left_with_a_reason(text: str, why: str) -> None:
+def test_an_unsupported_call_is_left_with_a_reason(text: str, why: str) -> None:
     assert rewritten(text, target=TARGET) == text
     found = findings(text, target=TARGET)
     assert found and {f.status for f in found} <= {"report", "declined"}

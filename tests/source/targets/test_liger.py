@@ -1,4 +1,4 @@
-"""The target `liger`: what is printed computes the same, and what the library does not take is left alone."""
+"""The target `liger`: the printed call computes the same, and an unsupported call is left with a reason."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ CASES = [
 
 
 @pytest.mark.parametrize("text, name, arguments, call", CASES, ids=[f"{c[1]}-{i}" for i, c in enumerate(CASES)])
-def test_what_is_printed_computes_the_same(text: str, name: str, arguments: tuple[int, ...], call: str) -> None:
+def test_the_printed_call_computes_the_same(text: str, name: str, arguments: tuple[int, ...], call: str) -> None:
     after = rewritten(text, target=TARGET)
     assert call in after
     assert rewritten(after, target=TARGET) == after
     assert_same(text, after, name, [X], *arguments)
 
 
-def test_every_edit_is_unsafe_and_says_what_it_needs() -> None:
+def test_every_edit_is_unsafe_and_states_its_requirements() -> None:
     for text in (NORMS, MLPS, LOSS, HEADED):
         found = [f for f in findings(text, target=TARGET) if f.status != "report"]
         assert found and all(f.status == "unsafe" and "liger-kernel" in f.reason for f in found)
@@ -126,11 +126,11 @@ def test_every_edit_is_unsafe_and_says_what_it_needs() -> None:
 @pytest.mark.parametrize(
     "text, why",
     [
-        (HALF_AFFINE, "wants a bias that is a tensor"),
-        (ERF, "not by gelu"),
-        (ROTARY, "turns a query and a key in one call"),
+        (HALF_AFFINE, "needs a tensor as bias"),
+        (ERF, "not with gelu"),
+        (ROTARY, "rotates a query and a key in one call"),
     ],
 )
-def test_what_it_does_not_take_is_left_with_a_reason(text: str, why: str) -> None:
+def test_an_unsupported_call_is_left_with_a_reason(text: str, why: str) -> None:
     assert rewritten(text, target=TARGET) == text
     assert any(f.status == "report" and why in f.reason for f in findings(text, target=TARGET))

@@ -1,4 +1,4 @@
-"""A query that is scaled by hand hands its scale to the call, where nothing else reads the scaled one."""
+"""A scale that multiplies the query moves into the call if nothing else reads the scaled query."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAD = source("""
             q, k, v = self.qkv(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
 """)
 END = "        attn = q @ k.transpose(-2, -1)\n        return attn.softmax(dim=-1) @ v\n"
-# The lines before the product; what the call must say, and what must be gone.
+# The lines before the product, the expected text in the call, and the text that must be removed.
 FOLDED = {
     "its own statement": ("q = q * self.scale", "scale=self.scale", "q * self"),
     "the number first": ("q = self.scale * q", "scale=self.scale", "* q"),
@@ -39,7 +39,7 @@ FOLDED = {
     "laid out afterwards": ("q = (self.norm(q) * self.scale).contiguous()", "q = self.norm(q).contiguous()", "* self"),
     "sizes of it are read": ("q = q * self.scale\n        b = q.shape[0]", "scale=self.scale", "q * self"),
 }
-# Where the product must stay.
+# Programs in which the product must stay.
 KEPT = {
     "it is read": "q = q * self.scale\n        k = k + q.mean()",
     "it is kept": "q = q * self.scale\n        self.kept = q",
@@ -60,7 +60,7 @@ def inputs() -> list[Tensor | None]:
 
 
 @pytest.mark.parametrize("name", FOLDED)
-def test_the_scale_goes_to_the_call_and_the_product_goes(name: str) -> None:
+def test_the_scale_moves_to_the_call_and_the_product_is_removed(name: str) -> None:
     lines, said, gone = FOLDED[name]
     before = program(lines)
     after = rewritten(before, unsafe=False)
@@ -78,13 +78,13 @@ def test_a_product_that_something_else_needs_stays(name: str) -> None:
     assert_same(before, after, "Attend", inputs())
 
 
-def test_a_product_inside_the_scores_goes_with_them() -> None:
+def test_a_product_inside_the_scores_is_removed_with_them() -> None:
     before = program("pass", END.replace("q @", "(q * self.scale) @"))
     after = rewritten(before, unsafe=False)
     assert "F.scaled_dot_product_attention(q, k, v, scale=self.scale)" in after
     assert_same(before, after, "Attend", inputs())
 
 
-def test_an_argument_that_is_scaled_may_be_written_to_by_its_owner_so_the_product_stays() -> None:
+def test_the_product_of_an_argument_stays_because_its_owner_may_write_to_it() -> None:
     text = "import torch\n\n\ndef attend(q, k, v):\n    q = q * 0.5\n    return (q @ k.mT).softmax(-1) @ v\n"
     assert "q = q * 0.5" in rewritten(text)

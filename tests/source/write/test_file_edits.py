@@ -1,4 +1,4 @@
-"""What an edit does to a file, and what it leaves as it was."""
+"""What an edit changes in a file, and what it does not change."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from libcst import parse_module
 
 from autofuse.loading.registry import load_rules
 from autofuse.source.find.check import proposals
-from autofuse.source.write.file_edits import CannotWrite, applied, comments_lost, with_edits
+from autofuse.source.write.file_edits import CannotWrite, apply_edits, apply_proposals, lost_comments
 from tests.source.rewriting import rewritten, rewritten_bytes, source
 
 HEAD = "import math\nimport torch\nimport torch.nn.functional as F\n\n\n"
 
 
 def body(text: str) -> str:
-    """The lines of the one function in a rewritten text, after its first."""
+    """The body of the only function in a rewritten text."""
     return rewritten(HEAD + source(text)).split("\n\n\n", 1)[1]
 
 
-def test_the_call_takes_the_place_of_the_result_and_dead_statements_go() -> None:
+def test_the_call_replaces_the_result_and_unneeded_statements_are_removed() -> None:
     assert body("""
         def attend(q, k, v):
             scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
@@ -32,7 +32,7 @@ def test_the_call_takes_the_place_of_the_result_and_dead_statements_go() -> None
     """)
 
 
-def test_comments_go_with_their_statements_and_the_first_above_them_stays() -> None:
+def test_comments_of_removed_statements_go_and_the_comment_above_the_first_stays() -> None:
     assert body("""
         def attend(q, k, v):
             # how much each key matters
@@ -46,7 +46,7 @@ def test_comments_go_with_their_statements_and_the_first_above_them_stays() -> N
     """)
 
 
-def test_a_comment_inside_the_replaced_expression_moves_above_it() -> None:
+def test_a_comment_inside_the_replaced_expression_moves_above_its_statement() -> None:
     assert "    # inside\n    return F.scaled_dot_product_attention(" in body("""
         def attend(q, k, v):
             return F.softmax(
@@ -56,7 +56,7 @@ def test_a_comment_inside_the_replaced_expression_moves_above_it() -> None:
     """)
 
 
-def test_a_blank_line_before_a_paragraph_is_kept_once() -> None:
+def test_blank_lines_around_removed_statements_become_one() -> None:
     assert body("""
         def attend(q, k, v):
             q = q.contiguous()
@@ -72,7 +72,7 @@ def test_a_blank_line_before_a_paragraph_is_kept_once() -> None:
     """)
 
 
-def test_one_line_suites_and_semicolons_are_understood() -> None:
+def test_blocks_on_one_line_and_semicolons_work() -> None:
     text = body("""
         def attend(q, k, v, mask=None):
             s = q @ k.mT; z = 1
@@ -88,7 +88,7 @@ def test_a_function_on_one_line_stays_on_one_line() -> None:
     assert body(before) == "def gelu(x): return F.gelu(x)\n"
 
 
-def test_a_branch_of_which_something_is_left_stays() -> None:
+def test_a_branch_with_remaining_statements_stays() -> None:
     text = body("""
         def attend(q, k, v, mask=None):
             s = q @ k.mT
@@ -100,7 +100,7 @@ def test_a_branch_of_which_something_is_left_stays() -> None:
     assert "    if mask is not None:\n        mask = mask.bool()\n    return" in text
 
 
-def test_a_branch_whose_test_may_do_something_is_kept() -> None:
+def test_an_empty_branch_stays_if_its_test_may_have_side_effects() -> None:
     text = body("""
         def attend(q, k, v, causal):
             s = q @ k.mT
@@ -111,7 +111,7 @@ def test_a_branch_whose_test_may_do_something_is_kept() -> None:
     assert "if asked(causal):" in text
 
 
-def test_calls_that_are_too_long_get_one_argument_a_line() -> None:
+def test_a_call_that_is_too_long_gets_one_argument_per_line() -> None:
     text = body("""
         def attend(query_projected, key_projected, value_projected, attention_mask):
             scores = query_projected @ key_projected.mT + attention_mask
@@ -167,7 +167,7 @@ def test_text_before_the_expression_may_hold_characters_of_several_bytes() -> No
         ("from torch import erf\n", "F.gelu("),
     ],
 )
-def test_torch_is_reached_by_the_names_that_the_file_has(imports: str, called: str) -> None:
+def test_the_call_uses_the_imported_names_of_torch(imports: str, called: str) -> None:
     erf = {"th": "th.erf", "from torch import erf": "erf"}
     call = next((v for k, v in erf.items() if k in imports and k != "th" or f"as {k}\n" in imports), "torch.erf")
     text = rewritten(f"{imports}\n\ndef f(x):\n    return 0.5 * x * (1 + {call}(x * 0.7071067811865475))\n")
@@ -175,7 +175,7 @@ def test_torch_is_reached_by_the_names_that_the_file_has(imports: str, called: s
     assert text.count("import torch.nn.functional as F") == (1 if called.startswith("F.") else 0)
 
 
-def test_an_import_is_added_once_after_those_that_are_there() -> None:
+def test_an_import_is_added_once_after_the_existing_imports() -> None:
     text = rewritten('''
         """Docstring."""
         from __future__ import annotations
@@ -206,22 +206,22 @@ def test_a_second_run_finds_nothing() -> None:
     assert after != before and rewritten(after) == after
 
 
-def test_every_line_outside_the_edit_is_the_same_syntax() -> None:
+def test_the_syntax_outside_of_the_edit_does_not_change() -> None:
     before = HEAD + "def a(x):\n    return [x for x in (1,2)]\n\n\ndef f(x):\n    return x * torch.sigmoid(x)\n"
     after = rewritten(before)
     assert ast.dump(ast.parse(before).body[3]) == ast.dump(ast.parse(after).body[3])
 
 
-def test_a_function_that_libcst_does_not_give_back_is_left_alone() -> None:
+def test_a_function_that_libcst_does_not_reproduce_stays() -> None:
     text = b"import torch\n\x0cdef f(x):\n    return x * torch.sigmoid(x)\n"
     if parse_module(text).bytes == text:
         pytest.skip("this libcst gives it back")
     found = proposals(text, "file.py", rules=load_rules())
-    with pytest.raises(CannotWrite, match="left alone"):
-        applied(text, found)
+    with pytest.raises(CannotWrite, match="leaves it alone"):
+        apply_proposals(text, found)
 
 
-def test_comments_of_statements_that_stay_are_kept() -> None:
+def test_comments_of_remaining_statements_are_kept() -> None:
     text = (
         HEAD
         + source("""
@@ -242,7 +242,7 @@ def test_comments_of_statements_that_stay_are_kept() -> None:
         # thirteen
     """)
     ).encode()
-    (found,) = proposals(text, "file.py", rules=load_rules())
-    assert found.edit is not None
-    gone = comments_lost(text, with_edits(text, [found.edit]))
-    assert gone == [f"# {n}" for n in "one two three four five six seven eight nine ten".split()]
+    (proposal,) = proposals(text, "file.py", rules=load_rules())
+    assert proposal.edit is not None
+    lost = lost_comments(text, apply_edits(text, [proposal.edit]))
+    assert lost == [f"# {n}" for n in "one two three four five six seven eight nine ten".split()]

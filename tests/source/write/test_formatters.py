@@ -1,4 +1,4 @@
-"""What `ruff format` or `black` laid out is laid out as they have it after the edits, too."""
+"""Code that `ruff format` or `black` formatted is still formatted after the edits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def formatted(text: str, formatter: str) -> str:
 
 @pytest.mark.parametrize("formatter", ["ruff", pytest.param("black", marks=pytest.mark.night)])
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_a_formatter_laid_out_stays_as_it_has_it(name: str, formatter: str) -> None:
+def test_formatted_code_is_still_formatted_after_the_edits(name: str, formatter: str) -> None:
     if not INSTALLED[formatter]:
         pytest.skip(f"{formatter} is not installed")
     after = rewritten(formatted(TEXTS[name], formatter))

@@ -1,4 +1,4 @@
-"""Comments go with the statement that they describe, or stay above the one that is written anew; blanks stay single."""
+"""Which comments and blank lines stay around removed and changed statements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.source.rewriting import rewritten, source
 
 HEAD = "import torch\nimport torch.nn.functional as F\n\n\n"
 CALL = "F.scaled_dot_product_attention(q, k, v, scale=0.5)"
-# Bodies of f(q, k, v), and what becomes of them.
+# Bodies of f(q, k, v), before and after the edit.
 BODIES = {
     "the first comment stays above the call": (
         "# attention\ns = q @ k.mT * 0.5\n# weights\nw = s.softmax(-1)\nreturn w @ v",
@@ -57,31 +57,31 @@ BODIES = {
 }
 
 
-def written(body: str) -> str:
+def function_text(body: str) -> str:
     return HEAD + "def f(q, k, v):\n" + "".join(f"    {line}\n" if line else "\n" for line in body.split("\n"))
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_comments_and_blank_lines(name: str) -> None:
     before, after = BODIES[name]
-    text = rewritten(written(before))
+    text = rewritten(function_text(before))
     if after is None:
         assert "#" not in text
     else:
-        assert text == written(after)
+        assert text == function_text(after)
     assert rewritten(text) == text
 
 
-def test_a_comment_that_makes_the_line_too_long_stands_above_it() -> None:
-    text = rewritten(written("s = q @ k.mT * 0.5\nreturn s.softmax(-1) @ v  # the mean of what was asked for"))
+def test_a_comment_that_makes_its_line_too_long_moves_above_it() -> None:
+    text = rewritten(function_text("s = q @ k.mT * 0.5\nreturn s.softmax(-1) @ v  # the mean of what was asked for"))
     assert "    # the mean of what was asked for\n    return F." in text
 
 
-def test_a_keyword_keeps_the_parentheses_that_part_it_from_the_call() -> None:
-    assert f"return({CALL})" in rewritten(written("s = q @ k.mT * 0.5\nreturn(s.softmax(-1) @ v)"))
+def test_parentheses_directly_after_a_keyword_stay() -> None:
+    assert f"return({CALL})" in rewritten(function_text("s = q @ k.mT * 0.5\nreturn(s.softmax(-1) @ v)"))
 
 
-def test_a_call_that_is_too_long_for_its_chain_gets_a_statement() -> None:
+def test_a_call_that_is_too_long_for_its_chain_gets_a_separate_statement() -> None:
     before = source("""
         import torch
         import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""How long lines may be: as the project says, else as the file keeps it."""
+"""The line length of a file: from the configuration of its project, or else from its lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASES = [(name, text, length) for name, texts in FILES.items() for text, length 
 
 
 @pytest.mark.parametrize(("name", "text", "length"), CASES)
-def test_the_configuration_of_the_project_says_it(tmp_path: Path, name: str, text: str, length: int) -> None:
+def test_the_project_configures_the_line_length(tmp_path: Path, name: str, text: str, length: int) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / name).write_text(text)
     (tmp_path / "package").mkdir()
@@ -44,9 +44,9 @@ def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("longest", "length"), [(20, 88), (88, 88), (89, 100), (119, 119), (120, 120), (300, 120)])
-def test_a_file_without_configuration_keeps_its_own(longest: int, length: int) -> None:
+def test_without_configuration_the_lines_of_the_file_give_the_limit(longest: int, length: int) -> None:
     assert kept_length("x" * longest + "\n" + "y\n" * 10) == length
 
 
-def test_a_few_long_lines_make_no_longer_limit() -> None:
+def test_a_few_long_lines_do_not_raise_the_limit() -> None:
     assert kept_length("x" * 300 + "\n" + "y\n" * 200) == 88

@@ -1,0 +1,326 @@
+"""Finds the other files of a command that may affect the code of one file.
+
+A search first looks for words in the bytes of the files, and parses only the files that contain them. Results are kept
+for as long as the command runs. changes.py and subclasses.py read what the found files do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from autofuse.source.capture.file_lookups import FILE_LOOKUPS
+from autofuse.source.capture.parsed_files import PARSED
+from autofuse.source.capture.scope import FileScope
+from autofuse.source.evidence.derivative_calls import find_derivatives
+from autofuse.source.evidence.mentions import Mentions, find_mentions
+from autofuse.source.evidence.project_imports import ImportedFiles, ProjectImport, find_imports, resolve_path
+
+_MAX_BYTES = 1 << 20  # bytes; larger files are generated
+_MAX_PARSED = 64  # files that are parsed for one question about one file
+_MAX_IN_BETWEEN = 16  # importing files that are followed to their own importers
+_MAX_IMPORTED = 128  # files that are parsed to follow the imports of one file
+
+
+@dataclass
+class ProjectFiles:
+    """The files of one command. Each file is read once."""
+
+    _file_paths: tuple[str, ...]
+    _mentions: dict[str, Mentions | None] = field(default_factory=dict)
+    _scopes: dict[str, FileScope | None] = field(default_factory=dict)
+    _direct_imports: dict[str, tuple[ProjectImport, ...]] = field(default_factory=dict)
+    _imports_of_file: dict[str, tuple[ProjectImport, ...]] = field(default_factory=dict)
+    _files_replacing_children: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _files_reading_layouts: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _importing_files: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _files_changing_classes: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _files_by_mention: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _by_word: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _by_module: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _confirmed_files: dict[str, list[str]] = field(default_factory=dict)
+    _indirect_importers: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
+    _all_imports: dict[str, ImportedFiles] = field(default_factory=dict)
+    _inspecting_imports: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _own_imports: dict[str, ImportedFiles] = field(default_factory=dict)
+    _may_use_dropout: dict[Path, bool] = field(default_factory=dict)
+    _resolved_paths: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        PARSED.forget_existence()
+        PARSED.forget()  # from here on, every file counts with the text that is read first
+
+    def make_room(self) -> None:
+        """Drops the syntax trees if there are too many. Call it only between two files."""
+        if PARSED.drop_if_full():
+            self._scopes.clear()  # the other attributes hold only paths
+
+    def scan_bytes(self) -> None:
+        """Searches the bytes of all files. Call it before the work is split among processes."""
+        for path in self._file_paths:
+            self._mentioned_in(path)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the files. Each read counts as a question about other files, also if there are no others."""
+        FILE_LOOKUPS.count += 1
+        return self._file_paths
+
+    def files_changing_classes(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that import from the file of `scope`, and define subclasses or change attributes."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._files_changing_classes:
+            self._files_changing_classes[scope.file] = tuple(
+                self._find_importers(scope, scope.file, lambda m: m.concerns_others)
+            )
+        return self._scopes_of_files(self._files_changing_classes[scope.file])
+
+    def files_replacing_children(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns files with functions that replace children of any module: `replace(model, old, new)`.
+
+        Only files that some importer of the file of `scope` also imports count.
+        """
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._files_replacing_children:
+            home = resolve_path(scope.file)
+            replacing = self._by_resolved_path(self._files_with("renews"))
+            paths: dict[str, None] = {}
+            for path in self._find_importers(scope, scope.file, lambda _: True) if replacing else ():
+                user = self._scope_of_file(path)
+                if user is None or Path(path).name == "__init__.py":
+                    continue  # a package imports its files, but does not use them
+                files = (f for i in self._imports_of_scope(path, user) for f in i.of(replacing))
+                paths |= {replacing[f]: None for f in files if f != home}
+            self._files_replacing_children[scope.file] = tuple(paths)
+        return self._scopes_of_files(self._files_replacing_children[scope.file])
+
+    def files_reading_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that import from the file of `scope`, and their importers, if one of them reads a layout.
+
+        Importers of importers count, because a result can pass through a class of the second file to the third.
+        """
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._files_reading_layouts:
+            importers = [*self._find_importers(scope, scope.file, lambda _: True)]
+            paths = dict.fromkeys(importers)
+            for path in importers[:_MAX_IN_BETWEEN]:
+                if (user := self._scope_of_file(path)) is not None and user.file is not None:
+                    paths |= dict.fromkeys(self._find_importers(user, user.file, lambda m: m.asks_layouts))
+            reads_layout = any((m := self._mentioned_in(p)) is not None and m.asks_layouts for p in paths)
+            other_paths = (p for p in paths if resolve_path(p) != resolve_path(scope.file))
+            self._files_reading_layouts[scope.file] = tuple(other_paths) if reads_layout else ()
+        return self._scopes_of_files(self._files_reading_layouts[scope.file])
+
+    def importing_files(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that import from the file of `scope`."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._importing_files:
+            self._importing_files[scope.file] = tuple(self._find_importers(scope, scope.file, lambda _: True))
+        return self._scopes_of_files(self._importing_files[scope.file])
+
+    def may_use_dropout(self, scope: FileScope) -> bool:
+        """Whether a file that may import from the file of `scope` contains a dropout layer."""
+        if scope.file is None or len(self.paths) < 2:
+            return True
+        if scope.file not in self._may_use_dropout:
+            paths = self._files_importing_names(*_import_words(scope, scope.file))
+            self._may_use_dropout[scope.file] = any(
+                m.has_dropout for p in paths if (m := self._mentioned_in(p)) is not None
+            )
+        return self._may_use_dropout[scope.file]
+
+    def _find_importers(self, scope: FileScope, file: Path, is_wanted: Callable[[Mentions], bool]) -> Iterator[str]:
+        """Yields the files that import from `file` and that `is_wanted` accepts by their words."""
+        home, count = resolve_path(file), 0
+        FILE_LOOKUPS.count += 1
+        for path in self._files_importing_names(*_import_words(scope, file)):
+            find_mentions = self._mentioned_in(path)
+            if count >= _MAX_PARSED or find_mentions is None or not is_wanted(find_mentions):
+                continue
+            other = self._scope_of_file(path)
+            if other is None or not self._read_own_imports(path, other).may_import(home, scope.classes):
+                continue
+            if resolve_path(path) != home:
+                count += 1
+                yield path
+
+    def files_patching_torch(
+        self, scope: FileScope, is_confirmed: Callable[[FileScope], bool]
+    ) -> tuple[FileScope, ...]:
+        """Returns the files that replace functions of torch. A replacement applies to the whole program.
+
+        `is_confirmed` decides by the syntax tree of a file, after its words were found.
+        """
+        home = resolve_path(scope.file) if scope.file is not None else None
+        paths = self._files_with("patches_torch")
+        if "patches_torch" not in self._confirmed_files:
+            self._confirmed_files["patches_torch"] = [
+                p for p in paths if (s := self._scope_of_file(p)) is not None and is_confirmed(s)
+            ]
+        return self._scopes_of_files(p for p in self._confirmed_files["patches_torch"] if resolve_path(p) != home)
+
+    def files_differentiating_twice(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that compute second derivatives, and import the file of `scope` directly or indirectly."""
+        return self._find_indirect_importers(scope, "differentiates", lambda s: bool(s.index(find_derivatives)))
+
+    def files_watching_operations(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that may observe operations, and import the file of `scope` directly or indirectly."""
+        return self._find_indirect_importers(scope, "watches", lambda _: True)
+
+    def files_inspecting_functions(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that inspect functions, and that import the file of `scope` or are imported by it."""
+        paths = self._files_with("looks_inside")
+        if scope.file is None or len(self.paths) < 2 or not paths:
+            return ()
+        if scope.file not in self._inspecting_imports:
+            inspecting = self._by_resolved_path(paths)
+            imported = {f for i in self._collect_imports(str(scope.file)) for f in i.of(inspecting)} - {
+                resolve_path(scope.file)
+            }
+            self._inspecting_imports[scope.file] = tuple(inspecting[f] for f in sorted(imported))
+        users = self._find_indirect_importers(scope, "looks_inside", lambda _: True)
+        return (*users, *self._scopes_of_files(self._inspecting_imports[scope.file]))
+
+    def files_choosing_kernels(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that may restrict the kernels of attention, and import the file of `scope`."""
+        return self._find_indirect_importers(scope, "chooses_kernels", lambda _: True)
+
+    def imports(self, user: FileScope, scope: FileScope) -> bool:
+        """Whether the file of `user` directly imports the file of `scope`."""
+        if user.file is None or scope.file is None:
+            return False
+        home = resolve_path(scope.file)
+        return self._read_own_imports(str(user.file), user).may_import(home, scope.classes)
+
+    def _find_indirect_importers(
+        self, scope: FileScope, mention: str, is_confirmed: Callable[[FileScope], bool]
+    ) -> tuple[FileScope, ...]:
+        """Returns the files with `mention` that import the file of `scope` directly or indirectly.
+
+        Args:
+            scope: The imported file.
+            mention: A field of `Mentioned`: words in the bytes of a file.
+            is_confirmed: Decides by the syntax tree of a file, after its words were found.
+        """
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        key = scope.file, mention
+        if key not in self._indirect_importers:
+            home, classes = resolve_path(scope.file), scope.classes
+            if mention not in self._confirmed_files:
+                candidates = ((p, self._scope_of_file(p)) for p in self._files_with(mention))
+                self._confirmed_files[mention] = [p for p, s in candidates if s is not None and is_confirmed(s)][
+                    :_MAX_PARSED
+                ]
+            paths = self._confirmed_files[mention]
+            self._indirect_importers[key] = tuple(
+                p for p in paths if resolve_path(p) != home and self._read_all_imports(p).may_import(home, classes)
+            )
+        return self._scopes_of_files(self._indirect_importers[key])
+
+    def _read_own_imports(self, path: str, scope: FileScope) -> ImportedFiles:
+        """Returns the direct imports of a file."""
+        if path not in self._own_imports:
+            self._own_imports[path] = ImportedFiles(self._imports_of_scope(path, scope))
+        return self._own_imports[path]
+
+    def _read_all_imports(self, path: str) -> ImportedFiles:
+        if path not in self._all_imports:
+            self._all_imports[path] = ImportedFiles(self._collect_imports(path))
+        return self._all_imports[path]
+
+    def _collect_imports(self, path: str) -> tuple[ProjectImport, ...]:
+        """Returns the direct and indirect imports of a file, as far as they are files of the command."""
+        if path not in self._imports_of_file:
+            paths_by_file = self._paths_by_file()
+            todo, seen, all_imports = [path], {path}, list[ProjectImport]()
+            while todo and len(seen) < _MAX_IMPORTED:
+                current = todo.pop(0)
+                scope = self._scope_of_file(current)
+                imports = self._imports_of_scope(current, scope) if scope is not None else ()
+                all_imports += imports
+                new_paths = {
+                    paths_by_file[f]: None for i in imports for f in i.of(paths_by_file) if paths_by_file[f] not in seen
+                }
+                seen |= new_paths.keys()
+                todo += new_paths
+            self._imports_of_file[path] = tuple(all_imports)
+        return self._imports_of_file[path]
+
+    def _paths_by_file(self) -> dict[str, str]:
+        """Returns the files of the command by their resolved paths."""
+        FILE_LOOKUPS.count += 1
+        if not self._resolved_paths:
+            self._resolved_paths = self._by_resolved_path(self._file_paths)
+        return self._resolved_paths
+
+    @staticmethod
+    def _by_resolved_path(paths: Iterable[str]) -> dict[str, str]:
+        return {resolve_path(p): p for p in paths}
+
+    def _files_with(self, mention: str) -> tuple[str, ...]:
+        """Returns the files that contain words of `mention`, a field of `Mentioned`."""
+        FILE_LOOKUPS.count += 1
+        if mention not in self._files_by_mention:
+            mentions = ((p, self._mentioned_in(p)) for p in self._file_paths)
+            self._files_by_mention[mention] = tuple(p for p, m in mentions if m is not None and getattr(m, mention))
+        return self._files_by_mention[mention]
+
+    def _files_importing_names(self, names: Collection[bytes], package: bytes) -> list[str]:
+        """Returns, in order, the files that import one of `names`, or import `*` from `package`."""
+        if not self._by_word:
+            for i, path in enumerate(self._file_paths):
+                if (m := self._mentioned_in(path)) is not None:
+                    for word in m.words:
+                        self._by_word[word].append(i)
+                    for word in m.modules:
+                        self._by_module[word].append(i)
+        positions = {i for name in names for i in self._by_word.get(name, ())}
+        return [self._file_paths[i] for i in sorted(positions.union(self._by_module.get(package, ())))]
+
+    def _mentioned_in(self, path: str) -> Mentions | None:
+        if path not in self._mentions:
+            source = _read_source(path)
+            self._mentions[path] = find_mentions(source) if source is not None else None
+        return self._mentions[path]
+
+    def _scopes_of_files(self, paths: Iterable[str]) -> tuple[FileScope, ...]:
+        return tuple(s for p in paths if (s := self._scope_of_file(p)) is not None)
+
+    def _scope_of_file(self, path: str) -> FileScope | None:
+        if path not in self._scopes:
+            try:
+                self._scopes[path] = PARSED.scope(Path(path).read_bytes(), path)
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+                self._scopes[path] = None
+        return self._scopes[path]
+
+    def _imports_of_scope(self, path: str, scope: FileScope) -> tuple[ProjectImport, ...]:
+        if path not in self._direct_imports:
+            self._direct_imports[path] = tuple(find_imports(scope.tree, Path(path), partial(self._scope_of_file, path)))
+        return self._direct_imports[path]
+
+
+def _import_words(scope: FileScope, file: Path) -> tuple[set[bytes], bytes]:
+    """Returns the words of an import from a file: the names that it can bring, and the name of its package."""
+    names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
+    names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
+    return names, os.fsencode(file.parent.name)
+
+
+def _read_source(path: str) -> bytes | None:
+    """Returns the bytes of a file; None if it cannot be read, is too large, or is no Python file."""
+    try:
+        if not path.endswith((".py", ".pyi")) or Path(path).stat().st_size > _MAX_BYTES:
+            return None
+        return Path(path).read_bytes()
+    except OSError:
+        return None

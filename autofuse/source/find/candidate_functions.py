@@ -1,0 +1,263 @@
+"""Finds the functions of a file that may contain a match, by their words. Most functions cannot, and are not captured.
+
+Every spelling of a pattern contains a hint: a word such as `softmax` or `norm`. The hint is in the function itself, or
+in the text of a name that the function uses: a helper, an alias, a layer of the module. A name counts wherever it is
+bound, so no match is missed. This module compares words; the capture decides what they mean.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.scope import ClassScope, DefinedFunction, FileScope, module_bindings
+from autofuse.source.capture.syntax import walk
+from autofuse.source.targets.printing import SourceText
+
+_WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
+_PLAIN_NAME = re.compile(rb"(?<![.\w\x80-\xff])[A-Za-z_\x80-\xff][\w\x80-\xff]*")
+_QUOTE = re.compile(rb"[\"']")
+_ATTRIBUTE_NAME = re.compile(rb"\.\s*([A-Za-z_\x80-\xff][\w\x80-\xff]*)|[\"']([A-Za-z_\x80-\xff][\w\x80-\xff]*)")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NEVER_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
+_LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
+
+
+class WordPairs:
+    """Pairs of regular expressions: for a hint, and for the text that must accompany it.
+
+    A text may contain a match if it matches both expressions of one pair. A pair is identified by its index.
+    """
+
+    def __init__(self, *pairs: tuple[bytes, bytes]) -> None:
+        self._words = [[_with_literal(each) for each in word.split(b"|")] for word, _ in pairs]
+        self._companions = [re.compile(companion) for _, companion in pairs]
+        self.all = frozenset(range(len(pairs)))
+
+    def words_in(self, text: bytes) -> frozenset[int]:
+        """The pairs whose hint is in `text`, with or without the accompanying text."""
+        return frozenset(
+            i
+            for i, words in enumerate(self._words)
+            if any(literal in text and (word is None or word.search(text)) for literal, word in words)
+        )
+
+    def has_companion(self, pairs: Iterable[int], text: bytes) -> bool:
+        """Whether `text` contains the accompanying text of one of `pairs`."""
+        return any(i == _COMPLETE or self._companions[i].search(text) for i in pairs)
+
+    def search(self, text: bytes) -> bool:
+        """Whether `text` contains both parts of a pair."""
+        return self.has_companion(self.words_in(text), text)
+
+
+def _with_literal(word: bytes) -> tuple[bytes, re.Pattern[bytes] | None]:
+    """Splits a regular expression into a literal text that all its matches contain, and the compiled expression.
+
+    The literal text is searched first because this is much faster. The expression is None if it is the literal text.
+    """
+    literal = re.sub(rb"\\([^\w\s])", lambda m: m[1], word)
+    if re.escape(literal) == word:
+        return literal, None
+    runs = re.findall(rb"(?:(?<!\\)\w(?![?*+{]))+", re.sub(rb"\[[^]]*\][?*+]?|\{[^}]*\}", b" ", word))
+    return max(runs, key=len, default=b""), re.compile(word)
+
+
+_NONE: frozenset[int] = frozenset()
+_COMPLETE = -1  # the pair of a helper with a text that contains both parts of a real pair
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A name, and the text that defines it.
+
+    Attributes:
+        is_value: whether the text becomes a part of the code that uses the name. Such a text needs only the hint of a
+            pair. The text of a function needs both parts.
+        is_attribute: whether an object has the name, as a method or an attribute. Code then writes the name after a dot
+            or in quotes.
+    """
+
+    name: bytes
+    text: bytes
+    is_value: bool = True
+    is_attribute: bool = False
+
+    @cached_property
+    def plain_names(self) -> set[bytes]:
+        """The words of the text that may be names on their own."""
+        return set(_WORD.findall(self.text) if self.is_value else _PLAIN_NAME.findall(self.text))
+
+    @cached_property
+    def attributes(self) -> set[bytes]:
+        """The words of the text that may be attributes. In a value any word may, as it may be in a class body."""
+        return (
+            self.plain_names
+            if self.is_value
+            else {first or second for first, second in _ATTRIBUTE_NAME.findall(self.text)}
+        )
+
+
+class CandidateFunctions:
+    """The names in one file that may lead to a match, with the pairs of `hints` for which they count."""
+
+    def __init__(
+        self, scope: FileScope, text: SourceText, defined: Sequence[DefinedFunction], hints: WordPairs
+    ) -> None:
+        self.hints = hints
+        self.text = text
+        self._searched: dict[bytes, frozenset[int]] = {}
+        self._may_match: dict[Function, bool] = {}
+        project_names = _imported_from_project(scope)
+        self.plain_names = {n: found for old, n in _import_aliases(scope) if (found := hints.words_in(old + b"("))}
+        self.attribute_names = {
+            name.encode(): hints.all for o in _owners(defined) for name in _project_layers(o, project_names)
+        }
+        self._add_names(list(self._definitions(scope, defined)))
+
+    def is_candidate(self, function: Function) -> bool:
+        """Whether a function other than `__init__` may contain a match."""
+        return function.name != "__init__" and self.may_match(function)  # `__init__` only makes what other methods use
+
+    def may_match(self, function: Function) -> bool:
+        """Whether the text of a function, including the names it uses, contains both parts of a pair."""
+        if function not in self._may_match:
+            self._may_match[function] = bool(
+                self._pairs_of(_Definition(b"", self._body_text(function), is_value=False))
+            )
+        return self._may_match[function]
+
+    def _words_in(self, text: bytes) -> frozenset[int]:
+        """The pairs whose hint is in a text. Cached, because many names may have the same text."""
+        if text not in self._searched:
+            self._searched[text] = self.hints.words_in(text)
+        return self._searched[text]
+
+    def _pairs_of(self, definition: _Definition) -> frozenset[int]:
+        """The pairs to which a definition leads. The text of a function must contain both parts of one."""
+        pairs = self._words_in(definition.text)
+        for hinted, words in (
+            (self.plain_names, definition.plain_names),
+            (self.attribute_names, definition.attributes),
+        ):
+            for word in hinted.keys() & words:
+                pairs |= hinted[word]
+        if definition.is_value:
+            return pairs
+        return frozenset({_COMPLETE}) if self.hints.has_companion(pairs, definition.text) else _NONE
+
+    def _add_names(self, definitions: list[_Definition]) -> None:
+        """Adds every name that leads to a pair, directly or through other names."""
+        while leading := [(definition, pairs) for definition in definitions if (pairs := self._pairs_of(definition))]:
+            for definition, pairs in leading:
+                hinted = self.attribute_names if definition.is_attribute else self.plain_names
+                hinted[definition.name] = hinted.get(definition.name, _NONE) | pairs
+            definitions = [
+                d for d in definitions if d.name not in (self.attribute_names if d.is_attribute else self.plain_names)
+            ]
+
+    def _definitions(self, scope: FileScope, defined: Sequence[DefinedFunction]) -> Iterator[_Definition]:
+        """Yields the definitions in the file: helpers, attributes, module-level names and imports."""
+        for d in defined:
+            if scope.can_inline(d.function):  # calls of other functions are not inlined
+                method = d.owner is not None and d.instance_name is None
+                body = self._body_text(d.function)
+                yield _Definition(d.function.name.encode(), body, is_value=False, is_attribute=method)
+                if d.owner is not None and d.function.name == "forward":  # a child of this class may be inlined too
+                    yield _Definition(d.owner.node.name.encode(), body, is_value=False)
+        for owner in _owners(defined):
+            for kind in (owner.attributes, owner.defaults, owner.buffers):
+                for name, values in kind.items():
+                    for value in values:
+                        if value is not None and not isinstance(value, _NEVER_LAYERS):
+                            text = self._lines_of(value) + self._constructor_text(owner, value, scope)
+                            yield _Definition(name.encode(), text, is_attribute=True)
+        for name, nodes in scope.index(module_bindings).items():
+            for node in nodes:
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    imported = [a.name for a in node.names if name in (a.asname, a.name, a.name.partition(".")[0])]
+                    yield _Definition(name.encode(), b" ".join(n.encode() + b"(" for n in imported))
+                elif isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+                    yield _Definition(name.encode(), self._lines_of(node))
+
+    def _constructor_text(self, owner: ClassScope, value: ast.expr, scope: FileScope) -> bytes:
+        """The parts of `__init__` about the names that make a layer: the default of `act_layer`, assignments to it."""
+        init = owner.methods.get("__init__")
+        maker = value.func if isinstance(value, ast.Call) else value
+        names = {n.id for n in walk(maker) if isinstance(n, ast.Name) and n.id not in scope.bound}
+        if init is None or not names:
+            return b""
+        arguments = [*init.args.posonlyargs, *init.args.args]
+        with_defaults: list[tuple[ast.arg, ast.expr | None]] = [
+            *zip(arguments[::-1], init.args.defaults[::-1], strict=False)
+        ]
+        with_defaults += zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True)
+        defaults = [ast.unparse(d).encode() for a, d in with_defaults if d is not None and a.arg in names]
+        statements = (n for n in walk(init) if isinstance(n, (ast.Assign, ast.AnnAssign)))
+        assigned = [self._lines_of(n) for n in statements if _binds(n, names)]
+        return b"\n".join([b"", *defaults, *assigned])
+
+    def _body_text(self, function: Function) -> bytes:
+        """The lines of a function's arguments and body, without its own name."""
+        if function.end_lineno is None:  # the module body, captured like a function
+            own = [s for s in function.body if not isinstance(s, (*_FUNCTIONS, ast.ClassDef))]
+            return b"\n".join(map(self._lines_of, own))
+        lines = self.text.lines[function.lineno - 1 : function.end_lineno]
+        if docstring := _lines_of_docstring(function):
+            lines[docstring[0] - function.lineno : docstring[1] - function.lineno] = []
+        lines = [line.partition(b"#")[0] if b"#" in line and not _QUOTE.search(line) else line for line in lines]
+        return b"\n".join(lines).replace(b"def " + function.name.encode(), b"", 1)
+
+    def _lines_of(self, node: ast.stmt | ast.expr) -> bytes:
+        """The complete lines that contain `node`."""
+        return b"\n".join(self.text.lines[node.lineno - 1 : node.end_lineno])
+
+
+def _lines_of_docstring(function: Function) -> tuple[int, int] | None:
+    """The first line of a docstring and the line after it, if it shares no line with other code."""
+    statement = function.body[0]
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant) or len(function.body) == 1:
+        return None
+    first, end = statement.lineno, (statement.end_lineno or statement.lineno) + 1
+    return (first, end) if function.lineno < first and end <= function.body[1].lineno else None
+
+
+def _import_aliases(scope: FileScope) -> Iterator[tuple[bytes, bytes]]:
+    """Yields each imported name that gets an alias, with the alias."""
+    for node in walk(scope.tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for a in node.names:
+                if a.asname is not None:
+                    yield a.name.rpartition(".")[2].encode(), a.asname.encode()
+
+
+def _binds(statement: ast.Assign | ast.AnnAssign, names: set[str]) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return any(isinstance(n, ast.Name) and n.id in names for t in targets for n in walk(t))
+
+
+def _owners(defined: Sequence[DefinedFunction]) -> list[ClassScope]:
+    return list({id(d.owner): d.owner for d in defined if d.owner is not None}.values())
+
+
+def _project_layers(owner: ClassScope, project_names: frozenset[str]) -> Iterator[str]:
+    """Yields the attributes that may be instances of a class in another file of the project."""
+    for name, values in owner.attributes.items():
+        functions = [v.func for v in values if isinstance(v, ast.Call)]
+        if any(isinstance(f, ast.Name) and f.id in project_names for f in functions):
+            yield name
+
+
+def _imported_from_project(scope: FileScope) -> frozenset[str]:
+    """The names that may be imported from another file of the project."""
+    return frozenset(name for name, nodes in scope.index(module_bindings).items() if any(map(_may_be_own, nodes)))
+
+
+def _may_be_own(node: ast.AST) -> bool:
+    if not isinstance(node, ast.ImportFrom):
+        return False
+    return bool(node.level) or (node.module or "").partition(".")[0] not in _LIBRARIES

@@ -1,0 +1,103 @@
+"""Finds layers, methods and functions of a file that nothing in the file uses after an edit.
+
+The finding names them, so that the user can remove them. No edit removes them, because other files may use them. The
+search counts names; it does not follow values.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from autofuse.source.capture.scope import DefinedFunction
+from autofuse.source.capture.syntax import children, walk
+from autofuse.source.place.edits import Edit, TextSpan, is_inside, span_of
+
+_MODULES = frozenset({"torch", "nn", "functional", "F", "np", "math"})
+_READING = frozenset({ast.Name, ast.Attribute})
+_NO_PARTS = frozenset({ast.Name, ast.Constant})
+_Read = tuple[
+    str, str
+]  # (class that reads `self.name`, name), ("", name) for other attributes, ("=", name) for plain names
+
+
+class ReadNames:
+    """How often a file reads each attribute, by class, and each name."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.counts: Counter[_Read] = Counter()
+        todo: list[tuple[ast.AST, str]] = [(tree, "")]
+        while todo:
+            node, owner = todo.pop()
+            kind = node.__class__
+            if kind is ast.ClassDef:
+                owner = node.name  # type: ignore[attr-defined]
+            elif kind in _READING and (read := _read_of(node, owner)) is not None:
+                self.counts[read] += 1
+            if kind not in _NO_PARTS:
+                todo += [(child, owner) for child in children(node)]
+
+    def classes_reading(self, attribute: str) -> set[str]:
+        """The classes that read `self.<attribute>`.
+
+        The set contains "" if an attribute of that name is read from another object.
+        """
+        return {owner for owner, name in self.counts if name == attribute and owner != "="}
+
+
+def find_unused(edit: Edit, defined: DefinedFunction) -> tuple[str, ...]:
+    """The layers and methods of `self`, and the functions of the file, that the file no longer reads after an edit."""
+    spans = (*edit.removals, *(span for span, _ in edit.replacements))
+    owner = defined.owner.node.name if defined.owner is not None else ""
+    removed = Counter(
+        read for node in _names_in_spans(defined.function, spans) if (read := _read_of(node, owner)) is not None
+    )
+    if not removed:
+        return ()
+    new_text = " ".join((*(new.text for _, new in edit.replacements), *(new for _, new in edit.insertions)))
+    counted = defined.scope.index(ReadNames)
+    unused = [
+        read for read in removed if removed[read] == counted.counts[read] and not re.search(rf"\b{read[1]}\b", new_text)
+    ]
+    return tuple(name for read in unused if (name := _written_name(read, defined, counted)))
+
+
+def _written_name(read: _Read, defined: DefinedFunction, counted: ReadNames) -> str:
+    """The name as the file writes it, or "" if it is only a number or is defined in another file."""
+    owner, name = read
+    if owner == "=":
+        return name if name in defined.scope.functions else ""
+    if defined.owner is None or owner != defined.owner.node.name:
+        return ""
+    for other in counted.classes_reading(name) - {owner}:
+        scope = defined.scope.classes.get(other)
+        if scope is None or name not in scope.attributes and name not in scope.methods:
+            return ""  # `other` may inherit this attribute from the class
+    if name in defined.owner.methods:
+        return f"self.{name}"
+    assigned = defined.scope.attribute(defined.owner, name)
+    constructor = assigned.func if isinstance(assigned, ast.Call) else None
+    constructor_name = getattr(constructor, "attr", getattr(constructor, "id", ""))
+    return f"self.{name}" if constructor_name[:1].isupper() and constructor_name != "Parameter" else ""
+
+
+def _names_in_spans(function: ast.AST, spans: tuple[TextSpan, ...]) -> Iterator[ast.AST]:
+    for node in walk(function):
+        if isinstance(node, (ast.Name, ast.Attribute)) and any(is_inside(span_of(node), s) for s in spans):
+            yield node
+
+
+def _read_of(node: ast.AST, owner: str) -> _Read | None:
+    """What a node reads: an attribute of `self` in class `owner`, another attribute, or a name."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Load()):
+            return owner, name
+        case ast.Attribute(value=ast.Name(id=base) | ast.Attribute(attr=base), attr=name, ctx=ast.Load()):
+            return None if base in _MODULES else ("", name)
+        case ast.Attribute(attr=name, ctx=ast.Load()):
+            return "", name
+        case ast.Name(id=name, ctx=ast.Load()):
+            return "=", name
+    return None

@@ -1,0 +1,123 @@
+"""A check of a part finds wrong code; if the part cannot decide, the whole call needs the full check."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autofuse.verify.modules import ModuleReference
+from autofuse.verify.partwise import PartwiseReference
+
+X = torch.randn(8, 256, 16)
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x))
+
+
+class WrongScale(Scale):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x)) * 1.01
+
+
+class WrongWhereLarge(Scale):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x)) * (1.01 if x.shape[0] > 2 else 1.0)
+
+
+class OnlyWhole(Scale):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x.view(8, 256, 16)))
+
+
+def _pair(original: type[Scale], rewritten: type[Scale]) -> tuple[Scale, Scale]:
+    one, other = original(), rewritten()
+    other.load_state_dict(one.state_dict())
+    return one, other
+
+
+def test_correct_code_passes_and_the_part_is_named() -> None:
+    one, other = _pair(Scale, Scale)
+    outcome = PartwiseReference(ModuleReference(one, (X,))).check(other, [])
+    assert outcome is not None and outcome.ok
+    assert outcome.size == "2 of 8 rows, length 128 of 256"
+
+
+def test_wrong_code_fails() -> None:
+    one, other = _pair(Scale, WrongScale)
+    outcome = PartwiseReference(ModuleReference(one, (X,))).check(other, [])
+    assert outcome is not None and not outcome.ok
+
+
+def test_code_that_is_wrong_only_on_the_whole_call_needs_the_full_check() -> None:
+    one, other = _pair(Scale, WrongWhereLarge)
+    assert PartwiseReference(ModuleReference(one, (X,))).check(other, []) is None
+
+
+@pytest.mark.parametrize("misses", [["a module"]])
+def test_a_forward_that_did_not_run_gives_no_verdict(misses: list[str]) -> None:
+    one, other = _pair(Scale, Scale)
+    assert PartwiseReference(ModuleReference(one, (X,))).check(other, misses) is None
+
+
+def test_an_original_that_accepts_no_part_needs_the_full_check() -> None:
+    one, other = _pair(OnlyWhole, OnlyWhole)
+    assert PartwiseReference(ModuleReference(one, (X,))).check(other, []) is None
+
+
+def test_a_small_call_has_no_part() -> None:
+    one, _ = _pair(Scale, Scale)
+    assert not PartwiseReference(ModuleReference(one, (X[:2, :64],))).can_decide
+
+
+class Late(Scale):
+    """Equals `Scale` on the part; beyond it, the rows `at` differ by the factor `by`."""
+
+    at, by = slice(128, None), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.linear(x))
+        if x.shape[1] <= 128:
+            return y
+        factors = torch.ones(x.shape[1], 1, dtype=y.dtype)
+        factors[self.at] = self.by
+        return y * factors
+
+
+@pytest.mark.parametrize(
+    ("dtype", "at", "by"),
+    [
+        (torch.float32, slice(128, None), 1.001), (torch.float32, slice(200, 201), 1.001),
+        (torch.bfloat16, slice(128, None), 1.1), (torch.bfloat16, slice(200, 201), 1.5),
+        (torch.float16, slice(128, None), 1.02), (torch.float16, slice(200, 201), 1.1),
+    ],
+)  # fmt: skip
+def test_code_that_is_wrong_beyond_the_part_needs_the_full_check(dtype: torch.dtype, at: slice, by: float) -> None:
+    one, other = _pair(Scale, Late)
+    other.at, other.by = at, by  # type: ignore[attr-defined]
+    reference = PartwiseReference(ModuleReference(one.to(dtype), (X.to(dtype),)))
+    assert reference.check(other.to(dtype), []) is None
+    other.by = 1.0  # type: ignore[attr-defined]
+    found = reference.check(other, [])
+    assert found is not None and found.ok
+
+
+class RoundsOnce(Scale):
+    """Rounds only once, as a fused kernel does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear = self.linear
+        return torch.tanh(x.double() @ linear.weight.double().t() + linear.bias.double()).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_code_that_rounds_in_other_places_passes(dtype: torch.dtype) -> None:
+    one, other = _pair(Scale, RoundsOnce)
+    found = PartwiseReference(ModuleReference(one.to(dtype), (X.to(dtype),))).check(other.to(dtype), [])
+    assert found is not None and found.ok
