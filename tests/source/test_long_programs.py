@@ -9,7 +9,7 @@ from autofuse.loading.registry import load_rules
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile
 from autofuse.project.run import CheckedFile, RewriteResult, RewriteRun
-from autofuse.source.find import skipped as budgets
+from autofuse.source.find import file_reader as budgets
 from autofuse.source.find.check import proposals
 from autofuse.source.find.file_reader import SkippedFunction
 from tests.source.long_programs import KINDS, program

@@ -50,11 +50,10 @@ class LazyLogits(Tensor):
         return self.node.value is not None
 
     def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]
+        """The numbers, as of any tensor: a program that prints its logits reads them."""
         with DisableTorchFunctionSubclass():
-            if self.node.value is not None:
-                return repr(self.node.value)
-            grad = ", requires_grad=True" if self.requires_grad else ""
-            return f"LazyLogits(shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}'{grad})"
+            text = repr(self.node.compute())
+            return f"{text[:-1]}, grad_fn=<{type(self.grad_fn).__name__}>)" if self.grad_fn is not None else text
 
     @classmethod
     def __torch_function__(

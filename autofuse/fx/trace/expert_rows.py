@@ -74,7 +74,12 @@ class ExpertRows(Values):
             return UNSEEN if index is None else self.put((first, index, args[2]))
         if name in ("__bool__", "item") and isinstance(first, Tensor) and not kwargs:
             return self._whether(first)
-        if name in ("__eq__", "__gt__", "__ne__", "eq", "gt", "ne") and len(args) == 2 and args[1] == 0:
+        if (
+            name in ("__eq__", "__gt__", "__ne__", "eq", "gt", "ne")
+            and len(args) == 2
+            and type(args[1]) in (int, float)
+            and args[1] == 0
+        ):
             if (asked := self._asks(first)) is not None:
                 self.loops.asked.add(base_of(asked))
                 return name.strip("_") != "eq"

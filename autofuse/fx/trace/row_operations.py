@@ -8,15 +8,16 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.expert_rows import ROWS
+from autofuse.ops.activations import FUNCTIONS
 
 _BY_ENTRY = frozenset(
     """
     add sub rsub mul div truediv true_divide neg abs pow square sqrt rsqrt exp log sigmoid tanh relu relu6 gelu silu
-    mish elu selu leaky_relu softplus hardswish hardsigmoid hardtanh softsign logsigmoid sin cos erf reciprocal
+    mish elu selu leaky_relu hardsigmoid hardtanh softsign logsigmoid sin cos erf reciprocal
     clamp clamp_min clamp_max minimum maximum to type_as float half bfloat16 double contiguous clone add_ mul_ relu_
     clamp_ silu_ sigmoid_ tanh_
 """.split()
-)
+).union(FUNCTIONS)
 _BY_LAST = frozenset({"softmax", "chunk", "split", "sum", "mean", "glu", "layer_norm", "rms_norm"})
 _ACTIVATIONS = "activations"  # a module of transformers
 

@@ -77,5 +77,5 @@ def test_what_cannot_be_traced_is_a_value() -> None:
     model = Untold()
     planner = planned(model, torch.ones(3, 3))
     assert {module for module, _ in planner.untraceable} == {model}
-    assert all("numbers" in str(error) for _, error in planner.untraceable)
+    assert all("values" in str(error) for _, error in planner.untraceable)
     assert planner.whole(model) == {}

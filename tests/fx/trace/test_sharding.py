@@ -15,7 +15,7 @@ import autofuse
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.sharding import is_empty, postponed
 from autofuse.fx.trace.stand_ins import Form, filled, forms, stand_in
-from autofuse.verify.runs import in_double
+from autofuse.verify.runs import copy_in_double
 from tests.fx.conftest import Block, Gpt, assert_same, fused_rules
 
 needs_distributed = pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
@@ -100,10 +100,10 @@ def test_numbers_made_up_are_the_same_for_the_same_seed() -> None:
 
 
 @needs_distributed
-def test_what_fully_shard_keeps_on_a_module_does_not_keep_its_copies_from_running_in_double(group: None) -> None:
+def test_what_fully_shard_keeps_on_a_module_does_not_keep_its_copies_from_running_copy_in_double(group: None) -> None:
     from torch.distributed.fsdp import fully_shard
 
     block = fully_shard(Block())
-    made = in_double(copied(block, {}, forms([block])))
+    made = copy_in_double(copied(block, {}, forms([block])))
     assert {p.dtype for p in made.parameters()} == {torch.float64}
     assert made(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64

@@ -30,7 +30,7 @@ def _modules_with_stars() -> Iterator[None]:
 
 
 def make_program(name: str, text: str, expected: str = "safe", drive: str = DRIVE, said: str = "") -> Program:
-    return Program(name, text, drive, expected, said, whole=True)
+    return Program(name, text, drive, expected, said, is_whole_file=True)
 
 
 PROGRAMS = [
