@@ -18,6 +18,17 @@ REPOSITORY = Path(__file__).parents[1]
 EDITED = (
     "CONTRIBUTING.md",
     "README.md",
+    "autofuse/cli",
+    "autofuse/demo",
+    "autofuse/fx/install",
+    "autofuse/fx/lazy",
+    "autofuse/integrations",
+    "autofuse/loading",
+    "autofuse/measure",
+    "autofuse/project",
+    "autofuse/reasons",
+    "autofuse/source",
+    "autofuse/verify",
     "docs/architecture.md",
     "docs/cli.md",
     "docs/configuration.md",
@@ -33,6 +44,12 @@ EDITED = (
     "docs/soundness.md",
     "docs/training.md",
     "docs/writing-rules.md",
+    "tests/cli",
+    "tests/demo",
+    "tests/loading",
+    "tests/measure",
+    "tests/project",
+    "tests/source/capture",
 )
 
 # A regular expression, and what to write in its place.
@@ -62,6 +79,7 @@ NAMES = frozenset(
     "told made whole given anew less shown reached found said had gone kept held named asked known seen taken turned "
     "handed undisturbed undropped abroad amid".split()
 )
+PUBLIC_NAMES = frozenset({"given"})  # autofuse.rule.Call.given, which rules call
 
 
 def pages() -> list[Path]:
@@ -77,7 +95,10 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     with io.BytesIO(path.read_bytes()) as file:
         for token in tokenize.tokenize(file.readline):
             if token.type in (tokenize.COMMENT, tokenize.STRING):
-                yield token.start[0], re.sub(r"`[^`\n]*`", "``", " ".join(token.string.strip("#\"' ").split()))
+                yield (
+                    token.start[0],
+                    re.sub(r"`[^`\n]*`|captured anew", "``", " ".join(token.string.strip("#\"' ").split())),
+                )
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
@@ -106,7 +127,8 @@ def test_a_function_is_not_named_by_a_participle_alone(path: Path) -> None:
     functions = [
         n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    assert [f"{path.name}:{f.lineno}: {f.name}" for f in functions if f.name.strip("_") in NAMES] == []
+    named = [f for f in functions if f.name.strip("_") in NAMES and f.name not in PUBLIC_NAMES]
+    assert [f"{path.name}:{f.lineno}: {f.name}" for f in named] == []
 
 
 def test_a_phrase_is_found() -> None:

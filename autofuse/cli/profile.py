@@ -1,6 +1,6 @@
 """`autofuse profile` of what runs here: a script, a module or what a factory makes. Options -> a run -> files, summary.
 
-Knows options and in what order things are asked, so that bad input is told before minutes of work; measures nothing.
+Checks all options first, so that bad input is reported before minutes of work. Measures nothing itself.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class GuardWords(ast.NodeTransformer):
         """
         tree = ast.parse(case.text, mode="eval").body
         asked: ast.expr = ast.Call(whole, [], [])
-        if shown := self._shown(tree, case.names):
+        if shown := self._module_reads(tree, case.names):
             asked = parsed(f"({EAGER} or {' and '.join(shown)}) and {{0}}", asked)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in case.names:
@@ -165,7 +165,7 @@ class GuardWords(ast.NodeTransformer):
                 node.id = self._constant(value).id
         return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), [ast.Name(EAGER), tree]), asked])
 
-    def _shown(self, tree: ast.expr, names: Mapping[str, Any]) -> list[str]:
+    def _module_reads(self, tree: ast.expr, names: Mapping[str, Any]) -> list[str]:
         """True expressions that read, as attributes, the functions, classes and modules that a test compares."""
         found = []
         for node in ast.walk(tree):

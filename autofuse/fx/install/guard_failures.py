@@ -62,7 +62,7 @@ class GuardFailures:
             return
         self._counts[name, guard, ran] += 1
         if ran == "captured anew":
-            _LOG.info('%s is captured anew: "%s" does not hold.', name or "The model", guard)
+            _LOG.info('%s is captured again: "%s" does not hold.', name or "The model", guard)
         elif name not in self._logged:
             self._logged.add(name)
             what = '%s runs its original forward: "%s" does not hold, and %s. autofuse.report(model) counts such calls.'

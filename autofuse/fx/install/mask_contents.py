@@ -30,7 +30,7 @@ from autofuse.torch_private.fakes import real_behind
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
 _LARGEST_COMPARED = 1 << 20  # elements; a larger one is not read at each call
 _SHARED_AT_MOST = 4  # times that a buffer is watched; what is written more often is compared
-# A fill that a kernel may leave out without being told of it: beside it scores vanish by rounding, in its own dtype.
+# A kernel may skip scores with such a fill: added to it, other scores vanish by rounding in its dtype.
 _LEAST_BIAS = {torch.float16: torch.finfo(torch.float16).min / 2, torch.float64: -4 / torch.finfo(torch.float64).eps}
 _LEAST_OF_OTHERS = -1e8
 
@@ -47,7 +47,7 @@ class _Proof:
     of: weakref.ref[Tensor]
     state: State
     found: str | float | None
-    told: str = ""  # a form, of which dtype and shape
+    described: str = ""  # the form with the dtype and the shape
     shadow: Tensor | None = None
     copy: Tensor | None = None
     earlier: tuple[Tensor, ...] = ()
@@ -99,10 +99,10 @@ def _proved(x: Tensor, before: _Proof | None) -> _Proof:
         form = form if known and _form(x) == form else None
     elif x.is_inference():
         form = None
-    return _Proof(_forgotten_with(x, _forms), state_of(x), form, told(x, form), shadow, copy, earlier)
+    return _Proof(_forgotten_with(x, _forms), state_of(x), form, describe_form(x, form), shadow, copy, earlier)
 
 
-def told(x: Tensor, form: str | None) -> str:
+def describe_form(x: Tensor, form: str | None) -> str:
     """What a guard asks for: code that reads a mask may depend on its dtype and on its size, whatever it holds."""
     return f"{form} of {x.dtype} {tuple(x.shape)}" if form is not None else ""
 
@@ -121,7 +121,7 @@ def _forgotten_with(x: Tensor, proofs: dict[int, _Proof]) -> weakref.ref[Tensor]
 def holds_form(x: Tensor | None, form: str) -> bool:
     """The guard that generated code asks: does the buffer still have the form that a proof rested on?
 
-    form: the word alone, or with the dtype and the shape, as `told` puts it.
+    form: the word alone, or with the dtype and the shape, as `describe_form` returns it.
 
     A compiler asks it once, of the buffer itself, and an export of a fake, behind which the buffer is looked for.
     """
@@ -131,7 +131,7 @@ def holds_form(x: Tensor | None, form: str) -> bool:
     if lies is not None and lies[0] == form and data_address(x) == lies[1] and lies[2](x):
         return True
     known = _forms.get(id(x))
-    if known is not None and (known.told == form or known.found == form or _is_at_least(known.told, form)):
+    if known is not None and (known.described == form or known.found == form or _is_at_least(known.described, form)):
         if known.shadow is not None:  # a write moves the buffer: the memory where it was is the shadow's, too
             if data_address(x) == known.state[1] and _lies(x) == known.state[2:]:
                 if lies is None or lies[:2] != (form, known.state[1]):
@@ -147,7 +147,7 @@ def holds_form(x: Tensor | None, form: str) -> bool:
         found = buffer_form(real)
         if real is None or found is None:
             return False
-        now = told(real, found)
+        now = describe_form(real, found)
     return form in (found, now) or _is_at_least(now, form)
 
 
@@ -206,7 +206,7 @@ def buffer_number(x: Tensor | None) -> float | None:
 
 
 def _number(x: Tensor) -> float:
-    """Read anew at each call on a CPU, where that is no wait."""
+    """The number; read at each call on a CPU, where no device has to be waited for."""
     known = _numbers.get(id(x))
     if x.is_cpu or known is None or not known.stands(x):
         with unobserved():

@@ -79,7 +79,7 @@ class SeenCalls:
 
     def _remember(self, tensors: Sequence[Tensor]) -> None:
         try:
-            sizes, any_strides = self._asked(tensors), [[None] * t.ndim for t in tensors]
+            sizes, any_strides = self._tested_sizes(tensors), [[None] * t.ndim for t in tensors]
             check = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=any_strides).check
             same = check(*tensors)  # False if one tensor is passed twice
         except Exception:  # for example a symbolic size
@@ -87,7 +87,7 @@ class SeenCalls:
         if same:
             self.kind, self._before = SeenKind(check, self._level(tensors)), self.kind
 
-    def _asked(self, tensors: Sequence[Tensor]) -> list[list[int | None]]:
+    def _tested_sizes(self, tensors: Sequence[Tensor]) -> list[list[int | None]]:
         """The sizes of a call of this kind; None for dimensions that do not matter."""
         kept = self._sizes or [None] * len(tensors)
         return [

@@ -171,7 +171,7 @@ class Recipe(NamedTuple):
         return any(w.on for w in self.watches)
 
     def again(self) -> Tensor:
-        """The value as it was, computed anew: what was computed before may have been written since."""
+        """The value of the forward pass, computed again: the stored value may have been written since."""
         source = self.source
         source.check()
         with _as_it_was(source.x):

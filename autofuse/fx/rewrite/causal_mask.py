@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from autofuse.canonical import View
-from autofuse.fx.install.mask_contents import told
+from autofuse.fx.install.mask_contents import describe_form
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.symbolic_sizes import Size
@@ -56,7 +56,9 @@ def guard_buffers(captured: CapturedTrace, view: View, mask: Value) -> None:
         owner, _, name = path.rpartition(".")
         buffer = captured.trace.twin.get_submodule(owner)._buffers[name]
         assert buffer is not None, "a form is proved of a tensor"
-        captured.trace.guards.add(f'_holds_form({guard_path(owner)}._buffers["{name}"], "{told(buffer, form)}")')
+        captured.trace.guards.add(
+            f'_holds_form({guard_path(owner)}._buffers["{name}"], "{describe_form(buffer, form)}")'
+        )
 
 
 def _last_two(captured: CapturedTrace, node: Any) -> tuple[Size, Size] | None:
