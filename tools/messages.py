@@ -19,6 +19,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from autofuse.reasons.table import GROUPS, codes_of
@@ -50,12 +51,13 @@ class Message:
     advice: str = ""
 
 
-def messages(root: Path = REPOSITORY) -> list[Message]:
+@cache
+def messages(root: Path = REPOSITORY) -> tuple[Message, ...]:
     """All messages of autofuse and its rules, by kind, then by place."""
     found = [*_reasons()]
     for path in sorted([*(root / "autofuse").rglob("*.py"), *(root / "rules").glob("*.py")]):
         found += _messages_of(path, root)
-    return sorted(found, key=lambda m: (KINDS.index(m.kind), m.place, m.code))
+    return tuple(sorted(found, key=lambda m: (KINDS.index(m.kind), m.place, m.code)))
 
 
 def _reasons() -> Iterator[Message]:
