@@ -7,6 +7,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 
 from autofuse.results.distribution import own_version
 from tools.models.measured import STEPS, Measured
