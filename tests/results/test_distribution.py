@@ -18,7 +18,8 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 TEXTS = (".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".js", ".json", ".ipynb", ".cff", ".txt")
 # `pip install` of the bare name, or of the bare name with extras: that is the unrelated package.
 WRONG = re.compile(
-    r"(?:pip|uv|pipx|poetry|conda)\S* (?:install|add)[^\n`]*?['\"\s]autofuse(?:\[[\w,]+\])?(?:[=<>~!][^\s'\"`]*)?(?=['\"\s`]|$)"
+    r"(?:pip|uv|pipx|poetry|conda)\S* (?:install|add)[^\n`]*?['\"\s]autofuse"
+    r"(?:\[[\w,]+\])?(?:[=<>~!][^\s'\"`]*)?(?=['\"\s`]|$)"
 )
 
 
