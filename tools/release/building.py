@@ -53,10 +53,13 @@ def normalise(archive: Path, epoch: int) -> None:
     with tarfile.open(archive) as tar:
         members = sorted(tar.getmembers(), key=lambda m: m.name)
         contents = [(m, tar.extractfile(m).read() if m.isfile() else b"") for m in members]  # type: ignore[union-attr]
-    with archive.open("wb") as file, gzip.GzipFile("", "wb", mtime=epoch, fileobj=file) as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for member, content in contents:
-                _add(tar, member, content, epoch)
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", mtime=epoch, fileobj=file) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for member, content in contents:
+            _add(tar, member, content, epoch)
 
 
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, content: bytes, epoch: int) -> None:
