@@ -530,7 +530,7 @@ def test_the_demo_says_what_to_install_where_torch_is_missing() -> None:
     code = "import sys; sys.modules['torch'] = None; from autofuse.cli import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'torch>=2.6'" in done.stderr
+    assert "pip install 'torch>=2.9'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -19,14 +19,13 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from autofuse.cli.arguments import parser
 from autofuse.cli.interruption import ignore_interrupts
 from autofuse.cli.output import DONE, FAILED, INTERRUPTED, Output
+from autofuse.results.distribution import INSTALL_TORCH, name_clash, own_version, unsupported_torch
 from autofuse.results.visible_text import visible
 
-_INSTALL_TORCH = "Install it with `pip install 'torch>=2.6'`."
 _DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _COMMANDS = {
     "cache": "cache:main", "check": "check:main", "compare": "compare:main", "demo": "demo:main",
@@ -107,6 +106,11 @@ def _command_name(options: Namespace) -> str:
 
 
 def _run(command: str, options: Namespace | Sequence[str]) -> int:
+    if problem := name_clash():
+        Output().say(f"autofuse: {problem}")
+    if command in _NEEDS_TORCH and (problem := unsupported_torch()):
+        Output().say(f"autofuse: {problem}")
+        return FAILED
     module, _, function = _COMMANDS.get(command, f"{command}:main").partition(":")
     try:
         return int(getattr(importlib.import_module(f"autofuse.cli.{module}"), function)(options))
@@ -114,15 +118,11 @@ def _run(command: str, options: Namespace | Sequence[str]) -> int:
         if error.name not in ("torch", "numpy"):
             raise
         Output().say(
-            f"autofuse: {_NEEDS_TORCH.get(command, '')} and needs torch, which is not installed here. {_INSTALL_TORCH}"
+            f"autofuse: {_NEEDS_TORCH.get(command, '')} and needs torch, which is not installed here. {INSTALL_TORCH}"
         )
         return FAILED
 
 
 def _print_version() -> int:
-    try:
-        number = version("autofuse")
-    except PackageNotFoundError:  # run from a source tree
-        number = "0"
-    sys.stdout.write(f"autofuse {number}\n")
+    sys.stdout.write(f"autofuse {own_version()}\n")
     return DONE

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from autofuse.kernels.available import package_entries
 from autofuse.kernels.packages import TORCH, Unavailable, loaded
+from autofuse.results.distribution import INSTALL_TORCH
 from autofuse.results.providers import Listing
 
 _DONE, _FAILED = 0, 2
@@ -29,7 +30,7 @@ def main(options: Namespace) -> int:
     if TORCH.missing():
         errors.print(
             "autofuse: this list has only packages, because operations and their providers need torch, which is not "
-            "installed here. Install it with `pip install 'torch>=2.6'`.",
+            f"installed here. {INSTALL_TORCH}",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     return _DONE

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +25,7 @@ from autofuse.cli.hover_text import hover_text
 from autofuse.project.open_file import CheckedText, OpenFiles
 from autofuse.project.rules_permission import RulesPermission
 from autofuse.project.run import RewriteRun
+from autofuse.results.distribution import own_version
 from autofuse.results.findings import Finding
 from autofuse.results.fixes import LineChange
 
@@ -46,18 +46,11 @@ def serve(allow_rules: bool) -> None:
         Server(allow_rules).start_io(*pipes)
 
 
-def _version() -> str:
-    try:
-        return version("autofuse")
-    except PackageNotFoundError:  # run from a source tree
-        return "0"
-
-
 class Server(LanguageServer):
     """The server, with the findings of the open files."""
 
     def __init__(self, allow_rules: bool) -> None:
-        super().__init__("autofuse", _version(), text_document_sync_kind=lsp.TextDocumentSyncKind.Incremental)
+        super().__init__("autofuse", own_version(), text_document_sync_kind=lsp.TextDocumentSyncKind.Incremental)
         self.permission = RulesPermission(_say, _say, allow_rules)
         self.files = OpenFiles(RewriteRun(permission=self.permission))
         self.readings: dict[str, tuple[int | None, CheckedText]] = {}

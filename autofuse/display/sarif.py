@@ -6,13 +6,12 @@ Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
+from autofuse.results.distribution import own_version
 from autofuse.results.findings import Finding
 from autofuse.results.fixes import LineChange
 
@@ -27,9 +26,7 @@ def sarif(
     codes = sorted({f.code for f in found})
     names = {f.code: f.rule for f in reversed(found)}
     rules = [{"id": code, "name": names[code], "shortDescription": {"text": names[code]}} for code in codes]
-    driver: dict[str, Any] = {"name": "autofuse", "rules": rules}
-    with suppress(PackageNotFoundError):  # run from a source tree
-        driver["version"] = version("autofuse")
+    driver: dict[str, Any] = {"name": "autofuse", "version": own_version(), "rules": rules}
     results = [_result(f, codes.index(f.code), fixes.get(f, ()), said_of(f)) for f in found]
     columns = "unicodeCodePoints"
     return {

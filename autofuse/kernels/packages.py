@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
+from autofuse.results.distribution import TORCH_REQUIREMENT
+
 
 class Unavailable(Exception):
     """A package, or a part of it, that was to be used and cannot be; the message is a sentence."""
@@ -218,7 +220,7 @@ def _flash(install: str = _GET_FLASH, **more: str) -> Package:
 
 _NO_TRITON_PART = "flash-attn is installed without its Triton kernels."
 
-TORCH = packaged("torch", _TORCH, "pip install 'torch>=2.6'.")
+TORCH = packaged("torch", _TORCH, f"pip install '{TORCH_REQUIREMENT}'.")
 TRITON = packaged("triton", Parts("triton", _TRITON), "pip install triton (it comes with torch's builds for CUDA).")
 COMPILER = Package("compiled", _compiler_missing, "Install a C++ compiler, g++ or clang++.")
 FLEX = packaged(

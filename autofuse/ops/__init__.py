@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from autofuse.results.distribution import unsupported_torch
+
+if _problem := unsupported_torch():
+    raise ImportError(_problem)
+
 from autofuse.kernels import package_providers as others
 from autofuse.ops.activations import FUNCTIONS, activation
 from autofuse.ops.adamw import adamw

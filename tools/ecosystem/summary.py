@@ -8,9 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 
 from autofuse.loading.registry import load_rules
+from autofuse.results.distribution import own_version
 from autofuse.results.findings import Finding
 from tools.ecosystem.rewriting import Looked
 from tools.ecosystem.running import Ran
@@ -60,7 +60,7 @@ def _head(packages: Sequence[Package]) -> str:
     python = platform.python_version().rpartition(".")[0]
     lines = (
         "# The ecosystem run\n",
-        f"autofuse {version('autofuse')} over {len(packages)} public packages, each at one version, {files:,} files,",
+        f"autofuse {own_version()} over {len(packages)} public packages, each at one version, {files:,} files,",
         f"with unsafe edits included, on Python {python}.\n",
         "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",
         "```sh\npython -m tools.ecosystem CACHE --run --output docs/ecosystem.md\n```\n",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 
+from autofuse.results.distribution import own_version
 from tools.models.measured import STEPS, Measured
 
 _REASONS = 3  # that are told of each row
@@ -26,7 +27,7 @@ def _head(rows: Sequence[Measured], absent: Sequence[str]) -> str:
     kept = sum(not any(True for _ in r.broken()) for r in rows)
     lines = (
         "# Models nobody here wrote\n",
-        f"autofuse {version('autofuse')} on {count} of public packages, small and with random",
+        f"autofuse {own_version()} on {count} of public packages, small and with random",
         f"weights, on a CPU in float32: {packages}; torch {version('torch').partition('+')[0]}, Python {python}.",
         f"{kept} of {len(rows)} keep every promise.\n",
         "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",

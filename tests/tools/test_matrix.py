@@ -1,0 +1,98 @@
+"""The matrix of versions: its rows, how a row is judged, and the page."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from autofuse.results.distribution import OLDEST_TORCH
+from tools.matrix.__main__ import main
+from tools.matrix.cells import Cell, Result, read_cells, results_as_json
+from tools.matrix.page import as_markdown
+from tools.matrix.running import read_report
+from tools.matrix.smoke import losses_of
+
+REPOSITORY = Path(__file__).parents[2]
+EQUAL = {"equal": True, "fused": ["AF101"], "first": 0.0, "worst": 1e-6, "compiled": True}
+CELL = Cell("3.11", "2.13.0")
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def test_the_oldest_supported_torch_and_the_pinned_one_are_rows() -> None:
+    versions = [_numbers(c.torch) for c in read_cells()]
+    pinned = next(x for x in (REPOSITORY / "constraints.txt").read_text().splitlines() if x.startswith("torch=="))
+    assert min(versions) == OLDEST_TORCH
+    assert _numbers(pinned.partition("==")[2]) in versions
+
+
+def test_ci_runs_the_oldest_the_newest_and_one_between() -> None:
+    versions = sorted({_numbers(c.torch) for c in read_cells()})
+    in_ci = sorted({_numbers(c.torch) for c in read_cells() if c.ci})
+    assert in_ci[0] == versions[0] and in_ci[-1] == versions[-1] and len(in_ci) >= 3
+
+
+def test_every_python_of_a_row_is_a_classifier() -> None:
+    classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
+    for cell in read_cells():
+        assert f"Programming Language :: Python :: {cell.python}" in classifiers
+
+
+def test_a_report_of_pytest_is_counted() -> None:
+    xml = """<testsuites><testsuite><testcase classname="a" name="one"/><testcase classname="a" name="two"><failure/>
+    </testcase><testcase classname="a" name="three"><skipped/></testcase><testcase classname="a" name="four"><error/>
+    </testcase></testsuite></testsuites>"""
+    assert read_report(xml) == (1, 1, ("a::two", "a::four"))
+
+
+@pytest.mark.parametrize(
+    ("result", "holds"),
+    [
+        (Result(CELL, passed=10, smoke=EQUAL), True),
+        (Result(CELL, passed=0, smoke=EQUAL), False),
+        (Result(CELL, passed=10, failed=("a::b",), smoke=EQUAL), False),
+        (Result(CELL, passed=10, smoke={**EQUAL, "equal": False}), False),
+        (Result(CELL, passed=10, smoke=None, smoke_error="ImportError"), False),
+        (Result(CELL, absent="no python3.11 is on the PATH"), False),
+    ],
+)
+def test_a_row_holds_if_tests_pass_and_the_training_is_equal(result: Result, holds: bool) -> None:
+    assert result.holds is holds
+
+
+def test_the_page_names_what_failed_and_what_was_not_tested() -> None:
+    page = as_markdown(
+        [
+            Result(CELL, torch="2.13.0+cpu", passed=10, failed=("tests.a::b",), smoke=EQUAL),
+            Result(Cell("3.14", "2.13.0"), absent="no python3.14 is on the PATH"),
+        ]
+    )
+    assert "| 3.11 | 2.13.0+cpu | 10 | 0 | 1 | equal | 1.0e-06 |" in page
+    assert "`tests.a::b`" in page
+    assert "not tested: no python3.14 is on the PATH" in page
+
+
+def test_results_are_json() -> None:
+    data = json.loads(results_as_json([Result(CELL, passed=1, smoke=EQUAL)]))
+    assert data["results"][0]["cell"] == {"python": "3.11", "torch": "2.13.0", "ci": False}
+
+
+def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([str(tmp_path), "--only", "3.11/1.0"]) == 2
+    assert "No row is called 3.11/1.0" in capsys.readouterr().err
+
+
+def test_the_training_returns_a_loss_for_each_step() -> None:
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(7, 4), torch.nn.Linear(4, 7))
+    batches = [(torch.randint(0, 7, (2, 3)), torch.randint(0, 7, (2, 3)))] * 3
+    losses = losses_of(model, batches)
+    assert len(losses) == 3 and losses[-1] < losses[0]

@@ -1,0 +1,1 @@
+"""The documentation site: pages that are generated when mkdocs builds it."""
