@@ -1,18 +1,27 @@
-"""One self-contained HTML page: no script, no request, light and dark. It knows parts of pages, not their subject."""
+"""One self-contained HTML page: one inline script, no request, light and dark. It knows parts of pages, not their subject.
+
+The page is complete without its script, which sorts and filters tables and enlarges charts. A policy in the page's head
+forbids the browser every other script and every request.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from autofuse.results.table import Cell, Table, Tone
+from autofuse.results.units import magnitude
 
-_TEMPLATE = "page.html.j2"
+_TEMPLATE, _SCRIPT = "page.html.j2", "page.js"
+_FEWEST_SORTED = 4  # rows from which sorting a table is of use
+_FEWEST_FILTERED = 9
 _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
 
 
@@ -52,12 +61,23 @@ class LeadingSentence:
 
 
 class Chart(Protocol):
-    """Something drawn. legend, where it has one: what the classes of its marks stand for."""
+    """Something drawn. legend, where it has one: what the classes of its marks stand for. zooms, where it is true: the
+    script adds buttons that enlarge it along its axis."""
 
     @property
     def title(self) -> str: ...
 
     def svg(self) -> str: ...
+
+
+@runtime_checkable
+class Fragment(Protocol):
+    """Something that draws itself as HTML, and escapes its own text."""
+
+    @property
+    def title(self) -> str: ...
+
+    def markup(self) -> Markup: ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +89,7 @@ class Details:
 
 
 # A str is a paragraph.
-Part = str | Table | CodeBlock | Details | Chart
+Part = str | Table | CodeBlock | Details | Chart | Fragment
 
 
 @dataclass(frozen=True)
@@ -91,8 +111,11 @@ def page(
     """The page as one text to be written as UTF-8. Everything that is passed in is text, and is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("autofuse.display").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
+    script = files("autofuse.display").joinpath(_SCRIPT).read_text(encoding="utf-8").strip()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     drawn = [(section.heading, section.note, [drawn_part(part) for part in section.parts]) for section in sections]
-    return template.render(title=title, summary=summary, figures=figures, verdict=verdict, sections=drawn) + "\n"
+    content = {"title": title, "summary": summary, "figures": figures, "verdict": verdict, "sections": drawn}
+    return template.render(**content, script=Markup(script), script_digest=digest) + "\n"
 
 
 def drawn_part(part: Part) -> Markup:
@@ -106,11 +129,18 @@ def drawn_part(part: Part) -> Markup:
     if isinstance(part, Details):
         inner = Markup().join(map(drawn_part, part.parts))
         return Markup("<details><summary>{}</summary>{}</details>").format(part.summary, inner)
-    drawn = Markup('<div class="scrolls">{}</div><figcaption>{}</figcaption>{}')
-    return Markup("<figure>{}</figure>").format(drawn.format(Markup(part.svg()), part.title, _legend(part)))
+    if isinstance(part, Fragment):
+        return _figure(part.markup(), part)
+    zooms = Markup(" data-zooms") if getattr(part, "zooms", False) else Markup()
+    return _figure(Markup('<div class="scrolls"{}>{}</div>').format(zooms, Markup(part.svg())), part)
 
 
-def _legend(chart: Chart) -> Markup:
+def _figure(drawn: Markup, part: Chart | Fragment) -> Markup:
+    inner = Markup("{}<figcaption>{}</figcaption>{}").format(drawn, part.title, _legend(part))
+    return Markup("<figure>{}</figure>").format(inner)
+
+
+def _legend(chart: Chart | Fragment) -> Markup:
     entries: Mapping[str, str] = getattr(chart, "legend", {})
     item = Markup('<li><svg class="swatch" aria-hidden="true"><rect class="fill {}"/></svg>{}</li>')
     drawn = Markup().join(item.format(kind, name) for kind, name in entries.items())
@@ -125,21 +155,34 @@ def _table(table: Table) -> Markup:
     head = Markup().join(Markup('<th scope="col" class="{}">{}</th>').format(k, column.name) for k, column in headings)
     rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
     below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
-    inner = Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, rows)
+    inner = Markup("<table{}>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(_for_the_script(table), title, head, rows)
     # A keyboard scrolls it too, and then it is told what it is about.
     named = table.title or ", ".join(column.name for column in table.columns if column.name)
     region = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>{}')
     return region.format(named, inner, below)
 
 
+def _for_the_script(table: Table) -> Markup:
+    """Marks what the script may sort and filter: tables in which a reader looks for rows."""
+    if not all(column.name for column in table.columns) or len(table.rows) < _FEWEST_SORTED:
+        return Markup()
+    return Markup(" data-sorts data-filters" if len(table.rows) >= _FEWEST_FILTERED else " data-sorts")
+
+
 def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
     # The first column is what the row is about: a reader who hears the table is told it with each number.
     first = Markup('<th scope="row" class="{} {}">{}</th>').format(kinds[0], row[0].tone, row[0].text)
     rest = (
-        Markup('<td class="{} {}">{}</td>').format(kind, cell.tone, cell.text)
+        Markup('<td class="{} {}"{}>{}</td>').format(kind, cell.tone, _value(cell.text), cell.text)
         for kind, cell in zip(kinds[1:], row[1:], strict=True)
     )
     return first + Markup().join(rest)
+
+
+def _value(text: str) -> Markup:
+    """What the script sorts a cell by, where its text is a quantity."""
+    value = magnitude(text)
+    return Markup() if value is None else Markup(' data-value="{}"').format(f"{value:.6g}")
 
 
 def _lines(code: CodeBlock) -> Markup:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autofuse.results.ladder import Rung
     from autofuse.results.profile import Profile
 
-_LAYERS = 14
+_LAYERS = 8
 _PHASES = {"forward": "part-0", "backward": "part-1"}
 _SHARES = {**_PHASES, "optimizer": "part-2", "data": "part-3", "communication": "part-4", "idle": "part-7"}
 _REST = "part-7"
@@ -71,7 +71,12 @@ def shares_chart(sides: Sides) -> BarChart | None:
         BarRow(side or "one step", units.duration(_step(profile)), (_stacked(profile, names, longest),))
         for side, profile in sides.items()
     ]
-    rows += [_beside(name, sides, longest) for name in share_names(sides) if name in BESIDE]
+    # What is known to be nothing needs no bar of its own: the table has it.
+    rows += [
+        _beside(name, sides, longest)
+        for name in share_names(sides)
+        if name in BESIDE and any(share_of(p, name).share != 0 for p in sides.values())
+    ]
     legend = {_SHARES.get(name, "part-5"): share_title(name) for name in names}
     told = "; ".join(f"{row.label} {row.value}" for row in rows)
     return BarChart("One step, and what it is spent on", told, tuple(rows), legend)

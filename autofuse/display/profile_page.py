@@ -1,4 +1,4 @@
-"""A profile, or two of one model, as one HTML page. Knows in what order a reader wants the parts."""
+"""A profile, or two of one model, as one HTML page: the diagnosis and its actions first, then the evidence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from autofuse.display.diagnosis import rests_on, saving
+from autofuse.display.heat_map import heat_map
 from autofuse.display.html import CodeBlock, Details, Figure, LeadingSentence, Part, Section, SuggestedAction, page
+from autofuse.display.icicle import icicle_chart
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -91,7 +93,7 @@ def _figures(profile: Profile) -> list[Figure]:
             figures.append(Figure(f"{unit} a second", units.digits(value)))
     figures += [Figure(rung.kind.title, units.percent(rung.value)) for rung in _leading(profile)]
     if memory.peak_bytes is not None:
-        figures.append(Figure("peak memory", units.size(memory.peak_bytes), memory.source))
+        figures.append(Figure("peak memory", units.size(memory.peak_bytes)))
     if profile.power.watts is not None:
         per = profile.power.tokens_per_joule
         told = "" if per is None else f"{units.digits(per)} tokens a joule"
@@ -132,37 +134,37 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
     profiles = list(sides.values())
     after = profiles[-1]
     made = [
-        _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
         _section("Where the step goes", _step(sides)),
         _section(
             "Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")
         ),
         _section("Where fusing helps", _places(telling(profiles))),
-        _section("How near the roof each layer is", _roofline(sides), _ROOFLINE_NOTE),
+        _section("One step as it ran", _timeline(sides)),
+        _section("The processes of the job", _ranks(after)),
+        _section("Collectives", [collectives_table(after)] if after.collectives else []),
+        _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
+        _section("How near each layer is to the machine's limits", _roofline(sides), _ROOFLINE_NOTE),
         _section("Kinds of operators", _categories(sides)),
         _section("Memory", _memory(sides)),
-        _section("The processes of the job", [ranks_table(after)] if len(after.ranks) > 1 else []),
-        _section("Collectives", [collectives_table(after)] if after.collectives else []),
-        _section("One step as it ran", _timeline(sides)),
         _section("Step times", _times(sides, comparison)),
         _section("The loss", [chart for chart in (losses_chart(sides),) if chart]),
         _section("What was changed", [CodeBlock(diff, is_diff=True)] if diff else []),
-        _section("How these numbers come about", _origins(sides)),
+        _section("How these numbers were measured", _origins(sides)),
     ]
     return [section for section in made if section]
 
 
 _LADDER_NOTE = (
-    "The same question in ever stricter ways. Time and memory decide whether a change is worth it, none of these: a "
-    "kernel can be at its fastest with few threads in flight."
+    "Each level asks a stricter question than the one before it. Decide by time and memory, not by these percentages: "
+    "some kernels are fastest with few threads in flight."
 )
 _LAYERS_NOTE = (
-    "A layer's own time leaves out the modules that it calls, the whole has them in. Layers that repeat are added up."
+    "A layer's own time leaves out the modules that it calls; the whole includes them. Layers that repeat are added up."
 )
-_FUSED_NOTE = " What is fused takes over the time of the layers that it reads: compare the whole of what holds them."
+_FUSED_NOTE = " A fused operation includes the time of the layers that it replaces: compare whole times."
 _ROOFLINE_NOTE = (
-    "Left of the bend memory is the limit, right of it compute. A dot on the line cannot get faster without moving or "
-    "computing less; a large dot far below it is worth a look."
+    "To the left of the bend, memory bandwidth is the limit; to the right of it, compute is. A dot on the line is as "
+    "fast as the machine allows. Look first at large dots far below the line."
 )
 
 
@@ -174,8 +176,8 @@ def _ladder(sides: Sides) -> list[Part]:
     unknown = [next(iter(r.values())).kind.title for r in rungs_of(sides) if all(x.value is None for x in r.values())]
     return [
         ladder_chart(sides),
-        *([f"Not known here: {', '.join(unknown)}. The next line says why, and how to get them."] if unknown else []),
-        Details("What each number was read from, or why it is missing and how to get it", (ladder_table(sides),)),
+        *([f"Not available here: {', '.join(unknown)}. The details below say why, and how to get them."] if unknown else []),
+        Details("Where each number comes from, or why it is missing and how to get it", (ladder_table(sides),)),
         Details("Formulas and sources", (formulas_table(),)),
     ]
 
@@ -201,8 +203,8 @@ def _layers(sides: Sides) -> list[Part]:
     after = list(sides.values())[-1]
     if not after.layers:
         return []
-    chart = layers_chart(sides)
-    parts: list[Part] = [chart] if chart else []
+    chart, tree = layers_chart(sides), icicle_chart(after.layers, _step_seconds(after))
+    parts: list[Part] = [part for part in (tree, chart) if part]
     if len(sides) > 1:
         parts.append(both_layers_table(sides["before"], after, _SHOWN))
     else:
@@ -211,6 +213,10 @@ def _layers(sides: Sides) -> list[Part]:
         named = f"Every layer {side}".strip()
         parts.append(Details(f"{named}, all {len(profile.layers)} by name", (every_layer_table(profile),)))
     return [*parts, *_attribution(after)]
+
+
+def _step_seconds(profile: Profile) -> float:
+    return profile.timing.median if profile.timing.seconds else 0.0
 
 
 def _attribution(profile: Profile) -> list[Part]:
@@ -264,6 +270,13 @@ def _memory(sides: Sides) -> list[Part]:
     chart = memory_chart(sides)
     reasons = dict.fromkeys(p.memory.reason for p in sides.values() if p.memory.peak_bytes is None and p.memory.reason)
     return [chart, memory_table(sides)] if chart else [f"{units.because(reason)}." for reason in reasons]
+
+
+def _ranks(profile: Profile) -> list[Part]:
+    if len(profile.ranks) < 2:
+        return []
+    found = heat_map(profile.ranks)
+    return [*([found] if found else []), ranks_table(profile)]
 
 
 def _timeline(sides: Sides) -> list[Part]:

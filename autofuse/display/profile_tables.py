@@ -78,7 +78,7 @@ def shares_table(sides: Sides) -> Table:
     columns = [Column("part of the step")]
     for side in sides:
         columns += [Column(_headed(side, "time"), "right"), Column(_headed(side, "share"), "right")]
-    columns.append(Column("how it was told", wraps=True))
+    columns.append(Column("how it was measured", wraps=True))
     return Table("", tuple(columns), tuple(_share_row(name, sides) for name in share_names(sides)))
 
 

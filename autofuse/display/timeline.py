@@ -23,6 +23,7 @@ class TimelineChart:
     spans: tuple[Span, ...]
     kinds: Mapping[str, str]
     legend: Mapping[str, str] = field(default_factory=dict)
+    zooms: bool = True
 
     def svg(self) -> str:
         """One `<svg>` element as wide as its page. Raises ValueError where nothing takes time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 NOT_KNOWN = "n/a"
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -65,6 +66,28 @@ def because(reason: str) -> str:
     told = reason.rstrip(". ")
     told = told[0].lower() + told[1:] if told[1:2].islower() or told[1:2] == " " else told
     return f"{NOT_KNOWN}, because {told}" if told else NOT_KNOWN
+
+
+def magnitude(text: str) -> float | None:
+    """The number that a formatted quantity stands for, to its three digits: "254 ms" is 0.254. None for other text.
+
+    The inverse of the functions above, for sorting tables. Units are not told apart: a column holds one kind.
+    """
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        return None
+    return float(found[1].replace(",", "")) * _FACTORS[found[2] or ""]
+
+
+_FACTORS = {
+    **{unit: factor for factor, unit in _TIMES},
+    **{unit: 1024.0**power for power, unit in enumerate(_BYTES)},
+    **{f"{prefix}{unit}": 1000.0**power for power, prefix in enumerate(_THOUSANDS) for unit in ("", "FLOP", "FLOP/s")},
+    **{f"{prefix}B/s": 1000.0**power for power, prefix in enumerate(_THOUSANDS)},
+    "%": 0.01,
+    "x": 1.0,
+}
+_QUANTITY = re.compile(rf"[≤<]? ?(-?[\d,]*\.?\d+(?:e-?\d+)?) ?({'|'.join(map(re.escape, _FACTORS))})")
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
