@@ -51,7 +51,9 @@ class HeatMap:
         steps = range(1, len(self.seconds[0]) + 1)
         head = Markup().join(Markup('<th scope="col" class="right">{}</th>').format(f"step {i}") for i in steps)
         rows = Markup().join(self._row(rank, row) for rank, row in zip(self.ranks, self.seconds, strict=True))
-        table = Markup('<table class="heat"><thead><tr><th scope="col">rank</th>{}</tr></thead><tbody>{}</tbody></table>')
+        table = Markup(
+            '<table class="heat"><thead><tr><th scope="col">rank</th>{}</tr></thead><tbody>{}</tbody></table>'
+        )
         frame = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>')
         return frame.format(self.title, table.format(head, rows))
 

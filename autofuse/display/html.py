@@ -1,4 +1,4 @@
-"""One self-contained HTML page: one inline script, no request, light and dark. It knows parts of pages, not their subject.
+"""One self-contained HTML page: one inline script, no request, light and dark. Knows parts of pages, not their subject.
 
 The page is complete without its script, which sorts and filters tables and enlarges charts. A policy in the page's head
 forbids the browser every other script and every request.
@@ -155,7 +155,9 @@ def _table(table: Table) -> Markup:
     head = Markup().join(Markup('<th scope="col" class="{}">{}</th>').format(k, column.name) for k, column in headings)
     rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
     below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
-    inner = Markup("<table{}>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(_for_the_script(table), title, head, rows)
+    inner = Markup("<table{}>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
+        _for_the_script(table), title, head, rows
+    )
     # A keyboard scrolls it too, and then it is told what it is about.
     named = table.title or ", ".join(column.name for column in table.columns if column.name)
     region = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>{}')

@@ -137,4 +137,3 @@ document.querySelectorAll("table[data-filters]").forEach(filterable);
 document.querySelectorAll("table[data-sorts]").forEach(sortable);
 document.querySelectorAll(".scrolls[data-zooms]").forEach(zoomable);
 document.querySelectorAll(".icicle").forEach(icicle);
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(details => { details.open = true; }));

@@ -19,8 +19,8 @@ from autofuse.display.profile_tables import (
     MEMORY_PARTS,
     Sides,
     category_names,
+    levels_of,
     loss_in_words,
-    rungs_of,
     share_names,
     share_of,
     share_title,
@@ -31,7 +31,7 @@ from autofuse.display.timeline import TimelineChart
 from autofuse.results import units
 
 if TYPE_CHECKING:
-    from autofuse.results.ladder import Rung
+    from autofuse.results.ladder import Level
     from autofuse.results.profile import Profile
 
 _LAYERS = 8
@@ -52,8 +52,8 @@ def side_legend(sides: Sides) -> dict[str, str]:
 
 
 def ladder_chart(sides: Sides) -> BarChart:
-    """Every rung that is known: what is used as a bar, what is lost behind it, a gap where a side has none."""
-    every = tuple(_rung_row(rungs, sides) for rungs in rungs_of(sides))
+    """Every level that is known: what is used as a bar, what is lost behind it, a gap where a side has none."""
+    every = tuple(_level_row(levels, sides) for levels in levels_of(sides))
     rows = tuple(row for row in every if row.value != units.NOT_KNOWN) or every[:1]
     known = [f"{row.label} {row.value}" for row in rows if row.value != units.NOT_KNOWN]
     legend = {**side_legend(sides), "lost": "lost against the number that it is counted from"}
@@ -175,20 +175,20 @@ def losses_chart(sides: Sides) -> LineChart | None:
     return LineChart("The loss of the steps that were run", "step", "loss", curves)
 
 
-def _rung_row(rungs: Mapping[str, Rung], sides: Sides) -> BarRow:
-    title = next(iter(rungs.values())).kind.title
-    if all(rung.value is None for rung in rungs.values()):
+def _level_row(levels: Mapping[str, Level], sides: Sides) -> BarRow:
+    title = next(iter(levels.values())).kind.title
+    if all(level.value is None for level in levels.values()):
         return BarRow(title, units.NOT_KNOWN, ((),))
-    value = " → ".join(value_of(rung) for rung in rungs.values())
-    bars = tuple(_rung_bar(rung, colour(i, sides)) for i, rung in enumerate(rungs.values()))
-    return BarRow(title, value, bars, loss_in_words(rungs), short=title.partition("(")[2].rstrip(")"))
+    value = " → ".join(value_of(level) for level in levels.values())
+    bars = tuple(_level_bar(level, colour(i, sides)) for i, level in enumerate(levels.values()))
+    return BarRow(title, value, bars, loss_in_words(levels), short=title.partition("(")[2].rstrip(")"))
 
 
-def _rung_bar(rung: Rung, kind: str) -> tuple[Segment, ...]:
-    if rung.value is None:
+def _level_bar(level: Level, kind: str) -> tuple[Segment, ...]:
+    if level.value is None:
         return ()
-    lost = (Segment(rung.loss, "lost", f"{units.percent(rung.loss)} lost"),) if rung.loss else ()
-    return (Segment(rung.value, kind, units.percent(rung.value)), *lost)
+    lost = (Segment(level.loss, "lost", f"{units.percent(level.loss)} lost"),) if level.loss else ()
+    return (Segment(level.value, kind, units.percent(level.value)), *lost)
 
 
 def _step(profile: Profile) -> float:

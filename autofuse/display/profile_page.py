@@ -34,14 +34,14 @@ from autofuse.display.profile_tables import (
     collectives_table,
     formulas_table,
     ladder_table,
+    levels_of,
     memory_table,
     ranks_table,
-    rungs_of,
     shares_table,
 )
 from autofuse.results import units
 from autofuse.results.comparison import TONES, Comparison, Estimate
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 from autofuse.results.table import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _figures(profile: Profile) -> list[Figure]:
     for value, unit in ((timing.tokens_per_second, "tokens"), (timing.samples_per_second, "samples")):
         if value is not None:
             figures.append(Figure(f"{unit} a second", units.digits(value)))
-    figures += [Figure(rung.kind.title, units.percent(rung.value)) for rung in _leading(profile)]
+    figures += [Figure(level.kind.title, units.percent(level.value)) for level in _leading(profile)]
     if memory.peak_bytes is not None:
         figures.append(Figure("peak memory", units.size(memory.peak_bytes)))
     if profile.power.watts is not None:
@@ -101,11 +101,11 @@ def _figures(profile: Profile) -> list[Figure]:
     return figures
 
 
-def _leading(profile: Profile) -> list[Rung]:
-    """The rung that says most of those that are known, and busy time to set it against."""
-    known = {rung.name: rung for rung in profile.ladder if rung.value is not None}
+def _leading(profile: Profile) -> list[Level]:
+    """The level that says most of those that are known, and busy time to set it against."""
+    known = {level.name: level for level in profile.ladder if level.value is not None}
     telling = next((known[n] for n in ("mfu", "hfu", "tensor_active", "sm_efficiency") if n in known), None)
-    return [rung for rung in (known.get("busy"), telling) if rung]
+    return [level for level in (known.get("busy"), telling) if level]
 
 
 def _verdict(comparison: Comparison | None) -> Iterator[Figure]:
@@ -118,7 +118,7 @@ def _verdict(comparison: Comparison | None) -> Iterator[Figure]:
 def _figures_of_both(before: Profile, after: Profile) -> Iterator[Figure]:
     sides = (before, after)
     yield Figure("step", _change(units.duration(p.timing.median) for p in sides))
-    known = [{rung.name: rung.value for rung in p.ladder} for p in sides]
+    known = [{level.name: level.value for level in p.ladder} for p in sides]
     if all(side.get("mfu") is not None for side in known):
         yield Figure("model FLOPs utilisation", _change(units.percent(side["mfu"]) for side in known))
     if all(p.memory.peak_bytes is not None for p in sides):
@@ -173,10 +173,14 @@ def _section(heading: str, parts: list[Part], note: str = "") -> Section | None:
 
 
 def _ladder(sides: Sides) -> list[Part]:
-    unknown = [next(iter(r.values())).kind.title for r in rungs_of(sides) if all(x.value is None for x in r.values())]
+    unknown = [next(iter(r.values())).kind.title for r in levels_of(sides) if all(x.value is None for x in r.values())]
     return [
         ladder_chart(sides),
-        *([f"Not available here: {', '.join(unknown)}. The details below say why, and how to get them."] if unknown else []),
+        *(
+            [f"Not available here: {', '.join(unknown)}. The details below say why, and how to get them."]
+            if unknown
+            else []
+        ),
         Details("Where each number comes from, or why it is missing and how to get it", (ladder_table(sides),)),
         Details("Formulas and sources", (formulas_table(),)),
     ]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autofuse.results import units
-from autofuse.results.ladder import RUNGS, Rung
+from autofuse.results.ladder import LEVELS, Level
 from autofuse.results.profile_parts import Memory, Share
 from autofuse.results.table import Cell, Column, Table
 
@@ -23,42 +23,42 @@ BESIDE = ("host", "communication", "exposed communication")  # these run while s
 
 
 def ladder_table(sides: Sides) -> Table:
-    """Every rung in order: its value, what of the step is lost on it, and how it was had, or why not and how to."""
+    """Every level in order: its value, what of the step is lost on it, and how it was had, or why not and how to."""
     columns = [Column("utilisation", wraps=True)]
     for side in sides:
         columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
     columns.append(Column("from, or why there is none and how to get it", wraps=True))
-    return Table("", tuple(columns), tuple(_rung_row(rungs) for rungs in rungs_of(sides)))
+    return Table("", tuple(columns), tuple(_level_row(levels) for levels in levels_of(sides)))
 
 
-def rungs_of(sides: Sides) -> list[dict[str, Rung]]:
-    """The rungs in their order, each with its side; one that a side lacks is there without a value."""
-    known = {side: {rung.name: rung for rung in profile.ladder} for side, profile in sides.items()}
-    order = dict.fromkeys([kind.name for kind in RUNGS] + [name for rungs in known.values() for name in rungs])
+def levels_of(sides: Sides) -> list[dict[str, Level]]:
+    """The levels in their order, each with its side; one that a side lacks is there without a value."""
+    known = {side: {level.name: level for level in profile.ladder} for side, profile in sides.items()}
+    order = dict.fromkeys([kind.name for kind in LEVELS] + [name for levels in known.values() for name in levels])
     return [
-        {side: rungs.get(name) or Rung(name, reason="the profile does not tell") for side, rungs in known.items()}
+        {side: levels.get(name) or Level(name, reason="the profile does not tell") for side, levels in known.items()}
         for name in order
     ]
 
 
-def loss_in_words(rungs: Mapping[str, Rung]) -> str:
-    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" where a rung has no loss."""
-    losses = [rung for rung in rungs.values() if rung.loss is not None]
+def loss_in_words(levels: Mapping[str, Level]) -> str:
+    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" where a level has no loss."""
+    losses = [level for level in levels.values() if level.loss is not None]
     if not losses:
         return ""
     above = losses[0].kind.above or ""
     words = {"": "of the step lost", "busy": "below busy", "hfu": "below HFU"}.get(above, "lost")
-    return f"{' → '.join(units.percent(rung.loss) for rung in losses)} {words}"
+    return f"{' → '.join(units.percent(level.loss) for level in losses)} {words}"
 
 
-def value_of(rung: Rung) -> str:
+def value_of(level: Level) -> str:
     """ "45 %", "≤ 45 %" where that is the most it can be, "n/a"."""
-    return f"{'≤ ' if rung.at_most and rung.value is not None else ''}{units.percent(rung.value)}"
+    return f"{'≤ ' if level.at_most and level.value is not None else ''}{units.percent(level.value)}"
 
 
-def missing(rung: Rung) -> str:
-    """Why a rung has no value, and what to do: "n/a, because ...; get it: ..."."""
-    return missing_in_words(rung.reason, rung.kind.get)
+def missing(level: Level) -> str:
+    """Why a level has no value, and what to do: "n/a, because ...; get it: ..."."""
+    return missing_in_words(level.reason, level.kind.get)
 
 
 def missing_in_words(reason: str, get: str) -> str:
@@ -68,9 +68,9 @@ def missing_in_words(reason: str, get: str) -> str:
 
 
 def formulas_table() -> Table:
-    """What each rung asks, by formula and source."""
+    """What each level asks, by formula and source."""
     columns = (Column("utilisation"), Column("formula", wraps=True), Column("source", wraps=True))
-    return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in RUNGS))
+    return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in LEVELS))
 
 
 def shares_table(sides: Sides) -> Table:
@@ -163,14 +163,14 @@ def _headed(side: str, name: str) -> str:
     return f"{side} {name}".strip()
 
 
-def _rung_row(rungs: Mapping[str, Rung]) -> tuple[Cell, ...]:
+def _level_row(levels: Mapping[str, Level]) -> tuple[Cell, ...]:
     cells, told = [], []
-    for rung in rungs.values():
-        known = rung.value is not None
-        cells.append(Cell(value_of(rung), "plain" if known else "quiet"))
-        cells.append(Cell("" if rung.loss is None else units.percent(rung.loss), "quiet"))
-        told.append(rung.basis or rung.kind.source if known else missing(rung))
-    first = next(iter(rungs.values()))
+    for level in levels.values():
+        known = level.value is not None
+        cells.append(Cell(value_of(level), "plain" if known else "quiet"))
+        cells.append(Cell("" if level.loss is None else units.percent(level.loss), "quiet"))
+        told.append(level.basis or level.kind.source if known else missing(level))
+    first = next(iter(levels.values()))
     return (Cell(first.kind.title), *cells, Cell("; ".join(dict.fromkeys(told)), "quiet"))
 
 

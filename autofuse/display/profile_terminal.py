@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from autofuse.display import diagnosis, markup, terminal
+from autofuse.display.heat_map import heat_map
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -27,23 +28,23 @@ from autofuse.display.profile_tables import (
     Sides,
     categories_table,
     ladder_table,
+    levels_of,
     loss_in_words,
     memory_table,
     missing_in_words,
-    rungs_of,
     shares_table,
     value_of,
 )
 from autofuse.results import units
 from autofuse.results.comparison import TONES, Comparison
-from autofuse.results.ladder import ON_CPU, Rung
+from autofuse.results.ladder import ON_CPU, Level
 from autofuse.results.table import Table
 
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
 _BAR = 24
-_ON_GPU = "profile on a GPU"  # its page and its JSON say for each rung what that takes
+_ON_GPU = "profile on a GPU"  # its page and its JSON say for each level what that takes
 _LAYERS, _PLACES = 8, 5
 _QUIET = terminal.STYLES["quiet"]
 
@@ -68,9 +69,10 @@ def summary(profile: Profile) -> RenderableType:
         Text(title_of(profile), "bold"),
         *_diagnosis(profile),
         _facts(facts_of(profile)),
-        *_headed("how much of the machine it uses", ladder(sides)),
         *_layers(profile),
         *_headed("where fusing would help", *places(profile)),
+        *_headed("how much of the machine it uses", ladder(sides)),
+        *_ranks(profile),
         *_notes(profile),
     )
 
@@ -105,16 +107,16 @@ def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
 
 
 def ladder(sides: Sides) -> RenderableType:
-    """The rungs that are known with bars; the others by the reason why they are not."""
-    rungs = rungs_of(sides)
-    known = [row for row in rungs if any(rung.value is not None for rung in row.values())]
+    """The levels that are known with bars; the others by the reason why they are not."""
+    levels = levels_of(sides)
+    known = [row for row in levels if any(level.value is not None for level in row.values())]
     grid = Grid.grid(padding=(0, 2))
     for _ in range(1 + 2 * len(sides)):
         grid.add_column(no_wrap=True)
     for row in known:
-        grid.add_row(*_rung_cells(row))
+        grid.add_row(*_level_cells(row))
     unknown: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for row in rungs:
+    for row in levels:
         if row not in known:
             first = next(iter(row.values()))
             get = _ON_GPU if first.reason == ON_CPU else first.kind.get
@@ -123,19 +125,19 @@ def ladder(sides: Sides) -> RenderableType:
     return Group(*((grid,) if known else ()), *lines)
 
 
-def _rung_cells(row: Mapping[str, Rung]) -> Iterator[Text]:
-    rungs = list(row.values())
-    yield Text(rungs[0].kind.title)
-    for rung in rungs:
-        yield _bar(rung, _BAR if len(rungs) == 1 else _BAR // 2)
-        yield Text(value_of(rung).rjust(7), "" if rung.value is not None else _QUIET)
+def _level_cells(row: Mapping[str, Level]) -> Iterator[Text]:
+    levels = list(row.values())
+    yield Text(levels[0].kind.title)
+    for level in levels:
+        yield _bar(level, _BAR if len(levels) == 1 else _BAR // 2)
+        yield Text(value_of(level).rjust(7), "" if level.value is not None else _QUIET)
     yield Text(loss_in_words(row), _QUIET)
 
 
-def _bar(rung: Rung, width: int) -> Text:
-    if rung.value is None:
+def _bar(level: Level, width: int) -> Text:
+    if level.value is None:
         return Text(" " * width)
-    full = round(width * min(1.0, max(0.0, rung.value)))
+    full = round(width * min(1.0, max(0.0, level.value)))
     return Text.assemble(("█" * full, "blue"), ("░" * (width - full), _QUIET))
 
 
@@ -170,6 +172,11 @@ def places(profile: Profile) -> list[RenderableType]:
     if not all_places(profile):
         return []
     return [_Fitted(short_places_table(profile, _PLACES), (("takes",),))]
+
+
+def _ranks(profile: Profile) -> list[RenderableType]:
+    found = heat_map(profile.ranks)
+    return _headed("ranks and steps", found.text()) if found else []
 
 
 def _headed(heading: str, *parts: RenderableType) -> list[RenderableType]:

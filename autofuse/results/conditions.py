@@ -2,6 +2,7 @@
 
     condition = comparison { "and" comparison }
     comparison = name operator number          operators: < <= > >=
+    name       = word | word "[" layers "]"    "layer_share[h.*.attn]"
 
 A number that was measured lies in an interval. So a comparison holds where the whole interval is beyond the threshold,
 does not hold where the whole interval is on this side of it, and is undecided where the threshold lies within.
@@ -20,7 +21,9 @@ from autofuse.results.comparison import Interval
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-_COMPARISON = re.compile(r"\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_COMPARISON = re.compile(
+    r"\s*([A-Za-z_]\w*(?:\[[^\[\]]*\])?)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
 
 
 class NotACondition(ValueError):
@@ -87,7 +90,7 @@ class ConditionOutcome:
 
 def condition(text: str) -> Condition:
     """The condition that a text is. Raises NotACondition where it is none."""
-    parts = re.split(r"\band\b", text)
+    parts = re.split(r"\band\b(?![^\[]*\])", text)  # not within the brackets: "and" may be a layer's name
     return Condition(text, tuple(_comparison(part, text) for part in parts))
 
 

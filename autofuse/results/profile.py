@@ -13,7 +13,8 @@ from autofuse.results.collective_rate import CollectiveRate
 from autofuse.results.comparison import Category
 from autofuse.results.data import Malformed, dumped, loaded
 from autofuse.results.diagnosis import Action, Diagnosis
-from autofuse.results.ladder import Rung
+from autofuse.results.kernel_totals import KernelTotal
+from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import (
     OUTSIDE,
     Attribution,
@@ -42,6 +43,7 @@ __all__ = [
     "CollectiveRate",
     "Diagnosis",
     "Flops",
+    "KernelTotal",
     "Layer",
     "Memory",
     "Place",
@@ -65,13 +67,14 @@ FORMAT_VERSION = 1
 class Profile(Shown):
     """One model or step, measured. `name`: what was profiled. `kind`: "live", "script", or "trace" (from elsewhere).
 
-    categories: operators or kernels of one step by category. losses: the loss of every step that was run, if known.
-    notes: sentences that whoever reads the numbers should know. diagnosis: what limits the step, and what to do.
+    categories: operators or kernels of one step by category. kernels: each of them by name. losses: the loss of every
+    step that was run, if known. notes: sentences that readers of the numbers should know. diagnosis: what limits the
+    step, and what to do.
     """
 
     name: str
     timing: Timing
-    ladder: tuple[Rung, ...]
+    ladder: tuple[Level, ...]
     layers: tuple[Layer, ...] = ()
     kind: Literal["live", "script", "trace"] = "live"
     memory: Memory = field(default_factory=Memory)
@@ -89,11 +92,14 @@ class Profile(Shown):
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    kernels: tuple[KernelTotal, ...] = ()
     trace_file: str = ""  # the Chrome trace that belongs to it, relative to the JSON file
 
-    def rung(self, name: str) -> Rung:
-        """The rung of that name. Raises KeyError where there is none."""
-        return {rung.name: rung for rung in self.ladder}[name]
+    def level(self, name: str) -> Level:
+        """The level of utilisation with that name, for example "mfu". Raises KeyError if there is none."""
+        return {level.name: level for level in self.ladder}[name]
+
+    rung = level  # an earlier name
 
     def layer(self, fqn: str) -> Layer:
         """The layer of that name. Raises KeyError where there is none."""

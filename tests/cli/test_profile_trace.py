@@ -34,7 +34,7 @@ def test_a_trace_is_read_without_torch(trace: Path):
     assert "busy time" in done.stdout
     data = json.loads((trace.parent / "out" / "profile.json").read_text())
     assert (data["kind"], data["timing"]["seconds"], data["timing"]["tokens"]) == ("trace", [0.001], 500)
-    assert next(rung["value"] for rung in data["ladder"] if rung["name"] == "busy") == 0.5
+    assert next(level["value"] for level in data["ladder"] if level["name"] == "busy") == 0.5
     assert "<svg" in (trace.parent / "out" / "profile.html").read_text()
 
 

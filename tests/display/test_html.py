@@ -76,7 +76,9 @@ def test_the_policy_of_the_page_allows_its_own_script_and_nothing_else() -> None
 
 
 def test_a_quantity_is_marked_with_the_number_to_sort_it_by() -> None:
-    rows = tuple((Cell(name), Cell(time)) for name, time in zip("abcd", ("2 ms", "900 µs", "n/a", "1.5 s"), strict=True))
+    rows = tuple(
+        (Cell(name), Cell(time)) for name, time in zip("abcd", ("2 ms", "900 µs", "n/a", "1.5 s"), strict=True)
+    )
     drawn = drawn_part(Table("", (Column("layer"), Column("time", "right")), rows))
     assert re.findall(r'data-value="([^"]+)"', drawn) == ["0.002", "0.0009", "1.5"]
     assert "<table data-sorts>" in drawn

@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.display.profile_terminal import notebook, summary, summary_of_both
 from autofuse.display.terminal import text
-from autofuse.results.ladder import ON_CPU, RUNGS, of_a_cpu
+from autofuse.results.ladder import LEVELS, ON_CPU, of_a_cpu
 from autofuse.results.profile import Profile
 from tests.display.samples import almost_nothing, comparison, gpt, large, trace_of_a_job
 
@@ -35,17 +35,17 @@ def test_no_line_is_wider_than_the_terminal(profile: Profile, width: int) -> Non
 
 
 @pytest.mark.parametrize("profile", [gpt(), trace_of_a_job(), almost_nothing()], ids=lambda p: p.name[:12])
-def test_every_rung_is_named_with_a_value_or_with_a_reason(profile: Profile) -> None:
+def test_every_level_is_named_with_a_value_or_with_a_reason(profile: Profile) -> None:
     told = joined(profile)
-    assert all(kind.title in told for kind in RUNGS)
-    for rung in profile.ladder:
-        assert rung.value is not None or (rung.reason in told and " ".join(rung.kind.get.split()) in told)
+    assert all(kind.title in told for kind in LEVELS)
+    for level in profile.ladder:
+        assert level.value is not None or (level.reason in told and " ".join(level.kind.get.split()) in told)
 
 
 def test_on_a_cpu_what_is_asked_of_gpus_is_one_sentence() -> None:
     told = joined(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
     assert f"SM sub-partitions active: n/a, because {ON_CPU}; to get it, profile on a GPU" in told
-    assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in RUNGS)
+    assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in LEVELS)
 
 
 def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:

@@ -12,7 +12,7 @@ from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.ranks import gathered, this_rank
 from autofuse.profiling.live.roofline import regimes, rungs
 from autofuse.profiling.live.roofs import Roofs, roofs
-from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.categories import categories_of, kernels_of
 from autofuse.profiling.trace.diagnosis.of_profile import diagnosed
 from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
@@ -80,6 +80,7 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
         shares=_shares(found.shares, shares_of(scope), seconds),
         attribution=times.attribution,
         categories=categories_of(scope),
+        kernels=kernels_of(scope),
         timeline=spans_of(scope),
     )
 

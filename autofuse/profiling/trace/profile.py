@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.categories import categories_of, kernels_of
 from autofuse.profiling.trace.collective_rates import collective_rates
 from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
 from autofuse.profiling.trace.diagnosis.messages import waits_of_job
@@ -20,8 +20,8 @@ from autofuse.profiling.trace.flops import counted, hfu_of
 from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.nsight import rungs_of_report
-from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
 from autofuse.profiling.trace.rank_steps import with_steps
+from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
 from autofuse.profiling.trace.rungs import rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.time_shares import shares_of
@@ -69,6 +69,7 @@ def profile_of_traces(
         probe=Probe(reason=_ONLY_LIVE),
         attribution=times.attribution,
         categories=categories_of(scope),
+        kernels=kernels_of(scope),
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
         collectives=collective_rates(scopes, shown),

@@ -74,6 +74,18 @@ _BARE = re.compile(rb"(:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.IGNORECASE)
 
 def read(path: Path) -> Trace:
     """The trace in a file, which may be gzipped. Raises Unreadable where there is none in it, OSError as open does."""
+    content = content_of(path)
+    with _at_rest():
+        found = of(content, path.name)
+    if not found.events:
+        raise Unreadable(
+            f"{path} holds a trace of nothing: no event in it has a time. Was the profiler stopped before it began?"
+        )
+    return found
+
+
+def content_of(path: Path) -> Any:
+    """The parsed JSON of a file, which may be gzipped. Raises Unreadable where it is none, OSError as open does."""
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         try:
@@ -83,12 +95,7 @@ def read(path: Path) -> Trace:
         except (zlib.error, gzip.BadGzipFile) as error:
             raise Unreadable(f"{path} holds no trace: it looks gzipped and cannot be unpacked ({error}).") from error
     with _at_rest():
-        found = of(_parsed(data, path), path.name)
-    if not found.events:
-        raise Unreadable(
-            f"{path} holds a trace of nothing: no event in it has a time. Was the profiler stopped before it began?"
-        )
-    return found
+        return _parsed(data, path)
 
 
 def of(content: Any, name: str = "") -> Trace:
