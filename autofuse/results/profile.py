@@ -15,6 +15,7 @@ from autofuse.results.data import Malformed, dumped, loaded
 from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.ladder import Rung
 from autofuse.results.profile_parts import (
+    OPTIMIZER,
     OUTSIDE,
     Attribution,
     Flops,
@@ -36,6 +37,7 @@ from autofuse.results.shown import Shown, drawing
 
 __all__ = [
     "FORMAT_VERSION",
+    "OPTIMIZER",
     "OUTSIDE",
     "Action",
     "Attribution",
