@@ -69,8 +69,8 @@ class RepeatedLayers:
 
     @property
     def work(self) -> Work:
-        """Forward and backward."""
-        return self.forward + self.backward
+        """Forward, backward and optimizer."""
+        return reduce(Work.__add__, (layer.own_work for layer in self.layers))
 
     @property
     def seconds(self) -> float:

@@ -16,7 +16,7 @@ from autofuse.display.folding import (
     shortened,
 )
 from autofuse.results import units
-from autofuse.results.profile_parts import OUTSIDE, Layer, Regime, Work
+from autofuse.results.profile_parts import OPTIMIZER, OUTSIDE, Layer, Regime, Work
 from autofuse.results.repeated_names import patterns_of
 from autofuse.results.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
 
@@ -152,7 +152,7 @@ _PLACE_COLUMNS = (
 
 def named(fqn: str) -> str:
     """A layer's name for people: the model itself and what runs in no module have one too."""
-    return {"": "(the model itself)", OUTSIDE: "(outside of modules)"}.get(fqn, fqn)
+    return {"": "(the model itself)", OUTSIDE: "(outside of modules)", OPTIMIZER: "(optimizer)"}.get(fqn, fqn)
 
 
 def titled(fold: RepeatedLayers | RepeatedPlaces) -> str:

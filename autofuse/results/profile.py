@@ -16,6 +16,7 @@ from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.kernel_totals import KernelTotal
 from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import (
+    OPTIMIZER,
     OUTSIDE,
     Attribution,
     Flops,
@@ -37,6 +38,7 @@ from autofuse.results.shown import Shown, drawing
 
 __all__ = [
     "FORMAT_VERSION",
+    "OPTIMIZER",
     "OUTSIDE",
     "Action",
     "Attribution",

@@ -17,7 +17,7 @@ from autofuse.profiling.trace.collective_rates import collective_rates
 from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
 from autofuse.profiling.trace.diagnosis.messages import waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
-from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
+from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.nsight import rungs_of_report
 from autofuse.profiling.trace.rank_steps import with_steps
@@ -60,7 +60,15 @@ def profile_of_traces(
         name=_name(traces),
         timing=timing_of(scope),
         ladder=ladder(known, ""),
-        layers=layers(times.own, {}, times.kinds, times.calls, times.step_seconds, sm_efficiency_of(times)),
+        layers=layers(
+            times.own,
+            {},
+            times.kinds,
+            times.calls,
+            times.step_seconds,
+            sm_efficiency_of(times),
+            share_intervals_of(times),
+        ),
         kind="trace",
         memory=Memory(reason=_ONLY_LIVE),
         shares=shares_of(scope),

@@ -18,6 +18,8 @@ from autofuse.profiling.trace.intervals import Interval, difference, parts, unio
 from autofuse.profiling.trace.launch_shapes import Device, device_number, devices_of, stream_number
 from autofuse.profiling.trace.steps import ANNOTATIONS, GPU_WORK, Steps, correlation, launches_of, steps_of
 from autofuse.profiling.trace.trace import Event, Trace
+from autofuse.results.comparison import Interval as ShareInterval
+from autofuse.results.ratio_interval import ratio_interval
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,7 @@ class Scope:
 
     def begins(self, event: Event) -> bool:
         """Whether an event begins in a step."""
-        i = bisect_right(self._starts, event.start) - 1
-        return i >= 0 and event.start < self.steps.windows[i][1]
+        return self.step_at(event.start) is not None
 
     def moments(self, events: Iterable[Event]) -> list[Interval]:
         """The moments of the steps at which any of these is under way."""
@@ -114,6 +115,26 @@ class Scope:
         for moments in sets:
             left = difference(left, moments)
         return left
+
+    def step_at(self, moment: int) -> int | None:
+        """The number of the step that a moment lies in, from 0; None for a moment in none."""
+        i = bisect_right(self._starts, moment) - 1
+        return i if i >= 0 and moment < self.steps.windows[i][1] else None
+
+    def by_step(self, moments: Iterable[Interval]) -> list[int]:
+        """Nanoseconds of each step that lie in a set of moments, all of which are within the steps."""
+        found = [0] * len(self.steps.windows)
+        for start, end in moments:
+            if (at := self.step_at(start)) is not None:
+                found[at] += end - start
+        return found
+
+    def interval(self, by_step: Sequence[float]) -> ShareInterval | None:
+        """The 95 % interval of the share that these nanoseconds of each step are; None where steps are not marked one
+        by one, or there is one only."""
+        if self.steps.count != len(self.steps.windows):
+            return None
+        return ratio_interval(by_step, [end - start for start, end in self.steps.windows])
 
     def share(self, nanoseconds: float) -> float:
         """As a fraction of the steps."""

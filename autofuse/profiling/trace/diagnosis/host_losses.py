@@ -66,8 +66,9 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     synced = _by_waiting(scope, host, waiting, lost)
     kernels = sum(1 for work in scope.kernels if scope.begins(work)) / scope.steps.count
     share = percent(lost, step)
-    reasons = {"wait": synced, "allocation": allocation, "pause": max(0.0, pause - synced)}
-    reasons["slow"] = max(0.0, lost - sum(reasons.values()))
+    # Without its waits the host would do in time what it does in a pause, so the two overlap: the larger is the reason.
+    reasons = {"wait": synced, "allocation": allocation, "pause": pause}
+    reasons["slow"] = max(0.0, lost - allocation - max(synced, pause))
     reason = max(reasons, key=lambda name: reasons[name])
     base = f"the GPU computes nothing for {times(lost)} of a step of {times(step)}, and nothing is queued"
     graph = _graph_action(scope, host, reasons["slow"] - kernels * _GAP, kernels, base)
