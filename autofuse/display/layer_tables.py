@@ -112,7 +112,8 @@ _NUMBERS = tuple(
 )  # fmt: skip
 _LAYER_COLUMNS = (Column("layer", wraps=True), Column("rule", wraps=True), *_NUMBERS)
 _EVERY_COLUMNS = (
-    Column("layer"), Column("class"), Column("calls", "right"), Column("with all below", "right"), *_NUMBERS,
+    Column("layer"), Column("class"), Column("calls", "right"), Column("with all below", "right"),
+    Column("share with all below", "right"), *_NUMBERS,
     Column("why this limit", wraps=True), Column("rule", wraps=True),
 )  # fmt: skip
 _SHORT_COLUMNS = (
@@ -227,7 +228,7 @@ def _layer_row(layer: Layer) -> tuple[Cell, ...]:
     places = folded_places((layer.fqn, place) for place in layer.places)
     return (
         Cell(named(layer.fqn)), Cell(layer.kind, "quiet"), Cell(str(layer.calls)), Cell(units.duration(layer.seconds)),
-        *numbers, Cell(layer.why, "quiet"), rule_cell(places, reasons=True),
+        Cell(units.percent_within(layer.share, layer.share_interval)), *numbers, Cell(layer.why, "quiet"), rule_cell(places, reasons=True),
     )  # fmt: skip
 
 

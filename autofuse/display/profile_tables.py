@@ -177,7 +177,9 @@ def _level_row(levels: Mapping[str, Level]) -> tuple[Cell, ...]:
 def _share_row(name: str, sides: Sides) -> tuple[Cell, ...]:
     shares = [share_of(profile, name) for profile in sides.values()]
     cells = [
-        cell for share in shares for cell in (Cell(units.duration(share.seconds)), Cell(units.percent(share.share)))
+        cell
+        for share in shares
+        for cell in (Cell(units.duration(share.seconds)), Cell(units.percent_within(share.share, share.interval)))
     ]
     told = dict.fromkeys(share.basis if share.seconds is not None else share.reason for share in shares)
     return (Cell(share_title(name)), *cells, Cell("; ".join(filter(None, told)), "quiet"))

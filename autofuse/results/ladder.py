@@ -145,4 +145,6 @@ def _loss(kind: LevelKind, level: Level, known: dict[str, Level]) -> float | Non
 
 
 # Earlier names of the same, which code in other folders uses.
-Rung, RungKind, RUNGS = Level, LevelKind, LEVELS
+Rung = Level
+RungKind = LevelKind
+RUNGS = LEVELS

@@ -28,6 +28,14 @@ def percent(fraction: float | None) -> str:
     return f"{digits(100 * fraction)} %"
 
 
+def percent_within(fraction: float | None, interval: tuple[float, float] | None) -> str:
+    """A fraction of 1 with its interval, "37.2 % (36 to 38.1 %)"; without an interval as `percent` writes it."""
+    if fraction is None or interval is None:
+        return percent(fraction)
+    low, high = (digits(100 * max(0.0, end)) for end in interval)
+    return f"{percent(fraction)} ({low} to {high} %)"
+
+
 def size(count: float | None) -> str:
     """Bytes in the binary unit that suits them: "202 MiB"."""
     return NOT_KNOWN if count is None else _scaled(float(count), 1024, _BYTES)
@@ -71,7 +79,8 @@ def because(reason: str) -> str:
 def magnitude(text: str) -> float | None:
     """The number that a formatted quantity stands for, to its three digits: "254 ms" is 0.254. None for other text.
 
-    The inverse of the functions above, for sorting tables. Units are not told apart: a column holds one kind.
+    An interval in parentheses is passed over. The inverse of the functions above, for sorting tables; a column has
+    quantities of one kind, so units of different kinds are not told apart.
     """
     found = _QUANTITY.fullmatch(text)
     if found is None:
@@ -87,7 +96,7 @@ _FACTORS = {
     "%": 0.01,
     "x": 1.0,
 }
-_QUANTITY = re.compile(rf"[≤<]? ?(-?[\d,]*\.?\d+(?:e-?\d+)?) ?({'|'.join(map(re.escape, _FACTORS))})")
+_QUANTITY = re.compile(rf"[≤<]? ?(-?[\d,]*\.?\d+(?:e-?\d+)?) ?({'|'.join(map(re.escape, _FACTORS))})(?: \(.*\))?")
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autofuse.results import quantities
@@ -31,6 +33,16 @@ def test_a_layer_is_known_as_well_as_two_runs_agree() -> None:
     assert decided(condition(f"layer_share[h.*.attn]>{share / (1 + 2 * BETWEEN_RUNS)}"), known).holds is True
     assert decided(condition(f"layer_share[h.*.attn]>{share * (1 - BETWEEN_RUNS / 2)}"), known).holds is None
     assert decided(condition(f"layer_share[h.*.attn]>{share * (1 + 2 * BETWEEN_RUNS)}"), known).holds is False
+
+
+def test_the_interval_of_a_share_is_that_of_the_profile_where_it_has_one() -> None:
+    profile = gpt()
+    layers = tuple(
+        replace(layer, share_interval=Interval(layer.share - 0.01, layer.share + 0.02)) for layer in profile.layers
+    )
+    found = quantities.of_profile(replace(profile, layers=layers))["layer_share[h.*.attn]"]
+    assert found.value is not None
+    assert found.ends == pytest.approx((found.value - 0.04, found.value + 0.08))
 
 
 def test_a_ratio_is_at_least_as_uncertain_as_that_of_the_step() -> None:

@@ -89,3 +89,9 @@ def test_magnitude_is_the_inverse_of_formatting_to_three_digits(value: float) ->
 @pytest.mark.parametrize("text", ["", "n/a", "AF101 applies: 1.39x", "h.*.attn ×12", "12 apples", "compute"])
 def test_other_text_has_no_magnitude(text: str) -> None:
     assert units.magnitude(text) is None
+
+
+def test_a_share_has_its_interval_and_is_sorted_by_itself() -> None:
+    text = units.percent_within(0.372, (0.36, 0.381))
+    assert text == "37.2 % (36 to 38.1 %)" and units.magnitude(text) == pytest.approx(0.372)
+    assert units.percent_within(0.372, None) == "37.2 %" and units.percent_within(None, None) == "n/a"
