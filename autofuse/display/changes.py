@@ -10,15 +10,15 @@ from autofuse.results.table import Cell, Column, Table, Tone
 from autofuse.results.units import duration
 
 Kind = Literal["faster", "slower", "about the same", "new", "gone"]
-# A layer's time comes from the few steps of a trace, and has no interval: less than this says nothing.
+# A layer's time comes from a few recorded steps: a smaller difference is not a change.
 _OF_THE_LAYER, _OF_THE_STEP = 0.10, 0.01
 _TONES: dict[Kind, Tone] = {"faster": "good", "slower": "bad", "about the same": "quiet", "new": "warn", "gone": "warn"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """One layer on both sides: seconds of forward and backward in one step, with all that it calls; None where it is
-    not there, or is not called: what is fused into its parent is not."""
+    """One layer on both sides. before, after: seconds of one step, with everything that it calls; None if the layer
+    does not exist or is not called, for example because it is fused into its parent."""
 
     fqn: str
     before: float | None
@@ -86,11 +86,16 @@ def _change(fqn: str, before: Layer | None, after: Layer | None, step: float) ->
 
 
 def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> Table:
-    """The layers that changed, the greatest difference first. note: what else is to be said of them."""
+    """The layers that changed, the greatest difference first. note: added to the caption."""
     told = [change for change in found if change.kind != "about the same"]
     columns = (Column("layer", wraps=True), Column("before", "right"), Column("after", "right"), Column("change"))
     rows = tuple(
-        (Cell(c.fqn or "(the model)"), Cell(_shown(c.before)), Cell(_shown(c.after)), Cell(c.kind, _TONES[c.kind]))
+        (
+            Cell(c.fqn or "(the model)"),
+            Cell(_duration(c.before)),
+            Cell(_duration(c.after)),
+            Cell(c.kind, _TONES[c.kind]),
+        )
         for c in told[:most]
     )
     rest = f"and {len(told) - most} more; " if len(told) > most else ""
@@ -109,7 +114,7 @@ def kernel_changes_table(found: tuple[KernelChange, ...], most: int = 10, note: 
     )  # fmt: skip
     rows = tuple(
         (
-            Cell(c.name), Cell(_shown(c.before)), Cell(_shown(c.after)), Cell(f"{c.count_before:g}"),
+            Cell(c.name), Cell(_duration(c.before)), Cell(_duration(c.after)), Cell(f"{c.count_before:g}"),
             Cell(f"{c.count_after:g}"), Cell(c.kind, _TONES[c.kind]),
         )
         for c in told[:most]
@@ -118,5 +123,5 @@ def kernel_changes_table(found: tuple[KernelChange, ...], most: int = 10, note: 
     return Table("kernels that changed, of one step", columns, rows, f"{rest}as for layers{note}")
 
 
-def _shown(seconds: float | None) -> str:
+def _duration(seconds: float | None) -> str:
     return "" if seconds is None else duration(seconds)

@@ -27,7 +27,7 @@ _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """Source text. Where it is a unified diff, added and removed lines are coloured."""
+    """Source text. In a unified diff, added and removed lines are coloured."""
 
     text: str
     is_diff: bool = False
@@ -35,7 +35,7 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that matters, large at the top of the page: its label, its value, and what it rests on."""
+    """A number in large type at the top of the page. note: what it is based on."""
 
     label: str
     value: str
@@ -45,7 +45,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class SuggestedAction:
-    """What to do: the text, what it gains, and what that rests on."""
+    """What to do. gain: the predicted saving. basis: the evidence and the confidence."""
 
     text: str
     gain: str = ""
@@ -54,15 +54,15 @@ class SuggestedAction:
 
 @dataclass(frozen=True)
 class LeadingSentence:
-    """What the page says first: one sentence, and what to do about it, the best first."""
+    """The first sentence of the page, and what to do, the best action first."""
 
     sentence: str
     advice: tuple[SuggestedAction, ...] = ()
 
 
 class Chart(Protocol):
-    """Something drawn. legend, where it has one: what the classes of its marks stand for. zooms, where it is true: the
-    script adds buttons that enlarge it along its axis."""
+    """A drawing. It may have a `legend`, the meaning of the classes of its marks, and `zooms`: if true, the script adds
+    buttons that enlarge it along its axis."""
 
     @property
     def title(self) -> str: ...
@@ -72,7 +72,7 @@ class Chart(Protocol):
 
 @runtime_checkable
 class Fragment(Protocol):
-    """Something that draws itself as HTML, and escapes its own text."""
+    """A drawing in HTML, which escapes its own text. It may have a `legend`."""
 
     @property
     def title(self) -> str: ...
@@ -82,7 +82,7 @@ class Fragment(Protocol):
 
 @dataclass(frozen=True)
 class Details:
-    """What is folded away until somebody opens it; `summary` is the line that does."""
+    """Parts that are hidden until the reader opens them. summary: the line to click."""
 
     summary: str
     parts: tuple[Part, ...]
@@ -94,7 +94,7 @@ Part = str | Table | CodeBlock | Details | Chart | Fragment
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it, in order. note: a quiet sentence that says what is seen."""
+    """A heading and the parts below it, in order. note: a quiet sentence that explains them."""
 
     heading: str
     parts: tuple[Part, ...]
@@ -108,7 +108,7 @@ def page(
     figures: Sequence[Figure] = (),
     verdict: LeadingSentence | None = None,
 ) -> str:
-    """The page as one text to be written as UTF-8. Everything that is passed in is text, and is escaped."""
+    """The page as one text, to be written as UTF-8. All arguments are text and are escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("autofuse.display").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
     script = files("autofuse.display").joinpath(_SCRIPT).read_text(encoding="utf-8").strip()
@@ -119,7 +119,7 @@ def page(
 
 
 def drawn_part(part: Part) -> Markup:
-    """One part as an HTML fragment that is safe to stand in a page."""
+    """One part as an HTML fragment with all text escaped."""
     if isinstance(part, str):
         return Markup("<p>{}</p>").format(part)
     if isinstance(part, Table):
@@ -148,7 +148,7 @@ def _legend(chart: Chart | Fragment) -> Markup:
 
 
 def _table(table: Table) -> Markup:
-    """Classes for the style sheet, where markup.table has styles for a page that has none."""
+    """Uses classes of the style sheet; markup.table uses inline styles."""
     kinds = [f"{column.align}{' wraps' if column.wraps else ''}" for column in table.columns]
     title = Markup("<caption>{}</caption>").format(table.title) if table.title else Markup()
     headings = zip(kinds, table.columns, strict=True)
@@ -158,7 +158,7 @@ def _table(table: Table) -> Markup:
     inner = Markup("<table{}>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
         _for_the_script(table), title, head, rows
     )
-    # A keyboard scrolls it too, and then it is told what it is about.
+    # The keyboard scrolls it too, so it needs a name for screen readers.
     named = table.title or ", ".join(column.name for column in table.columns if column.name)
     region = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>{}')
     return region.format(named, inner, below)
@@ -172,7 +172,7 @@ def _for_the_script(table: Table) -> Markup:
 
 
 def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
-    # The first column is what the row is about: a reader who hears the table is told it with each number.
+    # The first column names the row: a screen reader reads it with each number.
     first = Markup('<th scope="row" class="{} {}">{}</th>').format(kinds[0], row[0].tone, row[0].text)
     rest = (
         Markup('<td class="{} {}"{}>{}</td>').format(kind, cell.tone, _value(cell.text), cell.text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from autofuse.display.folding import RepeatedLayers, folded
-from autofuse.display.layer_tables import named
+from autofuse.display.layer_tables import layer_name
 from autofuse.results import units
 from autofuse.results.profile_parts import Layer
 
@@ -64,15 +64,15 @@ class IcicleChart:
 
     def _item(self, node: Node, narrowest: float) -> Markup:
         below = self._list(node.children, node.own, narrowest)
-        told = self._told(node)
+        told = self._description(node)
         button = Markup('<button type="button" class="heat-{}" title="{}" aria-label="{}">{}</button>')
         drawn = button.format(self._shade(node), told, told, node.label)
         return Markup('<li style="flex:{} 1 0">{}{}</li>').format(_weight(node.seconds), drawn, below)
 
-    def _told(self, node: Node) -> str:
+    def _description(self, node: Node) -> str:
         share = f", {units.percent(node.seconds / self.step)} of the step" if self.step > 0 else ""
         own = f"; {units.duration(node.own)} without what it calls" if node.children else ""
-        return f"{named(node.name)}: {units.duration(node.seconds)}{share}{own}"
+        return f"{layer_name(node.name)}: {units.duration(node.seconds)}{share}{own}"
 
     def _shade(self, node: Node) -> int:
         """The darkest where a fifth of the step or more is the node's own time."""
@@ -126,7 +126,7 @@ def _parent(name: str, folds: Mapping[str, object]) -> str | None:
 
 
 def _label(name: str, parent: str | None, folds: Sequence[RepeatedLayers]) -> str:
-    short = named(name).removeprefix(f"{parent}." if parent else "")
+    short = layer_name(name).removeprefix(f"{parent}." if parent else "")
     if short == "*":
         short = ".".join(name.split(".")[-2:])  # "h.*": a number alone names nothing
     count = sum(fold.count for fold in folds)

@@ -47,17 +47,17 @@ from autofuse.results.table import Cell, Column, Table
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
-_SHOWN = 12  # groups of layers in sight; every layer is one click away
+_SHOWN = 12  # groups of layers that are visible; one click shows every layer
 
 
 def html(profile: Profile) -> str:
-    """The page of one profile, to be written as UTF-8. It needs nothing but itself."""
+    """The page of one profile, to be written as UTF-8. It needs no other file."""
     title, sections = f"Profile: {profile.name}", _sections({"": profile})
     return page(title, _summary(profile), sections, _figures(profile), _diagnosis(profile))
 
 
 def html_of_both(before: Profile, after: Profile, comparison: Comparison | None = None, diff: str = "") -> str:
-    """The page of one model before and after, with the measurement of one against the other and what was changed."""
+    """The page of one model before and after, with their comparison and the changes to the source."""
     sides = {"before": before, "after": after}
     figures = [*_verdict(comparison), *_figures_of_both(before, after)]
     sections = _sections(sides, comparison, diff)
@@ -102,7 +102,7 @@ def _figures(profile: Profile) -> list[Figure]:
 
 
 def _leading(profile: Profile) -> list[Level]:
-    """The level that says most of those that are known, and busy time to set it against."""
+    """Busy time, and the strictest known level of utilisation."""
     known = {level.name: level for level in profile.ladder if level.value is not None}
     telling = next((known[n] for n in ("mfu", "hfu", "tensor_active", "sm_efficiency") if n in known), None)
     return [level for level in (known.get("busy"), telling) if level]
@@ -126,7 +126,7 @@ def _figures_of_both(before: Profile, after: Profile) -> Iterator[Figure]:
 
 
 def _change(values: Iterable[str]) -> str:
-    """Before and after; the line breaks at the arrow, and not between a number and its unit."""
+    """Before and after. The line breaks at the arrow, and not between a number and its unit."""
     return " → ".join(value.replace(" ", "\N{NO-BREAK SPACE}") for value in values)
 
 
@@ -230,7 +230,7 @@ def _attribution(profile: Profile) -> list[Part]:
     shares = f"{units.percent(told.forward)} of the forward's and {units.percent(told.backward)} of the backward's"
     sentence = f"{shares} time was given to modules."
     if told.overhead is not None:
-        sentence += f" The steps that were looked at took {told.overhead:.2f}x as long as those that were timed."
+        sentence += f" The recorded steps took {told.overhead:.2f}x as long as the timed ones."
     return [" ".join((sentence, *told.notes))]
 
 
@@ -241,7 +241,7 @@ def _places(profile: Profile) -> list[Part]:
     declined = [i for i, place in enumerate(places) if place.status == "declined"]
     parts: list[Part] = [_rows(table, telling)] if telling else []
     if declined:
-        named = f"Where a rule nearly applies, and why it does not ({len(declined)})"
+        named = f"Where a rule almost applies, and why it does not ({len(declined)})"
         parts.append(Details(named, (_rows(table, declined),)))
     return parts
 
@@ -256,11 +256,11 @@ def _roofline(sides: Sides) -> list[Part]:
         return []
     roof = chart.roof
     known = [
-        f"Compute roof: {units.amount(roof.flops_per_second, 'FLOP/s')} in {roof.dtype} ({roof.flops_source})."
-        if roof.flops_per_second else "Compute roof: n/a.",
-        f"Memory roof: {units.amount(roof.bytes_per_second, 'B/s')} ({roof.bytes_source})."
-        if roof.bytes_per_second else "Memory roof: n/a.",
-        f"They meet at {units.digits(roof.balance)} FLOPs a byte." if roof.balance else "",
+        f"Compute peak: {units.amount(roof.flops_per_second, 'FLOP/s')} in {roof.dtype} ({roof.flops_source})."
+        if roof.flops_per_second else "Compute peak: n/a.",
+        f"Memory bandwidth: {units.amount(roof.bytes_per_second, 'B/s')} ({roof.bytes_source})."
+        if roof.bytes_per_second else "Memory bandwidth: n/a.",
+        f"They meet at {units.digits(roof.balance)} FLOPs per byte." if roof.balance else "",
     ]  # fmt: skip
     return [chart, " ".join(filter(None, known))]
 
@@ -299,7 +299,7 @@ def _times(sides: Sides, comparison: Comparison | None) -> list[Part]:
 def _origins(sides: Sides) -> list[Part]:
     notes = dict.fromkeys(note for profile in sides.values() for note in profile.notes)
     files = dict.fromkeys(profile.trace_file for profile in sides.values() if profile.trace_file)
-    traces = [f"The trace itself is {name}: Perfetto and chrome://tracing open it." for name in files]
+    traces = [f"The trace is {name}; Perfetto and chrome://tracing open it." for name in files]
     counted = dict.fromkeys(p.flops.basis or p.flops.reason for p in sides.values())
     flops = [f"FLOPs: {told}" for told in counted if told]
     power = dict.fromkeys(f"Power: {units.because(p.power.reason)}." for p in sides.values() if p.power.reason)
@@ -309,7 +309,7 @@ def _origins(sides: Sides) -> list[Part]:
 
 
 def _environment(sides: Mapping[str, Mapping[str, str]]) -> Table:
-    """One column where both sides were measured in the same place."""
+    """One column if both sides have the same environment."""
     values = list(sides.values())
     shown = sides if any(value != values[0] for value in values) else {"": values[0]}
     keys = dict.fromkeys(key for value in shown.values() for key in value)

@@ -1,4 +1,4 @@
-"""A profile's tables, the same on a terminal, in a notebook and on a page. Knows what stands in them, not how it looks.
+"""The tables of a profile, the same on a terminal, in a notebook and on a page. Knows their content, not their look.
 
 Every table takes sides: one profile under "", or two under "before" and "after".
 """
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 Sides = Mapping[str, "Profile"]
 
 MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers")
-BESIDE = ("host", "communication", "exposed communication")  # these run while something else does
+BESIDE = ("host", "communication", "exposed communication")  # these overlap with the other parts
 
 
 def ladder_table(sides: Sides) -> Table:
-    """Every level in order: its value, what of the step is lost on it, and how it was had, or why not and how to."""
+    """Every level in order: its value, its loss, and where it comes from or how to get it."""
     columns = [Column("utilisation", wraps=True)]
     for side in sides:
         columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
-    columns.append(Column("from, or why there is none and how to get it", wraps=True))
+    columns.append(Column("source, or why it is missing and how to get it", wraps=True))
     return Table("", tuple(columns), tuple(_level_row(levels) for levels in levels_of(sides)))
 
 
 def levels_of(sides: Sides) -> list[dict[str, Level]]:
-    """The levels in their order, each with its side; one that a side lacks is there without a value."""
+    """The levels in order, by side. A level that a side does not have is there without a value."""
     known = {side: {level.name: level for level in profile.ladder} for side, profile in sides.items()}
     order = dict.fromkeys([kind.name for kind in LEVELS] + [name for levels in known.values() for name in levels])
     return [
-        {side: levels.get(name) or Level(name, reason="the profile does not tell") for side, levels in known.items()}
+        {side: levels.get(name) or Level(name, reason="the profile does not have it") for side, levels in known.items()}
         for name in order
     ]
 
 
 def loss_in_words(levels: Mapping[str, Level]) -> str:
-    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" where a level has no loss."""
+    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" if the level has no loss."""
     losses = [level for level in levels.values() if level.loss is not None]
     if not losses:
         return ""
     above = losses[0].kind.above or ""
-    words = {"": "of the step lost", "busy": "below busy", "hfu": "below HFU"}.get(above, "lost")
+    words = {"": "of the step lost", "busy": "below busy time", "hfu": "below HFU"}.get(above, "lost")
     return f"{' → '.join(units.percent(level.loss) for level in losses)} {words}"
 
 
 def value_of(level: Level) -> str:
-    """ "45 %", "≤ 45 %" where that is the most it can be, "n/a"."""
+    """ "45 %", "≤ 45 %" for an upper bound, "n/a"."""
     return f"{'≤ ' if level.at_most and level.value is not None else ''}{units.percent(level.value)}"
 
 
@@ -62,19 +62,19 @@ def missing(level: Level) -> str:
 
 
 def missing_in_words(reason: str, get: str) -> str:
-    """The same; what to do stands there once, also where the reason says it already."""
+    """The same of a reason and an instruction, which is left out if the reason contains it."""
     why = units.because(reason)
     return why if not get or get in reason else f"{why}; to get it, {get}"
 
 
 def formulas_table() -> Table:
-    """What each level asks, by formula and source."""
+    """The formula and the source of each level."""
     columns = (Column("utilisation"), Column("formula", wraps=True), Column("source", wraps=True))
     return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in LEVELS))
 
 
 def shares_table(sides: Sides) -> Table:
-    """Where a step goes; what runs beside the rest comes last."""
+    """The parts of a step; those that overlap with the others come last."""
     columns = [Column("part of the step")]
     for side in sides:
         columns += [Column(_headed(side, "time"), "right"), Column(_headed(side, "share"), "right")]
@@ -83,13 +83,13 @@ def shares_table(sides: Sides) -> Table:
 
 
 def share_names(sides: Sides) -> list[str]:
-    """The parts that any side names, those beside the rest last."""
+    """The parts that any side has, those that overlap with the others last."""
     names = dict.fromkeys(share.name for profile in sides.values() for share in profile.shares)
     return sorted(names, key=lambda name: name in BESIDE)
 
 
 def memory_table(sides: Sides) -> Table:
-    """The bytes at the step's peak, by what they are for."""
+    """The bytes at the step's peak, by purpose."""
     columns = [Column("memory at the peak")]
     for side in sides:
         columns += [Column(_headed(side, "bytes"), "right"), Column(_headed(side, "share"), "right")]
@@ -119,7 +119,7 @@ def category_names(sides: Sides) -> list[str]:
 
 
 def ranks_table(profile: Profile) -> Table:
-    """The processes of a job, the slowest marked."""
+    """The processes of a job; the slowest one is marked."""
     slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
     told = any(rank.waiting_exposed is not None for rank in profile.ranks)
     rows = tuple(
@@ -136,7 +136,7 @@ def ranks_table(profile: Profile) -> Table:
         for rank in profile.ranks
     )  # fmt: skip
     more = ("waiting, exposed",) if told else ()
-    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", *more, "")
+    columns = ("rank", "step", "busy", "communication", "exposed", "waiting", *more, "")
     return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
 
 
@@ -156,7 +156,7 @@ def collectives_table(profile: Profile) -> Table:
         )
         for rate in profile.collectives
     )
-    return Table("", columns, rows, "Bandwidths as nccl-tests define them; the time is that of the last rank to come.")
+    return Table("", columns, rows, "Bandwidths as nccl-tests define them, by the time of the last rank to join.")
 
 
 def _headed(side: str, name: str) -> str:
@@ -186,12 +186,12 @@ def _share_row(name: str, sides: Sides) -> tuple[Cell, ...]:
 
 
 def share_of(profile: Profile, name: str) -> Share:
-    """The share of that name; one that cannot be told where the profile has none."""
+    """The share of that name; an unknown one if the profile has none."""
     return next((share for share in profile.shares if share.name == name), Share(name, None, None))
 
 
 def share_title(name: str) -> str:
-    """ "host" is what the host spends on launching work."""
+    """The name of a part for people."""
     return "host overhead" if name == "host" else name
 
 

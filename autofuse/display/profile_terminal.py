@@ -1,4 +1,4 @@
-"""A profile on a terminal: what matters on one screen. The full lists are in its HTML page and its JSON."""
+"""A profile on a terminal, on one screen. The full lists are in its HTML page and its JSON."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
 _BAR = 24
-_ON_GPU = "profile on a GPU"  # its page and its JSON say for each level what that takes
+_ON_GPU = "profile on a GPU"  # the page and the JSON have the instructions for each level
 _LAYERS, _PLACES = 8, 5
 _QUIET = terminal.STYLES["quiet"]
 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A table that leaves columns out where the terminal is narrow, in the order of `give_way`."""
+    """A table that leaves out columns on a narrow terminal, in the order of `give_way`."""
 
     table: Table
     give_way: tuple[tuple[str, ...], ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         drawn = terminal.drawn(terminal.fitted(self.table, options.max_width, self.give_way))
-        drawn.show_edge = False  # its heading stands right above
+        drawn.show_edge = False  # its heading is directly above
         yield drawn
 
 
@@ -78,7 +78,7 @@ def summary(profile: Profile) -> RenderableType:
 
 
 def summary_of_both(before: Profile, after: Profile, comparison: Comparison | None = None) -> RenderableType:
-    """Two profiles of one model side by side, with the verdict of the measurement that set one against the other."""
+    """Two profiles of one model side by side, with the verdict of their comparison."""
     sides = {"before": before, "after": after}
     verdict = [Text(comparison.summary, terminal.STYLES[TONES[comparison.verdict]])] if comparison else []
     why = [("why", Text(comparison.reason))] if comparison else []
@@ -95,7 +95,7 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
 
 
 def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
-    """The same as HTML tables that can stand in a notebook."""
+    """The same as HTML tables for a notebook."""
     last = list(sides.values())[-1].diagnosis
     first = "" if last is None else diagnosis.heading(last)
     tables = [comparison.table()] if comparison else []
@@ -107,7 +107,7 @@ def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
 
 
 def ladder(sides: Sides) -> RenderableType:
-    """The levels that are known with bars; the others by the reason why they are not."""
+    """The known levels with bars, then the names of the others with the reason why they are missing."""
     levels = levels_of(sides)
     known = [row for row in levels if any(level.value is not None for level in row.values())]
     grid = Grid.grid(padding=(0, 2))
@@ -149,14 +149,14 @@ def _layers(profile: Profile) -> list[RenderableType]:
     if not profile.layers:
         return []
     table = _Fitted(short_layers_table(profile, _LAYERS), (("ops",), ("MiB",), ("FLOP/B",), ("GFLOP",), ("roof",)))
-    return _headed("layers by the time they take themselves", table, _attribution(profile))
+    return _headed("layers by own time", table, _attribution(profile))
 
 
 def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
     if not before.layers or not after.layers:
         return []
     table = _Fitted(both_layers_table(before, after, _LAYERS), (("whole before", "whole after"),))
-    return _headed("layers by the time they take themselves", table)
+    return _headed("layers by own time", table)
 
 
 def _attribution(profile: Profile) -> Text:
@@ -164,7 +164,7 @@ def _attribution(profile: Profile) -> Text:
     shares = f"{units.percent(told.forward)} of the forward, {units.percent(told.backward)} of the backward"
     parts = [f"given to modules: {shares}"]
     if told.overhead is not None:
-        parts.append(f"under the instruments a step took {told.overhead:.2f}x as long")
+        parts.append(f"a recorded step took {told.overhead:.2f}x as long as a timed one")
     return Text("; ".join((*parts, *map(end, told.notes))), _QUIET)
 
 
@@ -190,7 +190,7 @@ def _notes(profile: Profile) -> list[RenderableType]:
 
 
 def _diagnosis(profile: Profile) -> list[RenderableType]:
-    """First of all, with a line around it that is empty."""
+    """The diagnosis between two empty lines."""
     return [Text(), diagnosis.for_terminal(profile.diagnosis), Text()] if profile.diagnosis else []
 
 

@@ -1,6 +1,6 @@
-"""What profiling a training step found, whole. Plain data: it knows neither torch nor how to measure.
+"""The profile of a training step. Plain data: knows neither torch nor how to measure.
 
-Its parts are in autofuse/results/profile_parts.py, and have their names here too: whoever fills a profile needs both.
+Its parts are in autofuse/results/profile_parts.py and can be imported from here too.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Profile(Shown):
-    """One model or step, measured. `name`: what was profiled. `kind`: "live", "script", or "trace" (from elsewhere).
+    """The measurements of one model or step. `name`: what was profiled. `kind`: "live", "script" or "trace".
 
     categories: operators or kernels of one step by category. kernels: each of them by name. losses: the loss of every
     step that was run, if known. notes: sentences that readers of the numbers should know. diagnosis: what limits the
@@ -104,12 +104,12 @@ class Profile(Shown):
     rung = level  # an earlier name
 
     def layer(self, fqn: str) -> Layer:
-        """The layer of that name. Raises KeyError where there is none."""
+        """The layer of that name. Raises KeyError if there is none."""
         return {layer.fqn: layer for layer in self.layers}[fqn]
 
     @property
     def places(self) -> tuple[tuple[Layer, Place], ...]:
-        """Every place with its layer, the greatest predicted saving first; those without one last."""
+        """Every place with its layer, the greatest predicted saving first; places without a prediction last."""
         found = [(layer, place) for layer in self.layers for place in layer.places]
         return tuple(sorted(found, key=lambda pair: -(pair[1].predicted_saving or 0.0)))
 
@@ -118,12 +118,12 @@ class Profile(Shown):
         return {"version": FORMAT_VERSION, "type": "profile", **dumped(self)}
 
     def to_html(self) -> str:
-        """The page that `autofuse profile` writes: one text, to be saved as UTF-8, that needs nothing but itself."""
+        """The page that `autofuse profile` writes: one text, to be saved as UTF-8, that needs no other file."""
         return str(drawing().page(self))
 
     @classmethod
     def from_dict(cls, data: Any) -> Profile:
-        """What to_dict() made, of this version or of an earlier autofuse's. Raises Malformed for anything else."""
+        """The profile that to_dict() made, in this or an earlier version. Raises Malformed for other data."""
         if not isinstance(data, Mapping) or data.get("type") != "profile":
             raise Malformed(
                 'This is not a profile: there is no "type": "profile" in it. `autofuse profile` writes them.'

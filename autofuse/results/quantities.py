@@ -18,7 +18,7 @@ _RATIOS = {
 
 
 def of_profile(after: Profile) -> KnownQuantities:
-    """What one profile tells by itself; the ratios are named, and not known."""
+    """The quantities of one profile. The ratios exist, and are not known."""
     return KnownQuantities(_of_profile(after), after)
 
 
@@ -45,7 +45,7 @@ def _of_profile(after: Profile) -> dict[str, Quantity]:
 
 
 def of_both(before: Profile, after: Profile, ratio: Estimate | None) -> KnownQuantities:
-    """The same of `after`, with the ratios. ratio: times before / after, with the interval that counts."""
+    """The same of `after`, with the ratios. ratio: time before / after, with its interval."""
     known = _of_profile(after)
     known |= _ratios(ratio)
     for name in ("tokens", "samples"):
@@ -56,7 +56,7 @@ def of_both(before: Profile, after: Profile, ratio: Estimate | None) -> KnownQua
 
 
 def of_comparison(comparison: Comparison) -> dict[str, Quantity]:
-    """Of interleaved pairs: the same work on both sides, so rates are the times' inverse."""
+    """The quantities of interleaved pairs: both sides do the same work, so rates are inverse times."""
     known = _ratios(Estimate(comparison.ratio, comparison.interval))
     for name in ("tokens", "samples"):
         known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
@@ -65,7 +65,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Quantity]:
 
 
 def of_comparisons(before: Comparison, after: Comparison, ratio: Estimate | None) -> dict[str, Quantity]:
-    """Of the optimized sides of two comparisons, which were measured apart."""
+    """The quantities of the optimized sides of two comparisons, measured in separate runs."""
     known = _ratios(ratio)
     for name in ("tokens", "samples"):
         known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
@@ -99,7 +99,7 @@ def _rate(name: str, count: int | None, step: Quantity) -> Quantity:
 
 
 def _scaled(value: float | None, step: Quantity) -> Interval | None:
-    """What is divided by the step's time lies where that does."""
+    """The interval of a value that is divided by the step's time."""
     if value is None or not step.value or step.ends.low <= 0:
         return None
     return Interval(value * step.value / step.ends.high, value * step.value / step.ends.low)

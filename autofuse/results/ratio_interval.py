@@ -17,7 +17,7 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
-    """The 95 % interval of sum(parts) / sum(wholes), each a part of the whole beside it, so it lies within 0 and 1.
+    """The 95 % interval of sum(parts) / sum(wholes), each a part of the whole at its index, so it lies within 0 and 1.
 
     None for fewer than two steps, or where no time passes. Raises ValueError where the two are not of equal length.
     """

@@ -1,4 +1,4 @@
-"""Numbers as people read them: times, bytes, FLOPs, percentages. What is no number reads "n/a"."""
+"""Formats numbers for people: times, bytes, FLOPs, percentages. Unknown numbers are "n/a"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit that suits them, three digits: "254 ms"."""
+    """Seconds in a fitting unit, with three digits: "254 ms"."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_KNOWN
     factor, unit = next(((f, u) for f, u in _TIMES if abs(seconds) >= f * 0.9995), _TIMES[-1])
@@ -20,7 +20,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction of 1 as "37.2 %"; what is more than nothing never reads as nothing."""
+    """A fraction of 1 as "37.2 %"; a positive number is never "0 %"."""
     if fraction is None or not math.isfinite(fraction):
         return NOT_KNOWN
     if 0 < abs(fraction) < 1e-4:
@@ -37,7 +37,7 @@ def percent_within(fraction: float | None, interval: tuple[float, float] | None)
 
 
 def size(count: float | None) -> str:
-    """Bytes in the binary unit that suits them: "202 MiB"."""
+    """Bytes in a fitting binary unit: "202 MiB"."""
     return NOT_KNOWN if count is None else _scaled(float(count), 1024, _BYTES)
 
 
@@ -49,7 +49,7 @@ def amount(count: float | None, unit: str) -> str:
 
 
 def rate(value: float | None, unit: str) -> str:
-    """So many a second: "8,063 tokens/s"."""
+    """A rate: "8,063 tokens/s"."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
     return f"{digits(value)} {unit}/s"
@@ -61,7 +61,7 @@ def gain(ratio: float | None) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits, and no fewer than stand before the point: "0.0123", "12.3", "12,345"."""
+    """Three significant digits, or all digits before the point: "0.0123", "12.3", "12,345"."""
     if not math.isfinite(value):
         return NOT_KNOWN
     if abs(value) >= 99.95:

@@ -40,7 +40,7 @@ def test_a_side_that_lacks_a_level_and_a_level_of_a_later_version_are_both_there
 def test_losses_in_words_name_what_they_are_of() -> None:
     words = {levels["before"].name: tables.loss_in_words(levels) for levels in tables.levels_of(BOTH)}
     assert words["busy"] == "5.9 % → 5.9 % of the step lost"
-    assert words["hfu"] == "77 % → 66.7 % below busy"
+    assert words["hfu"] == "77 % → 66.7 % below busy time"
     assert words["mfu"] == "0 % → 0 % below HFU"
     assert words["occupancy"] == ""
 

@@ -13,24 +13,24 @@ from autofuse.results.profile import Profile
 from tests.display.samples import almost_nothing, comparison, gpt, large, trace_of_a_job
 
 
-def shown(profile: Profile, width: int = 110) -> str:
+def screen(profile: Profile, width: int = 110) -> str:
     return text(summary(profile), width)
 
 
 def joined(profile: Profile) -> str:
     """Without line breaks, for sentences that may be anywhere in a line."""
-    return " ".join(shown(profile).split())
+    return " ".join(screen(profile).split())
 
 
 @pytest.mark.parametrize("blocks", [2, 12, 96])
 def test_it_fits_one_screen_however_deep_the_model(blocks: int) -> None:
-    assert len(shown(gpt(blocks=blocks)).splitlines()) <= 60
+    assert len(screen(gpt(blocks=blocks)).splitlines()) <= 60
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 @pytest.mark.parametrize("profile", [gpt(), trace_of_a_job(), almost_nothing(), large(4)], ids=lambda p: p.name[:12])
 def test_no_line_is_wider_than_the_terminal(profile: Profile, width: int) -> None:
-    assert max(map(len, shown(profile, width).splitlines())) <= width
+    assert max(map(len, screen(profile, width).splitlines())) <= width
     assert max(map(len, text(summary_of_both(profile, profile), width).splitlines())) <= width
 
 
@@ -49,11 +49,11 @@ def test_on_a_cpu_what_is_asked_of_gpus_is_one_sentence() -> None:
 
 
 def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:
-    lines = shown(gpt()).splitlines()
+    lines = screen(gpt()).splitlines()
     (row,) = [i for i, line in enumerate(lines) if "h.*.attn ×4" in line and "36.00" in line]
     assert all(number in lines[row] for number in ("36.00", "64.00", "39.4 %", "memory", "136"))
     assert "AF101 applies: 1.23x" in lines[row + 1]
-    assert "h.2" not in shown(gpt())
+    assert "h.2" not in screen(gpt())
 
 
 def test_a_declined_place_says_why() -> None:
@@ -91,8 +91,8 @@ def test_before_and_after_stand_side_by_side_with_the_verdict() -> None:
 
 
 def test_square_brackets_in_names_are_no_markup() -> None:
-    assert "[red]model[/red]" in shown(replace(gpt(), name="[red]model[/red]", notes=("[b]note[/b]",)))
-    assert "[b]note[/b]" in shown(replace(gpt(), notes=("[b]note[/b]",)))
+    assert "[red]model[/red]" in screen(replace(gpt(), name="[red]model[/red]", notes=("[b]note[/b]",)))
+    assert "[b]note[/b]" in screen(replace(gpt(), notes=("[b]note[/b]",)))
 
 
 def test_a_notebook_has_the_same_tables() -> None:
