@@ -44,8 +44,8 @@ class MeasuredSide:
 @dataclass(frozen=True)
 class Difference:
     """The difference of two files. ratio: time before / after, above 1 if `after` is faster, with an interval that
-    contains all ways to compare. verdict, reason: as those of a comparison. caveats: the differences between the runs, in
-    sentences. interleaved: whether the times were taken in pairs, in one process.
+    contains all ways to compare. verdict, reason: as those of a comparison. caveats: what differs between the
+    runs, in sentences. interleaved: whether the times were taken in pairs, in one process.
     """
 
     verdict: Verdict
