@@ -314,8 +314,6 @@ class Rank:
 
     busy: a fraction of its step. waiting: seconds in collectives before the last rank has come to them; None where that
     cannot be told. waiting_exposed: those of them that no computation runs beside, which alone can be gained.
-    steps: the seconds of each step in order, and step_waiting: how much of each step it waits in collectives; empty
-    where the steps are not marked one by one.
     """
 
     rank: int
@@ -325,5 +323,3 @@ class Rank:
     busy: float | None = None
     waiting: float | None = None
     waiting_exposed: float | None = None
-    steps: tuple[float, ...] = ()
-    step_waiting: tuple[float, ...] = ()

@@ -20,7 +20,6 @@ from autofuse.profiling.trace.flops import counted, hfu_of
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.nsight import rungs_of_report
-from autofuse.profiling.trace.rank_steps import with_steps
 from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
 from autofuse.profiling.trace.rungs import rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
@@ -50,7 +49,6 @@ def profile_of_traces(
     ranks = ranks_of(scopes)
     if waits is not None:
         ranks = tuple(replace(rank, waiting_exposed=waits.ranks[rank.rank].exposed) for rank in ranks)
-    ranks = with_steps(ranks, scopes)
     shown = max(ranks, key=lambda rank: rank.seconds).rank
     scope = scopes[shown]
     known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
