@@ -186,7 +186,7 @@ class Memory:
     """Bytes held at the moment of a step in which most are held, by what they are for; they add up to peak_bytes.
 
     activations: what a forward keeps for the backward. temporaries: what lives within the forward or the backward only.
-    source: what counted. reason: why there is nothing.
+    others: what is not told, of a snapshot of the allocator. source: what counted. reason: why there is nothing.
     """
 
     peak_bytes: int | None = None
@@ -199,6 +199,7 @@ class Memory:
     temporaries: int = 0
     source: str = ""
     reason: str = ""
+    others: int = 0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from autofuse.profiling.trace.collective_rates import collective_rates
 from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
 from autofuse.profiling.trace.diagnosis.messages import waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
+from autofuse.profiling.trace.inputs.files import Inputs
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.nsight import rungs_of_report
@@ -25,10 +26,34 @@ from autofuse.profiling.trace.rungs import rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
-from autofuse.profiling.trace.trace import Trace
+from autofuse.profiling.trace.trace import Trace, Unreadable
+from autofuse.results.comparison import Interval
 from autofuse.results.ladder import Rung, ladder
 from autofuse.results.medians import median_interval
 from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Timing
+
+
+def profile_of_inputs(
+    inputs: Inputs, ncu: Path | None = None, peak: tuple[float | None, float | None] = (None, None)
+) -> Profile:  # fmt: skip
+    """What all files together tell: traces of one job, memory of a snapshot, counters of DCGM. A snapshot alone makes a
+    profile without a step. Raises as profile_of_traces does, and trace.Unreadable where there is neither a trace nor a
+    snapshot."""
+    if not inputs.traces and inputs.memory is None:
+        raise Unreadable("Counters by themselves make no profile: pass the trace of the same program beside them.")
+    if inputs.traces:
+        made = profile_of_traces(inputs.traces, ncu, peak)
+    else:
+        made = Profile("a memory snapshot", Timing((), Interval(0.0, 0.0)), ladder({}, _ONLY_LIVE), kind="trace")
+    known = {rung.name: rung for rung in made.ladder if rung.value is not None or rung.name not in inputs.rungs}
+    return replace(
+        made,
+        ladder=ladder(known | inputs.rungs, "") if inputs.rungs else made.ladder,
+        memory=inputs.memory or made.memory,
+        power=inputs.power or made.power,
+        notes=(*made.notes, *inputs.notes),
+    )
+
 
 _ONLY_LIVE = "a trace does not tell it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
 
