@@ -27,9 +27,10 @@ def block(size: int, state: str, frames: list[dict[str, Any]]) -> dict[str, Any]
 
 def snapshot() -> dict[str, Any]:
     """100 of parameters and 200 of states stay; 300 of activations and 50 of nobody's were freed again."""
+    states = block(200, "active_allocated", OPTIMIZER)
     segment = {
         "device": 0, "address": 1000, "total_size": 1024,
-        "blocks": [block(100, "active_allocated", MOVED), block(300, "inactive", []), block(200, "active_allocated", OPTIMIZER)],
+        "blocks": [block(100, "active_allocated", MOVED), block(300, "inactive", []), states],
     }  # fmt: skip
     events = [
         {"action": "alloc", "addr": 1100, "size": 300, "stream": 0, "frames": FORWARD},

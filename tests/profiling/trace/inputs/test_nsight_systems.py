@@ -26,6 +26,7 @@ CREATE TABLE TARGET_INFO_GPU (id INT, name TEXT, smCount INT, computeMajor INT, 
     maxWarpsPerSm INT, maxRegistersPerSm INT, maxShmemPerSm INT, maxShmemPerBlock INT);
 """
 GEMM, LAUNCH, MM = 1, 2, 3
+SHAPE = (108, 1, 1, 256, 1, 1, 64, 1024, 2048)  # grid, block, registers, static and dynamic shared memory
 
 
 def number(process: int, thread: int = 0) -> int:
@@ -63,8 +64,8 @@ def export(path: Path, *, processes: int = 1) -> Path:
                     (start + 20_000, start + 22_000, thread, 5 + step, LAUNCH),
                 )
                 file.execute(
-                    "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, 1, 7, ?, ?, ?, ?, 108, 1, 1, 256, 1, 1, 64, 1024, 2048)",
-                    (start + 25_000, start + 85_000, process, 5 + step, gpu, GEMM, GEMM),
+                    f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * 18)})",
+                    (start + 25_000, start + 85_000, process, 1, 7, 5 + step, gpu, GEMM, GEMM, *SHAPE),
                 )
             file.execute(
                 "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (205000, 210000, ?, 7, 9, ?, 4096, 1, 1, 3)",

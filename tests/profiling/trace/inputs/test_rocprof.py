@@ -10,6 +10,7 @@ from autofuse.profiling.trace.inputs.rocprof import traces_of_rocprof, with_cate
 from autofuse.profiling.trace.profile import profile_of_traces
 from autofuse.profiling.trace.trace import of
 
+NAME = "Cijk_Ailk_Bljk_MI16x16x16x1"
 GPU, CPU = {"handle": 17}, {"handle": 3}
 
 
@@ -30,7 +31,7 @@ def content(**records: Any) -> dict[str, Any]:
         "agents": [{"id": CPU, "type": 1, "name": "EPYC"},
                    {"id": GPU, "type": 2, "name": "gfx942", "product_name": "AMD Instinct MI300X", "cu_count": 304,
                     "wave_front_size": 64, "max_waves_per_simd": 8, "simd_per_cu": 4}],
-        "kernel_symbols": [{"kernel_id": 4, "formatted_kernel_name": "Cijk_Ailk_Bljk_MI16x16x16x1", "kernel_name": "x.kd"}],
+        "kernel_symbols": [{"kernel_id": 4, "formatted_kernel_name": NAME, "kernel_name": "x.kd"}],
         "strings": {"buffer_records": [{"kind": "HIP_API", "operations": ["none", "hipLaunchKernel"]},
                                        {"kind": "MEMORY_COPY", "operations": ["NONE", "MEMORY_COPY_HOST_TO_DEVICE"]}]},
         "buffer_records": records,
@@ -53,8 +54,10 @@ def test_dispatches_become_kernels_with_their_launches() -> None:
         "end_timestamp": 10_000,
         "args": {"message": "step 3"},
     }
-    copy = {"operation": 1, "correlation_id": {"internal": 2}, "start_timestamp": 6000, "end_timestamp": 7000, "bytes": 64,
-            "src_agent_id": CPU, "dst_agent_id": GPU}  # fmt: skip
+    copy = {
+        "operation": 1, "correlation_id": {"internal": 2}, "start_timestamp": 6000, "end_timestamp": 7000, "bytes": 64,
+        "src_agent_id": CPU, "dst_agent_id": GPU,
+    }  # fmt: skip
     (found,) = traces_of_rocprof(
         content(kernel_dispatch=[dispatch(300, 5300)], hip_api=[call], memory_copy=[copy], marker_api=[step]), "a.json"
     )
@@ -84,7 +87,7 @@ def test_processes_of_the_older_rocprof_tell_what_their_events_are() -> None:
     listed = [
         {"ph": "M", "name": "process_name", "pid": 6, "args": {"name": "GPU0"}},
         {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "CPU HIP API"}},
-        {"ph": "X", "name": "attn_fwd.kd", "pid": "6", "tid": "1", "ts": "10", "dur": "5", "args": {"dev-id": "0", "queue-id": "1"}},
+        {"ph": "X", "name": "attn_fwd.kd", "pid": "6", "tid": "1", "ts": "10", "dur": "5", "args": {"dev-id": "0"}},
         {"ph": "X", "name": "hipLaunchKernel", "pid": "2", "tid": "9", "ts": "1", "dur": "2", "args": {}},
     ]  # fmt: skip
     found = of(with_categories({"traceEvents": listed}))
