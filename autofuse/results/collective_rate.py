@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class CollectiveRate:
     """One kind of collective of a step, on one rank. ranks: how many take part; None where that is not told. bytes: of
     all of them together. algorithm_bandwidth, bus_bandwidth: bytes a second, as nccl-tests define them; None where
-    sizes or ranks are not told.
+    sizes or ranks are not told. waiting: seconds of a step that each rank, in order, waits in it for the last to come;
+    empty where one rank's trace is known.
     """
 
     name: str
@@ -19,3 +20,4 @@ class CollectiveRate:
     seconds: float
     algorithm_bandwidth: float | None = None
     bus_bandwidth: float | None = None
+    waiting: tuple[float, ...] = ()

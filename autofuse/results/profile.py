@@ -15,6 +15,7 @@ from autofuse.results.data import Malformed, dumped, loaded
 from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.ladder import Rung
 from autofuse.results.profile_parts import (
+    COMMUNICATION,
     OPTIMIZER,
     OUTSIDE,
     Attribution,
@@ -26,6 +27,7 @@ from autofuse.results.profile_parts import (
     Power,
     Probe,
     Rank,
+    RankSteps,
     Regime,
     Roof,
     Share,
@@ -36,6 +38,7 @@ from autofuse.results.profile_parts import (
 from autofuse.results.shown import Shown, drawing
 
 __all__ = [
+    "COMMUNICATION",
     "FORMAT_VERSION",
     "OPTIMIZER",
     "OUTSIDE",
@@ -52,6 +55,7 @@ __all__ = [
     "Probe",
     "Profile",
     "Rank",
+    "RankSteps",
     "Regime",
     "Roof",
     "Share",
@@ -68,6 +72,7 @@ class Profile(Shown):
     """One model or step, measured. `name`: what was profiled. `kind`: "live", "script", or "trace" (from elsewhere).
 
     categories: operators or kernels of one step by category. losses: the loss of every step that was run, if known.
+    rank_steps: of a job's traces, how long each step of each rank was, and for how much of it it waited.
     notes: sentences that whoever reads the numbers should know. diagnosis: what limits the step, and what to do.
     """
 
@@ -86,6 +91,7 @@ class Profile(Shown):
     categories: Mapping[str, Category] = field(default_factory=dict)
     timeline: tuple[Span, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    rank_steps: tuple[RankSteps, ...] = ()
     collectives: tuple[CollectiveRate, ...] = ()
     losses: tuple[float, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

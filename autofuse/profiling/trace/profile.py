@@ -8,18 +8,19 @@ What a live profile reads from its own trace comes from the same functions, each
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from autofuse.profiling.trace.categories import categories_of
 from autofuse.profiling.trace.collective_rates import collective_rates
-from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
-from autofuse.profiling.trace.diagnosis.messages import waits_of_job
+from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of, seconds_of_ranks
+from autofuse.profiling.trace.diagnosis.messages import Waits, waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
 from autofuse.profiling.trace.inputs.files import Inputs
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
+from autofuse.profiling.trace.meetings import Meeting, clocks_of, meetings_of, rank_steps_of
 from autofuse.profiling.trace.nsight import rungs_of_report
 from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
 from autofuse.profiling.trace.rungs import rungs_of
@@ -30,7 +31,7 @@ from autofuse.profiling.trace.trace import Trace, Unreadable
 from autofuse.results.comparison import Interval
 from autofuse.results.ladder import Rung, ladder
 from autofuse.results.medians import median_interval
-from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Timing
+from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Rank, Timing
 
 
 def profile_of_inputs(
@@ -72,9 +73,11 @@ def profile_of_traces(
     scopes, unnumbered = numbered([scope_of(trace, peak=peak) for trace in traces])
     waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
-    if waits is not None:
-        ranks = tuple(replace(rank, waiting_exposed=waits.ranks[rank.rank].exposed) for rank in ranks)
+    meetings = meetings_of(scopes)
+    ranks = _told_more(ranks, scopes, waits, meetings)
     shown = max(ranks, key=lambda rank: rank.seconds).rank
+    if waits is not None and waits.last is not None:
+        shown = waits.last
     scope = scopes[shown]
     known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
     times = layers_of(scope.trace, scope.steps)
@@ -102,11 +105,33 @@ def profile_of_traces(
         categories=categories_of(scope),
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
+        rank_steps=rank_steps_of(scopes, meetings),
         collectives=collective_rates(scopes, shown),
         environment=environment_of(scope),
         diagnosis=diagnosis_of(scopes, shown, waits),
-        notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None))),
+        notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None), shown)),
     )
+
+
+def _told_more(
+    ranks: Sequence[Rank], scopes: Mapping[int, Scope], waits: Waits | None, meetings: Sequence[Meeting]
+) -> tuple[Rank, ...]:
+    """The ranks with what each does in a step, what of its waits is exposed, and its clock."""
+    if len(ranks) < 2:
+        return tuple(ranks)
+    does, clocks = seconds_of_ranks(scopes), clocks_of(meetings)
+    found = []
+    for one in ranks:
+        mine, clock = does[one.rank], clocks.get(one.rank)
+        found.append(
+            replace(
+                one, computing=mine["kernels"], data=mine["data"], host=mine["host"], copies=mine["copies"],
+                waiting_exposed=None if waits is None else waits.ranks[one.rank].exposed,
+                clock=None if clock is None else clock.offset * 1e-9,
+                clock_error=None if clock is None else clock.error * 1e-9,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def timing_of(scope: Scope) -> Timing:
