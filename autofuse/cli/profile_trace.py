@@ -9,9 +9,10 @@ from pathlib import Path
 
 from autofuse.cli.profile_exports import KINDS, file_names
 from autofuse.cli.profile_results import DATA, FAILED, CannotWriteResults, Results, say
+from autofuse.profiling.trace.inputs.files import ENDINGS, inputs_of
 from autofuse.profiling.trace.nsight import Unsuitable
-from autofuse.profiling.trace.profile import profile_of_traces
-from autofuse.profiling.trace.trace import Unreadable, read
+from autofuse.profiling.trace.profile import profile_of_inputs
+from autofuse.profiling.trace.trace import Unreadable
 
 
 def files_of(given: Sequence[Path]) -> list[Path]:
@@ -24,14 +25,11 @@ def files_of(given: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_ENDINGS) and not _ours(p))
+        inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(ENDINGS) and not _ours(p))
         if not inside:
-            raise Unreadable(f"{path} holds no trace: no file in it ends with {' or '.join(_ENDINGS)}.")
+            raise Unreadable(f"{path} holds no trace: no file in it ends with {' or '.join(ENDINGS)}.")
         found += inside
     return found
-
-
-_ENDINGS = (".json", ".json.gz")
 
 
 def _ours(path: Path) -> bool:
@@ -49,9 +47,9 @@ def main(options: Namespace) -> int:
         results = Results.of(options)
         peak = (options.peak_flops, options.peak_bandwidth)
         paths = files_of(options.trace)
-        found = profile_of_traces([read(path) for path in paths], options.ncu, peak)
         if "perfetto" in options.export and len(paths) > 1:
             raise CannotWriteResults("--export perfetto annotates one trace: pass one file with --trace.")
+        found = profile_of_inputs(inputs_of(paths), options.ncu, peak)
     except OSError as error:
         say(f"{error.filename} cannot be read: {error.strerror or error}.")
         return FAILED

@@ -1,4 +1,4 @@
-"""A heat map of ranks and steps, for pages and terminals. Knows ranks, and nothing of where their times come from."""
+"""A heat map of ranks and steps, for pages and terminals. Knows steps of ranks, and not where their times come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from rich.text import Text
 
 from autofuse.results import units
-from autofuse.results.profile_parts import Rank
+from autofuse.results.profile_parts import RankSteps
 
 _SHADE = 0.05  # of the median: what one shade stands for
 _SHADES = 6
@@ -71,15 +71,15 @@ class HeatMap:
         return Text("\n".join(lines))
 
 
-def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
+def heat_map(ranks: Sequence[RankSteps]) -> HeatMap | None:
     """What each rank takes in each step, without the time that it waits for other ranks; None if that is not known.
 
     Ranks that wait for each other have steps of equal length, so the length alone would hide the slow one.
     """
-    known = [rank for rank in ranks if rank.steps]
-    if len(known) < 2 or len({len(rank.steps) for rank in known}) != 1:
+    known = [rank for rank in ranks if rank.seconds]
+    if len(known) < 2 or len({len(rank.seconds) for rank in known}) != 1:
         return None
-    waits = all(len(rank.step_waiting) == len(rank.steps) for rank in known)
+    waits = all(len(rank.waiting) == len(rank.seconds) for rank in known)
     without = ", without its waits for other ranks" if waits else ""
     return HeatMap(
         f"Each rank's time in each step{without}.",
@@ -89,10 +89,10 @@ def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
     )
 
 
-def _row(rank: Rank, waits: bool) -> tuple[float, ...]:
+def _row(rank: RankSteps, waits: bool) -> tuple[float, ...]:
     if not waits:
-        return rank.steps
-    return tuple(max(0.0, step - wait) for step, wait in zip(rank.steps, rank.step_waiting, strict=True))
+        return rank.seconds
+    return tuple(max(0.0, step - wait) for step, wait in zip(rank.seconds, rank.waiting, strict=True))
 
 
 def _terminal_legend() -> str:

@@ -279,7 +279,7 @@ def _memory(sides: Sides) -> list[Part]:
 def _ranks(profile: Profile) -> list[Part]:
     if len(profile.ranks) < 2:
         return []
-    found = heat_map(profile.ranks)
+    found = heat_map(profile.rank_steps)
     return [*([found] if found else []), ranks_table(profile)]
 
 

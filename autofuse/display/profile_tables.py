@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Sides = Mapping[str, "Profile"]
 
-MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers")
+MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers", "others")
 BESIDE = ("host", "communication", "exposed communication")  # these overlap with the other parts
 
 

@@ -175,7 +175,7 @@ def places(profile: Profile) -> list[RenderableType]:
 
 
 def _ranks(profile: Profile) -> list[RenderableType]:
-    found = heat_map(profile.ranks)
+    found = heat_map(profile.rank_steps)
     return _headed("ranks and steps", found.text()) if found else []
 
 

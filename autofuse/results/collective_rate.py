@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class CollectiveRate:
     """One kind of collective of a step, on one rank. ranks: how many take part; None if that is not known. bytes: of
     all ranks together. algorithm_bandwidth, bus_bandwidth: bytes per second, as nccl-tests define them; None if sizes
-    or ranks are not known.
+    or ranks are not known. waiting: seconds of a step that each rank, in order, waits in it for the last one to join;
+    empty if one rank's trace is known.
     """
 
     name: str
@@ -19,3 +20,4 @@ class CollectiveRate:
     seconds: float
     algorithm_bandwidth: float | None = None
     bus_bandwidth: float | None = None
+    waiting: tuple[float, ...] = ()

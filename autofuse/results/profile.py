@@ -16,6 +16,7 @@ from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.kernel_totals import KernelTotal
 from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import (
+    COMMUNICATION,
     OPTIMIZER,
     OUTSIDE,
     Attribution,
@@ -27,6 +28,7 @@ from autofuse.results.profile_parts import (
     Power,
     Probe,
     Rank,
+    RankSteps,
     Regime,
     Roof,
     Share,
@@ -37,6 +39,7 @@ from autofuse.results.profile_parts import (
 from autofuse.results.shown import Shown, drawing
 
 __all__ = [
+    "COMMUNICATION",
     "FORMAT_VERSION",
     "OPTIMIZER",
     "OUTSIDE",
@@ -54,6 +57,7 @@ __all__ = [
     "Probe",
     "Profile",
     "Rank",
+    "RankSteps",
     "Regime",
     "Roof",
     "Share",
@@ -70,8 +74,8 @@ class Profile(Shown):
     """The measurements of one model or step. `name`: what was profiled. `kind`: "live", "script" or "trace".
 
     categories: operators or kernels of one step by category. kernels: each of them by name. losses: the loss of every
-    step that was run, if known. notes: sentences that readers of the numbers should know. diagnosis: what limits the
-    step, and what to do.
+    step that was run, if known. rank_steps: the seconds of each step of each rank, and of its waits, of the traces of a
+    job. notes: sentences that readers of the numbers should know. diagnosis: what limits the step, and what to do.
     """
 
     name: str
@@ -89,6 +93,7 @@ class Profile(Shown):
     categories: Mapping[str, Category] = field(default_factory=dict)
     timeline: tuple[Span, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    rank_steps: tuple[RankSteps, ...] = ()
     collectives: tuple[CollectiveRate, ...] = ()
     losses: tuple[float, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from autofuse.results.comparison import Interval
 
 OUTSIDE = "(outside)"  # the name of what runs in no module: the loss
 OPTIMIZER = "(optimizer)"  # the name of what optimizers run
+COMMUNICATION = "(communication)"  # the name of what ranks send each other
 
 Regime = Literal["compute", "memory", "overhead", "inconclusive", "unknown"]
 PlaceStatus = Literal["fused", "applies", "declined", "rolled-back"]
@@ -97,7 +98,7 @@ class Place:
 @dataclass(frozen=True)
 class Layer:
     """One module, by its fully qualified name; "" for the model itself, OUTSIDE for what runs in no module, OPTIMIZER
-    for what optimizers run.
+    for what optimizers run, COMMUNICATION for what ranks send each other.
 
     forward, backward: with everything below it. own_forward, own_backward: without the modules that it calls.
     optimizer: what OPTIMIZER takes; of every other layer nothing. A forward that is computed again for its backward
@@ -186,7 +187,7 @@ class Memory:
     """Bytes held at the moment of a step in which most are held, by what they are for; they add up to peak_bytes.
 
     activations: what a forward keeps for the backward. temporaries: what lives within the forward or the backward only.
-    source: what counted. reason: why there is nothing.
+    others: what is not told, of a snapshot of the allocator. source: what counted. reason: why there is nothing.
     """
 
     peak_bytes: int | None = None
@@ -199,6 +200,7 @@ class Memory:
     temporaries: int = 0
     source: str = ""
     reason: str = ""
+    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,9 @@ class Rank:
 
     busy: a fraction of its step. waiting: seconds in collectives before the last rank has come to them; None where that
     cannot be told. waiting_exposed: those of them that no computation runs beside, which alone can be gained.
+    computing, data, host, copies: seconds in which it computes, and in which it waits for data, for its host and for
+    copies or events. clock: seconds to add to its clock so that collectives end for all ranks at once; clock_error: how
+    far they are from that then, at the median.
     """
 
     rank: int
@@ -323,3 +328,20 @@ class Rank:
     busy: float | None = None
     waiting: float | None = None
     waiting_exposed: float | None = None
+    computing: float | None = None
+    data: float | None = None
+    host: float | None = None
+    copies: float | None = None
+    clock: float | None = None
+    clock_error: float | None = None
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One rank's row of a map of ranks and steps. starts: seconds since the job's first step began, on one clock for
+    all ranks. seconds: of every step. waiting: seconds of each in collectives before the last rank has come to them."""
+
+    rank: int
+    starts: tuple[float, ...]
+    seconds: tuple[float, ...]
+    waiting: tuple[float, ...]

@@ -18,6 +18,7 @@ from autofuse.results.profile import (
     Probe,
     Profile,
     Rank,
+    RankSteps,
     Roof,
     Share,
     Span,
@@ -182,13 +183,13 @@ def trace_of_a_job() -> Profile:
     )  # fmt: skip
 
 
-def ranks_with_steps() -> tuple[Rank, ...]:
+def rank_steps() -> tuple[RankSteps, ...]:
     """Four ranks of six steps; rank 2 is 25 ms late in the fourth, and the others wait for it."""
     late = [[0.025 if rank == 2 and step == 3 else 0.0 for step in range(6)] for rank in range(4)]
     return tuple(
-        Rank(
-            rank, 0.1 + 0.025 / 6, 0.02, 0.005, 0.99, steps=tuple(0.125 if step == 3 else 0.1 for step in range(6)),
-            step_waiting=tuple(0.025 - late[rank][step] if step == 3 else 0.0 for step in range(6)),
+        RankSteps(
+            rank, tuple(0.1 * step for step in range(6)), tuple(0.125 if step == 3 else 0.1 for step in range(6)),
+            tuple(0.025 - late[rank][step] if step == 3 else 0.0 for step in range(6)),
         )
         for rank in range(4)
     )  # fmt: skip

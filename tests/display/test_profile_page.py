@@ -15,7 +15,7 @@ from autofuse.display.profile_page import html, html_of_both
 from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.ladder import LEVELS
 from tests.display.browser import Browser, executable
-from tests.display.samples import almost_nothing, comparison, gpt, large, ranks_with_steps, trace_of_a_job
+from tests.display.samples import almost_nothing, comparison, gpt, large, rank_steps, trace_of_a_job
 
 DIFF = "--- gpt.py\n+++ gpt.py\n@@ -1 +1 @@\n-scores = q @ k\n+attention(q, k, v)"
 DIAGNOSIS = Diagnosis(
@@ -25,7 +25,7 @@ DIAGNOSIS = Diagnosis(
 PAGES = {
     "one": html(gpt()),
     "both": html_of_both(gpt(), gpt(True), comparison(), DIFF),
-    "job": html(replace(trace_of_a_job(), ranks=ranks_with_steps())),
+    "job": html(replace(trace_of_a_job(), rank_steps=rank_steps())),
     "nothing": html(almost_nothing()),
     "large": html(large(12)),
 }

@@ -15,8 +15,9 @@ from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.owned_time import OwnedTime
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.work import Phase
-from autofuse.results.profile import OPTIMIZER, OUTSIDE, Attribution
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE, Attribution
 
+_OF_NO_MODULE = (OUTSIDE, OPTIMIZER, COMMUNICATION)
 _WORTH_SAYING = 0.05  # of the step's time
 
 
@@ -29,7 +30,7 @@ def attribution_of(pieces: Sequence[OwnedTime], owned: Sequence[Owned], scope: S
 
 
 def _given(pieces: Sequence[OwnedTime], phase: Phase) -> float | None:
-    given = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, OUTSIDE, OPTIMIZER))
+    given = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, *_OF_NO_MODULE))
     unknown = sum(p.time for p in pieces if p.phase == phase and p.owner is None)
     return given / (given + unknown) if given + unknown else None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from autofuse.profiling.trace.layers import LayerTimes
 from autofuse.profiling.trace.work import Own, Phase
 from autofuse.results.comparison import Interval
-from autofuse.results.profile import OPTIMIZER, OUTSIDE, Layer, Work
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE, Layer, Work
 from autofuse.results.ratio_interval import ratio_interval
 
 _NOTHING = Work()
@@ -27,7 +27,8 @@ def layers(
     sm_efficiency: Mapping[str, float] | None = None,
     intervals: Mapping[str, Interval] | None = None,
 ) -> tuple[Layer, ...]:
-    """Every module in the order of `kinds`, then those that only times or counts know; OUTSIDE and OPTIMIZER last.
+    """Every module in the order of `kinds`, then those that only times or counts know; last OUTSIDE, COMMUNICATION
+    where there is any, and OPTIMIZER where there is one.
 
     own_times: seconds and operators. own_counts: FLOPs, bytes and ideal seconds; its operators stand where own_times
     has none of that module and phase. kinds: classes by name. calls: how often each is called in a step. step_seconds:
@@ -35,10 +36,11 @@ def layers(
     """
     own = _joined(own_times, own_counts)
     names = dict.fromkeys([*kinds, *(name for name, _ in own)])
-    for name in (OUTSIDE, OPTIMIZER):
+    messages = [COMMUNICATION] if COMMUNICATION in names else []
+    for name in (OUTSIDE, OPTIMIZER, COMMUNICATION):
         names.pop(name, None)
     optimizer = own.pop((OPTIMIZER, "forward"), None)
-    below = {name: dict.fromkeys(_PHASES, _NOTHING) for name in (*names, OUTSIDE)}
+    below = {name: dict.fromkeys(_PHASES, _NOTHING) for name in (*names, OUTSIDE, *messages)}
     for (name, phase), work in own.items():
         for above in _upwards(name):
             if above in below:
@@ -106,7 +108,7 @@ _PHASES: tuple[Phase, Phase] = ("forward", "backward")
 def _upwards(name: str) -> Iterator[str]:
     """A name and those of all that it lies in, up to the model's "". What runs in no module lies in nothing."""
     yield name
-    while name and name not in (OUTSIDE, OPTIMIZER):
+    while name and name not in (OUTSIDE, OPTIMIZER, COMMUNICATION):
         name = name.rpartition(".")[0]
         yield name
 

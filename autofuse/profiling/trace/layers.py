@@ -18,7 +18,7 @@ from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.steps import Steps, steps_of
 from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.profiling.trace.work import Own, Phase
-from autofuse.results.profile import OPTIMIZER, OUTSIDE, Attribution, Work
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE, Attribution, Work
 
 Key = tuple[str, Phase]
 
@@ -91,7 +91,7 @@ def step_by_step(trace: Trace) -> list[dict[str, float]]:
         seconds: defaultdict[str, float] = defaultdict(float)
         for piece in pieces:
             name, _ = _key(piece.owner, piece.phase)
-            for whose in {name, "" if name not in (OUTSIDE, OPTIMIZER) else name}:
+            for whose in {name, "" if name not in (OUTSIDE, OPTIMIZER, COMMUNICATION) else name}:
                 seconds[whose] += piece.time * _NANO
         found.append(dict(seconds))
     return found

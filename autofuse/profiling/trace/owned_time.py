@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autofuse.profiling.trace.backward_links import NODE, Thread, thread_of
-from autofuse.profiling.trace.event_owners import WINDOW, Owned
+from autofuse.profiling.trace.event_owners import WINDOW, Owned, is_message
 from autofuse.profiling.trace.kernels import communicates
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.steps import Steps, correlation
 from autofuse.profiling.trace.trace import Event, integer
 from autofuse.profiling.trace.work import Phase
-from autofuse.results.profile import OPTIMIZER, OUTSIDE
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,17 @@ def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[OwnedTime]:
         phase: Phase = one.phase if one else "forward"
         begins = scope.within(event)[0][0]
         if communicates(event.name):
-            yield OwnedTime(OUTSIDE, phase, time, 1, begins=begins)
+            yield OwnedTime(COMMUNICATION, phase, time, 1, begins=begins)
         else:
             owner = _owner(one, scope) if one else None
             yield OwnedTime(owner, phase, time, 1, bool(one and one.compiled), event, begins)
 
 
 def _owner(one: Owned, scope: Scope) -> str | None:
-    """Whose it is; what runs in no module and within an optimizer's step is OPTIMIZER's."""
+    """Whose it is; of what runs in no module, what ranks send each other is COMMUNICATION's, and what runs within an
+    optimizer's step OPTIMIZER's."""
+    if one.owner == OUTSIDE and one.is_operator and is_message(one.event.name):
+        return COMMUNICATION
     if one.owner != OUTSIDE or one.phase != "forward" or scope.marks.phase_at(one.event) != "optimizer":
         return one.owner
     return OPTIMIZER
