@@ -19,8 +19,9 @@ from autofuse.display import terminal
 from autofuse.display.changes import changes, kernel_changes
 from autofuse.display.difference_terminal import of_both, verdict_of
 from autofuse.display.export_ci import conditions_summary, junit
-from autofuse.profiling.trace import trace as traces
-from autofuse.profiling.trace.profile import profile_of_traces
+from autofuse.profiling.trace.inputs.files import inputs_of
+from autofuse.profiling.trace.profile import profile_of_inputs
+from autofuse.profiling.trace.trace import Unreadable
 from autofuse.results import atomic_files as files
 from autofuse.results import quantities
 from autofuse.results.comparison import FORMAT_VERSION, Comparison
@@ -64,8 +65,8 @@ def _read(path: Path) -> Profile | Comparison:
         return read(path)
     except NotOurs as error:
         try:
-            return profile_of_traces([traces.read(path)])
-        except (traces.Unreadable, OSError):
+            return profile_of_inputs(inputs_of([path]))
+        except (Unreadable, OSError):
             raise error from None
 
 

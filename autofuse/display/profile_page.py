@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autofuse.display.diagnosis import rests_on, saving
 from autofuse.display.heat_map import heat_map
-from autofuse.display.html import CodeBlock, Details, Figure, LeadingSentence, Part, Section, SuggestedAction, page
+from autofuse.display.html import CodeBlock, Details, LeadingSentence, Part, Section, SuggestedAction, page
 from autofuse.display.icicle import icicle_chart
 from autofuse.display.layer_tables import (
     all_places,
@@ -28,6 +28,7 @@ from autofuse.display.profile_charts import (
     steps_chart,
     timeline_chart,
 )
+from autofuse.display.profile_figures import figures, figures_of_both, verdict
 from autofuse.display.profile_tables import (
     Sides,
     categories_table,
@@ -40,8 +41,7 @@ from autofuse.display.profile_tables import (
     shares_table,
 )
 from autofuse.results import units
-from autofuse.results.comparison import TONES, Comparison, Estimate
-from autofuse.results.ladder import Level
+from autofuse.results.comparison import Comparison
 from autofuse.results.table import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -53,15 +53,15 @@ _SHOWN = 12  # groups of layers that are visible; one click shows every layer
 def html(profile: Profile) -> str:
     """The page of one profile, to be written as UTF-8. It needs no other file."""
     title, sections = f"Profile: {profile.name}", _sections({"": profile})
-    return page(title, _summary(profile), sections, _figures(profile), _diagnosis(profile))
+    return page(title, _summary(profile), sections, figures(profile), _diagnosis(profile))
 
 
 def html_of_both(before: Profile, after: Profile, comparison: Comparison | None = None, diff: str = "") -> str:
     """The page of one model before and after, with their comparison and the changes to the source."""
     sides = {"before": before, "after": after}
-    figures = [*_verdict(comparison), *_figures_of_both(before, after)]
+    leading = [*verdict(comparison), *figures_of_both(before, after)]
     sections = _sections(sides, comparison, diff)
-    return page(f"Before and after: {before.name}", _summary(after), sections, figures)
+    return page(f"Before and after: {before.name}", _summary(after), sections, leading)
 
 
 def _diagnosis(profile: Profile) -> LeadingSentence | None:
@@ -80,54 +80,6 @@ def _summary(profile: Profile) -> str:
         "trace": "Read from traces that were taken elsewhere.",
     }[profile.kind]
     return " ".join(part for part in (f"{profile.roof.device}." if profile.roof.device else "", origin) if part)
-
-
-def _figures(profile: Profile) -> list[Figure]:
-    timing, memory, figures = profile.timing, profile.memory, []
-    low, high = (units.duration(end) for end in timing.interval)
-    steps = len(timing.seconds)
-    note = f"{low} to {high}, {steps} steps" if steps > 1 else "one step" if steps else "no step was timed"
-    figures.append(Figure("step", units.duration(timing.median), note))
-    for value, unit in ((timing.tokens_per_second, "tokens"), (timing.samples_per_second, "samples")):
-        if value is not None:
-            figures.append(Figure(f"{unit} a second", units.digits(value)))
-    figures += [Figure(level.kind.title, units.percent(level.value)) for level in _leading(profile)]
-    if memory.peak_bytes is not None:
-        figures.append(Figure("peak memory", units.size(memory.peak_bytes)))
-    if profile.power.watts is not None:
-        per = profile.power.tokens_per_joule
-        told = "" if per is None else f"{units.digits(per)} tokens a joule"
-        figures.append(Figure("power", f"{units.digits(profile.power.watts)} W", told))
-    return figures
-
-
-def _leading(profile: Profile) -> list[Level]:
-    """Busy time, and the strictest known level of utilisation."""
-    known = {level.name: level for level in profile.ladder if level.value is not None}
-    telling = next((known[n] for n in ("mfu", "hfu", "tensor_active", "sm_efficiency") if n in known), None)
-    return [level for level in (known.get("busy"), telling) if level]
-
-
-def _verdict(comparison: Comparison | None) -> Iterator[Figure]:
-    if comparison is not None:
-        estimate = Estimate(comparison.ratio, comparison.interval)
-        within = f"{comparison.verdict}, {estimate.interval.low:.2f} to {estimate.interval.high:.2f}"
-        yield Figure("faster by", units.gain(comparison.ratio), within, TONES[comparison.verdict])
-
-
-def _figures_of_both(before: Profile, after: Profile) -> Iterator[Figure]:
-    sides = (before, after)
-    yield Figure("step", _change(units.duration(p.timing.median) for p in sides))
-    known = [{level.name: level.value for level in p.ladder} for p in sides]
-    if all(side.get("mfu") is not None for side in known):
-        yield Figure("model FLOPs utilisation", _change(units.percent(side["mfu"]) for side in known))
-    if all(p.memory.peak_bytes is not None for p in sides):
-        yield Figure("peak memory", _change(units.size(p.memory.peak_bytes) for p in sides))
-
-
-def _change(values: Iterable[str]) -> str:
-    """Before and after. The line breaks at the arrow, and not between a number and its unit."""
-    return " → ".join(value.replace(" ", "\N{NO-BREAK SPACE}") for value in values)
 
 
 def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = "") -> list[Section]:

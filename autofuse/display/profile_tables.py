@@ -5,13 +5,13 @@ Every table takes sides: one profile under "", or two under "before" and "after"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autofuse.results import units
 from autofuse.results.ladder import LEVELS, Level
-from autofuse.results.profile_parts import Memory, Share
-from autofuse.results.table import Cell, Column, Table
+from autofuse.results.profile_parts import Memory, Rank, Share
+from autofuse.results.table import Cell, Column, Table, without_empty_columns
 
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
@@ -119,9 +119,9 @@ def category_names(sides: Sides) -> list[str]:
 
 
 def ranks_table(profile: Profile) -> Table:
-    """The processes of a job; the slowest one is marked."""
+    """The processes of a job; the slowest one is marked. Columns without any number are left out."""
     slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
-    told = any(rank.waiting_exposed is not None for rank in profile.ranks)
+    alone = len(profile.ranks) == 1
     rows = tuple(
         (
             Cell(str(rank.rank)),
@@ -130,19 +130,26 @@ def ranks_table(profile: Profile) -> Table:
             Cell(units.duration(rank.communication)),
             Cell(units.duration(rank.exposed)),
             Cell(units.duration(rank.waiting)),
-            *((Cell(units.duration(rank.waiting_exposed)),) if told else ()),
-            Cell("slowest" if rank.seconds == slowest and len(profile.ranks) > 1 else ""),
+            *(Cell("" if value is None else units.duration(value)) for value in _parts_of(rank)),
+            Cell("slowest" if rank.seconds == slowest and not alone else ""),
         )
         for rank in profile.ranks
-    )  # fmt: skip
-    more = ("waiting, exposed",) if told else ()
-    columns = ("rank", "step", "busy", "communication", "exposed", "waiting", *more, "")
-    return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
+    )
+    names = ("rank", "step", "busy", "communication", "exposed", "waits for ranks", *_PARTS_OF_RANK, "")
+    table = Table("", tuple(Column(name, "right" if name else "left") for name in names), rows)
+    return without_empty_columns(table)
+
+
+_PARTS_OF_RANK = ("exposed waits", "computes", "waits for data", "waits for the host", "waits for copies")
+
+
+def _parts_of(rank: Rank) -> tuple[float | None, ...]:
+    return rank.waiting_exposed, rank.computing, rank.data, rank.host, rank.copies
 
 
 def collectives_table(profile: Profile) -> Table:
-    """Each kind of collective: how many, how much, how fast."""
-    names = ("ranks", "a step", "bytes", "time", "algorithm", "bus")
+    """Each kind of collective: count, bytes, bandwidths, and how long ranks wait in it for the last one to join."""
+    names = ("ranks", "per step", "bytes", "time", "algorithm", "bus", "least wait", "longest wait")
     columns = (Column("collective"), *(Column(name, "right") for name in names))
     rows = tuple(
         (
@@ -153,10 +160,25 @@ def collectives_table(profile: Profile) -> Table:
             Cell(units.duration(rate.seconds)),
             Cell(units.amount(rate.algorithm_bandwidth, "B/s")),
             Cell(units.amount(rate.bus_bandwidth, "B/s")),
+            *(
+                Cell(_wait(end(rate.waiting), rate.waiting, profile.ranks) if rate.waiting else "")
+                for end in (min, max)
+            ),
         )
         for rate in profile.collectives
     )
-    return Table("", columns, rows, "Bandwidths as nccl-tests define them, by the time of the last rank to join.")
+    caption = "Bandwidths as nccl-tests define them, by the time of the last rank to join."
+    return without_empty_columns(Table("", columns, rows, caption))
+
+
+def _wait(end: Callable[[Sequence[float]], float], waiting: Sequence[float], ranks: Sequence[Rank]) -> str:
+    """ "12.3 ms, rank 2"; without the rank if all wait equally long, or if only some ranks take part."""
+    if not waiting:
+        return ""
+    seconds = end(waiting)
+    if min(waiting) == max(waiting) or len(waiting) != len(ranks):
+        return units.duration(seconds)
+    return f"{units.duration(seconds)}, rank {ranks[waiting.index(seconds)].rank}"
 
 
 def _headed(side: str, name: str) -> str:

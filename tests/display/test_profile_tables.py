@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autofuse.display import profile_tables as tables
+from autofuse.results.collective_rate import CollectiveRate
 from autofuse.results.ladder import LEVELS, Level
 from autofuse.results.table import Table
 from tests.display.samples import almost_nothing, gpt, trace_of_a_job
@@ -76,3 +77,22 @@ def test_a_number_that_is_the_most_it_can_be_says_so() -> None:
     assert tables.value_of(Level("occupancy", 0.45, at_most=True)) == "≤ 45 %"
     assert tables.value_of(Level("occupancy", 0.45)) == "45 %"
     assert tables.value_of(Level("occupancy", None, at_most=True)) == "n/a"
+
+
+def test_the_waits_of_a_collective_name_the_ranks_only_if_all_take_part() -> None:
+    rate = CollectiveRate("all_reduce", 4, 2.0, 1024, 1e-3, None, None, waiting=(0.0, 2e-3, 1e-3, 0.0))
+    profile = replace(
+        trace_of_a_job(), collectives=(rate, replace(rate, waiting=(0.0, 1e-3)), replace(rate, waiting=()))
+    )
+    table = tables.collectives_table(profile)
+    assert [column.name for column in table.columns][-2:] == ["least wait", "longest wait"]
+    assert [[cell.text for cell in row[-2:]] for row in table.rows] == [
+        ["0 s, rank 0", "2 ms, rank 1"], ["0 s", "1 ms"], ["", ""],
+    ]  # fmt: skip
+
+
+def test_a_rank_says_what_it_does_where_that_is_known() -> None:
+    ranks = tuple(replace(rank, computing=0.05, host=0.01) for rank in trace_of_a_job().ranks)
+    names = [column.name for column in tables.ranks_table(replace(trace_of_a_job(), ranks=ranks)).columns]
+    assert "computes" in names and "waits for the host" in names and "waits for data" not in names
+    assert "computes" not in [column.name for column in tables.ranks_table(trace_of_a_job()).columns]
