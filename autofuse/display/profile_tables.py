@@ -160,10 +160,7 @@ def collectives_table(profile: Profile) -> Table:
             Cell(units.duration(rate.seconds)),
             Cell(units.amount(rate.algorithm_bandwidth, "B/s")),
             Cell(units.amount(rate.bus_bandwidth, "B/s")),
-            *(
-                Cell(_wait(end(rate.waiting), rate.waiting, profile.ranks) if rate.waiting else "")
-                for end in (min, max)
-            ),
+            *(Cell(_wait(end, rate.waiting, profile.ranks)) for end in (min, max)),
         )
         for rate in profile.collectives
     )
