@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from autofuse.display import terminal
-from autofuse.display.profile_tables import BESIDE, MEMORY_PARTS, Sides, share_of, share_title
+from autofuse.display.profile_tables import BESIDE, MEMORY_PARTS, NOISE, Sides, share_of, share_title
 from autofuse.results import units
 from autofuse.results.profile_parts import Share
 
@@ -111,6 +111,8 @@ def _ranks(profile: Profile) -> Text:
     seconds = [rank.seconds for rank in profile.ranks]
     slowest = max(profile.ranks, key=lambda rank: rank.seconds)
     spread = (max(seconds) - min(seconds)) / max(seconds) if max(seconds) else 0.0
+    if spread <= NOISE:
+        return _joined([f"{len(seconds)}", f"all take {units.duration(slowest.seconds)} within {NOISE:.0%}"])
     return _joined([
         f"{len(seconds)}", f"the slowest is rank {slowest.rank} with {units.duration(slowest.seconds)}",
         f"spread {units.percent(spread)} of it",

@@ -87,13 +87,13 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
     after = profiles[-1]
     made = [
         _section("Where the step goes", _step(sides)),
+        _section("The processes of the job", _ranks(after)),
+        _section("Collectives", [collectives_table(after)] if after.collectives else []),
         _section(
             "Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")
         ),
         _section("Where fusing helps", _places(telling(profiles))),
         _section("One step as it ran", _timeline(sides)),
-        _section("The processes of the job", _ranks(after)),
-        _section("Collectives", [collectives_table(after)] if after.collectives else []),
         _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
         _section("How near each layer is to the machine's limits", _roofline(sides), _ROOFLINE_NOTE),
         _section("Kinds of operators", _categories(sides)),
@@ -150,7 +150,8 @@ def _probe(side: str, profile: Profile) -> str:
     probe = profile.probe
     start = f"Twice the batch{f' {side}' if side else ''}:"
     if probe.ratio is None:
-        return f"{start} {units.because(probe.reason)}." if probe.reason else ""
+        live = profile.kind != "trace"  # nobody expects a trace to have it
+        return f"{start} {units.because(probe.reason)}." if probe.reason and live else ""
     within = f" ({probe.interval.low:.2f} to {probe.interval.high:.2f})" if probe.interval else ""
     return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."
 

@@ -119,9 +119,9 @@ def category_names(sides: Sides) -> list[str]:
 
 
 def ranks_table(profile: Profile) -> Table:
-    """The processes of a job; the slowest one is marked. Columns without any number are left out."""
+    """The processes of a job. The slowest one is marked if it differs by more than noise. No column is empty."""
     slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
-    alone = len(profile.ranks) == 1
+    equal = slowest - min((rank.seconds for rank in profile.ranks), default=0.0) <= NOISE * slowest
     rows = tuple(
         (
             Cell(str(rank.rank)),
@@ -131,7 +131,7 @@ def ranks_table(profile: Profile) -> Table:
             Cell(units.duration(rank.exposed)),
             Cell(units.duration(rank.waiting)),
             *(Cell("" if value is None else units.duration(value)) for value in _parts_of(rank)),
-            Cell("slowest" if rank.seconds == slowest and not alone else ""),
+            Cell("slowest" if rank.seconds == slowest and not equal else ""),
         )
         for rank in profile.ranks
     )
@@ -140,6 +140,7 @@ def ranks_table(profile: Profile) -> Table:
     return without_empty_columns(table)
 
 
+NOISE = 0.02  # of a step: ranks whose steps differ by less are equally slow
 _PARTS_OF_RANK = ("exposed waits", "computes", "waits for data", "waits for the host", "waits for copies")
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _BAR = 24
 _ON_GPU = "profile on a GPU"  # the page and the JSON have the instructions for each level
 _LAYERS, _PLACES = 8, 5
+_MOST_REASONS = 2  # more reasons why levels are missing would hide the known levels
 _QUIET = terminal.STYLES["quiet"]
 
 
@@ -122,6 +123,9 @@ def ladder(sides: Sides) -> RenderableType:
             get = _ON_GPU if first.reason == ON_CPU else first.kind.get
             unknown[first.reason, get].append(first.kind.title)
     lines = [_missing(names, reason, get) for (reason, get), names in unknown.items()]
+    if known and len(lines) > _MOST_REASONS:
+        names = ", ".join(name for some in unknown.values() for name in some)
+        lines = [Text(f"Not available: {names}. The page and the JSON say why, and how to get them.", _QUIET)]
     return Group(*((grid,) if known else ()), *lines)
 
 
