@@ -79,11 +79,11 @@ def shares_chart(sides: Sides) -> BarChart | None:
         BarRow(side or "one step", units.duration(_step(profile)), (_stacked(profile, names, longest),))
         for side, profile in sides.items()
     ]
-    # A part that is zero on all sides needs no bar: the table has it.
+    # A part that is zero or unknown on all sides needs no bar: the table has it, with the reason.
     rows += [
         _beside(name, sides, longest)
         for name in share_names(sides)
-        if name in BESIDE and any(share_of(p, name).share != 0 for p in sides.values())
+        if name in BESIDE and any(share_of(p, name).share for p in sides.values())
     ]
     legend = {_SHARES.get(name, "part-5"): share_title(name) for name in names}
     told = "; ".join(f"{row.label} {row.value}" for row in rows)
@@ -223,8 +223,6 @@ def _beside(name: str, sides: Sides, longest: float) -> BarRow:
         for share, p in zip(shares, sides.values(), strict=True)
     )
     known = [units.percent(share.share) for share in shares]
-    if not any(bars):
-        return BarRow(share_title(name), units.NOT_KNOWN, ((),), next((s.reason for s in shares if s.reason), ""))
     return BarRow(share_title(name), " → ".join(known), bars, "overlaps with the parts above")
 
 

@@ -61,7 +61,20 @@ def html_of_both(before: Profile, after: Profile, comparison: Comparison | None 
     sides = {"before": before, "after": after}
     leading = [*verdict(comparison), *figures_of_both(before, after)]
     sections = _sections(sides, comparison, diff)
-    return page(f"Before and after: {before.name}", _summary(after), sections, leading)
+    return page(f"Before and after: {before.name}", _summary(after), sections, leading, _gain(comparison))
+
+
+def _gain(comparison: Comparison | None) -> LeadingSentence | None:
+    if comparison is None:
+        return None
+    gain = f"{units.gain(comparison.ratio)} ({comparison.interval.low:.2f} to {comparison.interval.high:.2f})"
+    sentences = {
+        "confirmed": f"The step takes less time after the change: {gain} as fast.",
+        "regressed": f"The step takes more time after the change: {gain} as fast.",
+        "no-change": "The step takes as long as before the change.",
+        "inconclusive": "The measurement does not tell whether the change made the step faster.",
+    }
+    return LeadingSentence(f"{sentences[comparison.verdict]} {comparison.reason}")
 
 
 def _diagnosis(profile: Profile) -> LeadingSentence | None:
@@ -161,7 +174,8 @@ def _layers(sides: Sides) -> list[Part]:
     if not after.layers:
         return []
     chart, tree = layers_chart(sides), icicle_chart(after.layers, _step_seconds(after))
-    parts: list[Part] = [part for part in (tree, chart) if part]
+    parts: list[Part] = ["After:"] if tree and len(sides) > 1 else []
+    parts += [part for part in (tree, chart) if part]
     if len(sides) > 1:
         parts.append(both_layers_table(sides["before"], after, _SHOWN))
     else:
