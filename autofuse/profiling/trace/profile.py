@@ -166,6 +166,7 @@ def behind(scope: Scope) -> bool:
 
 
 _BEHIND = 0.2
+_APART = 0.02  # of a step: the mean and the median are said to differ
 
 
 def flops_of(scope: Scope) -> Flops:
@@ -201,6 +202,12 @@ def _name(traces: Sequence[Trace]) -> str:
 
 def _notes(scope: Scope) -> tuple[str, ...]:
     said = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
+    middle = timing_of(scope).median
+    if abs(middle - scope.steps.seconds) > _APART * middle:
+        said.append(
+            f"Seconds and shares of parts are of the mean step, {scope.steps.seconds * 1e3:.4g} ms; the median step "
+            f"takes {middle * 1e3:.4g} ms."
+        )
     if scope.host_only:
         said.append(f"Times are {host_only_reason(scope)}.")
     if scope.trace.left_out:
