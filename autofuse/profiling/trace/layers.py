@@ -37,7 +37,8 @@ class LayerTimes:
     kernel_seconds, sm_seconds: by module, the time of its kernels, and that time x min(blocks / SMs, 1); empty where
     the trace does not tell. step_seconds: from a step's beginning to its end, instruments included. steps: how many.
     on_device: the seconds are of kernels. by_step, step_lengths: own seconds of each step by module, both phases
-    together, and how long each step was; empty where steps are not marked one by one.
+    together, and how long each step was; empty where steps are not marked one by one. kernel_owners: by id of a
+    kernel's event in the trace, the module that launched it.
     """
 
     own: Own
@@ -53,6 +54,7 @@ class LayerTimes:
     attribution: Attribution = field(default_factory=Attribution)
     by_step: Mapping[str, Sequence[float]] = field(default_factory=dict)
     step_lengths: Sequence[float] = ()
+    kernel_owners: Mapping[int, str] = field(default_factory=dict)
 
 
 def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
@@ -79,6 +81,7 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
         attribution_of(pieces, owned, scope),
         by_step,
         [(end - start) * _NANO for start, end in scope.steps.windows] if by_step else (),
+        {id(piece.kernel): piece.owner for piece in pieces if piece.kernel is not None and piece.owner is not None},
     )
 
 

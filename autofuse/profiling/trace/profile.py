@@ -18,12 +18,13 @@ from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of, seconds_of
 from autofuse.profiling.trace.diagnosis.messages import Waits, waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
 from autofuse.profiling.trace.inputs.files import Inputs
+from autofuse.profiling.trace.kernel_places import with_kernel_places
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.meetings import Meeting, clocks_of, meetings_of, rank_steps_of
 from autofuse.profiling.trace.nsight import rungs_of_report
 from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
-from autofuse.profiling.trace.rungs import rungs_of
+from autofuse.profiling.trace.rungs import host_only_reason, rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
@@ -86,14 +87,18 @@ def profile_of_traces(
         name=_name(traces),
         timing=timing_of(scope),
         ladder=ladder(known, ""),
-        layers=layers(
-            times.own,
-            {},
-            times.kinds,
-            times.calls,
-            times.step_seconds,
-            sm_efficiency_of(times),
-            share_intervals_of(times),
+        layers=with_kernel_places(
+            layers(
+                times.own,
+                {},
+                times.kinds,
+                times.calls,
+                times.step_seconds,
+                sm_efficiency_of(times),
+                share_intervals_of(times),
+            ),
+            times.kernel_owners,
+            scope,
         ),
         kind="trace",
         memory=Memory(reason=_ONLY_LIVE),
@@ -162,6 +167,7 @@ def behind(scope: Scope) -> bool:
 
 
 _BEHIND = 0.2
+_APART = 0.02  # of a step: the mean and the median are said to differ
 
 
 def flops_of(scope: Scope) -> Flops:
@@ -197,6 +203,14 @@ def _name(traces: Sequence[Trace]) -> str:
 
 def _notes(scope: Scope) -> tuple[str, ...]:
     said = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
+    middle = timing_of(scope).median
+    if abs(middle - scope.steps.seconds) > _APART * middle:
+        said.append(
+            f"Seconds and shares of parts are of the mean step, {scope.steps.seconds * 1e3:.4g} ms; the median step "
+            f"takes {middle * 1e3:.4g} ms."
+        )
+    if scope.host_only:
+        said.append(f"Times are {host_only_reason(scope)}.")
     if scope.trace.left_out:
         said.append(f"{scope.trace.left_out} entries of the trace say no time and are left out.")
     if not scope.steps.nanoseconds:

@@ -16,10 +16,13 @@ from autofuse.profiling.peaks import DevicePeak, peak_of, stated
 from autofuse.profiling.trace.host_marks import Marks
 from autofuse.profiling.trace.intervals import Interval, difference, parts, union
 from autofuse.profiling.trace.launch_shapes import Device, device_number, devices_of, stream_number
-from autofuse.profiling.trace.steps import ANNOTATIONS, GPU_WORK, Steps, correlation, launches_of, steps_of
+from autofuse.profiling.trace.steps import ANNOTATIONS, GPU_WORK, LAUNCHES, Steps, correlation, launches_of, steps_of
 from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.results.comparison import Interval as ShareInterval
 from autofuse.results.ratio_interval import ratio_interval
+
+# Namespaces of operators of backends whose work Kineto does not record, or records only with a plugin.
+_BACKENDS = ("npu::", "hpu::", "xla::", "tpu::", "mlu::", "musa::", "privateuseone::", "_xla", "torch_npu", "mps::")
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,18 @@ class Scope:
     def has_gpu(self) -> bool:
         """Whether the trace saw a GPU at work."""
         return bool(self.kernels)
+
+    @cached_property
+    def host_only(self) -> str:
+        """What shows that an accelerator ran the work of a trace that has none of it: a launch, or an operator of a
+        backend's own; "" where nothing does, or the trace has the accelerator's work."""
+        if self.has_gpu:
+            return ""
+        for event in self.trace.events:
+            launches = event.category in LAUNCHES and "launch" in event.name.lower()
+            if launches or event.category == "cpu_op" and event.name.startswith(_BACKENDS):
+                return event.name
+        return ""
 
     @cached_property
     def by_device(self) -> dict[Any, tuple[Event, ...]]:

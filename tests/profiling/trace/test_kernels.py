@@ -198,7 +198,7 @@ copy|0|void vllm::copy_blocks_kernel<float>(long*)
 copy|0|store_kv_cache_kernel
 copy|0|_fwd_kernel_destindex_copy_kv
 copy|0|set_kv_buffer_kernel
-reduction|0|void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel<cutlass::bfloat16_t, __nv_bfloat16, 
+reduction|0|void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel<cutlass::bfloat16_t, __nv_bfloat16,
 reduction|0|void vllm::moe::moe_sum_kernel<c10::BFloat16, 8>()
 copy|0|void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<__nv_bfloat16, cutlass::float_e4m3_t>()
 activation|0|void tensorrt_llm::kernels::cutlass_kernels::doActivationKernel<__nv_bfloat16, __nv_bfloat16, cutlass::ep

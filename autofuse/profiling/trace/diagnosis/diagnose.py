@@ -29,6 +29,8 @@ def diagnosis_of(scopes: Mapping[int, Scope], shown: int, waits: Waits | None) -
     if waits is not None:  # the rank that waits least is the one whose own work is the limit
         rank = waits.last if waits.last is not None else min(waits.ranks, key=lambda r: waits.ranks[r].exposed)
     scope = scopes[rank]
+    if scope.host_only:  # how long an accelerator takes for what the host launches is not known
+        return None
     if not scope.has_gpu:
         return diagnosis_on_host(scopes, rank, waits)
     losses = losses_of(scope, rank, waits)
