@@ -10,7 +10,7 @@ from autofuse.display.profile_terminal import notebook, summary, summary_of_both
 from autofuse.display.terminal import text
 from autofuse.results.ladder import LEVELS, ON_CPU, of_a_cpu
 from autofuse.results.profile import Profile
-from tests.display.samples import almost_nothing, comparison, gpt, large, trace_of_a_job
+from tests.display.samples import almost_nothing, comparison, gpt, large, rank_steps, trace_of_a_job
 
 
 def screen(profile: Profile, width: int = 110) -> str:
@@ -105,3 +105,10 @@ def test_square_brackets_in_names_are_no_markup() -> None:
 def test_a_notebook_has_the_same_tables() -> None:
     made = notebook({"before": gpt(), "after": gpt(True)}, comparison())
     assert "h.*.attn ×4" in made and "before value" in made and "1.75x" in made
+
+
+def test_the_heat_map_of_a_job_is_below_its_levels() -> None:
+    told = screen(replace(trace_of_a_job(), rank_steps=rank_steps()))
+    assert told.index("how much of the machine it uses") < told.index("ranks and steps")
+    assert "rank   2  ···█··  100 ms" in told
+    assert "ranks and steps" not in screen(trace_of_a_job())

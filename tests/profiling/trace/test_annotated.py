@@ -101,3 +101,12 @@ def test_a_bare_list_of_events_is_annotated_too() -> None:
     raw = content()["traceEvents"]
     trace = of(raw, "t.json")
     assert len(annotated(raw, trace, profile_of_traces([trace]))["traceEvents"]) > len(raw)
+
+
+def test_calls_that_are_no_layer_of_the_profile_are_left_out() -> None:
+    raw = content()
+    trace = of(raw, "t.json")
+    profile = profile_of_traces([trace])
+    fewer = replace(profile, layers=tuple(layer for layer in profile.layers if layer.fqn != "h.1"))
+    names = {e["name"] for e in tracks(annotated(raw, trace, fewer))["layers as the host calls them"]}
+    assert names == {"(the model itself)", "h.0", "h.0.attn", "h.1.attn"}
