@@ -41,7 +41,7 @@ def _tracks(trace: Trace, profile: Profile) -> Iterator[tuple[str, list[Slice]]]
     scope = scope_of(trace)
     layers = {layer.fqn: layer for layer in profile.layers}
     owned = owners(trace)
-    # What the profile does not have as a layer is not the model's, for example calls that measure the cost of recording.
+    # What is no layer of the profile is not the model's, for example calls that measure the cost of recording.
     calls = [one for one in owned if one.is_call and one.owner in layers and one.owner != OUTSIDE]
     yield "phases", _phases(scope)
     threads = list(dict.fromkeys(str(one.event.thread) for one in calls))
