@@ -48,7 +48,7 @@ def inputs_of(paths: Sequence[Path]) -> Inputs:
     return found
 
 
-def _take(snapshot: memory_snapshot.Snapshot, found: Inputs) -> None:
+def _take(snapshot: memory_snapshot.MemorySnapshot, found: Inputs) -> None:
     if found.memory is None or (snapshot.memory.peak_bytes or 0) > (found.memory.peak_bytes or 0):
         found.memory, found.notes = snapshot.memory, snapshot.notes
 

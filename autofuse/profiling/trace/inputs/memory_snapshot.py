@@ -24,7 +24,7 @@ _INSIDE = ("/torch/", "/autofuse/", "<frozen", "??")
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class MemorySnapshot:
     """memory: at the peak. notes: what holds it, what is reserved, whether memory ran out."""
 
     memory: Memory
@@ -41,7 +41,7 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to data outside of the file")
 
 
-def snapshot_of(path: Path) -> Snapshot:
+def snapshot_of(path: Path) -> MemorySnapshot:
     """The peak of the device that held most. Raises Unreadable where the file is none, OSError as open does."""
     content = plain_pickle(path)
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
@@ -60,7 +60,7 @@ def snapshot_of(path: Path) -> Snapshot:
         peak, parameters=kinds["parameters"], optimizer=kinds["optimizer"], activations=kinds["activations"],
         others=kinds["others"], source=f"a snapshot of torch's CUDA allocator, GPU {device}",
     )  # fmt: skip
-    return Snapshot(memory, (*_notes(content, device, peak, complete), *_told(lines, peak)))
+    return MemorySnapshot(memory, (*_notes(content, device, peak, complete), *_told(lines, peak)))
 
 
 def plain_pickle(path: Path) -> Any:
