@@ -285,3 +285,17 @@ def test_a_loss_that_is_no_number_and_a_step_that_takes_no_time_are_drawn_as_far
     assert "The loss</h2>" not in html(replace(gpt(), losses=(math.nan,)))
     nothing = replace(gpt().timing, seconds=(0.0,))
     assert "Step times" in html(replace(gpt(), timing=nothing, shares=()))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("confirmed", "takes less time after the change: 1.75x (1.60 to 1.81) as fast"),
+        ("regressed", "takes more time after the change"),
+        ("no-change", "takes as long as before"),
+        ("inconclusive", "does not tell whether"),
+    ],
+)
+def test_two_profiles_start_with_the_verdict_in_a_sentence(verdict: str, words: str) -> None:
+    text = html_of_both(gpt(), gpt(True), replace(comparison(), verdict=verdict))
+    assert text.index(words) < text.index('<dl class="figures">')
