@@ -1,21 +1,28 @@
-"""`autofuse compare`: shows two result files and the difference between them. Works without torch."""
+"""`autofuse compare`: shows two result files or traces and the difference between them. Works without torch."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from autofuse.cli.gate import Gate
+from autofuse.cli.profile_exports import append_to_github
 from autofuse.cli.profile_results import FAILED, say
 from autofuse.display import terminal
-from autofuse.display.changes import changes
-from autofuse.display.difference_terminal import of_both, told
+from autofuse.display.changes import changes, kernel_changes
+from autofuse.display.difference_terminal import of_both, verdict_of
+from autofuse.display.export_ci import conditions_summary, junit
+from autofuse.profiling.trace.inputs.files import inputs_of
+from autofuse.profiling.trace.profile import profile_of_inputs
+from autofuse.profiling.trace.trace import Unreadable
+from autofuse.results import atomic_files as files
 from autofuse.results import quantities
 from autofuse.results.comparison import FORMAT_VERSION, Comparison
 from autofuse.results.conditions import ConditionOutcome, NotACondition, Quantity, condition
@@ -33,8 +40,8 @@ def main(options: Namespace) -> int:
     """
     try:
         gate = Gate(tuple(condition(text) for text in options.fail_if), options.strict)
-        before = read(options.before)
-        after = read(options.after) if options.after else None
+        before = _read(options.before)
+        after = _read(options.after) if options.after else None
         difference, quantities_by_name = _compute_difference(before, after, options.anyway)
         outcomes = gate.outcomes(quantities_by_name)
     except (NotOurs, NotACondition) as error:
@@ -44,7 +51,39 @@ def main(options: Namespace) -> int:
         print_json(_as_dict(before, after, difference, outcomes))
     else:
         print_text(_render(before, after, difference))
-    return gate.exit_code(outcomes, say)
+    written = _write_reports(options, difference, outcomes)
+    return gate.exit_code(outcomes, say) if written else FAILED
+
+
+def _read(path: Path) -> Profile | Comparison:
+    """Returns what a result file holds, or the profile of a raw trace.
+
+    Raises:
+        NotOurs: The file holds none of them.
+    """
+    try:
+        return read(path)
+    except NotOurs as error:
+        try:
+            return profile_of_inputs(inputs_of([path]))
+        except (Unreadable, OSError):
+            raise error from None
+
+
+def _write_reports(options: Namespace, difference: Difference, outcomes: Sequence[ConditionOutcome]) -> bool:
+    """Writes the files of --junit and --github, and returns whether that worked."""
+    name = "autofuse compare"
+    try:
+        if options.junit:
+            files.put(str(options.junit), junit(name, outcomes, options.strict).encode())
+        if options.github:
+            sentence = f"{difference.summary}. {difference.reason}"
+            if not append_to_github(conditions_summary(name, sentence, outcomes)):
+                say("--github: $GITHUB_STEP_SUMMARY is not set, so nothing is written.")
+    except OSError as error:
+        say(f"{error.filename} cannot be written: {error.strerror or error}.")
+        return False
+    return True
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -59,7 +98,7 @@ def print_text(renderable: RenderableType) -> None:
 
 def _compute_difference(
     before: Profile | Comparison, after: Profile | Comparison | None, anyway: bool
-) -> tuple[Difference, dict[str, Quantity]]:
+) -> tuple[Difference, Mapping[str, Quantity]]:
     """Returns the difference, and the quantities for conditions.
 
     Raises:
@@ -82,8 +121,8 @@ def _render(before: Profile | Comparison, after: Profile | Comparison | None, di
     if isinstance(before, Profile) and isinstance(after, Profile):
         return of_both(before, after, difference)
     if after is None:
-        return Group(told(difference), Text(), before)
-    return told(difference)
+        return Group(verdict_of(difference), Text(), before)
+    return verdict_of(difference)
 
 
 def _as_dict(
@@ -110,14 +149,15 @@ def _as_dict(
 
 def _profile_parts(before: Profile, after: Profile) -> dict[str, Any]:
     sides = {"before": before, "after": after}
-    names = [rung.name for rung in before.ladder] or [rung.name for rung in after.ladder]
-    rungs = {side: {rung.name: rung.value for rung in profile.ladder} for side, profile in sides.items()}
+    names = [level.name for level in before.ladder] or [level.name for level in after.ladder]
+    levels = {side: {level.name: level.value for level in profile.ladder} for side, profile in sides.items()}
     categories = dict.fromkeys([*before.categories, *after.categories])
     return {
         "step_seconds": {side: p.timing.median if p.timing.seconds else None for side, p in sides.items()},
         "memory": {side: _memory_sizes(p.memory) for side, p in sides.items()},
-        "ladder": [{"name": name, **{side: rungs[side].get(name) for side in sides}} for name in names],
+        "ladder": [{"name": name, **{side: levels[side].get(name) for side in sides}} for name in names],
         "layers": [asdict(change) for change in changes(before, after)],
+        "kernels": [asdict(change) for change in kernel_changes(before, after)],
         "categories": {
             name: {
                 side: asdict(p.categories[name]) if name in p.categories else None for side, p in sides.items()

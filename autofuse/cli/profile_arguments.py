@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from autofuse.cli.profile_exports import KINDS
+
 Commands = argparse._SubParsersAction
 OUTPUT = Path("autofuse-profile")
 
@@ -62,6 +64,10 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
         "--output", type=Path, default=OUTPUT, metavar="DIR",
         help=f"for profile.json, profile.html and the trace (default: {OUTPUT})",
     )  # fmt: skip
+    profile.add_argument(
+        "--export", action="append", default=[], choices=KINDS, metavar="KIND",
+        help=f"a further file in the folder; may be repeated: {', '.join(KINDS)}",
+    )  # fmt: skip
     _add_format(profile)
     _add_conditions(profile)
     profile.add_argument("--baseline", type=Path, metavar="FILE", help="an earlier profile.json to compare with")
@@ -70,13 +76,18 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
 def _add_compare(commands: Commands[argparse.ArgumentParser]) -> None:
     compare = commands.add_parser(
         "compare", help="two profiles side by side, and what may be said of the difference",
-        description="Compare two files that `autofuse profile` wrote, or show one comparison of interleaved pairs. "
+        description="Compare two files that `autofuse profile` or torch.profiler wrote, or show one comparison of "
+        "interleaved pairs. "
         "Exit codes: 0, also where a condition is undecided; 1 where a condition of --fail-if holds; 2 for bad input.",
     )  # fmt: skip
-    compare.add_argument("before", type=Path, metavar="BEFORE.json")
-    compare.add_argument("after", type=Path, nargs="?", metavar="AFTER.json")
+    compare.add_argument("before", type=Path, metavar="BEFORE", help="a profile.json, or a trace")
+    compare.add_argument("after", type=Path, nargs="?", metavar="AFTER", help="another of them")
     _add_format(compare)
     _add_conditions(compare)
+    compare.add_argument("--junit", type=Path, metavar="FILE", help="write the conditions as a JUnit report")
+    compare.add_argument(
+        "--github", action="store_true", help="append the verdict and the conditions to $GITHUB_STEP_SUMMARY"
+    )
 
 
 def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -154,7 +165,7 @@ def _add_format(command: argparse.ArgumentParser) -> None:
 def _add_conditions(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-if", action="append", default=[], metavar="CONDITION",
-        help="exit with 1 if it surely holds, as 'time_ratio>1.02'; may be repeated",
+        help="exit with 1 if it surely holds, as 'time_ratio>1.02' or 'layer_share[h.*.attn]>0.4'; may be repeated",
     )  # fmt: skip
     command.add_argument("--strict", action="store_true", help="with --fail-if: what is undecided fails too")
     command.add_argument(

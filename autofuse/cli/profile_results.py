@@ -10,19 +10,21 @@ from __future__ import annotations
 import os
 import tempfile
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from autofuse.cli.gate import Gate
+from autofuse.cli.profile_exports import CannotExport, append_to_github, exported, file_names
 from autofuse.display import profile_page, terminal
 from autofuse.display.difference_terminal import of_both
 from autofuse.results import atomic_files as files
 from autofuse.results import quantities
 from autofuse.results.comparison import Interval
-from autofuse.results.conditions import NotACondition, condition
-from autofuse.results.difference import of_profiles
+from autofuse.results.conditions import ConditionOutcome, NotACondition, Quantity, condition
+from autofuse.results.difference import Difference, of_profiles
 from autofuse.results.profile import Profile
 from autofuse.results.profile_parts import Timing
 from autofuse.results.reading import NotOurs, read
@@ -74,6 +76,8 @@ class Results:
     gate: Gate = _NO_GATE
     baseline: Profile | None = None
     anyway: bool = False
+    exports: tuple[str, ...] = ()
+    source: Path | None = None  # the trace that was read; None where one is taken here
 
     @classmethod
     def of(cls, options: Namespace, rank: int = 0) -> Results:
@@ -88,8 +92,11 @@ class Results:
             baseline = _profile(options.baseline) if options.baseline else None
         except (NotACondition, NotOurs) as error:
             raise CannotWriteResults(str(error)) from error
-        results = cls(options.output, options.format, rank, gate, baseline, options.anyway)
-        if trouble := unwritable(results.folder, (results.name(DATA), results.name(PAGE), results.name(TRACE))):
+        results = cls(
+            options.output, options.format, rank, gate, baseline, options.anyway, tuple(dict.fromkeys(options.export))
+        )
+        names = (DATA, PAGE, TRACE, *file_names(results.exports))
+        if trouble := unwritable(results.folder, tuple(map(results.name, names))):
             raise CannotWriteResults(trouble)
         return results
 
@@ -113,8 +120,36 @@ class Results:
             return FAILED
         if self.rank:
             return DONE
+        try:
+            known, difference = self._judged(profile)
+            outcomes = self.gate.outcomes(known)
+        except NotACondition as error:  # a condition names a layer that the model does not have
+            say(str(error))
+            outcomes = None
+        exports = self._exported(profile, outcomes or ())
         self._show(profile, data)
-        return self._judged(profile)
+        if outcomes is None or exports:
+            return FAILED
+        self._show_difference(profile, difference)
+        return self.gate.exit_code(outcomes, say)
+
+    def _exported(self, profile: Profile, outcomes: Sequence[ConditionOutcome]) -> int:
+        """Writes the files of --export. Returns how many could not be written."""
+        failed = 0
+        recorded = self.path(TRACE) if profile.trace_file else self.source
+        for kind in self.exports:
+            try:
+                name, content = exported(kind, profile, outcomes, self.gate.strict, recorded)
+                files.put(str(self.path(name)), content)
+                if kind == "github":
+                    append_to_github(content.decode())
+            except CannotExport as error:
+                say(f"--export {kind}: {error}")
+                failed += 1
+            except OSError as error:
+                say(f"--export {kind}: the file cannot be written: {error.strerror or error}.")
+                failed += 1
+        return failed
 
     def _show(self, profile: Profile, data: str) -> None:
         console = terminal.stdout()
@@ -122,22 +157,26 @@ class Results:
             console.file.write(data)
             return
         console.print(profile)
-        written = ", ".join(str(self.path(name)) for name in (DATA, PAGE, TRACE) if self.path(name).is_file())
+        names = (DATA, PAGE, *((TRACE,) if profile.trace_file else ()), *file_names(self.exports))
+        written = ", ".join(str(self.path(name)) for name in names if self.path(name).is_file())
         console.print(f"Written: {written}", markup=False, highlight=False, soft_wrap=True)
 
-    def _judged(self, profile: Profile) -> int:
-        """Against the baseline, where there is one, and by the conditions."""
+    def _judged(self, profile: Profile) -> tuple[Mapping[str, Quantity], Difference | None]:
+        """What conditions may name, and the difference from the baseline if there is one."""
         if self.baseline is None:
-            return self.gate.exit_code(self.gate.outcomes(quantities.of_profile(profile)), say)
+            return quantities.of_profile(profile), None
         difference = of_profiles(self.baseline, profile, anyway=self.anyway)
+        return quantities.of_both(self.baseline, profile, difference.ratio), difference
+
+    def _show_difference(self, profile: Profile, difference: Difference | None) -> None:
+        if self.baseline is None or difference is None:
+            return
         if self.format == "text":
             console = terminal.stdout()
             console.print()
             console.print(of_both(self.baseline, profile, difference))
         else:
             say(f"{difference.summary}. {difference.reason}")
-        known = quantities.of_both(self.baseline, profile, difference.ratio)
-        return self.gate.exit_code(self.gate.outcomes(known), say)
 
 
 def _profile(path: Path) -> Profile:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from autofuse.cli.profile_exports import KINDS, file_names
 from autofuse.cli.profile_results import DATA, FAILED, CannotWriteResults, Results, say
+from autofuse.profiling.trace.inputs.files import ENDINGS, inputs_of
 from autofuse.profiling.trace.nsight import Unsuitable
-from autofuse.profiling.trace.profile import profile_of_traces
-from autofuse.profiling.trace.trace import Unreadable, read
+from autofuse.profiling.trace.profile import profile_of_inputs
+from autofuse.profiling.trace.trace import Unreadable
 
 
 def files_of(given: Sequence[Path]) -> list[Path]:
@@ -23,19 +25,16 @@ def files_of(given: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_ENDINGS) and not _ours(p))
+        inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(ENDINGS) and not _ours(p))
         if not inside:
-            raise Unreadable(f"{path} holds no trace: no file in it ends with {' or '.join(_ENDINGS)}.")
+            raise Unreadable(f"{path} holds no trace: no file in it ends with {' or '.join(ENDINGS)}.")
         found += inside
     return found
 
 
-_ENDINGS = (".json", ".json.gz")
-
-
 def _ours(path: Path) -> bool:
-    """What an earlier run wrote beside the traces."""
-    return path.name == DATA
+    """Whether an earlier run wrote the file next to the traces."""
+    return path.name == DATA or path.name in file_names(KINDS)
 
 
 def main(options: Namespace) -> int:
@@ -47,7 +46,10 @@ def main(options: Namespace) -> int:
     try:
         results = Results.of(options)
         peak = (options.peak_flops, options.peak_bandwidth)
-        found = profile_of_traces([read(path) for path in files_of(options.trace)], options.ncu, peak)
+        paths = files_of(options.trace)
+        if "perfetto" in options.export and len(paths) > 1:
+            raise CannotWriteResults("--export perfetto annotates one trace: pass one file with --trace.")
+        found = profile_of_inputs(inputs_of(paths), options.ncu, peak)
     except OSError as error:
         say(f"{error.filename} cannot be read: {error.strerror or error}.")
         return FAILED
@@ -55,4 +57,4 @@ def main(options: Namespace) -> int:
         say(str(error))
         return FAILED
     timing = replace(found.timing, samples=options.samples, tokens=options.tokens)
-    return results.finish(replace(found, timing=timing))
+    return replace(results, source=paths[0]).finish(replace(found, timing=timing))

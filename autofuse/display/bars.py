@@ -1,4 +1,4 @@
-"""Horizontal bars that are as wide as their page: labels keep their size on a phone. They know fractions and names."""
+"""Bar charts as wide as the page, whose labels keep their size on a phone. Knows fractions and names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-NARROW = 316  # pixels that a chart has on a page 360 wide: what must fit there is cut to it
+NARROW = 316  # pixels of a chart on a page 360 pixels wide; labels are shortened to fit
 _LETTER = 7.2  # pixels of an average letter at 12 px, wide fonts included
 _LABEL, _BAR, _EMPTY, _GAP, _NOTE, _ABOVE, _BELOW = 18, 12, 2, 3, 16, 4, 8
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a bar. length: a fraction of the axis; kind: a class of the style sheet; title: shown on pointing."""
+    """A part of a bar. length: a fraction of the axis. kind: a class of the style sheet. title: the tooltip."""
 
     length: float
     kind: str
@@ -22,10 +22,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class BarRow:
-    """A label and a value over one or more bars; a bar without segments is a gap: nothing is known.
+    """A label and a value above one or more bars. A bar without segments is a gap: its value is not known.
 
-    note: a quiet line below. tone: the note's. hint: the label in full. short: the label where there is little room;
-    its end where there is none.
+    note: a quiet line below. tone: the tone of the note. hint: the full label. short: the label for narrow pages; ""
+    for the end of the label.
     """
 
     label: str
@@ -39,7 +39,7 @@ class BarRow:
 
 @dataclass(frozen=True)
 class BarChart:
-    """Rows from the top down. description: what is seen, in a sentence. legend: what the classes stand for."""
+    """Rows from top to bottom. description: the content in one sentence. legend: the meaning of the classes."""
 
     title: str
     description: str
@@ -47,7 +47,7 @@ class BarChart:
     legend: Mapping[str, str] = field(default_factory=dict)
 
     def svg(self) -> str:
-        """One `<svg>` element without a viewBox: places along the axis are percentages, so text is never scaled."""
+        """One `<svg>` element without a viewBox: positions along the axis are percentages, so text is never scaled."""
         drawn, top = [], 0
         for row in self.rows:
             text, height = _row(row, top)
@@ -59,12 +59,12 @@ class BarChart:
 
 
 def shortened(name: str, letters: int) -> str:
-    """The name, or its end: what distinguishes modules stands last."""
+    """The name, or its end, because names of modules differ at the end."""
     return name if len(name) <= letters else f"…{name[len(name) - max(1, letters - 1) :]}"
 
 
 def letters_in(pixels: float) -> int:
-    """How many letters fit."""
+    """The number of letters that fit."""
     return max(1, int(pixels / _LETTER))
 
 
@@ -85,7 +85,7 @@ def _row(row: BarRow, top: int) -> tuple[str, int]:
 
 
 def _both(text: str, short: str, y: float, kind: str, hint: str = "") -> str:
-    """The text, and its short form for a narrow page where it needs one; the style sheet shows one of them."""
+    """The text, and a short form for narrow pages if needed. The style sheet shows one of them."""
     if text == short:
         return _text(0, y, text, "start", kind, hint)
     return _text(0, y, text, "start", f"{kind} wide", hint) + _text(0, y, short, "start", f"{kind} narrow", text)

@@ -1,4 +1,4 @@
-"""What changed layer by layer between two profiles, matched by fully qualified name. No torch."""
+"""What changed between two profiles, by layer and by kernel, matched by name. No torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from autofuse.results.table import Cell, Column, Table, Tone
 from autofuse.results.units import duration
 
 Kind = Literal["faster", "slower", "about the same", "new", "gone"]
-# A layer's time comes from the few steps of a trace, and has no interval: less than this says nothing.
+# A layer's time comes from a few recorded steps: a smaller difference is not a change.
 _OF_THE_LAYER, _OF_THE_STEP = 0.10, 0.01
 _TONES: dict[Kind, Tone] = {"faster": "good", "slower": "bad", "about the same": "quiet", "new": "warn", "gone": "warn"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """One layer on both sides: seconds of forward and backward in one step, with all that it calls; None where it is
-    not there, or is not called: what is fused into its parent is not."""
+    """One layer on both sides. before, after: seconds of one step, with everything that it calls; None if the layer
+    does not exist or is not called, for example because it is fused into its parent."""
 
     fqn: str
     before: float | None
@@ -29,30 +29,73 @@ class Change:
 def changes(before: Profile, after: Profile) -> tuple[Change, ...]:
     """Every layer that either profile names, the greatest difference first."""
     sides = [{layer.fqn: layer for layer in profile.layers} for profile in (before, after)]
-    step = max((p.timing.median for p in (before, after) if p.timing.seconds), default=0.0)
+    step = _step(before, after)
     found = [_change(fqn, sides[0].get(fqn), sides[1].get(fqn), step) for fqn in dict.fromkeys([*sides[0], *sides[1]])]
     return tuple(sorted(found, key=lambda c: -abs((c.before or 0.0) - (c.after or 0.0))))
 
 
-def _change(fqn: str, before: Layer | None, after: Layer | None, step: float) -> Change:
+@dataclass(frozen=True)
+class KernelChange:
+    """One kernel (on a CPU, one operator) on both sides. before, after: seconds of one step; None where it does not
+    run. count_before, count_after: how often it runs in one step, on average."""
+
+    name: str
+    before: float | None
+    after: float | None
+    count_before: float
+    count_after: float
+    kind: Kind
+
+
+def kernel_changes(before: Profile, after: Profile) -> tuple[KernelChange, ...]:
+    """Every kernel that either profile has, the greatest difference first."""
+    sides: list[dict[str, tuple[float, float]]] = []
+    for profile in (before, after):
+        side: dict[str, tuple[float, float]] = {}
+        for kernel in profile.kernels:  # a name may be in two categories, as an operator of the optimizer's is
+            seconds, count = side.get(kernel.name, (0.0, 0.0))
+            side[kernel.name] = seconds + kernel.seconds, count + kernel.count
+        sides.append(side)
+    step = _step(before, after)
+    found = [_kernel_change(name, sides[0].get(name), sides[1].get(name), step) for name in {**sides[0], **sides[1]}]
+    return tuple(sorted(found, key=lambda c: -abs((c.before or 0.0) - (c.after or 0.0))))
+
+
+def _kernel_change(
+    name: str, before: tuple[float, float] | None, after: tuple[float, float] | None, step: float
+) -> KernelChange:
+    (one, count_before), (other, count_after) = before or (None, 0.0), after or (None, 0.0)
+    return KernelChange(name, one, other, count_before, count_after, _kind(one, other, step))
+
+
+def _step(before: Profile, after: Profile) -> float:
+    return max((p.timing.median for p in (before, after) if p.timing.seconds), default=0.0)
+
+
+def _kind(before: float | None, after: float | None, step: float) -> Kind:
     if before is None or after is None:
-        there = before or after
-        assert there is not None
-        kind: Kind = "new" if before is None else "gone"
-        seconds = there.seconds
-        return Change(fqn, None if before is None else seconds, None if after is None else seconds, kind)
-    less = before.seconds - after.seconds
-    if abs(less) <= max(_OF_THE_LAYER * before.seconds, _OF_THE_STEP * step):
-        return Change(fqn, before.seconds, after.seconds, "about the same")
-    return Change(fqn, before.seconds, after.seconds, "faster" if less > 0 else "slower")
+        return "new" if before is None else "gone"
+    if abs(before - after) <= max(_OF_THE_LAYER * before, _OF_THE_STEP * step):
+        return "about the same"
+    return "faster" if before > after else "slower"
+
+
+def _change(fqn: str, before: Layer | None, after: Layer | None, step: float) -> Change:
+    seconds = [None if layer is None else layer.seconds for layer in (before, after)]
+    return Change(fqn, seconds[0], seconds[1], _kind(seconds[0], seconds[1], step))
 
 
 def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> Table:
-    """The layers that changed, the greatest difference first. note: what else is to be said of them."""
+    """The layers that changed, the greatest difference first. note: added to the caption."""
     told = [change for change in found if change.kind != "about the same"]
     columns = (Column("layer", wraps=True), Column("before", "right"), Column("after", "right"), Column("change"))
     rows = tuple(
-        (Cell(c.fqn or "(the model)"), Cell(_shown(c.before)), Cell(_shown(c.after)), Cell(c.kind, _TONES[c.kind]))
+        (
+            Cell(c.fqn or "(the model)"),
+            Cell(_duration(c.before)),
+            Cell(_duration(c.after)),
+            Cell(c.kind, _TONES[c.kind]),
+        )
         for c in told[:most]
     )
     rest = f"and {len(told) - most} more; " if len(told) > most else ""
@@ -62,5 +105,23 @@ def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> 
     return Table("layers that changed, forward and backward", columns, rows, f"{caption}{note}")
 
 
-def _shown(seconds: float | None) -> str:
+def kernel_changes_table(found: tuple[KernelChange, ...], most: int = 10, note: str = "") -> Table:
+    """The kernels that changed by more than a hundredth of the step or are new or gone, the greatest first."""
+    told = [change for change in found if change.kind != "about the same"]
+    columns = (
+        Column("kernel", wraps=True), Column("before", "right"), Column("after", "right"),
+        Column("calls before", "right"), Column("calls after", "right"), Column("change"),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            Cell(c.name), Cell(_duration(c.before)), Cell(_duration(c.after)), Cell(f"{c.count_before:g}"),
+            Cell(f"{c.count_after:g}"), Cell(c.kind, _TONES[c.kind]),
+        )
+        for c in told[:most]
+    )  # fmt: skip
+    rest = f"and {len(told) - most} more; " if len(told) > most else ""
+    return Table("kernels that changed, of one step", columns, rows, f"{rest}as for layers{note}")
+
+
+def _duration(seconds: float | None) -> str:
     return "" if seconds is None else duration(seconds)

@@ -1,4 +1,4 @@
-"""Charts as inline SVG. They know numbers and names; colours come from the page's style sheet, so both themes work."""
+"""Charts as inline SVG. Knows numbers and names; colours come from the style sheet of the page, for both themes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LineChart:
     series: Mapping[str, Sequence[float]]
 
     def svg(self) -> str:
-        """One `<svg>` element. Later series are dashed, so that one drawn over another leaves it visible.
+        """One `<svg>` element. Later series are dashed, so that overlapping series stay visible.
 
-        Values that are not finite leave a gap. Raises ValueError where nothing can be drawn.
+        Values that are not finite leave a gap. Raises ValueError if nothing can be drawn.
         """
         values = [value for line in self.series.values() for value in line if math.isfinite(value)]
         if not values:
@@ -47,9 +47,9 @@ class StripChart:
     samples: Mapping[str, Sequence[float]]
 
     def svg(self) -> str:
-        """One `<svg>` element; the axis begins at 0, so that lengths compare as the numbers do.
+        """One `<svg>` element; the axis starts at 0, so that lengths are proportional to the numbers.
 
-        Raises ValueError where a line has no samples, or one that is not finite.
+        Raises ValueError if a line has no samples, or a sample that is not finite.
         """
         values = [value for line in self.samples.values() for value in line]
         if not all(self.samples.values()) or not values or not all(map(math.isfinite, values)):
@@ -63,7 +63,7 @@ class StripChart:
 
 @dataclass(frozen=True)
 class _Scale:
-    """From values in [low, high] to pixels; the ticks are round numbers and lie within."""
+    """Maps values in [low, high] to pixels. Ticks are round numbers within the interval."""
 
     low: float
     high: float
@@ -98,7 +98,7 @@ def _curve(color: int, line: Sequence[float], x: _Scale, y: _Scale) -> str:
 def _strip(row: int, name: str, samples: Sequence[float], x: _Scale) -> str:
     middle = _TOP + _ROW_HEIGHT * row + _ROW_HEIGHT / 2
     label = _text(x.start - 8, middle + 4, name, "end")
-    # Dots step aside in a fixed rhythm, so that equal times stay visible and the picture does not change by chance.
+    # Dots have fixed vertical offsets, so that equal times stay visible and the chart is reproducible.
     dots = (f'<circle cx="{x(value)}" cy="{middle + (i % 5 - 2) * 5}" r="3"/>' for i, value in enumerate(samples))
     mark = x(median(samples))
     bar = f'<line class="median" x1="{mark}" x2="{mark}" y1="{middle - 20}" y2="{middle + 20}"/>'

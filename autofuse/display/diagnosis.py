@@ -1,4 +1,4 @@
-"""The diagnosis of a profile: a sentence, and what to do. For terminals, pages and notebooks."""
+"""The diagnosis of a profile, a sentence and actions, for terminals, pages and notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUIET = terminal.STYLES["quiet"]
 
 
 def for_terminal(found: Diagnosis) -> RenderableType:
-    """The sentence, then each action with what it saves, and what it rests on."""
+    """The sentence, then each action with its saving, evidence and confidence."""
     lines: list[RenderableType] = [Text(found.sentence, "bold")]
     for number, action in enumerate(found.actions, 1):
         text = Text.assemble(f"{number}. ", action.text, (f"  {saving(action)}" if saving(action) else "", "green"))
@@ -29,14 +29,14 @@ def for_terminal(found: Diagnosis) -> RenderableType:
 
 
 def saving(action: Action) -> str:
-    """ "saves up to 12.3 ms a step"; nothing where that is not predicted."""
+    """ "saves up to 12.3 ms a step"; "" if no saving is predicted."""
     if not action.milliseconds:
         return ""
     return f"saves up to {units.duration(action.milliseconds * 1e-3)} a step"
 
 
 def rests_on(action: Action) -> str:
-    """The evidence, and how sure it is."""
+    """The evidence and the confidence."""
     return f"{action.evidence}{'; ' if action.evidence else ''}{action.confidence} confidence"
 
 

@@ -1,6 +1,6 @@
-"""How each kind of result is drawn: on a terminal, as text, in a notebook. One place, so that they agree.
+"""How each kind of result is drawn: on a terminal, as text, in a notebook.
 
-A result with `tables` is drawn as these. Profiles and plans have drawings of their own.
+A result with `tables` is drawn as these tables. Profiles and plans have their own functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autofuse.results.plan import Plan
 from autofuse.results.profile import Profile
 from autofuse.results.sites import Report
 
-_LEFT_OUT = (("where",), ("max error",))  # columns of a report, in the order in which they give way
+_LEFT_OUT = (("where",), ("max error",))  # columns of a report that are left out on narrow terminals, in this order
 
 
 @singledispatch

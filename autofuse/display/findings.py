@@ -1,6 +1,6 @@
-"""Findings and diffs of the door for files, as text with styles, JSON and CI annotations.
+"""Findings and diffs of the codemod, as text with styles, JSON and CI annotations.
 
-Text comes as (text, style) pieces, so that it is exact where there are no colours. Prints nothing, opens no file.
+Text is a list of (text, style) pieces, so that it is the same without colours. Prints nothing and opens no file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def line_of(finding: Finding) -> list[StyledText]:
 
 
 def annotation_of(finding: Finding) -> str:
-    """A workflow command that puts the finding beside the line in a pull request on GitHub."""
+    """A workflow command that shows the finding at its line in a pull request on GitHub."""
     level = "warning" if finding.status in ("safe", "unsafe") else "notice"
     place = f"file={_property(finding.path)}"
     if finding.cell is None:  # the lines of a notebook's cell are not those of its file

@@ -1,4 +1,4 @@
-"""Layers that repeat, as one: "h.*.attn" for twelve of them. Knows names and sums, not how they are shown."""
+"""Folds layers that repeat: "h.*.attn" for twelve of them. Knows names and sums, not how they are shown."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _N = TypeVar("_N", int, float)
 
 @dataclass(frozen=True)
 class RepeatedPlaces:
-    """The same thing found at several places: one rule, one status, and of what is not fused one reason.
+    """Equal places: one rule, one status, and one reason if they are not fused.
 
-    seconds, predicted_saving, measured_saving: summed over the places that know theirs. predicted_gain: the step's time
-    before / after if all of them were fused: what each would save of the step, together. part_of: the larger place
-    whose saving has theirs in it.
+    seconds, predicted_saving, measured_saving: sums over the places that have them. predicted_gain: the step's time
+    before / after if all of them were fused. part_of: the larger place whose saving includes theirs.
     """
 
     name: str
@@ -42,10 +41,10 @@ class RepeatedPlaces:
 
 @dataclass(frozen=True)
 class RepeatedLayers:
-    """Layers of one kind whose names differ in the numbers of repeated blocks only; one layer is a fold too.
+    """Layers of one class whose names differ only in the numbers of repeated blocks; also a single layer.
 
-    All of it is their own, without the modules that they call, summed; roofline and sm_efficiency are averaged over
-    own seconds, among the layers that know theirs. share: of the step's time.
+    All numbers are sums of own times, without the modules that the layers call. roofline and sm_efficiency are means
+    weighted by own seconds, over the layers that have them. share: of the step's time.
     """
 
     name: str
@@ -54,7 +53,7 @@ class RepeatedLayers:
 
     @property
     def count(self) -> int:
-        """How many layers."""
+        """The number of layers."""
         return len(self.layers)
 
     @property
@@ -69,8 +68,8 @@ class RepeatedLayers:
 
     @property
     def work(self) -> Work:
-        """Forward and backward."""
-        return self.forward + self.backward
+        """Forward, backward and optimizer."""
+        return reduce(Work.__add__, (layer.own_work for layer in self.layers))
 
     @property
     def seconds(self) -> float:
@@ -84,7 +83,7 @@ class RepeatedLayers:
 
     @property
     def roofline(self) -> float | None:
-        """What they attain of what is attainable."""
+        """The mean of the layers' values."""
         return _mean((layer.roofline, layer.own_seconds) for layer in self.layers)
 
     @property
@@ -99,7 +98,7 @@ class RepeatedLayers:
 
     @property
     def regime(self) -> Regime:
-        """The one in which most of their time is spent."""
+        """The limit of the layers that take most of the time."""
         seconds: defaultdict[Regime, float] = defaultdict(float)
         for layer in self.layers:
             seconds[layer.regime] += layer.own_seconds
@@ -107,17 +106,17 @@ class RepeatedLayers:
 
     @property
     def places(self) -> tuple[RepeatedPlaces, ...]:
-        """What was found in them, equal things as one."""
+        """The places in the layers; equal places are one."""
         return folded_places([(self.name, place) for layer in self.layers for place in layer.places])
 
 
 def own_share(layer: Layer) -> float:
-    """Of the step's time, what the layer takes without the modules that it calls; scaled as its `share` is."""
+    """The share of the step's time that the layer takes without the modules that it calls."""
     return layer.share * layer.own_seconds / layer.seconds if layer.seconds else 0.0
 
 
 def folded(layers: Sequence[Layer]) -> list[RepeatedLayers]:
-    """The layers by pattern of name and kind; those that take longest first."""
+    """The layers by pattern of name and class, the longest first."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in layers})
     groups: defaultdict[tuple[str, str], list[Layer]] = defaultdict(list)
     for layer in layers:
@@ -127,10 +126,10 @@ def folded(layers: Sequence[Layer]) -> list[RepeatedLayers]:
 
 
 def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[RepeatedPlaces, ...]:
-    """Places with the (folded) names of their layers; the greatest predicted saving first, then the longest."""
+    """Places by the folded names of their layers: the greatest predicted saving first, then the longest."""
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
-        # What is or would be fused is the same thing wherever it stands; what is not, for each reason another.
+        # Places that are or would be fused are equal everywhere; places that are not fused differ by reason.
         reason = "" if place.status in ("applies", "fused") else pattern_of(place.reason)
         groups[name, place.rule, place.status, place.operation, reason, pattern_of(place.part_of)].append(place)
     folds = (_place_fold(key[0], members) for key, members in groups.items())
@@ -151,9 +150,9 @@ def _place_fold(name: str, places: list[Place]) -> RepeatedPlaces:
 
 
 def gain_together(gains: Iterable[float | None]) -> float | None:
-    """The gain of a step in which several are had at once: each saves 1 - 1/gain of it, and the shares add up.
+    """The gain of a step with several places fused: each saves 1 - 1/gain of the step, and the shares add up.
 
-    None where none is known, or where they add up to the whole step, which cannot be.
+    None if no gain is known, or if the shares add up to the whole step, which is impossible.
     """
     saved = [1 - 1 / gain for gain in gains if gain]
     return 1 / (1 - sum(saved)) if saved and sum(saved) < 1 else None
@@ -173,7 +172,7 @@ def _mean(weighed: Iterable[tuple[float | None, float]]) -> float | None:
 
 
 def shortened(name: str) -> str:
-    """A long name without its beginning: what differs between layers stands at the end."""
+    """A long name without its beginning, because names of layers differ at the end."""
     parts = name.split(".")
     while len(parts) > 1 and len(".".join(parts)) > _LONGEST_NAME:
         parts = parts[1:]

@@ -1,4 +1,4 @@
-"""Findings for machines: CI, code hosts, editors. Names are those that ruff gives its formats.
+"""Findings for machines: CI, code hosts, editors. The formats have the names that ruff uses.
 
 Each format is a function from findings to text. Prints nothing, opens no file.
 """
@@ -62,7 +62,7 @@ def _azure(found: Sequence[Finding], fixes: Fixes) -> str:
 
 
 def _gitlab(found: Sequence[Finding], fixes: Fixes) -> str:
-    """The report that GitLab calls Code Quality."""
+    """A Code Quality report for GitLab."""
     seen: Counter[str] = Counter()
     issues = []
     for f in found:
@@ -104,7 +104,7 @@ def _case(f: Finding) -> str:
 
 
 def _for_xml(text: str) -> str:
-    """Without what no XML may hold, whatever escapes it."""
+    """The text without characters that XML cannot contain."""
     return "".join(c if c in "\t\n" or 0x20 <= ord(c) < 0xD800 or 0xDFFF < ord(c) < 0xFFFE else "?" for c in text)
 
 
@@ -137,7 +137,7 @@ NAMES = (*TEXT, *FORMATS)
 
 
 def statistics(found: Iterable[Finding]) -> list[tuple[str, str, int]]:
-    """How many findings each rule has, by status: code, status, count; the most first."""
+    """The number of findings of each rule and status: code, status, count; the largest first."""
     counts = Counter((f.code, f.status) for f in found)
     return [(code, status, n) for (code, status), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))]
 

@@ -1,24 +1,33 @@
-"""One self-contained HTML page: no script, no request, light and dark. It knows parts of pages, not their subject."""
+"""One self-contained HTML page: one inline script, no request, light and dark. Knows parts of pages, not their subject.
+
+The page is complete without its script, which sorts and filters tables and enlarges charts. A policy in the page's head
+forbids the browser every other script and every request.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from autofuse.results.table import Cell, Table, Tone
+from autofuse.results.units import magnitude
 
-_TEMPLATE = "page.html.j2"
+_TEMPLATE, _SCRIPT = "page.html.j2", "page.js"
+_FEWEST_SORTED = 4  # rows from which sorting a table is of use
+_FEWEST_FILTERED = 9
 _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
 
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """Source text. Where it is a unified diff, added and removed lines are coloured."""
+    """Source text. In a unified diff, added and removed lines are coloured."""
 
     text: str
     is_diff: bool = False
@@ -26,7 +35,7 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that matters, large at the top of the page: its label, its value, and what it rests on."""
+    """A number in large type at the top of the page. note: what it is based on."""
 
     label: str
     value: str
@@ -36,7 +45,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class SuggestedAction:
-    """What to do: the text, what it gains, and what that rests on."""
+    """What to do. gain: the predicted saving. basis: the evidence and the confidence."""
 
     text: str
     gain: str = ""
@@ -45,14 +54,15 @@ class SuggestedAction:
 
 @dataclass(frozen=True)
 class LeadingSentence:
-    """What the page says first: one sentence, and what to do about it, the best first."""
+    """The first sentence of the page, and what to do, the best action first."""
 
     sentence: str
     advice: tuple[SuggestedAction, ...] = ()
 
 
 class Chart(Protocol):
-    """Something drawn. legend, where it has one: what the classes of its marks stand for."""
+    """A drawing. It may have a `legend`, the meaning of the classes of its marks, and `zooms`: if true, the script adds
+    buttons that enlarge it along its axis."""
 
     @property
     def title(self) -> str: ...
@@ -60,21 +70,31 @@ class Chart(Protocol):
     def svg(self) -> str: ...
 
 
+@runtime_checkable
+class Fragment(Protocol):
+    """A drawing in HTML, which escapes its own text. It may have a `legend`."""
+
+    @property
+    def title(self) -> str: ...
+
+    def markup(self) -> Markup: ...
+
+
 @dataclass(frozen=True)
 class Details:
-    """What is folded away until somebody opens it; `summary` is the line that does."""
+    """Parts that are hidden until the reader opens them. summary: the line to click."""
 
     summary: str
     parts: tuple[Part, ...]
 
 
 # A str is a paragraph.
-Part = str | Table | CodeBlock | Details | Chart
+Part = str | Table | CodeBlock | Details | Chart | Fragment
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it, in order. note: a quiet sentence that says what is seen."""
+    """A heading and the parts below it, in order. note: a quiet sentence that explains them."""
 
     heading: str
     parts: tuple[Part, ...]
@@ -88,15 +108,18 @@ def page(
     figures: Sequence[Figure] = (),
     verdict: LeadingSentence | None = None,
 ) -> str:
-    """The page as one text to be written as UTF-8. Everything that is passed in is text, and is escaped."""
+    """The page as one text, to be written as UTF-8. All arguments are text and are escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("autofuse.display").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
+    script = files("autofuse.display").joinpath(_SCRIPT).read_text(encoding="utf-8").strip()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     drawn = [(section.heading, section.note, [drawn_part(part) for part in section.parts]) for section in sections]
-    return template.render(title=title, summary=summary, figures=figures, verdict=verdict, sections=drawn) + "\n"
+    content = {"title": title, "summary": summary, "figures": figures, "verdict": verdict, "sections": drawn}
+    return template.render(**content, script=Markup(script), script_digest=digest) + "\n"
 
 
 def drawn_part(part: Part) -> Markup:
-    """One part as an HTML fragment that is safe to stand in a page."""
+    """One part as an HTML fragment with all text escaped."""
     if isinstance(part, str):
         return Markup("<p>{}</p>").format(part)
     if isinstance(part, Table):
@@ -106,11 +129,18 @@ def drawn_part(part: Part) -> Markup:
     if isinstance(part, Details):
         inner = Markup().join(map(drawn_part, part.parts))
         return Markup("<details><summary>{}</summary>{}</details>").format(part.summary, inner)
-    drawn = Markup('<div class="scrolls">{}</div><figcaption>{}</figcaption>{}')
-    return Markup("<figure>{}</figure>").format(drawn.format(Markup(part.svg()), part.title, _legend(part)))
+    if isinstance(part, Fragment):
+        return _figure(part.markup(), part)
+    zooms = Markup(" data-zooms") if getattr(part, "zooms", False) else Markup()
+    return _figure(Markup('<div class="scrolls"{}>{}</div>').format(zooms, Markup(part.svg())), part)
 
 
-def _legend(chart: Chart) -> Markup:
+def _figure(drawn: Markup, part: Chart | Fragment) -> Markup:
+    inner = Markup("{}<figcaption>{}</figcaption>{}").format(drawn, part.title, _legend(part))
+    return Markup("<figure>{}</figure>").format(inner)
+
+
+def _legend(chart: Chart | Fragment) -> Markup:
     entries: Mapping[str, str] = getattr(chart, "legend", {})
     item = Markup('<li><svg class="swatch" aria-hidden="true"><rect class="fill {}"/></svg>{}</li>')
     drawn = Markup().join(item.format(kind, name) for kind, name in entries.items())
@@ -118,28 +148,43 @@ def _legend(chart: Chart) -> Markup:
 
 
 def _table(table: Table) -> Markup:
-    """Classes for the style sheet, where markup.table has styles for a page that has none."""
+    """Uses classes of the style sheet; markup.table uses inline styles."""
     kinds = [f"{column.align}{' wraps' if column.wraps else ''}" for column in table.columns]
     title = Markup("<caption>{}</caption>").format(table.title) if table.title else Markup()
     headings = zip(kinds, table.columns, strict=True)
     head = Markup().join(Markup('<th scope="col" class="{}">{}</th>').format(k, column.name) for k, column in headings)
     rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
     below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
-    inner = Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, rows)
-    # A keyboard scrolls it too, and then it is told what it is about.
+    inner = Markup("<table{}>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
+        _for_the_script(table), title, head, rows
+    )
+    # The keyboard scrolls it too, so it needs a name for screen readers.
     named = table.title or ", ".join(column.name for column in table.columns if column.name)
     region = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>{}')
     return region.format(named, inner, below)
 
 
+def _for_the_script(table: Table) -> Markup:
+    """Marks what the script may sort and filter: tables in which a reader looks for rows."""
+    if not all(column.name for column in table.columns) or len(table.rows) < _FEWEST_SORTED:
+        return Markup()
+    return Markup(" data-sorts data-filters" if len(table.rows) >= _FEWEST_FILTERED else " data-sorts")
+
+
 def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
-    # The first column is what the row is about: a reader who hears the table is told it with each number.
+    # The first column names the row: a screen reader reads it with each number.
     first = Markup('<th scope="row" class="{} {}">{}</th>').format(kinds[0], row[0].tone, row[0].text)
     rest = (
-        Markup('<td class="{} {}">{}</td>').format(kind, cell.tone, cell.text)
+        Markup('<td class="{} {}"{}>{}</td>').format(kind, cell.tone, _value(cell.text), cell.text)
         for kind, cell in zip(kinds[1:], row[1:], strict=True)
     )
     return first + Markup().join(rest)
+
+
+def _value(text: str) -> Markup:
+    """What the script sorts a cell by, where its text is a quantity."""
+    value = magnitude(text)
+    return Markup() if value is None else Markup(' data-value="{}"').format(f"{value:.6g}")
 
 
 def _lines(code: CodeBlock) -> Markup:

@@ -1,4 +1,4 @@
-"""The tables of layers and of the places found in them. Knows what stands in them, not how it looks."""
+"""The tables of layers and of the places in them. Knows their content, not their look."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autofuse.display.folding import (
     shortened,
 )
 from autofuse.results import units
-from autofuse.results.profile_parts import OUTSIDE, Layer, Regime, Work
+from autofuse.results.profile_parts import OPTIMIZER, OUTSIDE, Layer, Regime, Work
 from autofuse.results.repeated_names import patterns_of
 from autofuse.results.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
 
@@ -30,7 +30,7 @@ REGIMES: dict[Regime, str] = {
 
 
 def layers_table(profile: Profile, most: int | None = None) -> Table:
-    """Repeated layers as one row, those that take longest by themselves first; `most` rows, and the rest as one."""
+    """Repeated layers as one row, by own time, the longest first; `most` rows, and one for the rest."""
     folds = folded(profile.layers)
     shown = folds if most is None or len(folds) <= most else folds[:most]
     rows = [_fold_row(fold) for fold in shown]
@@ -40,7 +40,7 @@ def layers_table(profile: Profile, most: int | None = None) -> Table:
 
 
 def short_layers_table(profile: Profile, most: int) -> Table:
-    """The same in few columns: plain numbers under their units, and the rules on a second line."""
+    """The same with fewer columns: numbers without units, and the rules on a second line."""
     folds = folded(profile.layers)
     rows = [_short_row(fold) for fold in folds[:most]]
     if len(folds) > most:
@@ -53,7 +53,7 @@ def short_layers_table(profile: Profile, most: int) -> Table:
 def both_layers_table(before: Profile, after: Profile, most: int | None = None) -> Table:
     """Layers of the same name before and after; the longest on either side first.
 
-    A fused operation that stands in for its children takes over their time: whole is with all below, and compares.
+    A fused operation that replaces its children includes their time, so compare the whole times.
     """
     sides = [{fold.name: fold for fold in folded(profile.layers)} for profile in (before, after)]
     names = dict.fromkeys(name for side in sides for name in side)
@@ -65,18 +65,18 @@ def both_layers_table(before: Profile, after: Profile, most: int | None = None) 
 
 
 def every_layer_table(profile: Profile) -> Table:
-    """One row for each layer in the model's order, with what its modules take in it, and its places in full."""
+    """One row for each layer in the model's order, with its whole and its own time, and its places in full."""
     return _without_rules(Table("", _EVERY_COLUMNS, tuple(map(_layer_row, profile.layers))), profile)
 
 
 def _without_rules(table: Table, *profiles: Profile) -> Table:
-    """Without empty columns; and where nobody looked for rules, "none" would be said of what is not known."""
+    """Without empty columns, and without the column of rules if no rules were tried."""
     looked = any(layer.places for profile in profiles for layer in profile.layers)
     return without_empty_columns(table if looked else without_columns(table, ("rule",)))
 
 
 def places_table(profile: Profile, most: int | None = None) -> Table:
-    """What was found in the layers: the rule, what it would save, or why it is not fused."""
+    """The places in the layers: the rule, its saving, or why it is not fused."""
     folds = all_places(profile)
     rows = tuple(_place_row(fold) for fold in folds[:most])
     rest = len(folds) - len(rows)
@@ -84,7 +84,7 @@ def places_table(profile: Profile, most: int | None = None) -> Table:
 
 
 def short_places_table(profile: Profile, most: int) -> Table:
-    """The same in one line each."""
+    """The same with one line for each place."""
     places = all_places(profile)
     rows = tuple(_short_place_row(place) for place in places[:most])
     rest = len(places) - len(rows)
@@ -92,13 +92,13 @@ def short_places_table(profile: Profile, most: int) -> Table:
 
 
 def telling(profiles: Sequence[Profile]) -> Profile:
-    """Of a model before and after, the profile whose places say most: what was measured stands in those before."""
+    """Of a model before and after, the profile whose places have the most data: measured savings are in `before`."""
     told = [p for p in profiles if any(place.measured_seconds is not None for _, place in p.places)]
     return (*told, *(p for p in reversed(profiles) if p.places), profiles[-1])[0]
 
 
 def all_places(profile: Profile) -> tuple[RepeatedPlaces, ...]:
-    """Every place, equal ones of repeated layers as one."""
+    """Every place; equal places of repeated layers are one."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in profile.layers})
     return folded_places((patterns[layer.fqn], place) for layer, place in profile.places)
 
@@ -112,7 +112,8 @@ _NUMBERS = tuple(
 )  # fmt: skip
 _LAYER_COLUMNS = (Column("layer", wraps=True), Column("rule", wraps=True), *_NUMBERS)
 _EVERY_COLUMNS = (
-    Column("layer"), Column("class"), Column("calls", "right"), Column("with all below", "right"), *_NUMBERS,
+    Column("layer"), Column("class"), Column("calls", "right"), Column("with all below", "right"),
+    Column("share with all below", "right"), *_NUMBERS,
     Column("why this limit", wraps=True), Column("rule", wraps=True),
 )  # fmt: skip
 _SHORT_COLUMNS = (
@@ -150,14 +151,14 @@ _PLACE_COLUMNS = (
 )
 
 
-def named(fqn: str) -> str:
-    """A layer's name for people: the model itself and what runs in no module have one too."""
-    return {"": "(the model itself)", OUTSIDE: "(outside of modules)"}.get(fqn, fqn)
+def layer_name(fqn: str) -> str:
+    """The name of a layer for people."""
+    return {"": "(the model itself)", OUTSIDE: "(outside of modules)", OPTIMIZER: "(optimizer)"}.get(fqn, fqn)
 
 
 def titled(fold: RepeatedLayers | RepeatedPlaces) -> str:
     """ "h.*.attn ×12"."""
-    return named(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
+    return layer_name(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
 
 
 def _numbers(forward: Work, backward: Work, part: RepeatedLayers | Layer, share: float) -> tuple[Cell, ...]:
@@ -226,13 +227,14 @@ def _layer_row(layer: Layer) -> tuple[Cell, ...]:
     numbers = _numbers(layer.own_forward, layer.own_backward, layer, own_share(layer))
     places = folded_places((layer.fqn, place) for place in layer.places)
     return (
-        Cell(named(layer.fqn)), Cell(layer.kind, "quiet"), Cell(str(layer.calls)), Cell(units.duration(layer.seconds)),
+        Cell(layer_name(layer.fqn)), Cell(layer.kind, "quiet"), Cell(str(layer.calls)),
+        Cell(units.duration(layer.seconds)), Cell(units.percent_within(layer.share, layer.share_interval)),
         *numbers, Cell(layer.why, "quiet"), rule_cell(places, reasons=True),
     )  # fmt: skip
 
 
 def rule_cell(places: Sequence[RepeatedPlaces], reasons: bool = False) -> Cell:
-    """The rules of a layer with what they are predicted to gain, or have; "none" where no rule applies."""
+    """The rules of a layer with their predicted or measured gains; "none" if no rule applies."""
     if not places:
         return Cell("none", "quiet")
     tone = min((STATUS_TONES[place.status] for place in places), key=("bad", "warn", "good", "quiet").index)
@@ -241,7 +243,7 @@ def rule_cell(places: Sequence[RepeatedPlaces], reasons: bool = False) -> Cell:
 
 
 def rules_in_words(places: Sequence[RepeatedPlaces]) -> list[str]:
-    """Each rule once for each status, with the gain of all its places together."""
+    """Each rule once per status, with the gain of all its places together."""
     groups: dict[tuple[str, ...], list[RepeatedPlaces]] = {}
     for place in places:
         groups.setdefault((place.rule, place.status, place.part_of.partition(" ")[0]), []).append(place)
@@ -253,7 +255,7 @@ def rules_in_words(places: Sequence[RepeatedPlaces]) -> list[str]:
 
 
 def place_in_words(place: RepeatedPlaces, reason: bool = False) -> str:
-    """ "AF101 applies: 1.21x", "AF301 in AF304: 1.05x", "AF201 declined"; with the reason where that is asked for."""
+    """ "AF101 applies: 1.21x", "AF301 in AF304: 1.05x", "AF201 declined"; with the reason if `reason`."""
     words = f"{place.rule} {place.status}"
     if place.status == "applies":
         words = f"{place.rule} in {place.part_of.partition(' ')[0]}" if place.part_of else words
@@ -275,7 +277,7 @@ def _flop(count: float | None) -> str:
 
 
 def _saved(count: int, shown: Callable[[float | None], str]) -> str:
-    """What is saved, or what more is needed."""
+    """The saving, or how much more is needed."""
     return shown(count) if count > 0 else f"{shown(-count)} more"
 
 

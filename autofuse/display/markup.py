@@ -1,4 +1,4 @@
-"""Tables as HTML fragments that can stand in any page or notebook: inline styles only, everything escaped."""
+"""Tables as HTML fragments for any page or notebook: inline styles only, all text escaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 
 from autofuse.results.table import Cell, Column, Table, Tone
 
-# Middle tones: a notebook may be white or near-black, and each of these is legible on both.
+# Colours that are legible on white and on near-black, because a notebook may be either.
 TONES: dict[Tone, str] = {
     "plain": "inherit",
     "good": "#1a8754",

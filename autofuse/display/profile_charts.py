@@ -1,7 +1,7 @@
-"""A profile's charts. Knows which numbers are drawn beside each other, and leaves drawing to the charts themselves.
+"""The charts of a profile. Knows which numbers each chart shows, not how charts are drawn.
 
-Every chart takes sides, as the tables do: one profile under "", or two under "before" and "after". What cannot be drawn
-for want of numbers is None.
+Every chart takes sides, as the tables do: one profile under "", or two under "before" and "after". A chart without
+numbers is None.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from autofuse.display.profile_tables import (
     MEMORY_PARTS,
     Sides,
     category_names,
+    levels_of,
     loss_in_words,
-    rungs_of,
     share_names,
     share_of,
     share_title,
@@ -31,38 +31,46 @@ from autofuse.display.timeline import TimelineChart
 from autofuse.results import units
 
 if TYPE_CHECKING:
-    from autofuse.results.ladder import Rung
+    from autofuse.results.ladder import Level
     from autofuse.results.profile import Profile
 
-_LAYERS = 14
+_LAYERS = 8
 _PHASES = {"forward": "part-0", "backward": "part-1"}
 _SHARES = {**_PHASES, "optimizer": "part-2", "data": "part-3", "communication": "part-4", "idle": "part-7"}
 _REST = "part-7"
-_KINDS = ("part-5", "part-6", "part-2", "part-3", "part-4", "part-0", "part-1")  # for what is no phase in the timeline
+_KINDS = (
+    "part-5",
+    "part-6",
+    "part-2",
+    "part-3",
+    "part-4",
+    "part-0",
+    "part-1",
+)  # for kinds in the timeline that are not phases
 
 
 def colour(side: int, sides: Sides) -> str:
-    """The class of a side's marks: before and after keep theirs in every chart; one profile alone has its own."""
+    """The class of a side's marks, the same in every chart."""
     return f"series-{side}" if len(sides) > 1 else "part-0"
 
 
 def side_legend(sides: Sides) -> dict[str, str]:
-    """Before and after; nothing for one profile."""
+    """The legend of before and after; empty for one profile."""
     return {colour(i, sides): side for i, side in enumerate(sides)} if len(sides) > 1 else {}
 
 
 def ladder_chart(sides: Sides) -> BarChart:
-    """Every rung that is known: what is used as a bar, what is lost behind it, a gap where a side has none."""
-    every = tuple(_rung_row(rungs, sides) for rungs in rungs_of(sides))
+    """Every known level: a bar for its value, then its loss; a gap if a side does not know it."""
+    every = tuple(_level_row(levels, sides) for levels in levels_of(sides))
     rows = tuple(row for row in every if row.value != units.NOT_KNOWN) or every[:1]
     known = [f"{row.label} {row.value}" for row in rows if row.value != units.NOT_KNOWN]
-    legend = {**side_legend(sides), "lost": "lost against the number that it is counted from"}
-    told = f"Share of the whole step, number by number: {', '.join(known) or 'none is known'}."
-    return BarChart("The ladder: each bar is a share of the whole step", told, rows, legend)
+    legend = {**side_legend(sides), "lost": "lost, compared with the level that it is counted from"}
+    told = f"Share of the whole step, level by level: {', '.join(known) or 'none is known'}."
+    return BarChart("Utilisation: each bar is a share of the whole step", told, rows, legend)
 
 
 def shares_chart(sides: Sides) -> BarChart | None:
-    """One bar for each side, as long as its step; what runs beside the rest below."""
+    """One bar for each side, as long as its step; below it what overlaps with the other parts."""
     longest = max((_step(profile) for profile in sides.values()), default=0.0)
     names = [name for name in share_names(sides) if name not in BESIDE]
     if not longest or not any(share_of(p, name).share for p in sides.values() for name in names):
@@ -71,14 +79,19 @@ def shares_chart(sides: Sides) -> BarChart | None:
         BarRow(side or "one step", units.duration(_step(profile)), (_stacked(profile, names, longest),))
         for side, profile in sides.items()
     ]
-    rows += [_beside(name, sides, longest) for name in share_names(sides) if name in BESIDE]
+    # A part that is zero or unknown on all sides needs no bar: the table has it, with the reason.
+    rows += [
+        _beside(name, sides, longest)
+        for name in share_names(sides)
+        if name in BESIDE and any(share_of(p, name).share for p in sides.values())
+    ]
     legend = {_SHARES.get(name, "part-5"): share_title(name) for name in names}
     told = "; ".join(f"{row.label} {row.value}" for row in rows)
     return BarChart("One step, and what it is spent on", told, tuple(rows), legend)
 
 
 def memory_chart(sides: Sides) -> BarChart | None:
-    """One bar for each side, as long as its peak."""
+    """One bar for each side, as long as its peak memory."""
     peaks = {side: profile.memory.peak_bytes for side, profile in sides.items()}
     largest = max((peak or 0 for peak in peaks.values()), default=0)
     if not largest:
@@ -93,7 +106,7 @@ def memory_chart(sides: Sides) -> BarChart | None:
 
 
 def layers_chart(sides: Sides) -> BarChart | None:
-    """Layers by the time they take themselves, forward and backward, with the rules that apply."""
+    """Layers by own time, forward and backward, with the rules that apply."""
     folds = [{fold.name: fold for fold in folded(profile.layers)} for profile in sides.values()]
     longest: dict[str, float] = {}
     for side in folds:
@@ -107,7 +120,7 @@ def layers_chart(sides: Sides) -> BarChart | None:
     both = " (above: before, below: after)" if len(sides) > 1 else ""
     legend = {kind: name for name, kind in _PHASES.items()}
     told = "; ".join(f"{row.hint} {row.value}" for row in rows)
-    return BarChart(f"Layers by the time they take themselves{both}", told, rows, legend)
+    return BarChart(f"Layers by own time{both}", told, rows, legend)
 
 
 def categories_chart(sides: Sides) -> BarChart | None:
@@ -129,22 +142,22 @@ def categories_chart(sides: Sides) -> BarChart | None:
 
 
 def roofline_chart(sides: Sides) -> RooflineChart | None:
-    """One dot for each group of equal layers; with two sides, those before are pale and have no names."""
+    """One dot for each group of equal layers. With two sides, the dots of `before` are pale and have no names."""
     profiles = list(sides.values())
     dots = [dot for fold in folded(profiles[-1].layers) for dot in _dot(fold)]
     earlier = [dot for p in profiles[:-1] for fold in folded(p.layers) for dot in _dot(fold, "lost", "before: ")]
     if not dots:
         return None
     names = {"good": "fused", "warn": "a rule applies", "bad": "rolled back", "part-7": "no rule applies"}
-    looked = any(profile.places for profile in profiles)  # else nobody knows where a rule applies
+    looked = any(profile.places for profile in profiles)  # otherwise it is not known where a rule applies
     legend = {kind: name for kind, name in names.items() if looked and any(dot.kind == kind for dot in dots)}
     legend |= {"lost": "before"} if earlier else {}
-    told = f"{len(dots)} groups of layers by FLOPs a byte and FLOP/s; layers whose FLOPs are not counted are not in it."
-    return RooflineChart("What each layer attains", told, profiles[-1].roof, (*earlier, *dots), legend)
+    told = f"{len(dots)} groups of layers by FLOPs per byte and FLOP/s, without layers whose FLOPs are not counted."
+    return RooflineChart("The FLOP/s that each layer reaches", told, profiles[-1].roof, (*earlier, *dots), legend)
 
 
 def timeline_chart(profile: Profile) -> TimelineChart | None:
-    """What ran when in one step."""
+    """The timeline of one step."""
     if not any(span.seconds > 0 for span in profile.timeline):
         return None
     kinds = _timeline_kinds(span.kind or span.name for span in profile.timeline)
@@ -159,35 +172,35 @@ def steps_chart(sides: Sides) -> StripChart | None:
     """Every timed step as a dot, in milliseconds."""
     samples = {side or "step": [1e3 * s for s in p.timing.seconds] for side, p in sides.items() if p.timing.seconds}
     finite = all(math.isfinite(value) for line in samples.values() for value in line)
-    return StripChart("Every timed step; the mark is the median", "ms", samples) if samples and finite else None
+    return StripChart("Every timed step; the line is the median", "ms", samples) if samples and finite else None
 
 
 def losses_chart(sides: Sides) -> LineChart | None:
-    """The loss of every step that was run."""
+    """The loss of every step."""
     curves = {side or "loss": profile.losses for side, profile in sides.items() if profile.losses}
     if not any(math.isfinite(value) for curve in curves.values() for value in curve):
         return None
-    return LineChart("The loss of the steps that were run", "step", "loss", curves)
+    return LineChart("The loss of each step", "step", "loss", curves)
 
 
-def _rung_row(rungs: Mapping[str, Rung], sides: Sides) -> BarRow:
-    title = next(iter(rungs.values())).kind.title
-    if all(rung.value is None for rung in rungs.values()):
+def _level_row(levels: Mapping[str, Level], sides: Sides) -> BarRow:
+    title = next(iter(levels.values())).kind.title
+    if all(level.value is None for level in levels.values()):
         return BarRow(title, units.NOT_KNOWN, ((),))
-    value = " → ".join(value_of(rung) for rung in rungs.values())
-    bars = tuple(_rung_bar(rung, colour(i, sides)) for i, rung in enumerate(rungs.values()))
-    return BarRow(title, value, bars, loss_in_words(rungs), short=title.partition("(")[2].rstrip(")"))
+    value = " → ".join(value_of(level) for level in levels.values())
+    bars = tuple(_level_bar(level, colour(i, sides)) for i, level in enumerate(levels.values()))
+    return BarRow(title, value, bars, loss_in_words(levels), short=title.partition("(")[2].rstrip(")"))
 
 
-def _rung_bar(rung: Rung, kind: str) -> tuple[Segment, ...]:
-    if rung.value is None:
+def _level_bar(level: Level, kind: str) -> tuple[Segment, ...]:
+    if level.value is None:
         return ()
-    lost = (Segment(rung.loss, "lost", f"{units.percent(rung.loss)} lost"),) if rung.loss else ()
-    return (Segment(rung.value, kind, units.percent(rung.value)), *lost)
+    lost = (Segment(level.loss, "lost", f"{units.percent(level.loss)} lost"),) if level.loss else ()
+    return (Segment(level.value, kind, units.percent(level.value)), *lost)
 
 
 def _step(profile: Profile) -> float:
-    """Seconds that all shares together are of."""
+    """Seconds of the step that the shares add up to."""
     known = [s.seconds / s.share for s in profile.shares if s.seconds and s.share]
     middle = profile.timing.median
     return middle if math.isfinite(middle) else next(iter(known), 0.0)
@@ -210,9 +223,7 @@ def _beside(name: str, sides: Sides, longest: float) -> BarRow:
         for share, p in zip(shares, sides.values(), strict=True)
     )
     known = [units.percent(share.share) for share in shares]
-    if not any(bars):
-        return BarRow(share_title(name), units.NOT_KNOWN, ((),), next((s.reason for s in shares if s.reason), ""))
-    return BarRow(share_title(name), " → ".join(known), bars, "at the same time as the others")
+    return BarRow(share_title(name), " → ".join(known), bars, "overlaps with the parts above")
 
 
 def _memory_bar(profile: Profile, kinds: Mapping[str, str], largest: int) -> tuple[Segment, ...]:
@@ -257,7 +268,7 @@ def _dot(fold: RepeatedLayers, kind: str = "", prefix: str = "") -> list[Dot]:
 
 
 def _timeline_kinds(names: Iterable[str]) -> dict[str, str]:
-    """Phases have the colours that they have elsewhere; what else there is, the first few of what is left."""
+    """Phases have the colours that they have in other charts; other kinds get the remaining colours."""
     kinds: dict[str, str] = {}
     for name in dict.fromkeys(names):
         kinds[name] = _REST if name == "other" else _SHARES.get(name, "")

@@ -1,4 +1,4 @@
-"""What a profile says of the whole step, in lines for a terminal. Knows the words, not where they stand."""
+"""The facts about the whole step, as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from autofuse.display import terminal
-from autofuse.display.profile_tables import BESIDE, MEMORY_PARTS, Sides, share_of, share_title
+from autofuse.display.profile_tables import BESIDE, MEMORY_PARTS, NOISE, Sides, share_of, share_title
 from autofuse.results import units
 from autofuse.results.profile_parts import Share
 
@@ -27,7 +27,7 @@ def title_of(profile: Profile) -> str:
 
 
 def facts_of(profile: Profile) -> Iterator[tuple[str, Text]]:
-    """Labels with what is to be said: step, time, memory, operators, ranks, regime, power; not known ones last."""
+    """Labels with their facts: step, time, memory, operators, ranks, regime, power; the unknown ones last."""
     yield "step", step_of(profile)
     yield from _time_facts(profile)
     categories = _categories(profile)
@@ -41,7 +41,7 @@ def facts_of(profile: Profile) -> Iterator[tuple[str, Text]]:
 
 
 def _unknown(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
-    """What is not known, by the reason why."""
+    """The unknown facts, grouped by reason."""
     unknown: defaultdict[str, list[str]] = defaultdict(list)
     for name, told, reason in facts:
         if not told:
@@ -51,7 +51,7 @@ def _unknown(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
 
 
 def step_of(profile: Profile) -> Text:
-    """The step's time with its interval, and what it gets through in a second."""
+    """The step time with its interval, and the throughput."""
     return _joined(_step(profile))
 
 
@@ -79,7 +79,7 @@ def _time_facts(profile: Profile) -> Iterator[tuple[str, Text]]:
 
 
 def _shares(shares: Sequence[Share]) -> Text:
-    """The known ones, then the others by the reason why they are not known."""
+    """The known ones, then the others grouped by reason."""
     known = [f"{share_title(s.name)} {units.percent(s.share)}" for s in shares if s.share is not None]
     unknown: defaultdict[str, list[str]] = defaultdict(list)
     for share in shares:
@@ -111,6 +111,8 @@ def _ranks(profile: Profile) -> Text:
     seconds = [rank.seconds for rank in profile.ranks]
     slowest = max(profile.ranks, key=lambda rank: rank.seconds)
     spread = (max(seconds) - min(seconds)) / max(seconds) if max(seconds) else 0.0
+    if spread <= NOISE:
+        return _joined([f"{len(seconds)}", f"all take {units.duration(slowest.seconds)} within {NOISE:.0%}"])
     return _joined([
         f"{len(seconds)}", f"the slowest is rank {slowest.rank} with {units.duration(slowest.seconds)}",
         f"spread {units.percent(spread)} of it",
@@ -138,7 +140,7 @@ def _power(profile: Profile) -> _Fact:
 
 
 def facts_of_both(sides: Sides) -> Iterator[tuple[str, Text]]:
-    """Every share and every kind of memory, before and after in one line each."""
+    """Every share and every part of memory, before and after in one line each."""
     names = dict.fromkeys(s.name for p in sides.values() for s in p.shares if s.share is not None)
     shares = {name: [share_of(profile, name).seconds for profile in sides.values()] for name in names}
     changes = [f"{share_title(n)} {' → '.join(map(units.duration, pair))}" for n, pair in shares.items()]
@@ -161,5 +163,5 @@ def _joined(known: Sequence[str], quiet: Sequence[str] = ()) -> Text:
 
 
 def end(sentence: str) -> str:
-    """Without its full stop, to go on after it."""
+    """The sentence without its full stop."""
     return sentence.rstrip(". ")

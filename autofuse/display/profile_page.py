@@ -1,12 +1,14 @@
-"""A profile, or two of one model, as one HTML page. Knows in what order a reader wants the parts."""
+"""A profile, or two of one model, as one HTML page: the diagnosis and its actions first, then the evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autofuse.display.diagnosis import rests_on, saving
-from autofuse.display.html import CodeBlock, Details, Figure, LeadingSentence, Part, Section, SuggestedAction, page
+from autofuse.display.heat_map import heat_map
+from autofuse.display.html import CodeBlock, Details, LeadingSentence, Part, Section, SuggestedAction, page
+from autofuse.display.icicle import icicle_chart
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -26,40 +28,53 @@ from autofuse.display.profile_charts import (
     steps_chart,
     timeline_chart,
 )
+from autofuse.display.profile_figures import figures, figures_of_both, verdict
 from autofuse.display.profile_tables import (
     Sides,
     categories_table,
     collectives_table,
     formulas_table,
     ladder_table,
+    levels_of,
     memory_table,
     ranks_table,
-    rungs_of,
     shares_table,
 )
 from autofuse.results import units
-from autofuse.results.comparison import TONES, Comparison, Estimate
-from autofuse.results.ladder import Rung
+from autofuse.results.comparison import Comparison
 from autofuse.results.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
-_SHOWN = 12  # groups of layers in sight; every layer is one click away
+_SHOWN = 12  # groups of layers that are visible; one click shows every layer
 
 
 def html(profile: Profile) -> str:
-    """The page of one profile, to be written as UTF-8. It needs nothing but itself."""
+    """The page of one profile, to be written as UTF-8. It needs no other file."""
     title, sections = f"Profile: {profile.name}", _sections({"": profile})
-    return page(title, _summary(profile), sections, _figures(profile), _diagnosis(profile))
+    return page(title, _summary(profile), sections, figures(profile), _diagnosis(profile))
 
 
 def html_of_both(before: Profile, after: Profile, comparison: Comparison | None = None, diff: str = "") -> str:
-    """The page of one model before and after, with the measurement of one against the other and what was changed."""
+    """The page of one model before and after, with their comparison and the changes to the source."""
     sides = {"before": before, "after": after}
-    figures = [*_verdict(comparison), *_figures_of_both(before, after)]
+    leading = [*verdict(comparison), *figures_of_both(before, after)]
     sections = _sections(sides, comparison, diff)
-    return page(f"Before and after: {before.name}", _summary(after), sections, figures)
+    return page(f"Before and after: {before.name}", _summary(after), sections, leading, _gain(comparison))
+
+
+def _gain(comparison: Comparison | None) -> LeadingSentence | None:
+    if comparison is None:
+        return None
+    gain = f"{units.gain(comparison.ratio)} ({comparison.interval.low:.2f} to {comparison.interval.high:.2f})"
+    sentences = {
+        "confirmed": f"The step takes less time after the change: {gain} as fast.",
+        "regressed": f"The step takes more time after the change: {gain} as fast.",
+        "no-change": "The step takes as long as before the change.",
+        "inconclusive": "The measurement does not tell whether the change made the step faster.",
+    }
+    return LeadingSentence(f"{sentences[comparison.verdict]} {comparison.reason}")
 
 
 def _diagnosis(profile: Profile) -> LeadingSentence | None:
@@ -80,89 +95,41 @@ def _summary(profile: Profile) -> str:
     return " ".join(part for part in (f"{profile.roof.device}." if profile.roof.device else "", origin) if part)
 
 
-def _figures(profile: Profile) -> list[Figure]:
-    timing, memory, figures = profile.timing, profile.memory, []
-    low, high = (units.duration(end) for end in timing.interval)
-    steps = len(timing.seconds)
-    note = f"{low} to {high}, {steps} steps" if steps > 1 else "one step" if steps else "no step was timed"
-    figures.append(Figure("step", units.duration(timing.median), note))
-    for value, unit in ((timing.tokens_per_second, "tokens"), (timing.samples_per_second, "samples")):
-        if value is not None:
-            figures.append(Figure(f"{unit} a second", units.digits(value)))
-    figures += [Figure(rung.kind.title, units.percent(rung.value)) for rung in _leading(profile)]
-    if memory.peak_bytes is not None:
-        figures.append(Figure("peak memory", units.size(memory.peak_bytes), memory.source))
-    if profile.power.watts is not None:
-        per = profile.power.tokens_per_joule
-        told = "" if per is None else f"{units.digits(per)} tokens a joule"
-        figures.append(Figure("power", f"{units.digits(profile.power.watts)} W", told))
-    return figures
-
-
-def _leading(profile: Profile) -> list[Rung]:
-    """The rung that says most of those that are known, and busy time to set it against."""
-    known = {rung.name: rung for rung in profile.ladder if rung.value is not None}
-    telling = next((known[n] for n in ("mfu", "hfu", "tensor_active", "sm_efficiency") if n in known), None)
-    return [rung for rung in (known.get("busy"), telling) if rung]
-
-
-def _verdict(comparison: Comparison | None) -> Iterator[Figure]:
-    if comparison is not None:
-        estimate = Estimate(comparison.ratio, comparison.interval)
-        within = f"{comparison.verdict}, {estimate.interval.low:.2f} to {estimate.interval.high:.2f}"
-        yield Figure("faster by", units.gain(comparison.ratio), within, TONES[comparison.verdict])
-
-
-def _figures_of_both(before: Profile, after: Profile) -> Iterator[Figure]:
-    sides = (before, after)
-    yield Figure("step", _change(units.duration(p.timing.median) for p in sides))
-    known = [{rung.name: rung.value for rung in p.ladder} for p in sides]
-    if all(side.get("mfu") is not None for side in known):
-        yield Figure("model FLOPs utilisation", _change(units.percent(side["mfu"]) for side in known))
-    if all(p.memory.peak_bytes is not None for p in sides):
-        yield Figure("peak memory", _change(units.size(p.memory.peak_bytes) for p in sides))
-
-
-def _change(values: Iterable[str]) -> str:
-    """Before and after; the line breaks at the arrow, and not between a number and its unit."""
-    return " → ".join(value.replace(" ", "\N{NO-BREAK SPACE}") for value in values)
-
-
 def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = "") -> list[Section]:
     profiles = list(sides.values())
     after = profiles[-1]
     made = [
-        _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
         _section("Where the step goes", _step(sides)),
+        _section("The processes of the job", _ranks(after)),
+        _section("Collectives", [collectives_table(after)] if after.collectives else []),
         _section(
             "Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")
         ),
         _section("Where fusing helps", _places(telling(profiles))),
-        _section("How near the roof each layer is", _roofline(sides), _ROOFLINE_NOTE),
+        _section("One step as it ran", _timeline(sides)),
+        _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
+        _section("How near each layer is to the machine's limits", _roofline(sides), _ROOFLINE_NOTE),
         _section("Kinds of operators", _categories(sides)),
         _section("Memory", _memory(sides)),
-        _section("The processes of the job", [ranks_table(after)] if len(after.ranks) > 1 else []),
-        _section("Collectives", [collectives_table(after)] if after.collectives else []),
-        _section("One step as it ran", _timeline(sides)),
         _section("Step times", _times(sides, comparison)),
         _section("The loss", [chart for chart in (losses_chart(sides),) if chart]),
         _section("What was changed", [CodeBlock(diff, is_diff=True)] if diff else []),
-        _section("How these numbers come about", _origins(sides)),
+        _section("How these numbers were measured", _origins(sides)),
     ]
     return [section for section in made if section]
 
 
 _LADDER_NOTE = (
-    "The same question in ever stricter ways. Time and memory decide whether a change is worth it, none of these: a "
-    "kernel can be at its fastest with few threads in flight."
+    "Each level asks a stricter question than the one before it. Decide by time and memory, not by these percentages: "
+    "some kernels are fastest with few threads in flight."
 )
 _LAYERS_NOTE = (
-    "A layer's own time leaves out the modules that it calls, the whole has them in. Layers that repeat are added up."
+    "A layer's own time leaves out the modules that it calls; the whole includes them. Layers that repeat are added up."
 )
-_FUSED_NOTE = " What is fused takes over the time of the layers that it reads: compare the whole of what holds them."
+_FUSED_NOTE = " A fused operation includes the time of the layers that it replaces: compare whole times."
 _ROOFLINE_NOTE = (
-    "Left of the bend memory is the limit, right of it compute. A dot on the line cannot get faster without moving or "
-    "computing less; a large dot far below it is worth a look."
+    "To the left of the bend, memory bandwidth is the limit; to the right of it, compute is. A dot on the line is as "
+    "fast as the machine allows. Look first at large dots far below the line."
 )
 
 
@@ -171,11 +138,15 @@ def _section(heading: str, parts: list[Part], note: str = "") -> Section | None:
 
 
 def _ladder(sides: Sides) -> list[Part]:
-    unknown = [next(iter(r.values())).kind.title for r in rungs_of(sides) if all(x.value is None for x in r.values())]
+    unknown = [next(iter(r.values())).kind.title for r in levels_of(sides) if all(x.value is None for x in r.values())]
     return [
         ladder_chart(sides),
-        *([f"Not known here: {', '.join(unknown)}. The next line says why, and how to get them."] if unknown else []),
-        Details("What each number was read from, or why it is missing and how to get it", (ladder_table(sides),)),
+        *(
+            [f"Not available here: {', '.join(unknown)}. The details below say why, and how to get them."]
+            if unknown
+            else []
+        ),
+        Details("Where each number comes from, or why it is missing and how to get it", (ladder_table(sides),)),
         Details("Formulas and sources", (formulas_table(),)),
     ]
 
@@ -192,7 +163,8 @@ def _probe(side: str, profile: Profile) -> str:
     probe = profile.probe
     start = f"Twice the batch{f' {side}' if side else ''}:"
     if probe.ratio is None:
-        return f"{start} {units.because(probe.reason)}." if probe.reason else ""
+        live = profile.kind != "trace"  # nobody expects a trace to have it
+        return f"{start} {units.because(probe.reason)}." if probe.reason and live else ""
     within = f" ({probe.interval.low:.2f} to {probe.interval.high:.2f})" if probe.interval else ""
     return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."
 
@@ -201,8 +173,9 @@ def _layers(sides: Sides) -> list[Part]:
     after = list(sides.values())[-1]
     if not after.layers:
         return []
-    chart = layers_chart(sides)
-    parts: list[Part] = [chart] if chart else []
+    chart, tree = layers_chart(sides), icicle_chart(after.layers, _step_seconds(after))
+    parts: list[Part] = ["After:"] if tree and len(sides) > 1 else []
+    parts += [part for part in (tree, chart) if part]
     if len(sides) > 1:
         parts.append(both_layers_table(sides["before"], after, _SHOWN))
     else:
@@ -213,6 +186,10 @@ def _layers(sides: Sides) -> list[Part]:
     return [*parts, *_attribution(after)]
 
 
+def _step_seconds(profile: Profile) -> float:
+    return profile.timing.median if profile.timing.seconds else 0.0
+
+
 def _attribution(profile: Profile) -> list[Part]:
     told = profile.attribution
     if told.forward is None and told.backward is None:
@@ -220,7 +197,7 @@ def _attribution(profile: Profile) -> list[Part]:
     shares = f"{units.percent(told.forward)} of the forward's and {units.percent(told.backward)} of the backward's"
     sentence = f"{shares} time was given to modules."
     if told.overhead is not None:
-        sentence += f" The steps that were looked at took {told.overhead:.2f}x as long as those that were timed."
+        sentence += f" The recorded steps took {told.overhead:.2f}x as long as the timed ones."
     return [" ".join((sentence, *told.notes))]
 
 
@@ -231,7 +208,7 @@ def _places(profile: Profile) -> list[Part]:
     declined = [i for i, place in enumerate(places) if place.status == "declined"]
     parts: list[Part] = [_rows(table, telling)] if telling else []
     if declined:
-        named = f"Where a rule nearly applies, and why it does not ({len(declined)})"
+        named = f"Where a rule almost applies, and why it does not ({len(declined)})"
         parts.append(Details(named, (_rows(table, declined),)))
     return parts
 
@@ -246,11 +223,11 @@ def _roofline(sides: Sides) -> list[Part]:
         return []
     roof = chart.roof
     known = [
-        f"Compute roof: {units.amount(roof.flops_per_second, 'FLOP/s')} in {roof.dtype} ({roof.flops_source})."
-        if roof.flops_per_second else "Compute roof: n/a.",
-        f"Memory roof: {units.amount(roof.bytes_per_second, 'B/s')} ({roof.bytes_source})."
-        if roof.bytes_per_second else "Memory roof: n/a.",
-        f"They meet at {units.digits(roof.balance)} FLOPs a byte." if roof.balance else "",
+        f"Compute peak: {units.amount(roof.flops_per_second, 'FLOP/s')} in {roof.dtype} ({roof.flops_source})."
+        if roof.flops_per_second else "Compute peak: n/a.",
+        f"Memory bandwidth: {units.amount(roof.bytes_per_second, 'B/s')} ({roof.bytes_source})."
+        if roof.bytes_per_second else "Memory bandwidth: n/a.",
+        f"They meet at {units.digits(roof.balance)} FLOPs per byte." if roof.balance else "",
     ]  # fmt: skip
     return [chart, " ".join(filter(None, known))]
 
@@ -264,6 +241,13 @@ def _memory(sides: Sides) -> list[Part]:
     chart = memory_chart(sides)
     reasons = dict.fromkeys(p.memory.reason for p in sides.values() if p.memory.peak_bytes is None and p.memory.reason)
     return [chart, memory_table(sides)] if chart else [f"{units.because(reason)}." for reason in reasons]
+
+
+def _ranks(profile: Profile) -> list[Part]:
+    if len(profile.ranks) < 2:
+        return []
+    found = heat_map(profile.rank_steps)
+    return [*([found] if found else []), ranks_table(profile)]
 
 
 def _timeline(sides: Sides) -> list[Part]:
@@ -282,7 +266,7 @@ def _times(sides: Sides, comparison: Comparison | None) -> list[Part]:
 def _origins(sides: Sides) -> list[Part]:
     notes = dict.fromkeys(note for profile in sides.values() for note in profile.notes)
     files = dict.fromkeys(profile.trace_file for profile in sides.values() if profile.trace_file)
-    traces = [f"The trace itself is {name}: Perfetto and chrome://tracing open it." for name in files]
+    traces = [f"The trace is {name}; Perfetto and chrome://tracing open it." for name in files]
     counted = dict.fromkeys(p.flops.basis or p.flops.reason for p in sides.values())
     flops = [f"FLOPs: {told}" for told in counted if told]
     power = dict.fromkeys(f"Power: {units.because(p.power.reason)}." for p in sides.values() if p.power.reason)
@@ -292,7 +276,7 @@ def _origins(sides: Sides) -> list[Part]:
 
 
 def _environment(sides: Mapping[str, Mapping[str, str]]) -> Table:
-    """One column where both sides were measured in the same place."""
+    """One column if both sides have the same environment."""
     values = list(sides.values())
     shown = sides if any(value != values[0] for value in values) else {"": values[0]}
     keys = dict.fromkeys(key for value in shown.values() for key in value)

@@ -1,95 +1,95 @@
-"""A profile's tables, the same on a terminal, in a notebook and on a page. Knows what stands in them, not how it looks.
+"""The tables of a profile, the same on a terminal, in a notebook and on a page. Knows their content, not their look.
 
 Every table takes sides: one profile under "", or two under "before" and "after".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autofuse.results import units
-from autofuse.results.ladder import RUNGS, Rung
-from autofuse.results.profile_parts import Memory, Share
-from autofuse.results.table import Cell, Column, Table
+from autofuse.results.ladder import LEVELS, Level
+from autofuse.results.profile_parts import Memory, Rank, Share
+from autofuse.results.table import Cell, Column, Table, without_empty_columns
 
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
 Sides = Mapping[str, "Profile"]
 
-MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers")
-BESIDE = ("host", "communication", "exposed communication")  # these run while something else does
+MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers", "others")
+BESIDE = ("host", "communication", "exposed communication")  # these overlap with the other parts
 
 
 def ladder_table(sides: Sides) -> Table:
-    """Every rung in order: its value, what of the step is lost on it, and how it was had, or why not and how to."""
+    """Every level in order: its value, its loss, and where it comes from or how to get it."""
     columns = [Column("utilisation", wraps=True)]
     for side in sides:
         columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
-    columns.append(Column("from, or why there is none and how to get it", wraps=True))
-    return Table("", tuple(columns), tuple(_rung_row(rungs) for rungs in rungs_of(sides)))
+    columns.append(Column("source, or why it is missing and how to get it", wraps=True))
+    return Table("", tuple(columns), tuple(_level_row(levels) for levels in levels_of(sides)))
 
 
-def rungs_of(sides: Sides) -> list[dict[str, Rung]]:
-    """The rungs in their order, each with its side; one that a side lacks is there without a value."""
-    known = {side: {rung.name: rung for rung in profile.ladder} for side, profile in sides.items()}
-    order = dict.fromkeys([kind.name for kind in RUNGS] + [name for rungs in known.values() for name in rungs])
+def levels_of(sides: Sides) -> list[dict[str, Level]]:
+    """The levels in order, by side. A level that a side does not have is there without a value."""
+    known = {side: {level.name: level for level in profile.ladder} for side, profile in sides.items()}
+    order = dict.fromkeys([kind.name for kind in LEVELS] + [name for levels in known.values() for name in levels])
     return [
-        {side: rungs.get(name) or Rung(name, reason="the profile does not tell") for side, rungs in known.items()}
+        {side: levels.get(name) or Level(name, reason="the profile does not have it") for side, levels in known.items()}
         for name in order
     ]
 
 
-def loss_in_words(rungs: Mapping[str, Rung]) -> str:
-    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" where a rung has no loss."""
-    losses = [rung for rung in rungs.values() if rung.loss is not None]
+def loss_in_words(levels: Mapping[str, Level]) -> str:
+    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" if the level has no loss."""
+    losses = [level for level in levels.values() if level.loss is not None]
     if not losses:
         return ""
     above = losses[0].kind.above or ""
-    words = {"": "of the step lost", "busy": "below busy", "hfu": "below HFU"}.get(above, "lost")
-    return f"{' → '.join(units.percent(rung.loss) for rung in losses)} {words}"
+    words = {"": "of the step lost", "busy": "below busy time", "hfu": "below HFU"}.get(above, "lost")
+    return f"{' → '.join(units.percent(level.loss) for level in losses)} {words}"
 
 
-def value_of(rung: Rung) -> str:
-    """ "45 %", "≤ 45 %" where that is the most it can be, "n/a"."""
-    return f"{'≤ ' if rung.at_most and rung.value is not None else ''}{units.percent(rung.value)}"
+def value_of(level: Level) -> str:
+    """ "45 %", "≤ 45 %" for an upper bound, "n/a"."""
+    return f"{'≤ ' if level.at_most and level.value is not None else ''}{units.percent(level.value)}"
 
 
-def missing(rung: Rung) -> str:
-    """Why a rung has no value, and what to do: "n/a, because ...; get it: ..."."""
-    return missing_in_words(rung.reason, rung.kind.get)
+def missing(level: Level) -> str:
+    """Why a level has no value, and what to do: "n/a, because ...; get it: ..."."""
+    return missing_in_words(level.reason, level.kind.get)
 
 
 def missing_in_words(reason: str, get: str) -> str:
-    """The same; what to do stands there once, also where the reason says it already."""
+    """The same of a reason and an instruction, which is left out if the reason contains it."""
     why = units.because(reason)
     return why if not get or get in reason else f"{why}; to get it, {get}"
 
 
 def formulas_table() -> Table:
-    """What each rung asks, by formula and source."""
+    """The formula and the source of each level."""
     columns = (Column("utilisation"), Column("formula", wraps=True), Column("source", wraps=True))
-    return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in RUNGS))
+    return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in LEVELS))
 
 
 def shares_table(sides: Sides) -> Table:
-    """Where a step goes; what runs beside the rest comes last."""
+    """The parts of a step; those that overlap with the others come last."""
     columns = [Column("part of the step")]
     for side in sides:
         columns += [Column(_headed(side, "time"), "right"), Column(_headed(side, "share"), "right")]
-    columns.append(Column("how it was told", wraps=True))
+    columns.append(Column("how it was measured", wraps=True))
     return Table("", tuple(columns), tuple(_share_row(name, sides) for name in share_names(sides)))
 
 
 def share_names(sides: Sides) -> list[str]:
-    """The parts that any side names, those beside the rest last."""
+    """The parts that any side has, those that overlap with the others last."""
     names = dict.fromkeys(share.name for profile in sides.values() for share in profile.shares)
     return sorted(names, key=lambda name: name in BESIDE)
 
 
 def memory_table(sides: Sides) -> Table:
-    """The bytes at the step's peak, by what they are for."""
+    """The bytes at the step's peak, by purpose."""
     columns = [Column("memory at the peak")]
     for side in sides:
         columns += [Column(_headed(side, "bytes"), "right"), Column(_headed(side, "share"), "right")]
@@ -119,9 +119,9 @@ def category_names(sides: Sides) -> list[str]:
 
 
 def ranks_table(profile: Profile) -> Table:
-    """The processes of a job, the slowest marked."""
+    """The processes of a job. The slowest one is marked if it differs by more than noise. No column is empty."""
     slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
-    told = any(rank.waiting_exposed is not None for rank in profile.ranks)
+    equal = slowest - min((rank.seconds for rank in profile.ranks), default=0.0) <= NOISE * slowest
     rows = tuple(
         (
             Cell(str(rank.rank)),
@@ -130,19 +130,27 @@ def ranks_table(profile: Profile) -> Table:
             Cell(units.duration(rank.communication)),
             Cell(units.duration(rank.exposed)),
             Cell(units.duration(rank.waiting)),
-            *((Cell(units.duration(rank.waiting_exposed)),) if told else ()),
-            Cell("slowest" if rank.seconds == slowest and len(profile.ranks) > 1 else ""),
+            *(Cell("" if value is None else units.duration(value)) for value in _parts_of(rank)),
+            Cell("slowest" if rank.seconds == slowest and not equal else ""),
         )
         for rank in profile.ranks
-    )  # fmt: skip
-    more = ("waiting, exposed",) if told else ()
-    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", *more, "")
-    return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
+    )
+    names = ("rank", "step", "busy", "communication", "exposed", "waits for ranks", *_PARTS_OF_RANK, "")
+    table = Table("", tuple(Column(name, "right" if name else "left") for name in names), rows)
+    return without_empty_columns(table)
+
+
+NOISE = 0.02  # of a step: ranks whose steps differ by less are equally slow
+_PARTS_OF_RANK = ("exposed waits", "computes", "waits for data", "waits for the host", "waits for copies")
+
+
+def _parts_of(rank: Rank) -> tuple[float | None, ...]:
+    return rank.waiting_exposed, rank.computing, rank.data, rank.host, rank.copies
 
 
 def collectives_table(profile: Profile) -> Table:
-    """Each kind of collective: how many, how much, how fast."""
-    names = ("ranks", "a step", "bytes", "time", "algorithm", "bus")
+    """Each kind of collective: count, bytes, bandwidths, and how long ranks wait in it for the last one to join."""
+    names = ("ranks", "per step", "bytes", "time", "algorithm", "bus", "least wait", "longest wait")
     columns = (Column("collective"), *(Column(name, "right") for name in names))
     rows = tuple(
         (
@@ -153,43 +161,57 @@ def collectives_table(profile: Profile) -> Table:
             Cell(units.duration(rate.seconds)),
             Cell(units.amount(rate.algorithm_bandwidth, "B/s")),
             Cell(units.amount(rate.bus_bandwidth, "B/s")),
+            *(Cell(_wait(end, rate.waiting, profile.ranks)) for end in (min, max)),
         )
         for rate in profile.collectives
     )
-    return Table("", columns, rows, "Bandwidths as nccl-tests define them; the time is that of the last rank to come.")
+    caption = "Bandwidths as nccl-tests define them, by the time of the last rank to join."
+    return without_empty_columns(Table("", columns, rows, caption))
+
+
+def _wait(end: Callable[[Sequence[float]], float], waiting: Sequence[float], ranks: Sequence[Rank]) -> str:
+    """ "12.3 ms, rank 2"; without the rank if all wait equally long, or if only some ranks take part."""
+    if not waiting:
+        return ""
+    seconds = end(waiting)
+    if min(waiting) == max(waiting) or len(waiting) != len(ranks):
+        return units.duration(seconds)
+    return f"{units.duration(seconds)}, rank {ranks[waiting.index(seconds)].rank}"
 
 
 def _headed(side: str, name: str) -> str:
     return f"{side} {name}".strip()
 
 
-def _rung_row(rungs: Mapping[str, Rung]) -> tuple[Cell, ...]:
+def _level_row(levels: Mapping[str, Level]) -> tuple[Cell, ...]:
     cells, told = [], []
-    for rung in rungs.values():
-        known = rung.value is not None
-        cells.append(Cell(value_of(rung), "plain" if known else "quiet"))
-        cells.append(Cell("" if rung.loss is None else units.percent(rung.loss), "quiet"))
-        told.append(rung.basis or rung.kind.source if known else missing(rung))
-    first = next(iter(rungs.values()))
+    for level in levels.values():
+        known = level.value is not None
+        cells.append(Cell(value_of(level), "plain" if known else "quiet"))
+        cells.append(Cell("" if level.loss is None else units.percent(level.loss), "quiet"))
+        told.append(level.basis or level.kind.source if known else missing(level))
+    first = next(iter(levels.values()))
     return (Cell(first.kind.title), *cells, Cell("; ".join(dict.fromkeys(told)), "quiet"))
 
 
 def _share_row(name: str, sides: Sides) -> tuple[Cell, ...]:
     shares = [share_of(profile, name) for profile in sides.values()]
     cells = [
-        cell for share in shares for cell in (Cell(units.duration(share.seconds)), Cell(units.percent(share.share)))
+        cell
+        for share in shares
+        for cell in (Cell(units.duration(share.seconds)), Cell(units.percent_within(share.share, share.interval)))
     ]
     told = dict.fromkeys(share.basis if share.seconds is not None else share.reason for share in shares)
     return (Cell(share_title(name)), *cells, Cell("; ".join(filter(None, told)), "quiet"))
 
 
 def share_of(profile: Profile, name: str) -> Share:
-    """The share of that name; one that cannot be told where the profile has none."""
+    """The share of that name; an unknown one if the profile has none."""
     return next((share for share in profile.shares if share.name == name), Share(name, None, None))
 
 
 def share_title(name: str) -> str:
-    """ "host" is what the host spends on launching work."""
+    """The name of a part for people."""
     return "host overhead" if name == "host" else name
 
 

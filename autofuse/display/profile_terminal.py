@@ -1,4 +1,4 @@
-"""A profile on a terminal: what matters on one screen. The full lists are in its HTML page and its JSON."""
+"""A profile on a terminal, on one screen. The full lists are in its HTML page and its JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from autofuse.display import diagnosis, markup, terminal
+from autofuse.display.heat_map import heat_map
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -27,37 +28,38 @@ from autofuse.display.profile_tables import (
     Sides,
     categories_table,
     ladder_table,
+    levels_of,
     loss_in_words,
     memory_table,
     missing_in_words,
-    rungs_of,
     shares_table,
     value_of,
 )
 from autofuse.results import units
 from autofuse.results.comparison import TONES, Comparison
-from autofuse.results.ladder import ON_CPU, Rung
+from autofuse.results.ladder import ON_CPU, Level
 from autofuse.results.table import Table
 
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
 _BAR = 24
-_ON_GPU = "profile on a GPU"  # its page and its JSON say for each rung what that takes
+_ON_GPU = "profile on a GPU"  # the page and the JSON have the instructions for each level
 _LAYERS, _PLACES = 8, 5
+_MOST_REASONS = 2  # more reasons why levels are missing would hide the known levels
 _QUIET = terminal.STYLES["quiet"]
 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A table that leaves columns out where the terminal is narrow, in the order of `give_way`."""
+    """A table that leaves out columns on a narrow terminal, in the order of `give_way`."""
 
     table: Table
     give_way: tuple[tuple[str, ...], ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         drawn = terminal.drawn(terminal.fitted(self.table, options.max_width, self.give_way))
-        drawn.show_edge = False  # its heading stands right above
+        drawn.show_edge = False  # its heading is directly above
         yield drawn
 
 
@@ -68,15 +70,16 @@ def summary(profile: Profile) -> RenderableType:
         Text(title_of(profile), "bold"),
         *_diagnosis(profile),
         _facts(facts_of(profile)),
-        *_headed("how much of the machine it uses", ladder(sides)),
         *_layers(profile),
         *_headed("where fusing would help", *places(profile)),
+        *_headed("how much of the machine it uses", ladder(sides)),
+        *_ranks(profile),
         *_notes(profile),
     )
 
 
 def summary_of_both(before: Profile, after: Profile, comparison: Comparison | None = None) -> RenderableType:
-    """Two profiles of one model side by side, with the verdict of the measurement that set one against the other."""
+    """Two profiles of one model side by side, with the verdict of their comparison."""
     sides = {"before": before, "after": after}
     verdict = [Text(comparison.summary, terminal.STYLES[TONES[comparison.verdict]])] if comparison else []
     why = [("why", Text(comparison.reason))] if comparison else []
@@ -93,7 +96,7 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
 
 
 def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
-    """The same as HTML tables that can stand in a notebook."""
+    """The same as HTML tables for a notebook."""
     last = list(sides.values())[-1].diagnosis
     first = "" if last is None else diagnosis.heading(last)
     tables = [comparison.table()] if comparison else []
@@ -105,37 +108,40 @@ def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
 
 
 def ladder(sides: Sides) -> RenderableType:
-    """The rungs that are known with bars; the others by the reason why they are not."""
-    rungs = rungs_of(sides)
-    known = [row for row in rungs if any(rung.value is not None for rung in row.values())]
+    """The known levels with bars, then the names of the others with the reason why they are missing."""
+    levels = levels_of(sides)
+    known = [row for row in levels if any(level.value is not None for level in row.values())]
     grid = Grid.grid(padding=(0, 2))
     for _ in range(1 + 2 * len(sides)):
         grid.add_column(no_wrap=True)
     for row in known:
-        grid.add_row(*_rung_cells(row))
+        grid.add_row(*_level_cells(row))
     unknown: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for row in rungs:
+    for row in levels:
         if row not in known:
             first = next(iter(row.values()))
             get = _ON_GPU if first.reason == ON_CPU else first.kind.get
             unknown[first.reason, get].append(first.kind.title)
     lines = [_missing(names, reason, get) for (reason, get), names in unknown.items()]
+    if known and len(lines) > _MOST_REASONS:
+        names = ", ".join(name for some in unknown.values() for name in some)
+        lines = [Text(f"Not available: {names}. The page and the JSON say why, and how to get them.", _QUIET)]
     return Group(*((grid,) if known else ()), *lines)
 
 
-def _rung_cells(row: Mapping[str, Rung]) -> Iterator[Text]:
-    rungs = list(row.values())
-    yield Text(rungs[0].kind.title)
-    for rung in rungs:
-        yield _bar(rung, _BAR if len(rungs) == 1 else _BAR // 2)
-        yield Text(value_of(rung).rjust(7), "" if rung.value is not None else _QUIET)
+def _level_cells(row: Mapping[str, Level]) -> Iterator[Text]:
+    levels = list(row.values())
+    yield Text(levels[0].kind.title)
+    for level in levels:
+        yield _bar(level, _BAR if len(levels) == 1 else _BAR // 2)
+        yield Text(value_of(level).rjust(7), "" if level.value is not None else _QUIET)
     yield Text(loss_in_words(row), _QUIET)
 
 
-def _bar(rung: Rung, width: int) -> Text:
-    if rung.value is None:
+def _bar(level: Level, width: int) -> Text:
+    if level.value is None:
         return Text(" " * width)
-    full = round(width * min(1.0, max(0.0, rung.value)))
+    full = round(width * min(1.0, max(0.0, level.value)))
     return Text.assemble(("█" * full, "blue"), ("░" * (width - full), _QUIET))
 
 
@@ -147,14 +153,14 @@ def _layers(profile: Profile) -> list[RenderableType]:
     if not profile.layers:
         return []
     table = _Fitted(short_layers_table(profile, _LAYERS), (("ops",), ("MiB",), ("FLOP/B",), ("GFLOP",), ("roof",)))
-    return _headed("layers by the time they take themselves", table, _attribution(profile))
+    return _headed("layers by own time", table, _attribution(profile))
 
 
 def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
     if not before.layers or not after.layers:
         return []
     table = _Fitted(both_layers_table(before, after, _LAYERS), (("whole before", "whole after"),))
-    return _headed("layers by the time they take themselves", table)
+    return _headed("layers by own time", table)
 
 
 def _attribution(profile: Profile) -> Text:
@@ -162,7 +168,7 @@ def _attribution(profile: Profile) -> Text:
     shares = f"{units.percent(told.forward)} of the forward, {units.percent(told.backward)} of the backward"
     parts = [f"given to modules: {shares}"]
     if told.overhead is not None:
-        parts.append(f"under the instruments a step took {told.overhead:.2f}x as long")
+        parts.append(f"a recorded step took {told.overhead:.2f}x as long as a timed one")
     return Text("; ".join((*parts, *map(end, told.notes))), _QUIET)
 
 
@@ -170,6 +176,11 @@ def places(profile: Profile) -> list[RenderableType]:
     if not all_places(profile):
         return []
     return [_Fitted(short_places_table(profile, _PLACES), (("takes",),))]
+
+
+def _ranks(profile: Profile) -> list[RenderableType]:
+    found = heat_map(profile.rank_steps)
+    return _headed("ranks and steps", found.text()) if found else []
 
 
 def _headed(heading: str, *parts: RenderableType) -> list[RenderableType]:
@@ -183,7 +194,7 @@ def _notes(profile: Profile) -> list[RenderableType]:
 
 
 def _diagnosis(profile: Profile) -> list[RenderableType]:
-    """First of all, with a line around it that is empty."""
+    """The diagnosis between two empty lines."""
     return [Text(), diagnosis.for_terminal(profile.diagnosis), Text()] if profile.diagnosis else []
 
 

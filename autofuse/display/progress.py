@@ -1,6 +1,6 @@
-"""How far long work has come, on a terminal and nowhere else. It knows numbers and words, not the work.
+"""Progress of long work, on a terminal only. Knows numbers and words, not the work.
 
-rich is imported where something is shown: the live door imports this, and shows nothing as it is imported.
+rich is imported when something is shown, because the FX pass imports this module.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def quietly(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
 
 
 @contextmanager
-def told(title: str, console: Console | None = None) -> Iterator[Tell]:
-    """Show a bar on standard error, if that is a terminal, and take it away at the end."""
+def progress_bar(title: str, console: Console | None = None) -> Iterator[Tell]:
+    """Shows a bar on standard error, if that is a terminal, and removes it at the end."""
     if console is None and not _may_be_a_terminal():
         yield quietly
         return
@@ -60,15 +60,15 @@ def told(title: str, console: Console | None = None) -> Iterator[Tell]:
             _bars.remove(beside)
 
 
-_AFTER = 1.0  # seconds after which work that goes on is worth a line
-_bars: list[Callable[[str], None]] = []  # what shows a text beside a bar; the innermost bar is the last
+_AFTER = 1.0  # seconds after which a line says what is running
+_bars: list[Callable[[str], None]] = []  # functions that show a text next to a bar; the innermost bar is the last
 
 
 @contextmanager
 def busy_with(what: str, console: Console | None = None, after: float = _AFTER) -> Iterator[None]:
-    """Say what the block is busy with, on standard error if that is a terminal, once it has taken `after` seconds.
+    """Says what the block is doing, on standard error if that is a terminal, once it has taken `after` seconds.
 
-    Where a bar is shown, the words stand beside it until the block ends.
+    If a bar is shown, the words are next to the bar until the block ends.
     """
     if not _bars and console is None and not _may_be_a_terminal():
         yield
@@ -96,7 +96,7 @@ def _say(what: str, console: Console | None, said: threading.Event) -> None:
 
 
 def spoken(name: str, console: Console | None = None) -> Tell:
-    """Say each stage in a line on standard error, if that is a terminal: a bar would mix with what `name` prints."""
+    """Prints a line for each stage on standard error, if that is a terminal. A bar would mix with output of `name`."""
     console = console or _standard_error()
 
     def tell(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
@@ -109,7 +109,7 @@ def spoken(name: str, console: Console | None = None) -> Tell:
 
 
 def _may_be_a_terminal() -> bool:
-    """Whether rich could take standard error for a terminal. It has the last word, and takes long to import."""
+    """Whether rich may treat standard error as a terminal. rich decides, but is slow to import."""
     forced = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"))
     try:
         return forced or sys.stderr.isatty() or "ipykernel" in sys.modules

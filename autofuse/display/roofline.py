@@ -1,4 +1,4 @@
-"""The roofline plot: what is attained over arithmetic intensity, both in decades, under what the machine could do.
+"""The roofline plot: the FLOP/s of layers over arithmetic intensity, on logarithmic axes, below the peak rates.
 
 The model is Williams, Waterman and Patterson's (Communications of the ACM 52/4, 2009).
 """
@@ -22,9 +22,9 @@ _SIZES = {"wide": (880, 460), "narrow": (320, 380)}  # one of the two is shown, 
 
 @dataclass(frozen=True)
 class Dot:
-    """A layer; one whose name is "" is drawn without.
+    """A layer; with the name "" it has no label.
 
-    intensity: FLOPs a byte; rate: FLOP/s; seconds: its size; kind: a class of the style sheet.
+    intensity: FLOPs per byte; rate: FLOP/s; seconds: its size; kind: a class of the style sheet.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class RooflineChart:
-    """Dots under the roofs that are known; larger where more time goes. Names stand at those that take longest."""
+    """Dots below the known peak rates; the area is the time. The longest layers have labels."""
 
     title: str
     description: str
@@ -46,7 +46,7 @@ class RooflineChart:
     legend: Mapping[str, str] = field(default_factory=dict)
 
     def svg(self) -> str:
-        """Two `<svg>` elements, one for a wide page and one for a narrow. Raises ValueError where there are no dots."""
+        """Two `<svg>` elements, one for wide pages and one for narrow pages. Raises ValueError if there are no dots."""
         if not self.dots:
             raise ValueError(f"Chart {self.title!r} has no layer with FLOPs, bytes and time to draw.")
         return "".join(_plot(self, size) for size in _SIZES)
@@ -101,7 +101,7 @@ class _Roof:
         return f'<line class="{self.kind}" x1="{self.x1}" y1="{self.y1}" x2="{self.x2}" y2="{self.y2}"/>'
 
     def boxes(self) -> list[_Box]:
-        """What no name may stand on."""
+        """The boxes that labels must not overlap."""
         steps = 1 + int(max(abs(self.x2 - self.x1), abs(self.y2 - self.y1)) / 4)
         across, down = (self.x2 - self.x1) / steps, (self.y2 - self.y1) / steps
         points = ((self.x1 + across * i, self.y1 + down * i) for i in range(steps + 1))
@@ -142,7 +142,7 @@ def _scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decades, _D
 
 
 def _radius(dot: Dot, largest: Dot) -> float:
-    """Areas compare as times do, but what is small is still to be seen."""
+    """The area is proportional to the time, but small dots stay visible."""
     return round(max(3.0, 16 * math.sqrt(dot.seconds / largest.seconds)) if largest.seconds else 4.0, 1)
 
 
@@ -161,7 +161,7 @@ def _axes(x: _Decades, y: _Decades, frame: _Box, most: int) -> str:
 
 
 def _roofs(roof: Roof, x: _Decades, y: _Decades) -> list[_Roof]:
-    """The lines of what is known: the memory's slope, the flat compute roof, the cache's slope."""
+    """The lines of the known rates: memory bandwidth, compute peak, cache bandwidth."""
     lines = [_slope(roof, roof.bytes_per_second, x, y), _flat(roof, x, y)]
     lines.append(_slope(roof, roof.cached_bytes_per_second, x, y, "roofline cache"))
     return [line for line in lines if line]
@@ -177,7 +177,7 @@ def _flat(roof: Roof, x: _Decades, y: _Decades) -> _Roof | None:
 
 
 def _slope(roof: Roof, speed: float | None, x: _Decades, y: _Decades, kind: str = "roofline") -> _Roof | None:
-    """What can be computed on so many bytes a second, up to the compute roof or the edge of the plot."""
+    """FLOP/s that a bandwidth allows, up to the compute peak or the edge of the plot."""
     if not speed:
         return None
     top = min(roof.flops_per_second or math.inf, 10**y.high)
@@ -186,7 +186,7 @@ def _slope(roof: Roof, speed: float | None, x: _Decades, y: _Decades, kind: str 
 
 
 def _captions(roof: Roof, frame: _Box) -> str:
-    """Above the plot, where no dot can be."""
+    """Labels above the plot, where no dot can be."""
     parts = []
     if roof.bytes_per_second:
         parts.append(_text(2, 14, f"slope: {units.amount(roof.bytes_per_second, 'B/s')}", "start", "roof"))
@@ -201,7 +201,7 @@ def _captions(roof: Roof, frame: _Box) -> str:
 def _labels(
     dots: Sequence[Dot], radii: Sequence[float], x: _Decades, y: _Decades, frame: _Box, taken: Sequence[_Box]
 ) -> str:
-    """Names of the longest, beside or above or below their dots, where nothing else stands; the others go without."""
+    """Labels of the longest layers next to, above or below their dots, if there is room."""
     centres = [(x(dot.intensity), y(dot.rate)) for dot in dots]
     circles = [_Box(cx - r, cy - r, cx + r, cy + r) for (cx, cy), r in zip(centres, radii, strict=True)]
     boxes = list(taken)

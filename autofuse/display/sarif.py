@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, with the edits as fixes: what GitHub's code scanning and other collectors read.
+"""Findings as SARIF 2.1.0, with the edits as fixes, for GitHub's code scanning and other tools.
 
 Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html.
 """
@@ -67,7 +67,7 @@ def _replacement(r: LineChange) -> dict[str, Any]:
 
 
 def _uri(path: str) -> str:
-    """A path relative to the working folder stays so; an absolute one says that it is a file."""
+    """A relative path stays as it is; an absolute one becomes a file URL."""
     pure = PurePath(path)
     text = quote(pure.as_posix().encode("utf-8", "surrogateescape"))
     return pure.as_uri() if pure.is_absolute() and text.isascii() and path.isascii() else text

@@ -1,4 +1,4 @@
-"""How a step would scale, as a plan holds it, in tables. It knows neither torch nor how that was worked out."""
+"""The scaling of a planned step, in tables. Knows neither torch nor how it was computed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TITLES = {
 
 
 def scaling_tables(scaling: Mapping[str, Any]) -> tuple[Table, ...]:
-    """For each mode, a row for each strategy and number of devices: bytes sent, the step and the efficiency, at worst
-    and at best."""
+    """For each mode, a row for each strategy and number of devices: bytes sent, step time and efficiency, in the worst
+    and in the best case."""
     names = ("a device sends", "step at worst", "at best", "efficiency at worst", "at best")
     columns = (Column("devices", "right"), Column("split"), *(Column(name, "right") for name in names))
     tables = []
@@ -27,7 +27,7 @@ def scaling_tables(scaling: Mapping[str, Any]) -> tuple[Table, ...]:
 
 
 def scaling_sentences(scaling: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is advised and why, what one device would hold, and what was assumed."""
+    """The advice with its reason, the memory of one device, and the assumptions."""
     advice = scaling["advice"]
     split = f"Split to take: {advice['strategy']}. " if advice["strategy"] else ""
     held = ", ".join(f"{s} {size(b)}" for s, b in scaling["bytes_per_device"].items() if b is not None)

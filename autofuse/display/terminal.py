@@ -1,4 +1,4 @@
-"""Tables drawn with rich, on a terminal or as plain text. It knows tables, not what they are about."""
+"""Tables drawn with rich, on a terminal or as plain text. Knows tables, not their subject."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from autofuse.results.table import Table, Tone, without_columns
 STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim"}
 _WIDTH_WITHOUT_TERMINAL = 100
 _WIDTH_OF_A_FILE = 120
-_WRAPPED = 24  # what a column that wraps needs at least to be read
+_WRAPPED = 24  # the narrowest column that wraps and can still be read
 
 
 def stdout() -> Console:
-    """Of standard output; where that is no terminal, wide enough for every column."""
+    """A console for standard output; if that is not a terminal, wide enough for every column."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDTH_OF_A_FILE
@@ -31,7 +31,7 @@ def stdout() -> Console:
 
 
 def drawn(table: Table) -> RichTable:
-    """The table as a rich renderable: columns that wrap give way first where room is short."""
+    """The table as a rich renderable. If there is little room, columns that wrap shrink first."""
     result = RichTable(
         title=table.title or None,
         caption=table.caption or None,
@@ -48,7 +48,7 @@ def drawn(table: Table) -> RichTable:
 
 
 def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Table:
-    """The table without the first few groups of columns in `give_way`: as many as must go for it to be drawn."""
+    """The table without the first groups of columns in `give_way`, as many as necessary to fit."""
     for names in give_way:
         if _width(table) <= width:
             break
@@ -58,7 +58,7 @@ def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Tab
 
 @dataclass(frozen=True)
 class Fitted:
-    """A table that is drawn without the columns of `give_way`, one group after the other, where there is no room."""
+    """A table that leaves out the columns of `give_way`, one group after the other, until it fits."""
 
     table: Table
     give_way: Sequence[tuple[str, ...]]
@@ -68,14 +68,14 @@ class Fitted:
 
 
 def _width(table: Table) -> int:
-    """Columns of the terminal that the table wants; one that wraps is content with less."""
+    """The width of the table in characters; columns that wrap count with their smallest width."""
     cells = [[column.name, *(row[i].text for row in table.rows)] for i, column in enumerate(table.columns)]
     wanted = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in cells]
     return sum(min(w, _WRAPPED) if c.wraps else w for w, c in zip(wanted, table.columns, strict=True)) + 3 * len(wanted)
 
 
 def text(renderable: RenderableType, width: int | None = None) -> str:
-    """What the renderable looks like without colours, `width` columns wide (the terminal's, or 100 without one)."""
+    """The renderable as text without colours. width: in characters; the terminal's by default, or 100."""
     wide = width or shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
     console = Console(file=io.StringIO(), width=wide, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as captured:

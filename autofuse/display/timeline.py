@@ -1,4 +1,4 @@
-"""The timeline strip: what ran when in one step, lane by lane. Knows spans, and nothing of where they come from."""
+"""The timeline: what ran when in one step, lane by lane. Knows spans, and not where they come from."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from autofuse.results import units
 from autofuse.results.profile_parts import Span
 
 _LABEL, _BAR, _BELOW, _AXIS = 18, 18, 8, 20
-_FINE = 2000  # spans that begin and end in the same of so many pieces of the axis are one to the eye
+_FINE = 2000  # the axis has this many pieces; spans with the same first and last piece look the same
 
 
 @dataclass(frozen=True)
 class TimelineChart:
-    """Spans as bars in their lanes, in the order in which the lanes first come. kinds: the class of each kind."""
+    """Spans as bars in lanes, in the order of their first spans. kinds: the class of each kind."""
 
     title: str
     description: str
     spans: tuple[Span, ...]
     kinds: Mapping[str, str]
     legend: Mapping[str, str] = field(default_factory=dict)
+    zooms: bool = True
 
     def svg(self) -> str:
-        """One `<svg>` element as wide as its page. Raises ValueError where nothing takes time."""
+        """One `<svg>` element as wide as the page. Raises ValueError if no span takes time."""
         end = max((span.start + span.seconds for span in self.spans), default=0.0)
         if not end > 0:
             raise ValueError(f"Chart {self.title!r} has no span that takes time.")
@@ -53,7 +54,7 @@ class TimelineChart:
 
 
 def _visible(spans: Sequence[Span], end: float) -> list[Span]:
-    """Without those that another of their kind hides at any zoom that matters; a trace may hold a hundred thousand."""
+    """Without spans that another one of their kind covers; a trace may have a hundred thousand."""
     seen: dict[tuple[int, int, str], Span] = {}
     for span in spans:
         place = (int(_FINE * span.start / end), int(_FINE * (span.start + span.seconds) / end), span.kind)

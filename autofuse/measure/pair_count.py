@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
 
+from autofuse.measure.core_queue import seconds_in_queue
 from autofuse.measure.statistics import Judgement, identical_runs_ratio, judge, paired_ratio
 from autofuse.measure.timing import CROWDED_SHARE, Action, Pairs, Timings, without_garbage_collection
 from autofuse.results.comparison import Estimate
@@ -108,9 +108,9 @@ def warm_up(before: Action, after: Action, *, warmup: int, device: torch.device)
     the cores busy, the block runs with one thread, provided that steps then stay on one core.
     """
     series = Pairs(before, after, device, seed=0)
-    start, waiting = time.perf_counter(), _seconds_in_queue()
+    start, waiting = time.perf_counter(), seconds_in_queue()
     series.warm(warmup)
-    waiting_share = (_seconds_in_queue() - waiting) / (time.perf_counter() - start)
+    waiting_share = (seconds_in_queue() - waiting) / (time.perf_counter() - start)
     threads = torch.get_num_threads()
     try:
         if device.type == "cpu" and threads > 1 and waiting_share > CROWDED_SHARE:
@@ -122,11 +122,3 @@ def warm_up(before: Action, after: Action, *, warmup: int, device: torch.device)
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _seconds_in_queue() -> float:
-    """Returns the seconds that this thread has waited for a core so far; 0 if the system does not report it."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0

@@ -77,6 +77,7 @@ def _entry(
     return pattern, DevicePeak(device, flops, gigabytes * 1e9, units, source)
 
 
+_PASCAL = "NVIDIA Tesla P100 GPU accelerator data sheet"
 _VOLTA = "NVIDIA V100 Tensor Core GPU data sheet"
 _A100 = "NVIDIA A100 Tensor Core GPU data sheet"
 _GA102 = "NVIDIA Ampere GA102 GPU architecture white paper"
@@ -95,6 +96,8 @@ _RTX_PRO = "NVIDIA RTX PRO Blackwell GPU architecture white paper"
 
 # Longer and shorter names cannot take each other's place, for a pattern has to match the whole name.
 _TABLE: tuple[tuple[str, DevicePeak], ...] = (
+    _entry(r"p100 sxm2( 16gb)?", "P100 SXM2", 21.2, 732, 56, _PASCAL, single=10.6, double=5.3, bfloat16=False),
+    _entry(r"p100 pcie( 16gb)?", "P100 PCIe", 18.7, 732, 56, _PASCAL, single=9.3, double=4.7, bfloat16=False),
     _entry(r"v100 sxm2( 16gb| 32gb)?", "V100 SXM2", 125, 900, 80, _VOLTA, single=15.7, double=7.8, bfloat16=False),
     _entry(r"v100 pcie( 16gb| 32gb)?", "V100 PCIe", 112, 900, 80, _VOLTA, single=14, double=7, bfloat16=False),
     _entry(
@@ -111,6 +114,9 @@ _TABLE: tuple[tuple[str, DevicePeak], ...] = (
     _entry(r"a10", "A10", 125, 600, 72, "NVIDIA A10 Tensor Core GPU data sheet", tf32=62.5, single=31.2),
     _entry(r"a10g", "A10G", 70, 600, 80, "NVIDIA A10G data sheet", tf32=35, single=35),
     _entry(r"rtx a6000", "RTX A6000", 154.8, 768, 84, _GA102, tf32=77.4, single=38.7),
+    _entry(r"a2", "A2", 18, 200, 10, "NVIDIA A2 Tensor Core GPU data sheet", tf32=9, single=4.5),
+    _entry(r"rtx a5000", "RTX A5000", 111.1, 768, 64, "NVIDIA RTX A5000 data sheet", tf32=55.6, single=27.8),
+    _entry(r"rtx 3080", "RTX 3080", 59.5, 760, 68, _GA102, tf32=29.8, single=29.8),
     _entry(r"rtx 3090", "RTX 3090", 71, 936, 82, _GA102, tf32=35.6, single=35.6),
     _entry(r"l4", "L4", 121, 300, 58, "NVIDIA L4 Tensor Core GPU data sheet", tf32=60, single=30.3),
     _entry(r"l40", "L40", 181, 864, 142, "NVIDIA L40 data sheet", tf32=90.5, single=90.5),

@@ -1,4 +1,4 @@
-"""How much a kind of collective sends, and how fast. Plain data."""
+"""Bytes and bandwidth of a kind of collective. Plain data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CollectiveRate:
-    """One kind of collective of a step, on one rank. ranks: how many take part; None where that is not told. bytes: of
-    all of them together. algorithm_bandwidth, bus_bandwidth: bytes a second, as nccl-tests define them; None where
-    sizes or ranks are not told.
+    """One kind of collective of a step, on one rank. ranks: how many take part; None if that is not known. bytes: of
+    all ranks together. algorithm_bandwidth, bus_bandwidth: bytes per second, as nccl-tests define them; None if sizes
+    or ranks are not known. waiting: seconds of a step that each rank, in order, waits in it for the last one to join;
+    empty if one rank's trace is known.
     """
 
     name: str
@@ -19,3 +20,4 @@ class CollectiveRate:
     seconds: float
     algorithm_bandwidth: float | None = None
     bus_bandwidth: float | None = None
+    waiting: tuple[float, ...] = ()

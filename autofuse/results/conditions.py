@@ -1,10 +1,11 @@
-"""What a build may fail for: small conditions on measured quantities, decided with their intervals. No torch.
+"""Conditions on measured quantities, for which a build may fail, decided with intervals. No torch.
 
     condition = comparison { "and" comparison }
     comparison = name operator number          operators: < <= > >=
+    name       = word | word "[" layers "]"    "layer_share[h.*.attn]"
 
-A number that was measured lies in an interval. So a comparison holds where the whole interval is beyond the threshold,
-does not hold where the whole interval is on this side of it, and is undecided where the threshold lies within.
+A measured number has an interval. A comparison holds if it holds for the whole interval, does not hold if it holds for
+no part of it, and is undecided if the threshold is within the interval.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from autofuse.results.comparison import Interval
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-_COMPARISON = re.compile(r"\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_COMPARISON = re.compile(
+    r"\s*([A-Za-z_]\w*(?:\[[^\[\]]*\])?)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
 
 
 class NotACondition(ValueError):
-    """A text is no condition, or names what there is not; the message says what would do."""
+    """A text is not a condition, or has an unknown name; the message says what is possible."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a condition may name. interval: where it lies, 95 % or surer; None where it was counted, not
-    measured, and is exact. value: None where it is not known, and then `reason` says why. meaning: for people.
+    """A number that a condition may name. interval: at least 95 %; None if the number is exact. value: None if it is
+    not known, and then `reason` says why. meaning: for people.
     """
 
     meaning: str
@@ -40,7 +43,7 @@ class Quantity:
 
     @property
     def ends(self) -> Interval:
-        """The interval; of an exact number, from it to itself."""
+        """The interval; that of an exact number has length 0."""
         assert self.value is not None
         return self.interval or Interval(self.value, self.value)
 
@@ -61,7 +64,7 @@ class Relation:
     threshold: float
 
     def holds(self, quantity: Quantity) -> bool | None:
-        """Of the whole interval; None where one end says so and the other does not, or nothing is known."""
+        """Whether it holds for the whole interval; None if it holds for a part of it, or if the value is not known."""
         if quantity.value is None:
             return None
         low, high = (_OPERATORS[self.operator](end, self.threshold) for end in quantity.ends)
@@ -78,7 +81,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class ConditionOutcome:
-    """What became of a condition: it holds, it does not, or None, undecided; and the sentence that says why."""
+    """The outcome of a condition. holds: None if it is undecided. sentence: the reason."""
 
     condition: str
     holds: bool | None
@@ -86,8 +89,8 @@ class ConditionOutcome:
 
 
 def condition(text: str) -> Condition:
-    """The condition that a text is. Raises NotACondition where it is none."""
-    parts = re.split(r"\band\b", text)
+    """Parses a condition. Raises NotACondition if the text is not one."""
+    parts = re.split(r"\band\b(?![^\[]*\])", text)  # not within the brackets: "and" may be a layer's name
     return Condition(text, tuple(_comparison(part, text) for part in parts))
 
 
@@ -102,7 +105,7 @@ def _comparison(part: str, text: str) -> Relation:
 
 
 def decided(asked: Condition, known: Mapping[str, Quantity]) -> ConditionOutcome:
-    """Whether a condition holds. Raises NotACondition where it names something that is not in `known`."""
+    """The outcome of a condition. Raises NotACondition if it has a name that is not in `known`."""
     for comparison in asked.comparisons:
         if comparison.name not in known:
             raise NotACondition(_no_such_name(comparison.name, known))

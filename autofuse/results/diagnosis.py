@@ -13,8 +13,8 @@ Confidence = Literal["high", "medium", "low"]
 @dataclass(frozen=True)
 class Action:
     """One thing to do. kind: a name that does not change, "loader-workers". text: what to do, with the command or the
-    line that does it. milliseconds: of a step, what it is predicted to save at most; null where that cannot be
-    predicted. evidence: the numbers that it rests on. confidence: how sure it is that this is the right thing.
+    line of code. milliseconds: the predicted saving per step at most; null if it cannot be predicted. evidence: the
+    numbers behind it. confidence: how certain it is that this helps.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Action:
 @dataclass(frozen=True)
 class Diagnosis:
     """The verdict. class: what limits the step. sentence: the same for people. actions: at most three, the best first;
-    none where nothing is left to do. shares: what each limit takes of a step, a fraction of 1, the largest first.
+    none if nothing is left to do. shares: the share of the step that each limit takes, the largest first.
     """
 
     limit: Limit = field(metadata={"key": "class"})

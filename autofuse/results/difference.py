@@ -1,15 +1,15 @@
-"""Two profiles that were measured apart, set side by side, and what may be said of the difference. No torch.
+"""The difference of two profiles that were measured in separate runs, and its verdict. No torch.
 
-Runs that were not interleaved differ for reasons of the machine's: of identical models measured one after the other on
-a shared machine about half differed "significantly". So a verdict is drawn from several ways to compare at once, of
-which some bear what others do not, and only what all of them show counts:
+Separate runs also differ because the machine does: of identical models measured one after the other on a shared
+machine, about half differed "significantly". So the verdict needs the agreement of several ways to compare, which are
+robust against different disturbances:
 
-- the medians of the steps, which half of the steps may disturb;
-- their lower quartiles, which three quarters may: what disturbs a step only makes it longer;
-- the sums of all steps, each over the sum of the yardsticks timed next to them, which a machine that was slower or
-  busier in one of the two runs stretches both.
+- the medians of the steps, robust if fewer than half of the steps are disturbed;
+- the lower quartiles, robust if fewer than three quarters are, because disturbances only make steps longer;
+- the sums of all steps, each divided by the sum of the yardsticks timed next to them, because a slower or busier
+  machine makes both longer.
 
-Where the machine was in another state, these disagree, and the interval that holds all of theirs is wide.
+If the machine was in different states, they disagree, and the interval that contains all of them is wide.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from autofuse.results.comparison import Comparison, Estimate, Interval, Verdict
 from autofuse.results.medians import percentile_interval
 from autofuse.results.profile import Profile
 
-# Between two runs of one program lie new addresses, another clock speed, other neighbours: less than a tenth says
-# nothing. Interleaved pairs tell less apart (autofuse.compare).
+# Two runs of one program differ by addresses, clock speed and other programs: less than a tenth is not a difference.
+# Interleaved pairs resolve smaller differences (autofuse.compare).
 BETWEEN_RUNS = 0.10
 FEWEST_STEPS = 8
 _LEVEL, _RESAMPLES = 0.99, 500
-# What another value of makes the two runs no measurement of one change.
+# If one of these differs, the two runs do not measure one change.
 _SAME = ("torch", "device", "threads", "processor", "cores", "platform", "cuda")
 _INTERLEAVED = "autofuse.compare(before, after, inputs) measures both in one process and can tell."
 
 
 @dataclass(frozen=True)
 class MeasuredSide:
-    """One side: its steps, and the yardstick next to each; no yardsticks where none were timed."""
+    """One side: the seconds of its steps, and of the yardstick next to each; empty if none was timed."""
 
     seconds: tuple[float, ...]
     yardstick: tuple[float, ...] = ()
@@ -43,8 +43,8 @@ class MeasuredSide:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two files say of each other. ratio: before / after, above 1 where `after` is faster; with the interval that
-    holds every way to compare. verdict, reason: the same four as a comparison's. caveats: what differs between the two
+    """The difference of two files. ratio: time before / after, above 1 if `after` is faster, with an interval that
+    contains all ways to compare. verdict, reason: as those of a comparison. caveats: what differs between the
     runs, in sentences. interleaved: whether the times were taken in pairs, in one process.
     """
 
@@ -62,14 +62,14 @@ class Difference:
 
 
 def of_profiles(before: Profile, after: Profile, *, anyway: bool = False) -> Difference:
-    """What may be said of two profiles. `anyway`: also where they were not taken under the same conditions."""
+    """The difference of two profiles. anyway: judge also runs under different conditions."""
     sides = [MeasuredSide(p.timing.seconds, p.timing.yardstick) for p in (before, after)]
     caveats = [*_conditions(before.environment, after.environment), *_work(before, after)]
     return judged(sides[0], sides[1], caveats, anyway=anyway)
 
 
 def of_comparisons(before: Comparison, after: Comparison, *, anyway: bool = False) -> Difference:
-    """The optimized sides of two comparisons; what each was compared with, pair by pair, is its yardstick."""
+    """The difference of the optimized sides of two comparisons; their original sides are the yardsticks."""
     sides = [MeasuredSide(c.after_seconds, c.before_seconds) for c in (before, after)]
     return judged(sides[0], sides[1], _conditions(before.environment, after.environment), anyway=anyway)
 
@@ -85,9 +85,9 @@ def judged(
 ) -> Difference:
     """The verdict on steps that were timed apart.
 
-    `confirmed` where every way to compare shows the steps to be faster by more than 10 %, with its 99 % interval;
-    `regressed` likewise; `no-change` where all show less than 10 %; else `inconclusive`. That too where fewer than 8
-    steps were timed, and, unless `anyway`, where there are caveats or no yardsticks.
+    `confirmed` if every way to compare shows that the steps are faster by more than 10 %, with its 99 % interval;
+    `regressed` likewise; `no-change` if all show less than 10 %; otherwise `inconclusive`. Also `inconclusive` if fewer
+    than 8 steps were timed, and, unless `anyway`, if there are caveats or no yardsticks.
     """
     ratio = _ratio(before, after)
     found = tuple(caveats)
@@ -118,7 +118,7 @@ def _verdict(interval: Interval) -> tuple[Verdict, str]:
 
 
 def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
-    """The medians' ratio; the interval holds those of all ways to compare."""
+    """The ratio of the medians, with an interval that contains those of all ways to compare."""
     if not before.seconds or not after.seconds or min(*before.seconds, *after.seconds) <= 0:
         return None
     ways: list[Callable[[Sequence[int], Sequence[int]], float]] = [
@@ -147,7 +147,7 @@ def _by_yardstick(before: MeasuredSide, after: MeasuredSide) -> Callable[..., fl
 
 
 def _bootstrapped(way: Callable[[Sequence[int], Sequence[int]], float], ones: int, others: int) -> Interval:
-    """The percentile bootstrap's interval; the two runs are drawn from independently, a step with its yardstick."""
+    """The interval of the percentile bootstrap. The runs are resampled independently, each step with its yardstick."""
     draws = random.Random(0)
     found = [way(draws.choices(range(ones), k=ones), draws.choices(range(others), k=others)) for _ in range(_RESAMPLES)]
     return percentile_interval(found, _LEVEL)
@@ -158,7 +158,7 @@ def _sticks(side: MeasuredSide) -> bool:
 
 
 def _conditions(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """What of the surroundings differs, in sentences."""
+    """The differences between the environments, in sentences."""
     return [
         f"{name}: {before.get(name, 'not known')} before, {after.get(name, 'not known')} after."
         for name in _SAME
@@ -167,7 +167,7 @@ def _conditions(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
 
 
 def _work(before: Profile, after: Profile) -> list[str]:
-    """Whether the two steps were asked to do the same."""
+    """The differences between the work of the two steps, in sentences."""
     asked = (
         ("samples in a step", before.timing.samples, after.timing.samples),
         ("tokens in a step", before.timing.tokens, after.timing.tokens),

@@ -1,7 +1,8 @@
-"""The ladder: how much of the machine a training step uses, asked in ever stricter ways. Names, order, formulas.
+"""The levels of utilisation: how much of the machine a training step uses. Names, order, formulas.
 
-Plain text and numbers: whatever shows a rung, computes one or compares two takes its name and its place from here.
-Never decide a swap by a rung: time and memory decide. FlashAttention is at its fastest at an occupancy of 13 %.
+Each level asks a stricter question than the one before it. Whatever shows, computes or compares levels takes their
+names and their order from here. Do not decide a change by a level: time and memory decide. FlashAttention is fastest at
+an occupancy of 13 %.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class RungKind:
-    """What one rung asks.
+class LevelKind:
+    """One level of utilisation.
 
-    name: its key in JSON. title: for people. formula, source: how the number comes about, and from where.
-    get: what to do where the machine at hand cannot tell. above: the rung that its loss is counted from; "" for the
-    whole step.
+    name: its key in JSON. title: for people. formula, source: how the number is computed, and from what.
+    get: what to do if the number is not available on this machine. above: the level that its loss is counted from; ""
+    for the whole step.
     """
 
     name: str
@@ -23,86 +24,86 @@ class RungKind:
     formula: str
     source: str
     get: str
-    above: str | None = None  # None: no loss, for it is no part of the rung over it
+    above: str | None = None  # None: no loss, because the level is not a part of the one before it
 
     @property
     def gpu(self) -> bool:
-        """Whether it is asked of GPUs only."""
+        """Whether only GPUs have it."""
         return self.name not in _ANYWHERE
 
 
 _ANYWHERE = ("busy", "hfu", "mfu", "ideal")
-ON_CPU = "the step ran on a CPU, and it is asked of GPUs"
+ON_CPU = "the step ran on a CPU, and only GPUs have it"
 
 _TRACE = "take a trace on the GPU: autofuse.profile there, or `autofuse profile --trace trace.json` with a Kineto trace"
 _DCGM = "start NVIDIA's DCGM host engine (nv-hostengine) on the machine and profile again"
 _NCU = (
-    "profile a few kernels with Nsight Compute (ncu --set full --csv) and pass the report beside a trace: "
+    "profile a few kernels with Nsight Compute (ncu --set full --csv) and pass the report with a trace: "
     "--trace trace.json --ncu report.csv"
 )
 
-RUNGS: tuple[RungKind, ...] = (
-    RungKind(
+LEVELS: tuple[LevelKind, ...] = (
+    LevelKind(
         "busy", "busy time", "union of the intervals in which a kernel runs / step time",
         "kernels of a trace (on a CPU, operators); what nvidia-smi calls utilisation", _TRACE, "",
     ),
-    RungKind(
+    LevelKind(
         "sm_efficiency", "estimated SM efficiency",
         "sum over kernels of min(blocks / SMs, 1) x duration / step time",
         "launch shapes in a trace, number of SMs from its device properties", _TRACE, "busy",
     ),
-    RungKind(
+    LevelKind(
         "occupancy", "estimated achieved occupancy",
         "min(blocks / SMs, resident blocks per SM) x threads per block / threads an SM can hold, "
         "averaged over kernel time",
         "launch shapes, registers and shared memory in a trace", _TRACE, None,
     ),
-    RungKind(
+    LevelKind(
         "tensor_share", "time in tensor-core kernels", "time of kernels that use tensor cores / step time",
         "kernel names in a trace", _TRACE, "busy",
     ),
-    RungKind("sm_active", "SM activity", "cycles with a warp on the SM / elapsed", "DCGM field 1002", _DCGM),
-    RungKind("sm_occupancy", "SM occupancy", "resident warps / the most there can be", "DCGM field 1003", _DCGM),
-    RungKind("tensor_active", "tensor pipe activity", "cycles of the tensor pipe / elapsed", "DCGM field 1004", _DCGM),
-    RungKind("dram_active", "DRAM activity", "cycles moving data / elapsed", "DCGM field 1005", _DCGM),
-    RungKind("fp64_active", "FP64 pipe activity", "cycles of the pipe / elapsed", "DCGM field 1006", _DCGM),
-    RungKind("fp32_active", "FP32 pipe activity", "cycles of the pipe / elapsed", "DCGM field 1007", _DCGM),
-    RungKind("fp16_active", "FP16 pipe activity", "cycles of the pipe / elapsed", "DCGM field 1008", _DCGM),
-    RungKind(
+    LevelKind("sm_active", "SM activity", "cycles with a warp on the SM / elapsed", "DCGM field 1002", _DCGM),
+    LevelKind("sm_occupancy", "SM occupancy", "resident warps / the most there can be", "DCGM field 1003", _DCGM),
+    LevelKind("tensor_active", "tensor pipe activity", "cycles of the tensor pipe / elapsed", "DCGM field 1004", _DCGM),
+    LevelKind("dram_active", "DRAM activity", "cycles moving data / elapsed", "DCGM field 1005", _DCGM),
+    LevelKind("fp64_active", "FP64 pipe activity", "cycles of the pipe / elapsed", "DCGM field 1006", _DCGM),
+    LevelKind("fp32_active", "FP32 pipe activity", "cycles of the pipe / elapsed", "DCGM field 1007", _DCGM),
+    LevelKind("fp16_active", "FP16 pipe activity", "cycles of the pipe / elapsed", "DCGM field 1008", _DCGM),
+    LevelKind(
         "issue_slots", "issue slots used", "cycles in which a sub-partition issues / its active cycles",
         "Nsight Compute: smsp__issue_active", _NCU,
     ),
-    RungKind(
+    LevelKind(
         "sub_partitions", "SM sub-partitions active", "active cycles of the sub-partitions / elapsed cycles",
         "Nsight Compute: smsp__cycles_active", _NCU,
     ),
-    RungKind(
+    LevelKind(
         "hfu", "hardware FLOPs utilisation (HFU)", "FLOPs executed, recomputation included / step time / peak FLOP/s",
         "torch.utils.flop_counter on one step; the peak from the device table or measured",
         "profile a model that runs here; a trace of a GPU tells FLOPs only where shapes were recorded", "busy",
     ),
-    RungKind(
+    LevelKind(
         "mfu", "model FLOPs utilisation (MFU)", "FLOPs that the model asks for / step time / peak FLOP/s",
         "the count of the original model, the same before and after fusion",
         "profile a model that runs here; a trace alone holds no FLOPs", "hfu",
     ),
-    RungKind(
+    LevelKind(
         "ideal", "share of the ideal step", "sum of max(FLOPs / peak, bytes / bandwidth) of every operator / step time",
         "FLOPs and bytes counted on one step; peaks from the device table or measured",
         "profile a model that runs here; a trace alone holds neither FLOPs nor bytes", "busy",
     ),
 )  # fmt: skip
 
-KINDS = {kind.name: kind for kind in RUNGS}
+KINDS = {kind.name: kind for kind in LEVELS}
 
 
 @dataclass(frozen=True)
-class Rung:
-    """One rung of one profile.
+class Level:
+    """One level of one profile.
 
-    value: a fraction of 1, None where it cannot be told. basis: what this very number was read from, "3 steps of the
-    trace". reason: why there is no value. loss: how much lower it is than the rung that its loss is counted from, as a
-    fraction of the step; None without one.
+    value: a fraction of 1, None if it is not known. basis: what the number was read from, "3 steps of the trace".
+    reason: why there is no value. loss: how much lower it is than the level that its loss is counted from, as a
+    fraction of the step; None if it has no loss. at_most: the value is an upper bound.
     """
 
     name: str
@@ -110,34 +111,40 @@ class Rung:
     basis: str = ""
     reason: str = ""
     loss: float | None = None
-    at_most: bool = False  # the value is the most that it can be: what would tell it exactly is not known
+    at_most: bool = False
 
     @property
-    def kind(self) -> RungKind:
-        """What is asked; of a rung that a later autofuse added, the name alone."""
-        return KINDS.get(self.name) or RungKind(self.name, self.name, "", "", "")
+    def kind(self) -> LevelKind:
+        """The kind of the level. A level that a later version of autofuse added has only its name."""
+        return KINDS.get(self.name) or LevelKind(self.name, self.name, "", "", "")
 
 
-def ladder(known: dict[str, Rung], missing: str) -> tuple[Rung, ...]:
-    """Every rung in order: those that are known, with their losses, and for the others why they are missing."""
-    rungs = []
-    for kind in RUNGS:
-        rung = known.get(kind.name) or Rung(kind.name, reason=missing)
-        rungs.append(replace(rung, loss=_loss(kind, rung, known)))
-    return tuple(rungs)
+def ladder(known: dict[str, Level], missing: str) -> tuple[Level, ...]:
+    """Every level in order: the known ones with their losses, the others with the reason why they are missing."""
+    levels = []
+    for kind in LEVELS:
+        level = known.get(kind.name) or Level(kind.name, reason=missing)
+        levels.append(replace(level, loss=_loss(kind, level, known)))
+    return tuple(levels)
 
 
-def of_a_cpu(rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
-    """The rungs of a step that ran on a CPU: those that are asked of GPUs say so."""
-    return tuple(replace(r, reason=ON_CPU) if r.value is None and r.kind.gpu else r for r in rungs)
+def of_a_cpu(levels: tuple[Level, ...]) -> tuple[Level, ...]:
+    """The levels of a step that ran on a CPU: those that only GPUs have say so."""
+    return tuple(replace(r, reason=ON_CPU) if r.value is None and r.kind.gpu else r for r in levels)
 
 
-def _loss(kind: RungKind, rung: Rung, known: dict[str, Rung]) -> float | None:
-    """Counted from the next rung above in its chain that has a value; 1, the whole step, at the top."""
-    if kind.above is None or rung.value is None:
+def _loss(kind: LevelKind, level: Level, known: dict[str, Level]) -> float | None:
+    """Counted from the next level above it that has a value; at the top, from 1, the whole step."""
+    if kind.above is None or level.value is None:
         return None
     above = kind.above
     while above and (above not in known or known[above].value is None):
         above = KINDS[above].above or ""
     top = known[above].value if above else 1.0
-    return None if top is None else max(0.0, top - rung.value)
+    return None if top is None else max(0.0, top - level.value)
+
+
+# Earlier names of the same, which code in other folders uses.
+Rung = Level
+RungKind = LevelKind
+RUNGS = LEVELS

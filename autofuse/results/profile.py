@@ -1,6 +1,6 @@
-"""What profiling a training step found, whole. Plain data: it knows neither torch nor how to measure.
+"""The profile of a training step. Plain data: knows neither torch nor how to measure.
 
-Its parts are in autofuse/results/profile_parts.py, and have their names here too: whoever fills a profile needs both.
+Its parts are in autofuse/results/profile_parts.py and can be imported from here too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from autofuse.results.collective_rate import CollectiveRate
 from autofuse.results.comparison import Category
 from autofuse.results.data import Malformed, dumped, loaded
 from autofuse.results.diagnosis import Action, Diagnosis
-from autofuse.results.ladder import Rung
+from autofuse.results.kernel_totals import KernelTotal
+from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import (
+    COMMUNICATION,
+    OPTIMIZER,
     OUTSIDE,
     Attribution,
     Flops,
@@ -25,6 +28,7 @@ from autofuse.results.profile_parts import (
     Power,
     Probe,
     Rank,
+    RankSteps,
     Regime,
     Roof,
     Share,
@@ -35,13 +39,16 @@ from autofuse.results.profile_parts import (
 from autofuse.results.shown import Shown, drawing
 
 __all__ = [
+    "COMMUNICATION",
     "FORMAT_VERSION",
+    "OPTIMIZER",
     "OUTSIDE",
     "Action",
     "Attribution",
     "CollectiveRate",
     "Diagnosis",
     "Flops",
+    "KernelTotal",
     "Layer",
     "Memory",
     "Place",
@@ -50,6 +57,7 @@ __all__ = [
     "Probe",
     "Profile",
     "Rank",
+    "RankSteps",
     "Regime",
     "Roof",
     "Share",
@@ -63,15 +71,16 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Profile(Shown):
-    """One model or step, measured. `name`: what was profiled. `kind`: "live", "script", or "trace" (from elsewhere).
+    """The measurements of one model or step. `name`: what was profiled. `kind`: "live", "script" or "trace".
 
-    categories: operators or kernels of one step by category. losses: the loss of every step that was run, if known.
-    notes: sentences that whoever reads the numbers should know. diagnosis: what limits the step, and what to do.
+    categories: operators or kernels of one step by category. kernels: each of them by name. losses: the loss of every
+    step that was run, if known. rank_steps: the seconds of each step of each rank, and of its waits, of the traces of a
+    job. notes: sentences that readers of the numbers should know. diagnosis: what limits the step, and what to do.
     """
 
     name: str
     timing: Timing
-    ladder: tuple[Rung, ...]
+    ladder: tuple[Level, ...]
     layers: tuple[Layer, ...] = ()
     kind: Literal["live", "script", "trace"] = "live"
     memory: Memory = field(default_factory=Memory)
@@ -84,24 +93,28 @@ class Profile(Shown):
     categories: Mapping[str, Category] = field(default_factory=dict)
     timeline: tuple[Span, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    rank_steps: tuple[RankSteps, ...] = ()
     collectives: tuple[CollectiveRate, ...] = ()
     losses: tuple[float, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    kernels: tuple[KernelTotal, ...] = ()
     trace_file: str = ""  # the Chrome trace that belongs to it, relative to the JSON file
 
-    def rung(self, name: str) -> Rung:
-        """The rung of that name. Raises KeyError where there is none."""
-        return {rung.name: rung for rung in self.ladder}[name]
+    def level(self, name: str) -> Level:
+        """The level of utilisation with that name, for example "mfu". Raises KeyError if there is none."""
+        return {level.name: level for level in self.ladder}[name]
+
+    rung = level  # an earlier name
 
     def layer(self, fqn: str) -> Layer:
-        """The layer of that name. Raises KeyError where there is none."""
+        """The layer of that name. Raises KeyError if there is none."""
         return {layer.fqn: layer for layer in self.layers}[fqn]
 
     @property
     def places(self) -> tuple[tuple[Layer, Place], ...]:
-        """Every place with its layer, the greatest predicted saving first; those without one last."""
+        """Every place with its layer, the greatest predicted saving first; places without a prediction last."""
         found = [(layer, place) for layer in self.layers for place in layer.places]
         return tuple(sorted(found, key=lambda pair: -(pair[1].predicted_saving or 0.0)))
 
@@ -110,12 +123,12 @@ class Profile(Shown):
         return {"version": FORMAT_VERSION, "type": "profile", **dumped(self)}
 
     def to_html(self) -> str:
-        """The page that `autofuse profile` writes: one text, to be saved as UTF-8, that needs nothing but itself."""
+        """The page that `autofuse profile` writes: one text, to be saved as UTF-8, that needs no other file."""
         return str(drawing().page(self))
 
     @classmethod
     def from_dict(cls, data: Any) -> Profile:
-        """What to_dict() made, of this version or of an earlier autofuse's. Raises Malformed for anything else."""
+        """The profile that to_dict() made, in this or an earlier version. Raises Malformed for other data."""
         if not isinstance(data, Mapping) or data.get("type") != "profile":
             raise Malformed(
                 'This is not a profile: there is no "type": "profile" in it. `autofuse profile` writes them.'

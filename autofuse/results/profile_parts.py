@@ -6,13 +6,15 @@ Seconds, bytes, operators and FLOPs are of one step, on average over the steps t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
 from autofuse.results.comparison import Interval
 
-OUTSIDE = "(outside)"  # the name of what runs in no module: the loss, the optimizer
+OUTSIDE = "(outside)"  # the name of what runs in no module: the loss
+OPTIMIZER = "(optimizer)"  # the name of what optimizers run
+COMMUNICATION = "(communication)"  # the name of what ranks send each other
 
 Regime = Literal["compute", "memory", "overhead", "inconclusive", "unknown"]
 PlaceStatus = Literal["fused", "applies", "declined", "rolled-back"]
@@ -95,14 +97,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Layer:
-    """One module, by its fully qualified name; "" for the model itself, OUTSIDE for what runs in no module.
+    """One module, by its fully qualified name; "" for the model itself, OUTSIDE for what runs in no module, OPTIMIZER
+    for what optimizers run, COMMUNICATION for what ranks send each other.
 
     forward, backward: with everything below it. own_forward, own_backward: without the modules that it calls.
-    A forward that is computed again for its backward (checkpointing) is part of `backward`.
-    share: of the step's time, with everything below it. doubled, doubled_interval: its own time with twice the
-    batch / its own time, with a 95 % interval. roofline: what it attains / what is attainable at its
-    intensity, a fraction of 1. regime: what holds it back, and `why`. sm_efficiency: estimated, on a GPU. peak_bytes:
-    of the memory at the step's peak, what this layer allocated (without its children's).
+    optimizer: what OPTIMIZER takes; of every other layer nothing. A forward that is computed again for its backward
+    (checkpointing) is part of `backward`. share: of the step's time, with everything below it; share_interval: 95
+    %, over the recorded steps, None where one step was recorded. doubled, doubled_interval: its own time with twice
+    the batch / its own time, with a 95 % interval. roofline: what it attains / what is attainable at its intensity,
+    a fraction of 1. regime: what holds it back, and `why`. sm_efficiency: estimated, on a GPU. peak_bytes: of the
+    memory at the step's peak, what this layer allocated (without its children's).
     """
 
     fqn: str
@@ -121,21 +125,28 @@ class Layer:
     places: tuple[Place, ...] = ()
     doubled: float | None = None
     doubled_interval: Interval | None = None
+    optimizer: Work = field(default_factory=Work)
+    share_interval: Interval | None = None
 
     @property
     def seconds(self) -> float:
-        """Forward and backward, with everything below."""
-        return self.forward.seconds + self.backward.seconds
+        """Forward, backward and optimizer, with everything below."""
+        return self.forward.seconds + self.backward.seconds + self.optimizer.seconds
 
     @property
     def own_seconds(self) -> float:
-        """Forward and backward, without what it calls."""
-        return self.own_forward.seconds + self.own_backward.seconds
+        """Forward, backward and optimizer, without what it calls."""
+        return self.own_forward.seconds + self.own_backward.seconds + self.optimizer.seconds
 
     @property
     def work(self) -> Work:
-        """Forward and backward, with everything below."""
-        return self.forward + self.backward
+        """Forward, backward and optimizer, with everything below."""
+        return self.forward + self.backward + self.optimizer
+
+    @property
+    def own_work(self) -> Work:
+        """Forward, backward and optimizer, without what it calls."""
+        return self.own_forward + self.own_backward + self.optimizer
 
 
 @dataclass(frozen=True)
@@ -176,7 +187,7 @@ class Memory:
     """Bytes held at the moment of a step in which most are held, by what they are for; they add up to peak_bytes.
 
     activations: what a forward keeps for the backward. temporaries: what lives within the forward or the backward only.
-    source: what counted. reason: why there is nothing.
+    others: what is not told, of a snapshot of the allocator. source: what counted. reason: why there is nothing.
     """
 
     peak_bytes: int | None = None
@@ -189,13 +200,15 @@ class Memory:
     temporaries: int = 0
     source: str = ""
     reason: str = ""
+    others: int = 0
 
 
 @dataclass(frozen=True)
 class Share:
     """A part of the step's time. name: "forward", "backward", "optimizer", "data", "host", "communication",
     "exposed communication", "idle". The first four and "idle" are disjoint; host overhead and communication run
-    beside them. seconds: None where it cannot be told, and then `reason` says why. basis: how it was told.
+    beside them. seconds: None where it cannot be told, and then `reason` says why. basis: how it was told. interval: of
+    the share, 95 %, over the steps that were looked at; None where there was one step, or no share.
     """
 
     name: str
@@ -203,6 +216,7 @@ class Share:
     share: float | None
     basis: str = ""
     reason: str = ""
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -302,6 +316,9 @@ class Rank:
 
     busy: a fraction of its step. waiting: seconds in collectives before the last rank has come to them; None where that
     cannot be told. waiting_exposed: those of them that no computation runs beside, which alone can be gained.
+    computing, data, host, copies: seconds in which it computes, and in which it waits for data, for its host and for
+    copies or events. clock: seconds to add to its clock so that collectives end for all ranks at once; clock_error: how
+    far they are from that then, at the median.
     """
 
     rank: int
@@ -311,3 +328,20 @@ class Rank:
     busy: float | None = None
     waiting: float | None = None
     waiting_exposed: float | None = None
+    computing: float | None = None
+    data: float | None = None
+    host: float | None = None
+    copies: float | None = None
+    clock: float | None = None
+    clock_error: float | None = None
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One rank's row of a map of ranks and steps. starts: seconds since the job's first step began, on one clock for
+    all ranks. seconds: of every step. waiting: seconds of each in collectives before the last rank has come to them."""
+
+    rank: int
+    starts: tuple[float, ...]
+    seconds: tuple[float, ...]
+    waiting: tuple[float, ...]

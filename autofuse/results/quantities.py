@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autofuse.results.comparison import Comparison, Estimate, Interval
 from autofuse.results.conditions import Quantity
-from autofuse.results.ladder import RUNGS
+from autofuse.results.ladder import LEVELS
+from autofuse.results.layer_quantities import KnownQuantities
 from autofuse.results.profile import Profile
 
 _NO_BASELINE = "there is nothing to compare with: pass --baseline with an earlier profile.json"
@@ -16,8 +17,12 @@ _RATIOS = {
 }
 
 
-def of_profile(after: Profile) -> dict[str, Quantity]:
-    """What one profile tells by itself; the ratios are named, and not known."""
+def of_profile(after: Profile) -> KnownQuantities:
+    """The quantities of one profile. The ratios exist, and are not known."""
+    return KnownQuantities(_of_profile(after), after)
+
+
+def _of_profile(after: Profile) -> dict[str, Quantity]:
     timing = after.timing
     known = {name: Quantity(meaning, reason=_NO_BASELINE) for name, meaning in _RATIOS.items()}
     step = timing.median if timing.seconds else None
@@ -28,10 +33,10 @@ def of_profile(after: Profile) -> dict[str, Quantity]:
         known[f"{name}_per_second"] = _rate(name, count, known["step_seconds"])
     peak = after.memory.peak_bytes
     known["peak_memory_bytes"] = Quantity("most bytes held", _number(peak), reason=_end(after.memory.reason))
-    for kind in RUNGS:
-        found = {rung.name: rung for rung in after.ladder}.get(kind.name)
+    for kind in LEVELS:
+        found = {level.name: level for level in after.ladder}.get(kind.name)
         value = found.value if found else None
-        reason = found.reason if found else "the profile has no such rung"
+        reason = found.reason if found else "the profile does not have it"
         timed = kind.name in ("mfu", "hfu", "ideal")  # something counted / the time of a step
         known[kind.name] = Quantity(
             kind.title, value, _scaled(value, known["step_seconds"]) if timed else None, _end(reason)
@@ -39,19 +44,19 @@ def of_profile(after: Profile) -> dict[str, Quantity]:
     return known
 
 
-def of_both(before: Profile, after: Profile, ratio: Estimate | None) -> dict[str, Quantity]:
-    """The same of `after`, with the ratios. ratio: times before / after, with the interval that counts."""
-    known = of_profile(after)
+def of_both(before: Profile, after: Profile, ratio: Estimate | None) -> KnownQuantities:
+    """The same of `after`, with the ratios. ratio: time before / after, with its interval."""
+    known = _of_profile(after)
     known |= _ratios(ratio)
     for name in ("tokens", "samples"):
         counts = getattr(before.timing, name), getattr(after.timing, name)
         known[f"{name}_per_second_ratio"] = _rates_ratio(name, counts, known["time_ratio"])
     known["peak_memory_ratio"] = _memory(before.memory.peak_bytes, after.memory.peak_bytes)
-    return known
+    return KnownQuantities(known, after, before, ratio)
 
 
 def of_comparison(comparison: Comparison) -> dict[str, Quantity]:
-    """Of interleaved pairs: the same work on both sides, so rates are the times' inverse."""
+    """The quantities of interleaved pairs: both sides do the same work, so rates are inverse times."""
     known = _ratios(Estimate(comparison.ratio, comparison.interval))
     for name in ("tokens", "samples"):
         known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
@@ -60,7 +65,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Quantity]:
 
 
 def of_comparisons(before: Comparison, after: Comparison, ratio: Estimate | None) -> dict[str, Quantity]:
-    """Of the optimized sides of two comparisons, which were measured apart."""
+    """The quantities of the optimized sides of two comparisons, measured in separate runs."""
     known = _ratios(ratio)
     for name in ("tokens", "samples"):
         known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
@@ -94,7 +99,7 @@ def _rate(name: str, count: int | None, step: Quantity) -> Quantity:
 
 
 def _scaled(value: float | None, step: Quantity) -> Interval | None:
-    """What is divided by the step's time lies where that does."""
+    """The interval of a value that is divided by the step's time."""
     if value is None or not step.value or step.ends.low <= 0:
         return None
     return Interval(value * step.value / step.ends.high, value * step.value / step.ends.low)

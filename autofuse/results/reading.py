@@ -1,4 +1,4 @@
-"""Reads what autofuse wrote: profiles, comparisons, and files that hold a comparison. No torch."""
+"""Reads profiles, comparisons, and files that contain a comparison. No torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from autofuse.results.profile import Profile
 
 
 class NotOurs(ValueError):
-    """A file is nothing that can be compared; the message says what it is and what would do."""
+    """A file cannot be compared; the message says what it is and what to pass."""
 
 
 def read(path: Path) -> Profile | Comparison:
     """The profile in a file, or the comparison, alone or as a part of what `autofuse demo --json` wrote.
 
-    Raises NotOurs where there is neither, or where the file cannot be read.
+    Raises NotOurs if there is neither, or if the file cannot be read.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -35,7 +35,7 @@ def read(path: Path) -> Profile | Comparison:
 
 
 def of(content: Any) -> Profile | Comparison:
-    """The same of parsed JSON. Raises Malformed where it is neither."""
+    """The same of parsed JSON. Raises Malformed if it is neither."""
     if not isinstance(content, Mapping):
         raise Malformed("it holds no object. Pass a profile.json that `autofuse profile` wrote.")
     if content.get("type") == "profile":

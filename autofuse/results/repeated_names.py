@@ -1,4 +1,4 @@
-"""Names of modules that repeat, and texts about them, as one: "h.*.attn" for twelve layers. Knows text only."""
+"""Folds names of modules that repeat, and texts about them: "h.*.attn" for twelve layers. Knows text only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 _BLOCK = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # its number, within a dotted name
 _NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?<=\d)")
-_ENOUGH = 3  # siblings of one kind beside others of another kind are blocks; two are the two layers of an MLP
+_ENOUGH = 3  # this many siblings of one class among others are blocks; two may be the layers of an MLP
 
 
 def pattern_of(text: str) -> str:
-    """A text without the numbers of blocks and without other numbers, which are "…"."""
+    """The text with "*" for numbers of blocks and "…" for other numbers."""
     return _NUMBER.sub("…", _BLOCK.sub("*", text))
 
 

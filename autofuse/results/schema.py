@@ -15,7 +15,7 @@ _NAMES = {str: "string", bool: "boolean", int: "integer"}
 
 
 def schema(kind: type, constants: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of what `dumped` makes of a `kind` together with the `constants` that stand beside its fields.
+    """The schema of what `dumped` makes of a `kind`, with the `constants` next to its fields.
 
     Objects may have further fields: later versions add some. A number that JSON cannot write is null, so every number
     that is no integer may be.

@@ -1,7 +1,7 @@
-"""What every result that people look at has in common: its JSON, and its forms on a terminal and in a notebook.
+"""The base of results: their JSON, and their forms on a terminal and in a notebook.
 
-Results are plain data and import nothing that draws. How each one is drawn stands in autofuse/display/, which is
-imported when somebody looks at a result for the first time.
+Results are plain data and import nothing that draws. autofuse/display draws them; it is imported when a result is
+shown for the first time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _DRAWING = "autofuse.display.drawing"
 
 
 class Shown:
-    """A base of results. A subclass has `to_dict`, and `tables` or a drawing of its own in autofuse/display/."""
+    """A base of results. A subclass has `to_dict`, and `tables` or a function in autofuse/display/drawing.py."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON form holds. See docs/json.md."""
+        """The content of the JSON form. See docs/json.md."""
         raise NotImplementedError
 
     def to_json(self, indent: int | None = 2) -> str:

@@ -1,4 +1,4 @@
-"""A table as data: columns, and rows of cells with a tone. It knows nothing of what it is about or how it is drawn."""
+"""A table as data: columns, and rows of cells with a tone. Knows neither its subject nor how it is drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tone = Literal["plain", "good", "bad", "warn", "quiet"]
 
 @dataclass(frozen=True)
 class Column:
-    """A heading. `align` is where numbers want to stand; only a column that `wraps` gives way when room is short."""
+    """A heading. align: "right" for numbers. wraps: whether the column shrinks if there is little room."""
 
     name: str
     align: Literal["left", "right"] = "left"
@@ -20,7 +20,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, and what it means to the reader: `tone` becomes a colour, never the only sign of anything."""
+    """A text. tone: its meaning, shown as a colour; the text says the same."""
 
     text: str
     tone: Tone = "plain"
@@ -42,7 +42,7 @@ class Table:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """The same table without the columns that say nothing in any row (all of them stay where there are no rows)."""
+    """The same table without the columns that are empty in every row; all columns if there are no rows."""
     if not table.rows:
         return table
     empty = [c.name for i, c in enumerate(table.columns) if not any(row[i].text for row in table.rows)]

@@ -1,8 +1,9 @@
-"""Numbers as people read them: times, bytes, FLOPs, percentages. What is no number reads "n/a"."""
+"""Formats numbers for people: times, bytes, FLOPs, percentages. Unknown numbers are "n/a"."""
 
 from __future__ import annotations
 
 import math
+import re
 
 NOT_KNOWN = "n/a"
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -11,7 +12,7 @@ _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit that suits them, three digits: "254 ms"."""
+    """Seconds in a fitting unit, with three digits: "254 ms"."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_KNOWN
     factor, unit = next(((f, u) for f, u in _TIMES if abs(seconds) >= f * 0.9995), _TIMES[-1])
@@ -19,7 +20,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction of 1 as "37.2 %"; what is more than nothing never reads as nothing."""
+    """A fraction of 1 as "37.2 %"; a positive number is never "0 %"."""
     if fraction is None or not math.isfinite(fraction):
         return NOT_KNOWN
     if 0 < abs(fraction) < 1e-4:
@@ -27,8 +28,16 @@ def percent(fraction: float | None) -> str:
     return f"{digits(100 * fraction)} %"
 
 
+def percent_within(fraction: float | None, interval: tuple[float, float] | None) -> str:
+    """A fraction of 1 with its interval, "37.2 % (36 to 38.1 %)"; without an interval as `percent` writes it."""
+    if fraction is None or interval is None:
+        return percent(fraction)
+    low, high = (digits(100 * max(0.0, end)) for end in interval)
+    return f"{percent(fraction)} ({low} to {high} %)"
+
+
 def size(count: float | None) -> str:
-    """Bytes in the binary unit that suits them: "202 MiB"."""
+    """Bytes in a fitting binary unit: "202 MiB"."""
     return NOT_KNOWN if count is None else _scaled(float(count), 1024, _BYTES)
 
 
@@ -40,7 +49,7 @@ def amount(count: float | None, unit: str) -> str:
 
 
 def rate(value: float | None, unit: str) -> str:
-    """So many a second: "8,063 tokens/s"."""
+    """A rate: "8,063 tokens/s"."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
     return f"{digits(value)} {unit}/s"
@@ -52,7 +61,7 @@ def gain(ratio: float | None) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits, and no fewer than stand before the point: "0.0123", "12.3", "12,345"."""
+    """Three significant digits, or all digits before the point: "0.0123", "12.3", "12,345"."""
     if not math.isfinite(value):
         return NOT_KNOWN
     if abs(value) >= 99.95:
@@ -65,6 +74,29 @@ def because(reason: str) -> str:
     told = reason.rstrip(". ")
     told = told[0].lower() + told[1:] if told[1:2].islower() or told[1:2] == " " else told
     return f"{NOT_KNOWN}, because {told}" if told else NOT_KNOWN
+
+
+def magnitude(text: str) -> float | None:
+    """The number that a formatted quantity stands for, to its three digits: "254 ms" is 0.254. None for other text.
+
+    An interval in parentheses is passed over. The inverse of the functions above, for sorting tables; a column has
+    quantities of one kind, so units of different kinds are not told apart.
+    """
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        return None
+    return float(found[1].replace(",", "")) * _FACTORS[found[2] or ""]
+
+
+_FACTORS = {
+    **{unit: factor for factor, unit in _TIMES},
+    **{unit: 1024.0**power for power, unit in enumerate(_BYTES)},
+    **{f"{prefix}{unit}": 1000.0**power for power, prefix in enumerate(_THOUSANDS) for unit in ("", "FLOP", "FLOP/s")},
+    **{f"{prefix}B/s": 1000.0**power for power, prefix in enumerate(_THOUSANDS)},
+    "%": 0.01,
+    "x": 1.0,
+}
+_QUANTITY = re.compile(rf"[≤<]? ?(-?[\d,]*\.?\d+(?:e-?\d+)?) ?({'|'.join(map(re.escape, _FACTORS))})(?: \(.*\))?")
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autofuse.results.ladder import RUNGS
+from autofuse.results.ladder import LEVELS
 from benchmarks.gpu.predictions import MODEL, compared
 from benchmarks.gpu.roofs import COPY, MATMUL, bandwidth, compute
 from benchmarks.gpu.store import Results, Row
@@ -95,7 +95,7 @@ def _profiles(results: Results) -> str:
     rows = {(row["model"], row["side"]): row for row in _section(results, "profiles")}
     columns = ("", *(f"{model}, {side}" for model, side in rows))
     lines = [("step, ms", *(f"{row['seconds'] * 1e3:.1f}" for row in rows.values()))]
-    for kind in RUNGS:
+    for kind in LEVELS:
         values = [row["rungs"].get(kind.name) for row in rows.values()]
         lines.append((kind.title, *("n/a" if value is None else f"{value:.1%}" for value in values)))
     return "## Profiles\n\n" + _table(columns, lines) if rows else ""

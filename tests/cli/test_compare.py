@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -104,3 +105,51 @@ def test_files_that_cannot_be_compared_give_a_message(
 
 def test_a_single_profile_is_an_error(files: tuple[str, str]) -> None:
     assert main(["compare", files[0]]) == 2
+
+
+def trace_file(path: Path, matmul: float) -> str:
+    """Two steps of 1 ms, each with a matrix product of `matmul` microseconds and an activation."""
+    entries = []
+    for start in (0, 2000):
+        entries.append(("user_annotation", f"ProfilerStep#{start // 2000}", start, 1000.0))
+        entries.append(("user_annotation", "mod::fc", start + 50, matmul + 200))
+        entries.append(("cpu_op", "aten::mm", start + 100, matmul))
+        entries.append(("cpu_op", "aten::gelu", start + 900, 50.0))
+    events = [
+        {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": length, "pid": 1, "tid": 1}
+        for cat, name, start, length in entries
+    ]
+    path.write_text(json.dumps({"traceEvents": events}))
+    return str(path)
+
+
+def test_raw_traces_are_compared_by_layer_and_by_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = trace_file(tmp_path / "a.json", 500), trace_file(tmp_path / "b.json", 100)
+    assert main(["compare", *paths, "--format", "json", "--fail-if", "layer_ratio[fc]<0.5"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    kernels = {change["name"]: change for change in data["kernels"]}
+    assert kernels["aten::mm"]["kind"] == "faster" and kernels["aten::gelu"]["kind"] == "about the same"
+    assert (kernels["aten::mm"]["before"], kernels["aten::mm"]["count_after"]) == (pytest.approx(5e-4), 1)
+    layers = {change["fqn"]: change["kind"] for change in data["layers"]}
+    assert layers["fc"] == "faster"
+    assert main(["compare", *paths]) == 0
+    assert "kernels that changed" in capsys.readouterr().out
+
+
+def test_what_is_neither_a_result_nor_a_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = trace_file(tmp_path / "a.json", 500), tmp_path / "b.json"
+    bad.write_text("{}")
+    assert main(["compare", good, str(bad)]) == 2
+    assert "b.json" in capsys.readouterr().err
+
+
+def test_the_conditions_become_a_junit_report_and_a_summary(
+    files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, report = tmp_path / "summary.md", tmp_path / "junit.xml"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    arguments = ["--anyway", "--fail-if", "time_ratio>0.1", "--junit", str(report), "--github"]
+    assert main(["compare", *files, *arguments]) == 1
+    suite = ElementTree.parse(report).getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", "1", "0")
+    assert "confirmed: 3.00x" in summary.read_text() and "| fails |" in summary.read_text()

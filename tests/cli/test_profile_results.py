@@ -33,7 +33,9 @@ def test_every_process_of_a_job_has_files_of_its_own(rank: int, name: str):
 
 
 def options(folder: Path, fail_if: list[str], baseline: Path | None = None, strict: bool = False) -> Namespace:
-    return Namespace(output=folder, format="text", fail_if=fail_if, strict=strict, anyway=False, baseline=baseline)
+    return Namespace(
+        output=folder, format="text", fail_if=fail_if, strict=strict, anyway=False, baseline=baseline, export=[]
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,14 @@ def options(folder: Path, fail_if: list[str], baseline: Path | None = None, stri
 )
 def test_a_profile_alone_is_held_to_conditions_too(tmp_path: Path, condition: str, code: int):
     assert Results.of(options(tmp_path, [condition])).finish(gpt()) == code
+
+
+def test_a_condition_on_a_layer_that_does_not_exist_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Results.of(options(tmp_path, ["layer_share[h.*.attn]>0.3"])).finish(gpt()) == 1
+    assert Results.of(options(tmp_path, ["layer_share[h.*.attm]>0.3"])).finish(gpt()) == 2
+    assert "No layer is named 'h.*.attm'" in capsys.readouterr().err
 
 
 def test_what_is_undecided_or_not_known_fails_where_that_is_asked_for(tmp_path: Path):

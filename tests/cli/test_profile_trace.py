@@ -1,5 +1,6 @@
 """autofuse profile --trace, where torch is not installed."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autofuse.cli import main
+from autofuse.cli.profile_exports import KINDS, file_names
 
 WITHOUT_TORCH = (
     "import sys\n"
@@ -34,7 +36,7 @@ def test_a_trace_is_read_without_torch(trace: Path):
     assert "busy time" in done.stdout
     data = json.loads((trace.parent / "out" / "profile.json").read_text())
     assert (data["kind"], data["timing"]["seconds"], data["timing"]["tokens"]) == ("trace", [0.001], 500)
-    assert next(rung["value"] for rung in data["ladder"] if rung["name"] == "busy") == 0.5
+    assert next(level["value"] for level in data["ladder"] if level["name"] == "busy") == 0.5
     assert "<svg" in (trace.parent / "out" / "profile.html").read_text()
 
 
@@ -83,3 +85,28 @@ def test_bad_input_is_a_sentence_and_2(trace: Path, tmp_path: Path, capsys: pyte
         assert main(arguments) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "out" / "profile.json").exists()
+
+
+def test_every_export_is_written_next_to_the_profile(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    out, summary = trace.parent / "out", trace.parent / "summary"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    exports = [option for kind in KINDS for option in ("--export", kind)]
+    run = ["profile", "--output", str(out), *exports, "--fail-if", "busy>0.4", "--trace", str(trace)]
+    assert main(run) == 1
+    assert all(str(out / name) in capsys.readouterr().out for name in file_names(KINDS)[:1])
+    assert json.loads((out / "profile.speedscope.json").read_text())["profiles"]
+    assert (out / "stacks.txt").read_text() == "trace.json;(outside);forward 500000\n"
+    assert (out / "kernels.csv").read_text().splitlines()[1] == "aten::mm,matmul,1.0,0.0005,0.5"
+    assert (out / "layers.csv").read_text().startswith("layer,class,calls,seconds")
+    assert 'failures="1"' in (out / "junit.xml").read_text()
+    assert "| fails |" in (out / "summary.md").read_text() == summary.read_text()
+    again = json.loads(gzip.decompress((out / "trace.autofuse.json.gz").read_bytes()))
+    assert [e["name"] for e in again["traceEvents"] if e.get("cat") == "autofuse"] == ["forward"]
+
+
+def test_an_annotated_trace_of_several_ranks_is_refused(trace: Path, capsys: pytest.CaptureFixture[str]):
+    run = ["profile", "--output", str(trace.parent / "out"), "--export", "perfetto", "--trace", str(trace), str(trace)]
+    assert main(run) == 2
+    assert "annotates one trace" in capsys.readouterr().err

@@ -53,8 +53,11 @@ class Browser:
         os.close(self._in)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def looked_at(self, page: Path, script: str, width: int, dark: bool) -> tuple[Any, list[str]]:
-        """What `script` finds on the page, and what went wrong: console messages, requests beside the page itself."""
+    def looked_at(self, page: Path, script: str, width: int, dark: bool, media: str = "") -> tuple[Any, list[str]]:
+        """What `script` finds on the page, and what went wrong: console messages, requests besides the page itself.
+
+        media: "print", or "" for a screen.
+        """
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -63,7 +66,7 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", session, width=width, height=900, deviceScaleFactor=1, mobile=False
         )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self._ask("Emulation.setEmulatedMedia", session, features=features)
+        self._ask("Emulation.setEmulatedMedia", session, media=media, features=features)
         self._events.clear()
         self._ask("Page.navigate", session, url=page.as_uri())
         self._until(lambda e: e["method"] == "Page.loadEventFired")

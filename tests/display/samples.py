@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from autofuse.results.comparison import Category, Comparison, Estimate, Interval
-from autofuse.results.ladder import Rung, ladder
+from autofuse.results.ladder import Level, ladder
 from autofuse.results.profile import (
     OUTSIDE,
     Attribution,
@@ -18,6 +18,7 @@ from autofuse.results.profile import (
     Probe,
     Profile,
     Rank,
+    RankSteps,
     Roof,
     Share,
     Span,
@@ -83,10 +84,10 @@ def gpt(fused: bool = False, blocks: int = 4) -> Profile:
     steps = tuple(step * (1 + 0.02 * math.sin(3 * i)) for i in range(30))
     scale = 1.6 if fused else 1.0
     known = {
-        "busy": Rung("busy", 0.941, "operators of 3 steps of the trace"),
-        "hfu": Rung("hfu", 0.171 * scale, "8.8 GFLOP a step, peak measured"),
-        "mfu": Rung("mfu", 0.171 * scale, "8.8 GFLOP a step, peak measured"),
-        "ideal": Rung("ideal", 0.2 * scale, "roofs measured on this machine"),
+        "busy": Level("busy", 0.941, "operators of 3 steps of the trace"),
+        "hfu": Level("hfu", 0.171 * scale, "8.8 GFLOP a step, peak measured"),
+        "mfu": Level("mfu", 0.171 * scale, "8.8 GFLOP a step, peak measured"),
+        "ideal": Level("ideal", 0.2 * scale, "roofs measured on this machine"),
     }
     activations = 60 if fused else 180
     return Profile(
@@ -152,10 +153,10 @@ def comparison() -> Comparison:
 def trace_of_a_job() -> Profile:
     """What a trace of four GPUs tells: no FLOPs, no memory, no layers."""
     known = {
-        "busy": Rung("busy", 1.0, "kernels of 2 steps"),
-        "sm_efficiency": Rung("sm_efficiency", 1 / 132, "kernels of 2 steps"),
-        "occupancy": Rung("occupancy", 0.126, "kernels of 2 steps"),
-        "tensor_share": Rung("tensor_share", 0.0, "kernels of 2 steps"),
+        "busy": Level("busy", 1.0, "kernels of 2 steps"),
+        "sm_efficiency": Level("sm_efficiency", 1 / 132, "kernels of 2 steps"),
+        "occupancy": Level("occupancy", 0.126, "kernels of 2 steps"),
+        "tensor_share": Level("tensor_share", 0.0, "kernels of 2 steps"),
     }
     return Profile(
         name="rank0.json.gz, and 3 more",
@@ -179,6 +180,18 @@ def trace_of_a_job() -> Profile:
             for i in range(4) for j in range(2) for k in range(0, 100, 1 + 3 * j)
         ),
         environment={"device": "NVIDIA H100 80GB HBM3"},
+    )  # fmt: skip
+
+
+def rank_steps() -> tuple[RankSteps, ...]:
+    """Four ranks of six steps; rank 2 is 25 ms late in the fourth, and the others wait for it."""
+    late = [[0.025 if rank == 2 and step == 3 else 0.0 for step in range(6)] for rank in range(4)]
+    return tuple(
+        RankSteps(
+            rank, tuple(0.1 * step for step in range(6)), tuple(0.125 if step == 3 else 0.1 for step in range(6)),
+            tuple(0.025 - late[rank][step] if step == 3 else 0.0 for step in range(6)),
+        )
+        for rank in range(4)
     )  # fmt: skip
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autofuse.display.changes import changes, changes_table
+import pytest
+
+from autofuse.display.changes import changes, changes_table, kernel_changes, kernel_changes_table
 from autofuse.results.comparison import Interval
+from autofuse.results.kernel_totals import KernelTotal
 from autofuse.results.profile import Profile
 from autofuse.results.profile_parts import Layer, Timing, Work
 
@@ -34,3 +37,18 @@ def test_the_table_holds_what_changed_only() -> None:
     assert [row[0].text for row in changes_table(found).rows] == ["a"]
     many = tuple(replace(found[0], fqn=str(i)) for i in range(12))
     assert "and 2 more" in changes_table(many, most=10).caption
+
+
+def test_kernels_are_matched_by_name_over_their_categories() -> None:
+    before = replace(
+        profile(), kernels=(KernelTotal("mm", "matmul", 10, 0.4), KernelTotal("softmax", "softmax", 4, 0.2))
+    )
+    products = KernelTotal("mm", "matmul", 8, 0.3), KernelTotal("mm", "optimizer", 2, 0.1)
+    after = replace(profile(), kernels=(*products, KernelTotal("flash", "attention", 4, 0.1)))
+    found = kernel_changes(before, after)
+    assert [(c.name, c.kind) for c in found] == [("softmax", "gone"), ("flash", "new"), ("mm", "about the same")]
+    assert (found[2].before, found[2].after, found[2].count_after) == (0.4, pytest.approx(0.4), 10)
+    table = kernel_changes_table(found)
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["softmax", "200 ms", "", "4", "0", "gone"], ["flash", "", "100 ms", "0", "4", "new"],
+    ]  # fmt: skip

@@ -24,7 +24,7 @@ CELL = replace(SAFE, path="a.ipynb", cell=3, status="report", code="AF602")
 FOUND = [SAFE, ODD, CELL]
 FIXES = {SAFE: (LineChange(5, 7, "    return 1\n"), LineChange(9, 9, "import torch\n"), LineChange(11, 12, ""))}
 
-# What SARIF 2.1.0 wants of the parts that are written. The schema itself may not be handed on with this repository:
+# What SARIF 2.1.0 wants of the parts that are written. The schema itself may not be distributed with this repository:
 # a log with every part was validated against it by hand.
 TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
 REGION = {

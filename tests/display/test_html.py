@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 
 from autofuse.display.bars import BarChart, BarRow, Segment
 from autofuse.display.charts import LineChart, StripChart
-from autofuse.display.html import CodeBlock, Details, Figure, Section, page
+from autofuse.display.html import CodeBlock, Details, Figure, Section, drawn_part, page
 from autofuse.results.table import Cell, Column, Table
 
 TABLE = Table("sites", (Column("rule"),), ((Cell("AF101"),),))
@@ -41,7 +43,7 @@ class Checker(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
-        self.fetched += [name for name, _ in attrs if name in URLS]
+        self.fetched += [name for name, value in attrs if name in URLS and not (value or "").startswith("#")]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -61,8 +63,25 @@ def test_every_tag_is_closed_in_its_place() -> None:
 def test_the_page_asks_nobody_for_anything() -> None:
     checker = Checker(PAGE)
     assert not checker.fetched
-    assert not {"script", "link", "img", "iframe"} & set(checker.seen)
+    assert not {"link", "img", "iframe"} & set(checker.seen)
+    assert checker.seen.count("script") == 1
     assert not re.search(r"url\(|@import|https?://", PAGE)
+
+
+def test_the_policy_of_the_page_allows_its_own_script_and_nothing_else() -> None:
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', PAGE)
+    (script,) = re.findall(r"<script>(.*?)</script>", PAGE, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'; ") and f"script-src 'sha256-{digest}'" in policy
+
+
+def test_a_quantity_is_marked_with_the_number_to_sort_it_by() -> None:
+    rows = tuple(
+        (Cell(name), Cell(time)) for name, time in zip("abcd", ("2 ms", "900 µs", "n/a", "1.5 s"), strict=True)
+    )
+    drawn = drawn_part(Table("", (Column("layer"), Column("time", "right")), rows))
+    assert re.findall(r'data-value="([^"]+)"', drawn) == ["0.002", "0.0009", "1.5"]
+    assert "<table data-sorts>" in drawn
 
 
 def test_light_and_dark_are_both_provided_for() -> None:
@@ -97,7 +116,7 @@ def test_nothing_that_is_passed_in_becomes_markup() -> None:
     charts = (LineChart(evil, evil, evil, {evil: [1.0]}), StripChart(evil, evil, {evil: [1.0]}))
     parts = (evil, table, *charts, CodeBlock(evil), CodeBlock("+" + evil, is_diff=True))
     text = page(evil, evil, [Section(evil, parts)], [Figure(evil, evil, evil)])
-    assert "<script" not in text
+    assert "<script>alert" not in text and text.count("<script") == 1
 
 
 def test_what_is_folded_away_is_all_there() -> None:

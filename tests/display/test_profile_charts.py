@@ -15,7 +15,7 @@ ONE, BOTH = {"": gpt()}, {"before": gpt(), "after": gpt(True)}
 EMPTY = {"": almost_nothing()}
 
 
-def test_a_rungs_bar_and_its_loss_reach_to_the_rung_above() -> None:
+def test_a_levels_bar_and_its_loss_reach_to_the_level_above() -> None:
     rows = {row.label: row for row in charts.ladder_chart(ONE).rows}
     busy = rows["busy time"].bars[0]
     assert [s.length for s in busy] == pytest.approx([0.941, 0.059])

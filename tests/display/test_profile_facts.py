@@ -57,7 +57,7 @@ def test_power_without_tokens_is_power() -> None:
 
 def test_ranks_of_the_same_speed_have_no_spread() -> None:
     ranks = (Rank(0, 0.1), Rank(1, 0.1))
-    assert facts(replace(gpt(), ranks=ranks))["ranks"].endswith("spread 0 % of it")
+    assert facts(replace(gpt(), ranks=ranks))["ranks"].endswith("all take 100 ms within 2%")
     assert "ranks" not in facts(replace(gpt(), ranks=ranks[:1]))
 
 

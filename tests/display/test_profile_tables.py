@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autofuse.display import profile_tables as tables
-from autofuse.results.ladder import RUNGS, Rung
+from autofuse.results.collective_rate import CollectiveRate
+from autofuse.results.ladder import LEVELS, Level
 from autofuse.results.table import Table
 from tests.display.samples import almost_nothing, gpt, trace_of_a_job
 
@@ -16,9 +17,9 @@ def rows(table: Table) -> dict[str, list[str]]:
     return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
 
 
-def test_the_ladder_has_every_rung_in_order_with_value_loss_and_origin() -> None:
+def test_the_ladder_has_every_level_in_order_with_value_loss_and_origin() -> None:
     table = tables.ladder_table({"": gpt()})
-    assert [row[0].text for row in table.rows] == [kind.title for kind in RUNGS]
+    assert [row[0].text for row in table.rows] == [kind.title for kind in LEVELS]
     assert rows(table)["busy time"] == ["94.1 %", "5.9 %", "operators of 3 steps of the trace"]
     assert rows(table)["SM activity"][:2] == ["n/a", ""]
 
@@ -31,16 +32,16 @@ def test_what_is_missing_says_why_and_how_to_get_it_once() -> None:
     assert tables.missing_in_words("none; find one", "find one") == "n/a, because none; find one"
 
 
-def test_a_side_that_lacks_a_rung_and_a_rung_of_a_later_version_are_both_there() -> None:
-    newer = replace(gpt(), ladder=(*gpt().ladder, Rung("tma_active", 0.5)))
+def test_a_side_that_lacks_a_level_and_a_level_of_a_later_version_are_both_there() -> None:
+    newer = replace(gpt(), ladder=(*gpt().ladder, Level("tma_active", 0.5)))
     found = rows(tables.ladder_table({"before": gpt(), "after": newer}))
     assert found["tma_active"][:4] == ["n/a", "", "50 %", ""]
 
 
 def test_losses_in_words_name_what_they_are_of() -> None:
-    words = {rungs["before"].name: tables.loss_in_words(rungs) for rungs in tables.rungs_of(BOTH)}
+    words = {levels["before"].name: tables.loss_in_words(levels) for levels in tables.levels_of(BOTH)}
     assert words["busy"] == "5.9 % → 5.9 % of the step lost"
-    assert words["hfu"] == "77 % → 66.7 % below busy"
+    assert words["hfu"] == "77 % → 66.7 % below busy time"
     assert words["mfu"] == "0 % → 0 % below HFU"
     assert words["occupancy"] == ""
 
@@ -73,6 +74,25 @@ def test_of_the_ranks_the_slowest_is_named() -> None:
 
 
 def test_a_number_that_is_the_most_it_can_be_says_so() -> None:
-    assert tables.value_of(Rung("occupancy", 0.45, at_most=True)) == "≤ 45 %"
-    assert tables.value_of(Rung("occupancy", 0.45)) == "45 %"
-    assert tables.value_of(Rung("occupancy", None, at_most=True)) == "n/a"
+    assert tables.value_of(Level("occupancy", 0.45, at_most=True)) == "≤ 45 %"
+    assert tables.value_of(Level("occupancy", 0.45)) == "45 %"
+    assert tables.value_of(Level("occupancy", None, at_most=True)) == "n/a"
+
+
+def test_the_waits_of_a_collective_name_the_ranks_only_if_all_take_part() -> None:
+    rate = CollectiveRate("all_reduce", 4, 2.0, 1024, 1e-3, None, None, waiting=(0.0, 2e-3, 1e-3, 0.0))
+    profile = replace(
+        trace_of_a_job(), collectives=(rate, replace(rate, waiting=(0.0, 1e-3)), replace(rate, waiting=()))
+    )
+    table = tables.collectives_table(profile)
+    assert [column.name for column in table.columns][-2:] == ["least wait", "longest wait"]
+    assert [[cell.text for cell in row[-2:]] for row in table.rows] == [
+        ["0 s, rank 0", "2 ms, rank 1"], ["0 s", "1 ms"], ["", ""],
+    ]  # fmt: skip
+
+
+def test_a_rank_says_what_it_does_where_that_is_known() -> None:
+    ranks = tuple(replace(rank, computing=0.05, host=0.01) for rank in trace_of_a_job().ranks)
+    names = [column.name for column in tables.ranks_table(replace(trace_of_a_job(), ranks=ranks)).columns]
+    assert "computes" in names and "waits for the host" in names and "waits for data" not in names
+    assert "computes" not in [column.name for column in tables.ranks_table(trace_of_a_job()).columns]

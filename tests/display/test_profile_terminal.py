@@ -8,52 +8,59 @@ import pytest
 
 from autofuse.display.profile_terminal import notebook, summary, summary_of_both
 from autofuse.display.terminal import text
-from autofuse.results.ladder import ON_CPU, RUNGS, of_a_cpu
+from autofuse.results.ladder import LEVELS, ON_CPU, of_a_cpu
 from autofuse.results.profile import Profile
-from tests.display.samples import almost_nothing, comparison, gpt, large, trace_of_a_job
+from tests.display.samples import almost_nothing, comparison, gpt, large, rank_steps, trace_of_a_job
 
 
-def shown(profile: Profile, width: int = 110) -> str:
+def screen(profile: Profile, width: int = 110) -> str:
     return text(summary(profile), width)
 
 
 def joined(profile: Profile) -> str:
     """Without line breaks, for sentences that may be anywhere in a line."""
-    return " ".join(shown(profile).split())
+    return " ".join(screen(profile).split())
 
 
 @pytest.mark.parametrize("blocks", [2, 12, 96])
 def test_it_fits_one_screen_however_deep_the_model(blocks: int) -> None:
-    assert len(shown(gpt(blocks=blocks)).splitlines()) <= 60
+    assert len(screen(gpt(blocks=blocks)).splitlines()) <= 60
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 @pytest.mark.parametrize("profile", [gpt(), trace_of_a_job(), almost_nothing(), large(4)], ids=lambda p: p.name[:12])
 def test_no_line_is_wider_than_the_terminal(profile: Profile, width: int) -> None:
-    assert max(map(len, shown(profile, width).splitlines())) <= width
+    assert max(map(len, screen(profile, width).splitlines())) <= width
     assert max(map(len, text(summary_of_both(profile, profile), width).splitlines())) <= width
 
 
-@pytest.mark.parametrize("profile", [gpt(), trace_of_a_job(), almost_nothing()], ids=lambda p: p.name[:12])
-def test_every_rung_is_named_with_a_value_or_with_a_reason(profile: Profile) -> None:
+@pytest.mark.parametrize("profile", [gpt(), trace_of_a_job()], ids=lambda p: p.name[:12])
+def test_levels_that_are_missing_for_several_reasons_are_one_line(profile: Profile) -> None:
     told = joined(profile)
-    assert all(kind.title in told for kind in RUNGS)
-    for rung in profile.ladder:
-        assert rung.value is not None or (rung.reason in told and " ".join(rung.kind.get.split()) in told)
+    assert all(kind.title in told for kind in LEVELS)
+    missing = ", ".join(level.kind.title for level in profile.ladder if level.value is None)
+    assert sum(told.count(level.reason) for level in profile.ladder if level.reason) == 0
+    assert f"Not available: {missing[:40]}" in told
+    assert "The page and the JSON say why, and how to get them." in told
+
+
+def test_without_a_known_level_the_reasons_are_there() -> None:
+    told = joined(almost_nothing())
+    assert all(level.reason in told and " ".join(level.kind.get.split()) in told for level in almost_nothing().ladder)
 
 
 def test_on_a_cpu_what_is_asked_of_gpus_is_one_sentence() -> None:
     told = joined(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
     assert f"SM sub-partitions active: n/a, because {ON_CPU}; to get it, profile on a GPU" in told
-    assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in RUNGS)
+    assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in LEVELS)
 
 
 def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:
-    lines = shown(gpt()).splitlines()
+    lines = screen(gpt()).splitlines()
     (row,) = [i for i, line in enumerate(lines) if "h.*.attn ×4" in line and "36.00" in line]
     assert all(number in lines[row] for number in ("36.00", "64.00", "39.4 %", "memory", "136"))
     assert "AF101 applies: 1.23x" in lines[row + 1]
-    assert "h.2" not in shown(gpt())
+    assert "h.2" not in screen(gpt())
 
 
 def test_a_declined_place_says_why() -> None:
@@ -91,10 +98,17 @@ def test_before_and_after_stand_side_by_side_with_the_verdict() -> None:
 
 
 def test_square_brackets_in_names_are_no_markup() -> None:
-    assert "[red]model[/red]" in shown(replace(gpt(), name="[red]model[/red]", notes=("[b]note[/b]",)))
-    assert "[b]note[/b]" in shown(replace(gpt(), notes=("[b]note[/b]",)))
+    assert "[red]model[/red]" in screen(replace(gpt(), name="[red]model[/red]", notes=("[b]note[/b]",)))
+    assert "[b]note[/b]" in screen(replace(gpt(), notes=("[b]note[/b]",)))
 
 
 def test_a_notebook_has_the_same_tables() -> None:
     made = notebook({"before": gpt(), "after": gpt(True)}, comparison())
     assert "h.*.attn ×4" in made and "before value" in made and "1.75x" in made
+
+
+def test_the_heat_map_of_a_job_is_below_its_levels() -> None:
+    told = screen(replace(trace_of_a_job(), rank_steps=rank_steps()))
+    assert told.index("how much of the machine it uses") < told.index("ranks and steps")
+    assert "rank   2  ···█··  100 ms" in told
+    assert "ranks and steps" not in screen(trace_of_a_job())

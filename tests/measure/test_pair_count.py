@@ -91,7 +91,7 @@ def test_with_busy_cores_the_block_runs_with_one_thread_and_the_number_is_restor
 ) -> None:
     threads = torch.get_num_threads()
     queued = iter((0.0, 1e6))
-    monkeypatch.setattr(deciding, "_seconds_in_queue", lambda: next(queued))
+    monkeypatch.setattr(deciding, "seconds_in_queue", lambda: next(queued))
     torch.set_num_threads(2)
     try:
         with warm_up(lambda: sum(range(99)), lambda: sum(range(99)), warmup=1, device=CPU):
@@ -109,7 +109,7 @@ def test_a_step_with_its_own_threads_keeps_the_number_also_with_busy_cores(monke
 
     threads = torch.get_num_threads()
     queued = iter((0.0, 1e6))
-    monkeypatch.setattr(deciding, "_seconds_in_queue", lambda: next(queued))
+    monkeypatch.setattr(deciding, "seconds_in_queue", lambda: next(queued))
     torch.set_num_threads(2)
     try:
         with warm_up(elsewhere, elsewhere, warmup=1, device=CPU):

@@ -81,3 +81,10 @@ def test_the_sentence_says_value_interval_and_why_something_is_not_known() -> No
 
 def test_a_condition_is_its_comparisons_in_order() -> None:
     assert condition("a<1 and  b>=-.5e1").comparisons == (Relation("a", "<", 1.0), Relation("b", ">=", -5.0))
+
+
+def test_a_name_may_have_layers_in_brackets_and_one_of_them_may_be_called_and() -> None:
+    asked = condition("layer_share[and.and]>0.5 and layer_seconds[h.*.attn]<1e-3")
+    assert [(c.name, c.operator, c.threshold) for c in asked.comparisons] == [
+        ("layer_share[and.and]", ">", 0.5), ("layer_seconds[h.*.attn]", "<", 1e-3),
+    ]  # fmt: skip

@@ -1,24 +1,24 @@
-"""The ladder: its order, what is lost on each rung, and what stands where nothing is known."""
+"""The ladder: its order, what is lost on each level, and what stands where nothing is known."""
 
 from __future__ import annotations
 
 import pytest
 
-from autofuse.results.ladder import KINDS, ON_CPU, RUNGS, Rung, ladder, of_a_cpu
+from autofuse.results.ladder import KINDS, LEVELS, ON_CPU, Level, ladder, of_a_cpu
 
 
 def losses(**values: float) -> dict[str, float | None]:
-    rungs = ladder({name: Rung(name, value) for name, value in values.items()}, "not looked at")
-    return {rung.name: rung.loss for rung in rungs}
+    levels = ladder({name: Level(name, value) for name, value in values.items()}, "not looked at")
+    return {level.name: level.loss for level in levels}
 
 
-def test_every_rung_is_there_once_in_order_and_says_what_it_asks() -> None:
-    assert [rung.name for rung in ladder({}, "no")] == [kind.name for kind in RUNGS] == list(KINDS)
-    assert all(kind.title and kind.formula and kind.source and kind.get for kind in RUNGS)
-    assert all(kind.above in (None, "", *KINDS) for kind in RUNGS)
+def test_every_level_is_there_once_in_order_and_says_what_it_asks() -> None:
+    assert [level.name for level in ladder({}, "no")] == [kind.name for kind in LEVELS] == list(KINDS)
+    assert all(kind.title and kind.formula and kind.source and kind.get for kind in LEVELS)
+    assert all(kind.above in (None, "", *KINDS) for kind in LEVELS)
 
 
-def test_a_loss_is_counted_from_the_rung_above() -> None:
+def test_a_loss_is_counted_from_the_level_above() -> None:
     lost = losses(busy=0.9, sm_efficiency=0.5, hfu=0.4, mfu=0.3, ideal=0.2)
     assert lost["busy"] == pytest.approx(0.1)
     assert lost["sm_efficiency"] == pytest.approx(0.4)
@@ -27,12 +27,12 @@ def test_a_loss_is_counted_from_the_rung_above() -> None:
     assert lost["ideal"] == pytest.approx(0.7)
 
 
-def test_where_the_rung_above_is_not_known_the_next_one_counts() -> None:
+def test_where_the_level_above_is_not_known_the_next_one_counts() -> None:
     assert losses(busy=0.9, mfu=0.3)["mfu"] == pytest.approx(0.6)
     assert losses(mfu=0.3)["mfu"] == pytest.approx(0.7)
 
 
-def test_what_is_no_part_of_the_rung_above_loses_nothing() -> None:
+def test_what_is_no_part_of_the_level_above_loses_nothing() -> None:
     assert losses(busy=1.0, occupancy=0.13)["occupancy"] is None
     assert losses(sm_active=0.5)["sm_active"] is None
 
@@ -44,42 +44,42 @@ def test_one_block_on_132_sms_is_busy_all_the_time_and_loses_nearly_all() -> Non
 
 
 def test_what_is_missing_has_the_reason_and_no_number() -> None:
-    known = {"busy": Rung("busy", None, reason="no kernel ran")}
-    rungs = {rung.name: rung for rung in ladder(known, "not looked at")}
-    assert (rungs["busy"].value, rungs["busy"].loss, rungs["busy"].reason) == (None, None, "no kernel ran")
-    assert rungs["mfu"].reason == "not looked at"
+    known = {"busy": Level("busy", None, reason="no kernel ran")}
+    levels = {level.name: level for level in ladder(known, "not looked at")}
+    assert (levels["busy"].value, levels["busy"].loss, levels["busy"].reason) == (None, None, "no kernel ran")
+    assert levels["mfu"].reason == "not looked at"
 
 
 def test_on_a_cpu_what_is_asked_of_gpus_says_so_and_the_rest_stays() -> None:
-    known = {"busy": Rung("busy", 0.9), "mfu": Rung("mfu", reason="no peak is known")}
-    rungs = {rung.name: rung for rung in of_a_cpu(ladder(known, "not looked at"))}
-    assert {name for name, rung in rungs.items() if rung.reason == ON_CPU} == set(KINDS) - {
+    known = {"busy": Level("busy", 0.9), "mfu": Level("mfu", reason="no peak is known")}
+    levels = {level.name: level for level in of_a_cpu(ladder(known, "not looked at"))}
+    assert {name for name, level in levels.items() if level.reason == ON_CPU} == set(KINDS) - {
         "busy",
         "hfu",
         "mfu",
         "ideal",
     }
-    assert (rungs["busy"].value, rungs["busy"].reason) == (0.9, "")
-    assert (rungs["mfu"].reason, rungs["hfu"].reason) == ("no peak is known", "not looked at")
+    assert (levels["busy"].value, levels["busy"].reason) == (0.9, "")
+    assert (levels["mfu"].reason, levels["hfu"].reason) == ("no peak is known", "not looked at")
 
 
-def test_a_rung_of_a_later_version_is_known_by_its_name() -> None:
-    assert Rung("tma_active", 0.5).kind.title == "tma_active"
+def test_a_level_of_a_later_version_is_known_by_its_name() -> None:
+    assert Level("tma_active", 0.5).kind.title == "tma_active"
 
 
-def test_a_rung_above_that_has_no_value_is_passed_over() -> None:
-    known = {"busy": Rung("busy", 0.9), "hfu": Rung("hfu", reason="no peak is known"), "mfu": Rung("mfu", 0.3)}
+def test_a_level_above_that_has_no_value_is_passed_over() -> None:
+    known = {"busy": Level("busy", 0.9), "hfu": Level("hfu", reason="no peak is known"), "mfu": Level("mfu", 0.3)}
     assert {r.name: r.loss for r in ladder(known, "")}["mfu"] == pytest.approx(0.6)
     del known["busy"]
     assert {r.name: r.loss for r in ladder(known, "")}["mfu"] == pytest.approx(0.7)
 
 
 def test_on_a_cpu_what_has_a_value_keeps_it_without_a_reason() -> None:
-    (rung,) = of_a_cpu((Rung("sm_efficiency", 0.5, "3 steps"),))
-    assert rung == Rung("sm_efficiency", 0.5, "3 steps")
+    (level,) = of_a_cpu((Level("sm_efficiency", 0.5, "3 steps"),))
+    assert level == Level("sm_efficiency", 0.5, "3 steps")
 
 
-def test_a_known_rung_has_its_own_kind_and_is_asked_of_gpus_or_not() -> None:
-    assert all(Rung(name).kind is KINDS[name] for name in KINDS)
+def test_a_known_level_has_its_own_kind_and_is_asked_of_gpus_or_not() -> None:
+    assert all(Level(name).kind is KINDS[name] for name in KINDS)
     assert {name for name in KINDS if not KINDS[name].gpu} == {"busy", "hfu", "mfu", "ideal"}
-    assert Rung("tma_active").kind.gpu
+    assert Level("tma_active").kind.gpu

@@ -59,9 +59,9 @@ def test_rates_are_of_the_median_step() -> None:
     assert math.isnan(almost_nothing().timing.median)
 
 
-def test_layers_and_rungs_are_found_by_name() -> None:
+def test_layers_and_levels_are_found_by_name() -> None:
     assert gpt().layer("h.0.attn").kind == "Attention"
-    assert gpt().rung("busy").value == 0.941
+    assert gpt().level("busy").value == 0.941
     with pytest.raises(KeyError):
         gpt().layer("h.9.attn")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autofuse.results.comparison import Estimate, Interval
-from autofuse.results.ladder import RUNGS
+from autofuse.results.ladder import LEVELS
 from autofuse.results.quantities import of_both, of_profile
 from tests.display.samples import gpt
 
@@ -15,17 +15,17 @@ PROFILE = gpt()
 TIMED = replace(PROFILE, timing=replace(PROFILE.timing, seconds=(2.0,), interval=Interval(1.0, 4.0), tokens=8))
 
 
-def test_a_profile_tells_its_rungs_and_rates_and_not_the_ratios() -> None:
+def test_a_profile_tells_its_levels_and_rates_and_not_the_ratios() -> None:
     known = of_profile(TIMED)
     assert known["time_ratio"].value is None and "--baseline" in known["time_ratio"].reason
     assert known["tokens_per_second"].value == 4.0
     assert known["tokens_per_second"].interval == Interval(2.0, 8.0)
-    assert {kind.name for kind in RUNGS} <= set(known)
+    assert {kind.name for kind in LEVELS} <= set(known)
 
 
 def test_mfu_lies_where_the_steps_time_puts_it() -> None:
     mfu = of_profile(TIMED)["mfu"]
-    value = PROFILE.rung("mfu").value
+    value = PROFILE.level("mfu").value
     assert value is not None and mfu.interval is not None
     assert mfu.interval == pytest.approx((value / 2, value * 2))
     assert of_profile(TIMED)["busy"].interval is None

@@ -82,7 +82,7 @@ def test_every_field_and_every_object_is_there() -> None:
     assert {"version", "type", "name", "timing", "ladder", "layers"} <= set(
         SCHEMA["required"] + list(SCHEMA["properties"])
     )
-    assert {"Layer", "Place", "Work", "Rung", "Memory", "Timing"} <= set(SCHEMA["$defs"])
+    assert {"Layer", "Place", "Work", "Level", "Memory", "Timing"} <= set(SCHEMA["$defs"])
     assert SCHEMA["$defs"]["Work"]["properties"]["ideal_seconds"] == {"type": ["number", "null"]}
     assert SCHEMA["$defs"]["Place"]["properties"]["line"] == {"type": ["integer", "null"]}
 

@@ -73,3 +73,25 @@ def test_three_digits_are_kept_of_any_number(value: float) -> None:
 )  # fmt: skip
 def test_a_reason_goes_on_after_because(reason: str, told: str) -> None:
     assert units.because(reason) == told
+
+
+@pytest.mark.parametrize("value", [1.5e-9, 2.54e-4, 0.037, 1.0, 12.3, 4567.0])
+def test_magnitude_is_the_inverse_of_formatting_to_three_digits(value: float) -> None:
+    formatted = {units.duration(value): 1, units.percent(value): 1, units.size(1e6 * value): 1e6}
+    formatted |= {units.amount(1e12 * value, "FLOP/s"): 1e12, units.gain(value): 1}
+    for text, factor in formatted.items():
+        if text.startswith(("<", "0.00x")) or (text.endswith(" B") and value < 1e-6):
+            continue  # too small to be written
+        tolerance = 0.005 if text.endswith("x") else 0.0
+        assert units.magnitude(text) == pytest.approx(factor * value, rel=0.006, abs=tolerance), text
+
+
+@pytest.mark.parametrize("text", ["", "n/a", "AF101 applies: 1.39x", "h.*.attn ×12", "12 apples", "compute"])
+def test_other_text_has_no_magnitude(text: str) -> None:
+    assert units.magnitude(text) is None
+
+
+def test_a_share_has_its_interval_and_is_sorted_by_itself() -> None:
+    text = units.percent_within(0.372, (0.36, 0.381))
+    assert text == "37.2 % (36 to 38.1 %)" and units.magnitude(text) == pytest.approx(0.372)
+    assert units.percent_within(0.372, None) == "37.2 %" and units.percent_within(None, None) == "n/a"

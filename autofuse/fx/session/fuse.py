@@ -18,7 +18,7 @@ from functools import cache, partial
 
 from torch import nn
 
-from autofuse.display.progress import quietly, told
+from autofuse.display.progress import progress_bar, quietly
 from autofuse.fx.session.compiling import choose
 from autofuse.fx.session.effort import effort
 from autofuse.fx.session.gain_checks import keep_faster_places
@@ -40,7 +40,7 @@ _LOG = logging.getLogger("autofuse")
 def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> None:
     """Fuse what can be fused in `model`, as it is when it is called with `arguments`. The model itself is not run."""
     checker, tune = session.checker, session.options.tune
-    with undisturbed_randomness(), told(f"autofuse: {type(model).__name__}") as tell:
+    with undisturbed_randomness(), progress_bar(f"autofuse: {type(model).__name__}") as tell:
 
         def decide() -> Planner:
             try:

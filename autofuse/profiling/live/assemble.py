@@ -12,22 +12,24 @@ from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.ranks import gathered, this_rank
 from autofuse.profiling.live.roofline import regimes, rungs
 from autofuse.profiling.live.roofs import Roofs, roofs
-from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.categories import categories_of, kernels_of
 from autofuse.profiling.trace.diagnosis.of_profile import diagnosed
-from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
+from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
-from autofuse.profiling.trace.overhead import corrected
+from autofuse.profiling.trace.overhead import as_clocked, corrected
 from autofuse.profiling.trace.owned_time import calm
 from autofuse.profiling.trace.rungs import rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.steps import steps_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
+from autofuse.results.comparison import Interval
 from autofuse.results.ladder import ladder, of_a_cpu
 from autofuse.results.medians import median_interval
 from autofuse.results.profile import Layer, Profile, Rank, Share, Timing
 
 _PARTS = ("forward", "backward", "optimizer", "data", "idle")  # which make up a step
+BUSY = 0.05  # of the time, that a thread waits for a core on a machine that is not idle
 _NOT_MEASURED = "it was not measured"
 
 
@@ -58,7 +60,7 @@ def _assembled(found: Measurements) -> Profile:
         probe=found.probe,
         losses=tuple(found.losses),
         environment=environment(found.device),
-        notes=tuple(found.notes),
+        notes=(*_busy_machine(found.cores.share), *found.notes),
     )
     made = made if found.trace is None else _with_trace(made, found, machine)
     return replace(made, ladder=of_a_cpu(made.ladder)) if found.device.type == "cpu" else made
@@ -69,17 +71,22 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
     assert found.trace is not None
     seconds = made.timing.median
     times = corrected(layers_of(found.trace, scope.steps), seconds, found.cost)
+    shares = _shares(found.shares, shares_of(scope), seconds, found.rest)
+    times = times if times.on_device else as_clocked(times, shares)
     mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
     kinds = {name: type(module).__name__ for name, module in found.names.items()}
-    every = layers(times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times))
+    every = layers(
+        times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times), share_intervals_of(times)
+    )
     every = regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype, found.grown)
     return replace(
         made,
         ladder=ladder(rungs_of(scope) | mine, _NOT_MEASURED),
         layers=advised(every, found.readings, seconds, found.device),
-        shares=_shares(found.shares, shares_of(scope), seconds),
+        shares=shares,
         attribution=times.attribution,
         categories=categories_of(scope),
+        kernels=kernels_of(scope),
         timeline=spans_of(scope),
     )
 
@@ -96,11 +103,25 @@ def _with_memory(every: tuple[Layer, ...], found: Measurements) -> tuple[Layer, 
     return tuple(replace(layer, peak_bytes=found.held.get(layer.fqn, 0)) for layer in every)
 
 
-def _shares(clocked: list[Share], recorded: tuple[Share, ...], seconds: float) -> tuple[Share, ...]:
+def _busy_machine(waited: float) -> tuple[str, ...]:
+    """A warning where other programs took the cores while steps were timed and recorded."""
+    if waited <= BUSY:
+        return ()
+    return (
+        f"The machine was busy with other programs: while steps were timed and recorded, the profiled thread waited "
+        f"{waited:.0%} of the time for a core. Steps are that much longer than on an idle machine, and shares are less "
+        "sure: profile again on an idle one.",
+    )
+
+
+def _shares(
+    clocked: list[Share], recorded: tuple[Share, ...], seconds: float, rest: Interval | None = None
+) -> tuple[Share, ...]:
     """What was clocked in timed steps stands; the rest as shares of the recorded steps, in seconds of a timed one.
 
     The parts that make up a step take what the clocked ones leave of it, in the recorded steps' proportions: those were
-    other steps, slower in some things than in others.
+    other steps, slower in some things than in others. rest: the interval of what the clocked ones leave, which widens
+    the intervals of the parts that share it.
     """
     told = {share.name: share for share in clocked if share.share is not None}
     left = 1 - sum(share.share or 0.0 for share in told.values())
@@ -112,9 +133,18 @@ def _shares(clocked: list[Share], recorded: tuple[Share, ...], seconds: float) -
             return share
         scaled = share.name in _PARTS and share.name not in told
         part = share.share * (scale if scaled else 1.0)
-        return replace(share, share=part, seconds=part * seconds)
+        interval = _scaled(share.interval, rest, recorded_left) if scaled and told else share.interval
+        return replace(share, share=part, seconds=part * seconds, interval=interval)
 
     return tuple(of_a_timed_step(told.get(share.name, share)) for share in recorded)
+
+
+def _scaled(recorded: Interval | None, rest: Interval | None, recorded_left: float) -> Interval | None:
+    """Of a part of the rest: its least part of the least rest, to its greatest part of the greatest."""
+    if recorded is None or rest is None or not recorded_left:
+        return None
+    low, high = recorded.low / recorded_left, min(1.0, recorded.high / recorded_left)
+    return Interval(low * rest.low, high * rest.high)
 
 
 def _line(rank: int, made: Profile) -> Rank:

@@ -18,7 +18,7 @@ from autofuse.profiling.live.formulas import OperatorCost, can_count, cost, is_o
 from autofuse.profiling.live.module_calls import ModuleNames, around_calls
 from autofuse.profiling.live.operator_owner import Owner, Running, gradients_wanted, is_an_optimizers
 from autofuse.profiling.trace.work import Own, Phase
-from autofuse.results.profile import Flops, Work
+from autofuse.results.profile import OPTIMIZER, Flops, Work
 from autofuse.torch_private import HigherOrderOperator, TorchDispatchMode
 
 Key = tuple[str, Phase]
@@ -66,7 +66,7 @@ class Counting:
     def works(self, roofs: Speeds | None = None) -> Own:
         """By module name and phase, without the modules that it calls; seconds 0, ideal seconds where there are roofs.
 
-        What runs in no module is OUTSIDE's.
+        What runs in no module is OUTSIDE's, what an optimizer runs OPTIMIZER's.
         """
         totals: dict[Key, Work] = {}
         for (whose, _, one), count in self._costs.items():
@@ -147,7 +147,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if one is None:
             return
         whose = self.running.now()
-        asked = not whose.again and not (one.flops and is_an_optimizers(whose))
+        stepping = is_an_optimizers(whose)
+        asked = not whose.again and not stepping
+        whose = whose._replace(fqn=OPTIMIZER) if stepping else whose
         self.costs[whose, asked, one] += 1
         if is_opaque(function):
             self.opaque[name] += 1

@@ -9,12 +9,13 @@ from typing import Literal
 
 import torch
 
+from autofuse.measure.core_queue import CoreQueue
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.rule_places import Reading
 from autofuse.profiling.trace.overhead import LIKELY, RecordingCost
 from autofuse.profiling.trace.trace import Trace
 from autofuse.profiling.trace.work import Own
-from autofuse.results.comparison import Estimate
+from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.ladder import Rung
 from autofuse.results.profile import Flops, Memory, Power, Probe, Share
 
@@ -23,12 +24,13 @@ from autofuse.results.profile import Flops, Memory, Power, Probe, Share
 class Measurements:
     """Every field but the first four may stay empty: what was not measured is not told, and `notes` may say why.
 
-    seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their seconds
-    were clocked from outside (the wait for data). trace: of steps under the recorder; save writes it to a file; cost is
-    what recording took. own: FLOPs, bytes and operators by module and phase, of one step; not seconds. held: bytes
-    at the step's peak by the module that allocated them. grown: by module, its time with twice the batch / its time.
-    counters: rungs that the hardware itself counted.
-    readings: which rules apply where, one reading a model.
+    seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their
+    seconds were clocked from outside (the wait for data); rest: the 95 % interval of what those leave. trace: of
+    steps under the recorder; save writes it to a file; cost is what recording took. own: FLOPs, bytes and operators
+    by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
+    grown: by module, its time with twice the batch / its time. counters: rungs that the hardware itself counted.
+    readings: which rules apply where, one reading a model. cores: how long timed and recorded steps waited for a
+    core.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Measurements:
     seconds: list[float] = field(default_factory=list)
     yardstick: list[float] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
+    rest: Interval | None = None
     samples: int | None = None
     tokens: int | None = None
     trace: Trace | None = None
@@ -54,3 +57,4 @@ class Measurements:
     readings: list[Reading] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    cores: CoreQueue = field(default_factory=CoreQueue)

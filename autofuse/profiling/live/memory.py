@@ -5,6 +5,7 @@ Knows what parameters, gradients and optimizer states are; the lives of storages
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -68,6 +69,7 @@ class PeakHoldings:
         self._stack = ExitStack()
 
     def __enter__(self) -> PeakHoldings:
+        gc.collect()  # the passes before this one leave cycles that hold tensors of their steps
         self._mark_what_stands()
         self._others = _allocated(self.device) - self._storages.total
         if self.device.type == "cuda":

@@ -31,6 +31,7 @@ from autofuse.profiling.live.record_budget import steps_to_record
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofline import total
 from autofuse.profiling.live.roofs import roofs
+from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, rest_of, shares
 from autofuse.profiling.live.workload import Workload
 from autofuse.profiling.live.yardstick import yardstick
 from autofuse.results.profile import Power, Probe
@@ -81,15 +82,20 @@ def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: 
         found.seconds = list(wishes.timed)
         return
     measure, start, results = yardstick(found.device), time.perf_counter(), list[object]()
-    with without_garbage_collection():
+    waiting, waited = Waiting(), list[WaitingTimes]()
+    with without_garbage_collection(), waiting.clocked(), found.cores.watched():
         for done in tell("timing", range(wishes.steps), wishes.steps):
             if done >= FEWEST and time.perf_counter() - start > LONGEST:
                 found.notes.append(f"{done} steps were timed, and not {wishes.steps}: they took {LONGEST:.0f} seconds.")
                 break
             found.yardstick.append(measure())
+            waiting.take()
             found.seconds.append(seconds_of(lambda: results.append(workload.step()), found.device))
+            waited.append(waiting.take())
             results[-1] = results[-1].detach() if isinstance(results[-1], Tensor) else results[-1]  # not its graph
     found.losses = _losses(results)
+    found.shares = shares(waited, found.seconds, waiting, found.device)
+    found.rest = rest_of(waited, found.seconds, found.shares)
 
 
 def _losses(results: Sequence[object]) -> list[float]:
@@ -105,9 +111,10 @@ def _are_numbers(values: Sequence[object]) -> bool:
 def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Recording(found.names, found.device) as recording:
         workload.step()  # recorded, and not looked at: the profiler's own first calls are slow
-        for _ in range(steps_to_record(wishes.traced, found.seconds)):
-            with recording.step():
-                workload.step()
+        with found.cores.watched():
+            for _ in range(steps_to_record(wishes.traced, found.seconds)):
+                with recording.step():
+                    workload.step()
     found.trace, found.save, found.cost = recording.trace, recording.save, recording.cost
 
 

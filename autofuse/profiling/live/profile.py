@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from autofuse.display.progress import quietly, told
+from autofuse.display.progress import progress_bar, quietly
 from autofuse.measure.preserved_state import preserve_state
 from autofuse.measure.step import Inputs, Step
 from autofuse.profiling.live.assemble import assembled
@@ -68,7 +68,7 @@ def profile(
     with ExitStack() as stack:
         stack.enter_context(preserved_optimizers())
         workload.look(lambda model, call: stack.enter_context(preserve_state([model], list(tensors_in(call)))))
-        tell = stack.enter_context(told(f"autofuse: {workload.name}")) if progress else quietly
+        tell = stack.enter_context(progress_bar(f"autofuse: {workload.name}")) if progress else quietly
         found = measured(workload, wishes, tell)
     if trace is not None and found.save is not None:
         found.save(Path(trace))

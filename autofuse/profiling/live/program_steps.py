@@ -34,7 +34,7 @@ from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofs import roofs
 from autofuse.profiling.live.root_models import has_parameters
 from autofuse.profiling.live.step_models import ScriptRoots
-from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, shares
+from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, rest_of, shares
 from autofuse.profiling.live.yardstick import yardstick
 from autofuse.results.profile import Power, Probe, Profile
 from autofuse.torch_private.nested import tensors_in
@@ -159,13 +159,15 @@ class Conductor:
             synchronize(device)
             self.waiting.take()
             start = time.perf_counter()
-            yield
-            synchronize(device)
+            with measured.cores.watched():
+                yield
+                synchronize(device)
             measured.seconds.append(time.perf_counter() - start)
             waited.append(self.waiting.take())
             if not self.waiting.prefetching:  # a pause would be time for others to fetch data in
                 measured.yardstick.append(stick())
             measured.shares = shares(waited, measured.seconds, self.waiting, device)
+            measured.rest = rest_of(waited, measured.seconds, measured.shares)
             batch = self._batch(waited)
             measured.samples, measured.tokens = batch.samples, batch.tokens
         if len(measured.yardstick) != len(measured.seconds):
@@ -190,7 +192,8 @@ class Conductor:
             for _ in self.tell("recording", range(count), count):
                 for one in recording:
                     one.next_step()
-                yield
+                with measured.cores.watched():
+                    yield
         for one in recording:
             measured.trace, measured.save, measured.cost = one.trace, one.save, one.cost
 

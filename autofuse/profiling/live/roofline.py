@@ -119,7 +119,7 @@ def _doubled(layer: Layer, found: Estimate) -> Layer:
 
 
 def _judged(layer: Layer, roof: Roof, launch: float, probe: Probe) -> Layer:
-    own = layer.own_forward + layer.own_backward
+    own = layer.own_work
     work = own if layer.fqn and (own.operators or own.bytes) else layer.work
     if not work.operators and not work.bytes:
         return replace(layer, roofline=None, regime="unknown", why="No operator of it was counted.")

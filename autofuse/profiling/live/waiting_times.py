@@ -1,10 +1,11 @@
-"""How long steps wait for data and for optimizers, clocked from outside. Knows DataLoader's iterators and clocks.
+"""How long steps spend on data, backward passes and optimizers, clocked from outside. Knows torch's entry points.
 
 It costs a few readings of the clock a step, so it may run beside timed steps.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,40 +17,44 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autofuse.profiling.live.batch_size import batch_of
+from autofuse.results.comparison import Interval
 from autofuse.results.profile import Share
+from autofuse.results.ratio_interval import ratio_interval
 from autofuse.torch_private import BaseDataLoaderIter
 
 
 @dataclass(frozen=True)
 class WaitingTimes:
-    """Of one step, or several: seconds in which the program stood in `next(loader)`, and in optimizers' steps."""
+    """Of one step, or several: seconds in which the program stood in `next(loader)`, in optimizers' `step` and
+    `zero_grad`, and in backward passes."""
 
     data: float
     optimizer: float
     batches: int
     samples: int | None
+    backward: float = 0.0
 
 
 class Waiting:
     """Seconds on the host's clock, batches and samples since they were last taken.
 
     samples: None where a batch does not tell. prefetching: other processes or threads fetch ahead. closures: an
-    optimizer's step runs the forward and the backward pass itself. On an accelerator the optimizer's seconds are those
-    of launching it, not of its work.
+    optimizer's step runs the forward and the backward pass itself. On an accelerator the seconds of the optimizer and
+    of the backward pass are those of launching them, not of their work.
     """
 
     def __init__(self) -> None:
-        self.data = self.optimizer = 0.0
+        self.data = self.optimizer = self.backward = 0.0
         self.batches = 0
         self.samples: int | None = 0
         self.prefetching = self.closures = False
-        self._nested = 0
+        self._nested = self._backwards = 0
         self._began: list[tuple[Optimizer, float]] = []
 
     def take(self) -> WaitingTimes:
         """What came together so far, and starts from 0 again."""
-        waited = WaitingTimes(self.data, self.optimizer, self.batches, self.samples)
-        self.data = self.optimizer = 0.0
+        waited = WaitingTimes(self.data, self.optimizer, self.batches, self.samples, self.backward)
+        self.data = self.optimizer = self.backward = 0.0
         self.batches = self.samples = 0
         return waited
 
@@ -61,6 +66,9 @@ class Waiting:
                 stack.enter_context(self._around_next(kind))
             stack.callback(register_optimizer_step_pre_hook(uncompiled(self._begin_step)).remove)
             stack.callback(register_optimizer_step_post_hook(uncompiled(self._end_step)).remove)
+            stack.enter_context(self._around_zero_grad())
+            for name in ("backward", "grad"):
+                stack.enter_context(self._around_backward(name))
             yield
 
     @contextmanager
@@ -90,6 +98,47 @@ class Waiting:
         finally:
             kind.__next__ = inner
 
+    @contextmanager
+    def _around_backward(self, name: str) -> Iterator[None]:
+        """Around torch.autograd.backward, which Tensor.backward calls, or torch.autograd.grad. An optimizer that steps
+        within a backward pass counts as the optimizer's."""
+        inner, home = getattr(torch.autograd, name), threading.get_ident()
+
+        @functools.wraps(inner)
+        def passing(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or threading.get_ident() != home or self._backwards:
+                return inner(*args, **kwargs)
+            start, stepped = time.perf_counter(), self.optimizer
+            self._backwards += 1
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                self._backwards -= 1
+                self.backward += time.perf_counter() - start - (self.optimizer - stepped)
+
+        setattr(torch.autograd, name, passing)
+        try:
+            yield
+        finally:
+            setattr(torch.autograd, name, inner)
+
+    @contextmanager
+    def _around_zero_grad(self) -> Iterator[None]:
+        inner, home = Optimizer.zero_grad, threading.get_ident()
+
+        @functools.wraps(inner)
+        def clearing(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            start = time.perf_counter()
+            inner(optimizer, *args, **kwargs)
+            if threading.get_ident() == home and not self._began:
+                self.optimizer += time.perf_counter() - start
+
+        Optimizer.zero_grad = uncompiled(clearing)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Optimizer.zero_grad = inner  # type: ignore[method-assign]
+
     def _came(self, iterator: Any, batch: Any) -> None:
         self.batches += 1
         told = batch_of(batch).samples if getattr(iterator, "_auto_collation", False) else None
@@ -116,26 +165,41 @@ def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
 def shares(
     waited: Sequence[WaitingTimes], seconds: Sequence[float], waiting: Waiting, device: torch.device
 ) -> list[Share]:
-    """The data's and the optimizer's part of timed steps, each with how it was told, or why it cannot be."""
-    steps, total = len(seconds), sum(seconds)
+    """The parts of timed steps that are the data's, the optimizer's and the backward pass's, each with how it was
+    told, or why it cannot be."""
+    steps = len(seconds)
     clock = f"the host's clock in {steps} timed steps"
-    data, optimizer = (sum(getattr(w, name) for w in waited) for name in ("data", "optimizer"))
     if BaseDataLoaderIter is None:
         why = f"torch {torch.__version__} has no DataLoader iterator that is known here"
     else:
         why = "" if any(w.batches for w in waited) else "no torch DataLoader gave a batch in the timed steps"
-    told = [_share("data", data, total, steps, f"{clock}, around next() of DataLoaders", why)]
+    found = [_share("data", [w.data for w in waited], seconds, f"{clock}, around next() of DataLoaders", why)]
     if waiting.closures:
         why = "its step runs the forward and the backward pass itself (a closure): a trace tells them apart"
     elif device.type != "cpu":
         why = "the host only launches it: a trace tells"
     else:
-        why = "" if optimizer else "no optimizer stepped in the timed steps"
-    return [*told, _share("optimizer", optimizer, total, steps, f"{clock}, around the optimizer's step", why)]
+        why = "" if any(w.optimizer for w in waited) else "no optimizer stepped in the timed steps"
+    basis = f"{clock}, around the optimizer's step and zero_grad"
+    found.append(_share("optimizer", [w.optimizer for w in waited], seconds, basis, why))
+    why = "the host only launches it: a trace tells" if device.type != "cpu" else ""
+    why = why or ("" if any(w.backward for w in waited) else "no backward pass ran in the timed steps")
+    basis = f"{clock}, around torch.autograd.backward and grad"
+    return [*found, _share("backward", [w.backward for w in waited], seconds, basis, why)]
 
 
-def _share(name: str, seconds: float, total: float, steps: int, basis: str, why: str) -> Share:
-    return Share(name, None, None, reason=why) if why else Share(name, seconds / steps, seconds / total, basis)
+def rest_of(waited: Sequence[WaitingTimes], seconds: Sequence[float], told: Sequence[Share]) -> Interval | None:
+    """The 95 % interval of the share of the steps that none of the shares told takes; None where it is not known."""
+    names = [share.name for share in told if share.share is not None]
+    parts = [step - sum(getattr(w, name) for name in names) for step, w in zip(seconds, waited, strict=True)]
+    return ratio_interval([max(0.0, part) for part in parts], seconds) if names else None
+
+
+def _share(name: str, parts: Sequence[float], seconds: Sequence[float], basis: str, why: str) -> Share:
+    if why:
+        return Share(name, None, None, reason=why)
+    whole = sum(parts)
+    return Share(name, whole / len(parts), whole / sum(seconds), basis, interval=ratio_interval(parts, seconds))
 
 
 def _iterators() -> list[type[Any]]:

@@ -11,22 +11,26 @@ from collections import Counter
 from collections.abc import Sequence
 
 from autofuse.profiling.trace.event_owners import NAMELESS, Owned
+from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.owned_time import OwnedTime
+from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.work import Phase
-from autofuse.results.profile import OUTSIDE, Attribution
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE, Attribution
 
+_OF_NO_MODULE = (OUTSIDE, OPTIMIZER, COMMUNICATION)
 _WORTH_SAYING = 0.05  # of the step's time
 
 
-def attribution_of(pieces: Sequence[OwnedTime], owned: Sequence[Owned]) -> Attribution:
+def attribution_of(pieces: Sequence[OwnedTime], owned: Sequence[Owned], scope: Scope) -> Attribution:
     """The fractions, None for a phase in which no module ran, and notes."""
     calls = [one for one in owned if one.is_call]
-    notes = [_unnamed(calls), _unknown(pieces), *((_compiled(pieces), _loss(pieces)) if calls else ())]
+    notes = [_unnamed(calls), _unknown(pieces), _overlap(pieces, scope)]
+    notes += [_compiled(pieces), _loss(pieces)] if calls else []
     return Attribution(_given(pieces, "forward"), _given(pieces, "backward"), notes=tuple(filter(None, notes)))
 
 
 def _given(pieces: Sequence[OwnedTime], phase: Phase) -> float | None:
-    given = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, OUTSIDE))
+    given = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, *_OF_NO_MODULE))
     unknown = sum(p.time for p in pieces if p.phase == phase and p.owner is None)
     return given / (given + unknown) if given + unknown else None
 
@@ -72,6 +76,19 @@ def _unknown(pieces: Sequence[OwnedTime]) -> str:
     return (
         f"{_share(pieces, unknown):.1%} of the time could be given to nobody and counts as outside: its forward, or "
         "the launch of its kernels, is not in the trace."
+    )
+
+
+def _overlap(pieces: Sequence[OwnedTime], scope: Scope) -> str:
+    """Layers' seconds are those of kernels, so where kernels overlap they add up to more than the time that passes."""
+    kernels = [p for p in pieces if p.kernel is not None]
+    summed = sum(p.time for p in kernels)
+    passed = length(scope.moments(p.kernel for p in kernels if p.kernel is not None))
+    if summed - passed < _WORTH_SAYING * scope.steps.nanoseconds:
+        return ""
+    return (
+        f"Kernels of several streams or GPUs overlap: together the layers take {scope.share(summed):.0%} of the step "
+        f"while {scope.share(passed):.0%} of it passes, so the layers' shares do not add up to 100 %."
     )
 
 

@@ -16,6 +16,7 @@ from autofuse.profiling.trace.phases import phase_of
 from autofuse.profiling.trace.scope import Scope, nested
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.comparison import Category
+from autofuse.results.kernel_totals import KernelTotal
 
 LONGEST = 120  # characters of a kernel's name
 
@@ -32,6 +33,19 @@ def categories_of(scope: Scope) -> Mapping[str, Category]:
         counts[category][name] += 1
         took[category] += nanoseconds
     return {name: _category(counts[name], scope.seconds(took[name]), scope) for name in ORDER if name in counts}
+
+
+def kernels_of(scope: Scope) -> tuple[KernelTotal, ...]:
+    """What each kernel, on a CPU each operator, takes in one step; the longest first."""
+    counts: Counter[tuple[str, str]] = Counter()
+    took: Counter[tuple[str, str]] = Counter()
+    for category, name, nanoseconds in _of_gpus(scope) if scope.has_gpu else _of_host(scope):
+        counts[category, name] += 1
+        took[category, name] += nanoseconds
+    return tuple(
+        KernelTotal(name, category, counts[category, name] / scope.steps.count, scope.seconds(time))
+        for (category, name), time in took.most_common()
+    )
 
 
 def kernel_category(work: Event, scope: Scope) -> str:

@@ -8,10 +8,12 @@ of an all-gather what it gets. Of several ranks the time is that of the last to 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from autofuse.profiling.trace.diagnosis.messages import size_of
+from autofuse.profiling.trace.meetings import meetings_of, waits_in
 from autofuse.profiling.trace.ranks import collectives, group_of
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event, integer
@@ -31,8 +33,22 @@ def collective_rates(scopes: Mapping[int, Scope], shown: int) -> tuple[Collectiv
         took = times[seen[group]] if seen[group] < len(times) else event.duration
         seen[group] += 1
         events[_kind(event), integer(event.args.get("Group size"))].append((event, took))
-    found = [_rate(kind, ranks, some, scope) for (kind, ranks), some in events.items()]
+    waits = _waits(scopes)
+    found = [
+        replace(_rate(kind, ranks, some, scope), waiting=waits.get((kind, ranks), ()))
+        for (kind, ranks), some in events.items()
+    ]
     return tuple(sorted(found, key=lambda rate: -rate.seconds))
+
+
+def _waits(scopes: Mapping[int, Scope]) -> dict[tuple[str, int | None], tuple[float, ...]]:
+    """By kind and number of ranks, seconds of a step that each rank waits for the last to come, in order of ranks."""
+    waited: dict[tuple[str, int | None], Counter[int]] = defaultdict(Counter)
+    for meeting in meetings_of(scopes):
+        one = next(iter(meeting.values()))
+        waited[_kind(one), integer(one.args.get("Group size"))].update(waits_in(meeting))
+    ranks = sorted(scopes)
+    return {key: tuple(scopes[r].seconds(found[r]) for r in ranks) for key, found in waited.items()}
 
 
 def _shortest(scopes: Mapping[int, Scope]) -> dict[tuple[str, ...], list[int]]:

@@ -160,7 +160,7 @@ class _Walk:
         elif _is_node(event, parent):
             owned.owner, owned.phase = self._node_owner(event, parent), "backward"
             parent.last_node = owned.owner
-        elif event.category in _OPERATORS and _communicates(event.name):
+        elif event.category in _OPERATORS and is_message(event.name):
             owned.owner = OUTSIDE
         owned.compiled = owned.compiled or _is_compiled(event.name)
         self._forwards.note(event, owned.owner)
@@ -195,7 +195,8 @@ def _is_same_call(event: Event, parent: Owned) -> bool:
 
 
 @cache
-def _communicates(name: str) -> bool:
+def is_message(name: str) -> bool:
+    """Whether the operator of that name sends something to other ranks."""
     return bool(_COMMUNICATES.search(name))
 
 

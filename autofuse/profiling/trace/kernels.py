@@ -29,7 +29,7 @@ _CATEGORIES = tuple(
         ("matmul", r"(?<!fb)gemm|gemv|matmul|nvjet|xmma|cutlass|cublas|miopen|\bCijk_|"
                    r"\b(triton_(tem_\w*?)?)?(add|b)?b?mm(_|\b)|"
                    r"fprop|dgrad|wgrad|convolv|\bconv|_conv|winograd|cudnn|cask_|splitKreduce|dot_kernel|\bdot_|magma_|"
-                   r"epilogue::impl|marlin|einsum|wmma|wgmma|linear_kernel"),
+                   r"epilogue::impl|marlin|einsum|wmma|wgmma|linear_kernel|fused_moe_(kernel|gptq|awq)"),
         ("activation", ACTIVATION_NAMES + r"|swiglu|geglu|\berf|threshold|\bglu|act_and_mul|swish"),
         ("random", r"distribution|dropout|bernoulli|multinomial|exponential_|uniform|normal_|philox|rand(om|perm)"),
         ("copy", r"copy|CatArray|\bcat_|gather|scatter|index|embedding|memcpy|memset|transpose|permute|repeat_|"
@@ -39,6 +39,23 @@ _CATEGORIES = tuple(
     )
 )  # fmt: skip
 
+# What a kernel's own name tells, without its templates, whose types are CUTLASS's in kernels that multiply nothing.
+# These come before the patterns above: caches of keys and values, routing of tokens to experts, quantisation, cuDNN's
+# helpers.
+_WITHIN = (
+    r"gemm|gemv|mm_|mm$|matmul|attn|attention|conv|linear|norm|act_and|silu|gelu|glu|reduce|gather|softmax|adam|optim"
+)
+_BY_OWN_NAME = tuple(
+    (category, re.compile(pattern, re.IGNORECASE))
+    for category, pattern in (
+        ("copy", r"(reshape|concat|gather)_and_\w*cache|AppendPaged|(copy|swap)_blocks|destindex_copy|expandInputRows|"
+                 r"(store|set|write|append|copy|update|load)\w*_?(kv|cache|paged)\w*|moe_(align|permute|unpermute)"),
+        ("reduction", r"finalizeMoe|finalize_moe|moe_sum|pooling_(fw|bw)"),
+        ("activation", r"do(Gated)?Activation"),
+        ("elementwise", rf"^(?!.*({_WITHIN})).*(quant|cvt_\w*(fp|int|bf)\d)|^(SubMean|MeanScale)Kernel|"
+                        r"scale(Packed)?Tensor|op_(generic_)?tensor"),
+    )
+)  # fmt: skip
 _COMMUNICATES = _CATEGORIES[0][1]
 
 # Names that bear a tensor-core kernel's name and are not one: scalar arithmetic, and what goes before and after.
@@ -58,7 +75,8 @@ _TENSOR = re.compile(
     | flash(?!infer) | flashinfer.*(?:Prefill|Decode) | fmha | sdpa_sm\d+ | _attn_(?:fwd|bwd) | \bmha_(?:fwd|bwd)
     | triton_(?:tem_|mm|bmm|flash|flex)                 # Inductor's templates: matrix products and attention
     | (?:fp8|f8f8|e4m3|e5m2|e2m1|fp4|nvf4|mxf)\w*gemm | gemm\w*(?:fp8|e4m3|e5m2|e2m1|fp4) | bmm_\w*e[245]m[123]
-    | deep_gemm | marlin | machete
+    | deep_gemm | marlin | machete | fused_moe_(?:kernel|gptq|awq)
+    | qk_int\d*_sv_f\d+\w*_attn                          # SageAttention
     | \bCijk_.*_MI\d+x\d+x\d+ | mfma | xdlops | _xdl     # matrix cores of AMD's
     """,
     re.IGNORECASE | re.VERBOSE,
@@ -68,7 +86,23 @@ _TENSOR = re.compile(
 @lru_cache(maxsize=65536)
 def category_of(name: str) -> str:
     """The category of a kernel, one of operator_categories.ORDER; "other" for a name that says nothing."""
+    if found := _by_own_name(name):
+        return found
     return next((category for category, pattern in _CATEGORIES if pattern.search(name)), "other")
+
+
+def own_name(name: str) -> str:
+    """A kernel's name without result, namespaces, templates and arguments: "kernel" of "void a::kernel<b::c>(int)"."""
+    bare = re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+    return bare.strip().rpartition("::")[2]
+
+
+@lru_cache(maxsize=65536)
+def _by_own_name(name: str) -> str:
+    if _COMMUNICATES.search(name):
+        return ""
+    own = own_name(name)
+    return next((category for category, pattern in _BY_OWN_NAME if pattern.search(own)), "")
 
 
 @lru_cache(maxsize=65536)
@@ -78,7 +112,7 @@ def uses_tensor_cores(name: str) -> bool:
     Kernels in FP32 arithmetic, `ampere_sgemm_...` or `..._ffma_...`, do not; nor do the parts of a flash attention or
     of a split-k product that only add up.
     """
-    return bool(_TENSOR.search(name)) and not _SCALAR.search(name)
+    return bool(_TENSOR.search(name)) and not _SCALAR.search(name) and not _by_own_name(name)
 
 
 @lru_cache(maxsize=65536)

@@ -7,10 +7,13 @@ model. Knows names and numbers, and not where they come from.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from autofuse.profiling.trace.layers import LayerTimes
 from autofuse.profiling.trace.work import Own, Phase
-from autofuse.results.profile import OUTSIDE, Layer, Work
+from autofuse.results.comparison import Interval
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE, Layer, Work
+from autofuse.results.ratio_interval import ratio_interval
 
 _NOTHING = Work()
 
@@ -22,17 +25,22 @@ def layers(
     calls: Mapping[str, int],
     step_seconds: float,
     sm_efficiency: Mapping[str, float] | None = None,
+    intervals: Mapping[str, Interval] | None = None,
 ) -> tuple[Layer, ...]:
-    """Every module in the order of `kinds`, then those that only times or counts know; OUTSIDE last.
+    """Every module in the order of `kinds`, then those that only times or counts know; last OUTSIDE, COMMUNICATION
+    where there is any, and OPTIMIZER where there is one.
 
     own_times: seconds and operators. own_counts: FLOPs, bytes and ideal seconds; its operators stand where own_times
     has none of that module and phase. kinds: classes by name. calls: how often each is called in a step. step_seconds:
-    what shares are of. sm_efficiency: fractions of 1, with what is below.
+    what shares are of. sm_efficiency: fractions of 1, with what is below. intervals: share_intervals_of the times.
     """
     own = _joined(own_times, own_counts)
     names = dict.fromkeys([*kinds, *(name for name, _ in own)])
-    names.pop(OUTSIDE, None)
-    below = {name: dict.fromkeys(_PHASES, _NOTHING) for name in (*names, OUTSIDE)}
+    messages = [COMMUNICATION] if COMMUNICATION in names else []
+    for name in (OUTSIDE, OPTIMIZER, COMMUNICATION):
+        names.pop(name, None)
+    optimizer = own.pop((OPTIMIZER, "forward"), None)
+    below = {name: dict.fromkeys(_PHASES, _NOTHING) for name in (*names, OUTSIDE, *messages)}
     for (name, phase), work in own.items():
         for above in _upwards(name):
             if above in below:
@@ -54,7 +62,33 @@ def layers(
                 sm_efficiency=(sm_efficiency or {}).get(name),
             )
         )
-    return tuple(found)
+    if optimizer is not None:
+        share = optimizer.seconds / step_seconds if step_seconds > 0 else 0.0
+        made = Layer(OPTIMIZER, "", 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, share=share, optimizer=optimizer)
+        found.append(replace(made, sm_efficiency=(sm_efficiency or {}).get(OPTIMIZER)))
+    return tuple(replace(layer, share_interval=_around(layer, intervals or {})) for layer in found)
+
+
+def share_intervals_of(times: LayerTimes) -> dict[str, Interval]:
+    """By module, with what is below: the 95 % interval of its share / its share. Empty where one step was recorded."""
+    whole = times.step_lengths
+    below: dict[str, list[float]] = {}
+    for name, seconds in times.by_step.items():
+        for above in _upwards(name):
+            mine = below.setdefault(above, [0.0] * len(whole))
+            below[above] = [x + y for x, y in zip(mine, seconds, strict=True)]
+    found = {}
+    for name, seconds in below.items():
+        interval, total = ratio_interval(seconds, whole), sum(seconds)
+        if interval is not None and total > 0:
+            share = total / sum(whole)
+            found[name] = Interval(interval.low / share, interval.high / share)
+    return found
+
+
+def _around(layer: Layer, intervals: Mapping[str, Interval]) -> Interval | None:
+    relative = intervals.get(layer.fqn)
+    return None if relative is None else Interval(relative.low * layer.share, relative.high * layer.share)
 
 
 def sm_efficiency_of(times: LayerTimes) -> dict[str, float]:
@@ -72,9 +106,9 @@ _PHASES: tuple[Phase, Phase] = ("forward", "backward")
 
 
 def _upwards(name: str) -> Iterator[str]:
-    """A name and those of all that it lies in, up to the model's "". What runs outside lies in nothing."""
+    """A name and those of all that it lies in, up to the model's "". What runs in no module lies in nothing."""
     yield name
-    while name and name != OUTSIDE:
+    while name and name not in (OUTSIDE, OPTIMIZER, COMMUNICATION):
         name = name.rpartition(".")[0]
         yield name
 

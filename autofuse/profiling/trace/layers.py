@@ -18,7 +18,7 @@ from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.steps import Steps, steps_of
 from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.profiling.trace.work import Own, Phase
-from autofuse.results.profile import OUTSIDE, Attribution, Work
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE, Attribution, Work
 
 Key = tuple[str, Phase]
 
@@ -36,7 +36,9 @@ class LayerTimes:
     modules it made that were marked; to record each of them took time.
     kernel_seconds, sm_seconds: by module, the time of its kernels, and that time x min(blocks / SMs, 1); empty where
     the trace does not tell. step_seconds: from a step's beginning to its end, instruments included. steps: how many.
-    on_device: the seconds are of kernels.
+    on_device: the seconds are of kernels. by_step, step_lengths: own seconds of each step by module, both phases
+    together, and how long each step was; empty where steps are not marked one by one. kernel_owners: by id of a
+    kernel's event in the trace, the module that launched it.
     """
 
     own: Own
@@ -50,6 +52,9 @@ class LayerTimes:
     kernel_seconds: Mapping[str, float] = field(default_factory=dict)
     sm_seconds: Mapping[str, float] = field(default_factory=dict)
     attribution: Attribution = field(default_factory=Attribution)
+    by_step: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    step_lengths: Sequence[float] = ()
+    kernel_owners: Mapping[int, str] = field(default_factory=dict)
 
 
 def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
@@ -60,6 +65,7 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
     inside = [one for one in owned if scope.begins(one.event)]
     count = scope.steps.count
     kernel_seconds, sm_seconds = _on_multiprocessors(pieces, scope)
+    by_step = _by_step(pieces, scope)
     calls = Counter(one.owner for one in inside if one.called and one.owner is not None)
     return LayerTimes(
         _own(pieces, count),
@@ -72,7 +78,10 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
         scope.has_gpu,
         kernel_seconds,
         sm_seconds,
-        attribution_of(pieces, owned),
+        attribution_of(pieces, owned, scope),
+        by_step,
+        [(end - start) * _NANO for start, end in scope.steps.windows] if by_step else (),
+        {id(piece.kernel): piece.owner for piece in pieces if piece.kernel is not None and piece.owner is not None},
     )
 
 
@@ -85,10 +94,23 @@ def step_by_step(trace: Trace) -> list[dict[str, float]]:
         seconds: defaultdict[str, float] = defaultdict(float)
         for piece in pieces:
             name, _ = _key(piece.owner, piece.phase)
-            for whose in {name, "" if name != OUTSIDE else name}:
+            for whose in {name, "" if name not in (OUTSIDE, OPTIMIZER, COMMUNICATION) else name}:
                 seconds[whose] += piece.time * _NANO
         found.append(dict(seconds))
     return found
+
+
+def _by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]]:
+    """Own seconds of each step by module; nothing where steps are not marked one by one."""
+    count = len(scope.steps.windows)
+    if scope.steps.count != count or count < 2:
+        return {}
+    found: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * count)
+    for piece in pieces:
+        at = scope.step_at(piece.begins)
+        if at is not None:
+            found[_key(piece.owner, piece.phase)[0]][at] += piece.time * _NANO
+    return dict(found)
 
 
 def _own(pieces: Sequence[OwnedTime], steps: int) -> Own:

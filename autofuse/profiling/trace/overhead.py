@@ -6,10 +6,12 @@ are stretched, one large product is not. Knows numbers, and not how they were me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autofuse.profiling.trace.layers import LayerTimes
 from autofuse.profiling.trace.work import Own, Phase
+from autofuse.results.profile_parts import OPTIMIZER, Share
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,27 @@ def corrected(times: LayerTimes, clean_seconds: float, cost: RecordingCost = LIK
     scale = clean_seconds / whole if whole else 0.0
     own: Own = {key: replace(work, seconds=left[key] * scale) for key, work in times.own.items()}
     return replace(times, own=own, step_seconds=clean_seconds, attribution=attribution)
+
+
+def as_clocked(times: LayerTimes, shares: Sequence[Share]) -> LayerTimes:
+    """The same times with phases as long as `shares` say, in seconds of one step: what was clocked in steps that nobody
+    recorded is surer than what the recorded ones took. A phase whose share is not known stays, and so do all phases
+    where ranks communicate, for their waits are in the phases and in no layer."""
+    told = {share.name: share.seconds or 0.0 for share in shares}
+    if told.get("communication"):
+        return times
+    sums: dict[str, float] = {}
+    for key, work in times.own.items():
+        sums[_phase(key)] = sums.get(_phase(key), 0.0) + work.seconds
+    scales = {phase: told[phase] / whole for phase, whole in sums.items() if told.get(phase) and whole}
+    own: Own = {
+        key: replace(work, seconds=work.seconds * scales.get(_phase(key), 1.0)) for key, work in times.own.items()
+    }
+    return replace(times, own=own)
+
+
+def _phase(key: tuple[str, Phase]) -> str:
+    return "optimizer" if key[0] == OPTIMIZER else key[1]
 
 
 def _costs(times: LayerTimes, cost: RecordingCost, stretch: float) -> dict[tuple[str, Phase], float]:

@@ -9,18 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autofuse.profiling.trace.backward_links import NODE, Thread, thread_of
-from autofuse.profiling.trace.event_owners import WINDOW, Owned
+from autofuse.profiling.trace.event_owners import WINDOW, Owned, is_message
 from autofuse.profiling.trace.kernels import communicates
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.steps import Steps, correlation
 from autofuse.profiling.trace.trace import Event, integer
 from autofuse.profiling.trace.work import Phase
-from autofuse.results.profile import OUTSIDE
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedTime:
-    """Nanoseconds, and whose; owner None where it cannot be told. operators: 1, or 0 for what is none itself."""
+    """Nanoseconds, and whose; owner None where it cannot be told. operators: 1, or 0 for what is none itself. begins:
+    the moment at which it begins."""
 
     owner: str | None
     phase: Phase
@@ -28,6 +29,7 @@ class OwnedTime:
     operators: int
     compiled: bool = False
     kernel: Event | None = None
+    begins: int = 0
 
 
 def calm(steps: Steps) -> Steps:
@@ -48,7 +50,8 @@ def host_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[OwnedTime]:
     threads = _threads_of_model(owned)
     for one in owned:
         if thread_of(one.event) in threads and _counts(one) and scope.begins(one.event):
-            yield OwnedTime(one.owner, one.phase, one.own, int(one.computes), one.compiled)
+            owner = _owner(one, scope)
+            yield OwnedTime(owner, one.phase, one.own, int(one.computes), one.compiled, begins=one.event.start)
 
 
 def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[OwnedTime]:
@@ -66,10 +69,22 @@ def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[OwnedTime]:
             continue
         one = launches.get(correlation(event)) or operators.get(_external(event))
         phase: Phase = one.phase if one else "forward"
+        begins = scope.within(event)[0][0]
         if communicates(event.name):
-            yield OwnedTime(OUTSIDE, phase, time, 1)
+            yield OwnedTime(COMMUNICATION, phase, time, 1, begins=begins)
         else:
-            yield OwnedTime(one.owner if one else None, phase, time, 1, bool(one and one.compiled), event)
+            owner = _owner(one, scope) if one else None
+            yield OwnedTime(owner, phase, time, 1, bool(one and one.compiled), event, begins)
+
+
+def _owner(one: Owned, scope: Scope) -> str | None:
+    """Whose it is; of what runs in no module, what ranks send each other is COMMUNICATION's, and what runs within an
+    optimizer's step OPTIMIZER's."""
+    if one.owner == OUTSIDE and one.is_operator and is_message(one.event.name):
+        return COMMUNICATION
+    if one.owner != OUTSIDE or one.phase != "forward" or scope.marks.phase_at(one.event) != "optimizer":
+        return one.owner
+    return OPTIMIZER
 
 
 def _external(event: Event) -> int | None:

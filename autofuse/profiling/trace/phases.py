@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from autofuse.ir.operator_categories import category_of
+from autofuse.profiling.trace.event_owners import MODULE, NAMELESS
 from autofuse.profiling.trace.host_marks import MARKED, PHASES, Phase
 from autofuse.profiling.trace.intervals import Interval, difference, union
 from autofuse.profiling.trace.scope import Scope
@@ -21,11 +22,13 @@ def host_moments(scope: Scope) -> dict[Phase, list[Interval]]:
     """On a CPU: the moments of each phase within the steps, disjoint.
 
     Waits for data and the optimizer are torch's own ranges, the backward pass the autograd engine's nodes; the
-    forward pass is every other moment at which an operator runs, loss included.
+    forward pass is every other moment at which a module is called or an operator runs, loss included. The Python of a
+    module's call belongs to it, as it does where somebody clocks the call.
     """
     found: dict[Phase, list[Interval]] = {}
     taken: list[Interval] = []
-    for phase, moments in (*((p, scope.marks.of(p)) for p, _ in MARKED), ("forward", busy_on_host(scope))):
+    forward = union([*busy_on_host(scope), *_calls(scope)])
+    for phase, moments in (*((p, scope.marks.of(p)) for p, _ in MARKED), ("forward", forward)):
         found[phase] = difference(_in_steps(scope, moments), taken)
         taken = union([*taken, *found[phase]])
     return found
@@ -67,6 +70,11 @@ def phase_of(work: Event, scope: Scope) -> Phase | None:
 def busy_on_host(scope: Scope) -> list[Interval]:
     """The moments of the steps at which any thread runs an operator, or a graph that was compiled."""
     return scope.moments(e for e in scope.trace.of("cpu_op") if _OPERATOR.match(e.name) or category_of(e.name))
+
+
+def _calls(scope: Scope) -> list[Interval]:
+    """The moments of the steps at which a module is called, where the trace marks calls."""
+    return scope.moments(e for e in scope.trace.events if e.name.startswith((MODULE, NAMELESS)))
 
 
 def computing_on_host(scope: Scope) -> list[Interval]:

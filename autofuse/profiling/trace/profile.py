@@ -8,27 +8,54 @@ What a live profile reads from its own trace comes from the same functions, each
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.categories import categories_of, kernels_of
 from autofuse.profiling.trace.collective_rates import collective_rates
-from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
-from autofuse.profiling.trace.diagnosis.messages import waits_of_job
+from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of, seconds_of_ranks
+from autofuse.profiling.trace.diagnosis.messages import Waits, waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
-from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
+from autofuse.profiling.trace.inputs.files import Inputs
+from autofuse.profiling.trace.kernel_places import with_kernel_places
+from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
+from autofuse.profiling.trace.meetings import Meeting, clocks_of, meetings_of, rank_steps_of
 from autofuse.profiling.trace.nsight import rungs_of_report
 from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
-from autofuse.profiling.trace.rungs import rungs_of
+from autofuse.profiling.trace.rungs import host_only_reason, rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
-from autofuse.profiling.trace.trace import Trace
+from autofuse.profiling.trace.trace import Trace, Unreadable
+from autofuse.results.comparison import Interval
 from autofuse.results.ladder import Rung, ladder
 from autofuse.results.medians import median_interval
-from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Timing
+from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Rank, Timing
+
+
+def profile_of_inputs(
+    inputs: Inputs, ncu: Path | None = None, peak: tuple[float | None, float | None] = (None, None)
+) -> Profile:  # fmt: skip
+    """What all files together tell: traces of one job, memory of a snapshot, counters of DCGM. A snapshot alone makes a
+    profile without a step. Raises as profile_of_traces does, and trace.Unreadable where there is neither a trace nor a
+    snapshot."""
+    if not inputs.traces and inputs.memory is None:
+        raise Unreadable("Counters by themselves make no profile: pass the trace of the same program beside them.")
+    if inputs.traces:
+        made = profile_of_traces(inputs.traces, ncu, peak)
+    else:
+        made = Profile("a memory snapshot", Timing((), Interval(0.0, 0.0)), ladder({}, _ONLY_LIVE), kind="trace")
+    known = {rung.name: rung for rung in made.ladder if rung.value is not None or rung.name not in inputs.rungs}
+    return replace(
+        made,
+        ladder=ladder(known | inputs.rungs, "") if inputs.rungs else made.ladder,
+        memory=inputs.memory or made.memory,
+        power=inputs.power or made.power,
+        notes=(*made.notes, *inputs.notes),
+    )
+
 
 _ONLY_LIVE = "a trace does not tell it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
 
@@ -47,9 +74,11 @@ def profile_of_traces(
     scopes, unnumbered = numbered([scope_of(trace, peak=peak) for trace in traces])
     waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
-    if waits is not None:
-        ranks = tuple(replace(rank, waiting_exposed=waits.ranks[rank.rank].exposed) for rank in ranks)
+    meetings = meetings_of(scopes)
+    ranks = _told_more(ranks, scopes, waits, meetings)
     shown = max(ranks, key=lambda rank: rank.seconds).rank
+    if waits is not None and waits.last is not None:
+        shown = waits.last
     scope = scopes[shown]
     known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
     times = layers_of(scope.trace, scope.steps)
@@ -58,7 +87,19 @@ def profile_of_traces(
         name=_name(traces),
         timing=timing_of(scope),
         ladder=ladder(known, ""),
-        layers=layers(times.own, {}, times.kinds, times.calls, times.step_seconds, sm_efficiency_of(times)),
+        layers=with_kernel_places(
+            layers(
+                times.own,
+                {},
+                times.kinds,
+                times.calls,
+                times.step_seconds,
+                sm_efficiency_of(times),
+                share_intervals_of(times),
+            ),
+            times.kernel_owners,
+            scope,
+        ),
         kind="trace",
         memory=Memory(reason=_ONLY_LIVE),
         shares=shares_of(scope),
@@ -67,13 +108,36 @@ def profile_of_traces(
         probe=Probe(reason=_ONLY_LIVE),
         attribution=times.attribution,
         categories=categories_of(scope),
+        kernels=kernels_of(scope),
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
+        rank_steps=rank_steps_of(scopes, meetings),
         collectives=collective_rates(scopes, shown),
         environment=environment_of(scope),
         diagnosis=diagnosis_of(scopes, shown, waits),
-        notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None))),
+        notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None), shown)),
     )
+
+
+def _told_more(
+    ranks: Sequence[Rank], scopes: Mapping[int, Scope], waits: Waits | None, meetings: Sequence[Meeting]
+) -> tuple[Rank, ...]:
+    """The ranks with what each does in a step, what of its waits is exposed, and its clock."""
+    if len(ranks) < 2:
+        return tuple(ranks)
+    does, clocks = seconds_of_ranks(scopes), clocks_of(meetings)
+    found = []
+    for one in ranks:
+        mine, clock = does[one.rank], clocks.get(one.rank)
+        found.append(
+            replace(
+                one, computing=mine["kernels"], data=mine["data"], host=mine["host"], copies=mine["copies"],
+                waiting_exposed=None if waits is None else waits.ranks[one.rank].exposed,
+                clock=None if clock is None else clock.offset * 1e-9,
+                clock_error=None if clock is None else clock.error * 1e-9,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def timing_of(scope: Scope) -> Timing:
@@ -103,6 +167,7 @@ def behind(scope: Scope) -> bool:
 
 
 _BEHIND = 0.2
+_APART = 0.02  # of a step: the mean and the median are said to differ
 
 
 def flops_of(scope: Scope) -> Flops:
@@ -138,6 +203,14 @@ def _name(traces: Sequence[Trace]) -> str:
 
 def _notes(scope: Scope) -> tuple[str, ...]:
     said = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
+    middle = timing_of(scope).median
+    if abs(middle - scope.steps.seconds) > _APART * middle:
+        said.append(
+            f"Seconds and shares of parts are of the mean step, {scope.steps.seconds * 1e3:.4g} ms; the median step "
+            f"takes {middle * 1e3:.4g} ms."
+        )
+    if scope.host_only:
+        said.append(f"Times are {host_only_reason(scope)}.")
     if scope.trace.left_out:
         said.append(f"{scope.trace.left_out} entries of the trace say no time and are left out.")
     if not scope.steps.nanoseconds:

@@ -70,15 +70,15 @@ def waits_of(scopes: Mapping[int, Scope]) -> dict[int, float] | None:
     return {rank: scopes[rank].seconds(waited) for rank, waited in waits.items()}
 
 
-def notes_of(ranks: Sequence[Rank], world: int | None) -> tuple[str, ...]:
-    """What is to be said of several ranks: the slowest, the spread, whom the others wait for, who is missing."""
+def notes_of(ranks: Sequence[Rank], world: int | None, shown: int | None = None) -> tuple[str, ...]:
+    """What is to be said of several ranks: the slowest, the spread, whom the others wait for, who is missing.
+
+    shown: the rank whose numbers stand beside those of the ranks; the slowest where it is not said.
+    """
     if len(ranks) < 2:
         return (_missing(1, world),) if ranks and world and world > 1 else ()
     slow, fast = max(ranks, key=lambda r: r.seconds), min(ranks, key=lambda r: r.seconds)
-    said = [
-        f"Every number but those of the ranks is of rank {slow.rank}, the slowest: {slow.seconds * 1e3:.4g} ms a step, "
-        f"and the fastest, rank {fast.rank}, {fast.seconds * 1e3:.4g} ms."
-    ]
+    said = [_shown(slow, fast, slow.rank if shown is None else shown)]
     waiting = [(rank.waiting, rank.rank) for rank in ranks if rank.waiting is not None]
     if waiting:
         which = "Of these, rank" if world and world > len(ranks) else "Rank"
@@ -86,6 +86,19 @@ def notes_of(ranks: Sequence[Rank], world: int | None) -> tuple[str, ...]:
     elif any(rank.communication for rank in ranks):
         said.append("Who waits for whom cannot be told: the ranks recorded different collectives.")
     return (*said, *([_missing(len(ranks), world)] if world and world > len(ranks) else []))
+
+
+def _shown(slow: Rank, fast: Rank, shown: int) -> str:
+    """Whose numbers stand beside those of the ranks, and how far the ranks are apart."""
+    spread = f"{slow.seconds * 1e3:.4g} ms a step, and the fastest, rank {fast.rank}, {fast.seconds * 1e3:.4g} ms."
+    said = "Every number but those of the ranks is of rank"
+    if slow.seconds - fast.seconds <= NOISE * slow.seconds:
+        alike = f"All ranks take {fast.seconds * 1e3:.4g} to {slow.seconds * 1e3:.4g} ms a step: as long within noise."
+        late = ", which the others wait for" if shown != slow.rank else ""
+        return f"{said} {shown}{late}. {alike}"
+    if shown == slow.rank:
+        return f"{said} {shown}, the slowest: {spread}"
+    return f"{said} {shown}, which the others wait for. The slowest, rank {slow.rank}, takes {spread}"
 
 
 def _last(least: tuple[float, int], most: tuple[float, int], ranks: Sequence[Rank], which: str) -> str:

@@ -57,7 +57,18 @@ def efficiency(shaped: Shaped, scope: Scope) -> float:
     return total
 
 
+def host_only_reason(scope: Scope) -> str:
+    """Why an accelerator's numbers cannot be told, of a trace that shows its host only."""
+    return (
+        f"host only: the trace shows that an accelerator was used ({scope.host_only}) and has none of its work; take "
+        "it with the activity of that device"
+    )
+
+
 def _of_host(scope: Scope) -> dict[str, Rung]:
+    if scope.host_only:
+        names = ("busy", "sm_efficiency", "occupancy", "tensor_share")
+        return {name: Rung(name, reason=host_only_reason(scope)) for name in names}
     found = {name: Rung(name, reason=_NO_GPU) for name in ("sm_efficiency", "occupancy", "tensor_share")}
     basis = f"operators of any thread, {scope.steps.basis}"
     return {"busy": Rung("busy", busy_of(scope), basis), **found}

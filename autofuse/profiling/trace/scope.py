@@ -16,8 +16,13 @@ from autofuse.profiling.peaks import DevicePeak, peak_of, stated
 from autofuse.profiling.trace.host_marks import Marks
 from autofuse.profiling.trace.intervals import Interval, difference, parts, union
 from autofuse.profiling.trace.launch_shapes import Device, device_number, devices_of, stream_number
-from autofuse.profiling.trace.steps import ANNOTATIONS, GPU_WORK, Steps, correlation, launches_of, steps_of
+from autofuse.profiling.trace.steps import ANNOTATIONS, GPU_WORK, LAUNCHES, Steps, correlation, launches_of, steps_of
 from autofuse.profiling.trace.trace import Event, Trace
+from autofuse.results.comparison import Interval as ShareInterval
+from autofuse.results.ratio_interval import ratio_interval
+
+# Namespaces of operators of backends whose work Kineto does not record, or records only with a plugin.
+_BACKENDS = ("npu::", "hpu::", "xla::", "tpu::", "mlu::", "musa::", "privateuseone::", "_xla", "torch_npu", "mps::")
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,18 @@ class Scope:
     def has_gpu(self) -> bool:
         """Whether the trace saw a GPU at work."""
         return bool(self.kernels)
+
+    @cached_property
+    def host_only(self) -> str:
+        """What shows that an accelerator ran the work of a trace that has none of it: a launch, or an operator of a
+        backend's own; "" where nothing does, or the trace has the accelerator's work."""
+        if self.has_gpu:
+            return ""
+        for event in self.trace.events:
+            launches = event.category in LAUNCHES and "launch" in event.name.lower()
+            if launches or event.category == "cpu_op" and event.name.startswith(_BACKENDS):
+                return event.name
+        return ""
 
     @cached_property
     def by_device(self) -> dict[Any, tuple[Event, ...]]:
@@ -101,8 +118,7 @@ class Scope:
 
     def begins(self, event: Event) -> bool:
         """Whether an event begins in a step."""
-        i = bisect_right(self._starts, event.start) - 1
-        return i >= 0 and event.start < self.steps.windows[i][1]
+        return self.step_at(event.start) is not None
 
     def moments(self, events: Iterable[Event]) -> list[Interval]:
         """The moments of the steps at which any of these is under way."""
@@ -114,6 +130,26 @@ class Scope:
         for moments in sets:
             left = difference(left, moments)
         return left
+
+    def step_at(self, moment: int) -> int | None:
+        """The number of the step that a moment lies in, from 0; None for a moment in none."""
+        i = bisect_right(self._starts, moment) - 1
+        return i if i >= 0 and moment < self.steps.windows[i][1] else None
+
+    def by_step(self, moments: Iterable[Interval]) -> list[int]:
+        """Nanoseconds of each step that lie in a set of moments, all of which are within the steps."""
+        found = [0] * len(self.steps.windows)
+        for start, end in moments:
+            if (at := self.step_at(start)) is not None:
+                found[at] += end - start
+        return found
+
+    def interval(self, by_step: Sequence[float]) -> ShareInterval | None:
+        """The 95 % interval of the share that these nanoseconds of each step are; None where steps are not marked one
+        by one, or there is one only."""
+        if self.steps.count != len(self.steps.windows):
+            return None
+        return ratio_interval(by_step, [end - start for start, end in self.steps.windows])
 
     def share(self, nanoseconds: float) -> float:
         """As a fraction of the steps."""

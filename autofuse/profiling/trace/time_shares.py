@@ -41,7 +41,7 @@ def shares_of(scope: Scope) -> tuple[Share, ...]:
     alone, exposed = communication(scope)
     known = [_phase(name, phases[name], unknown, scope) for name in PHASES]
     idle = scope.rest(*phases.values(), unknown)
-    nothing = "neither a kernel nor a copy runs" if scope.has_gpu else "no operator runs"
+    nothing = "neither a kernel nor a copy runs" if scope.has_gpu else "neither an operator nor a module runs"
     ran = "kernels of collectives" if scope.has_gpu else "ranges of collectives"
     return (
         *known,
@@ -116,4 +116,5 @@ def _phase(name: Phase, moments: list[Interval], unknown: list[Interval], scope:
 
 def _share(name: str, moments: Sequence[Interval], scope: Scope, basis: str) -> Share:
     nanoseconds = length(moments)
-    return Share(name, scope.seconds(nanoseconds), scope.share(nanoseconds), basis)
+    interval = scope.interval(scope.by_step(moments))
+    return Share(name, scope.seconds(nanoseconds), scope.share(nanoseconds), basis, interval=interval)

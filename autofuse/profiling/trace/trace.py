@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal, DecimalException
@@ -74,6 +74,22 @@ _BARE = re.compile(rb"(:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.IGNORECASE)
 
 def read(path: Path) -> Trace:
     """The trace in a file, which may be gzipped. Raises Unreadable where there is none in it, OSError as open does."""
+    with at_rest():
+        found = of(content_of(path), path.name)
+    return something_of(found, path)
+
+
+def something_of(found: Trace, path: Path) -> Trace:
+    """The trace, which was read from that file. Raises Unreadable where no event is in it."""
+    if not found.events:
+        raise Unreadable(
+            f"{path} holds a trace of nothing: no event in it has a time. Was the profiler stopped before it began?"
+        )
+    return found
+
+
+def content_of(path: Path) -> Any:
+    """What is in a file of JSON, which may be gzipped. Raises Unreadable where it is none, OSError as open does."""
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         try:
@@ -82,13 +98,12 @@ def read(path: Path) -> Trace:
             raise Unreadable(f"{path} holds no whole trace: {_CUT_OFF}") from error
         except (zlib.error, gzip.BadGzipFile) as error:
             raise Unreadable(f"{path} holds no trace: it looks gzipped and cannot be unpacked ({error}).") from error
-    with _at_rest():
-        found = of(_parsed(data, path), path.name)
-    if not found.events:
-        raise Unreadable(
-            f"{path} holds a trace of nothing: no event in it has a time. Was the profiler stopped before it began?"
-        )
-    return found
+    return _parsed(data, path)
+
+
+def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
+    """By their beginnings, the outer before the inner."""
+    return tuple(sorted(events, key=lambda e: (e.start, -e.duration)))
 
 
 def of(content: Any, name: str = "") -> Trace:
@@ -105,7 +120,7 @@ def of(content: Any, name: str = "") -> Trace:
     distributed = distributed if isinstance(distributed, dict) else {}
     devices = whole.get("deviceProperties")
     return Trace(
-        tuple(sorted(events, key=lambda e: (e.start, -e.duration))),
+        in_order(events),
         tuple(d for d in devices if isinstance(d, dict)) if isinstance(devices, list) else (),
         integer(distributed.get("rank")),
         integer(distributed.get("world_size")),
@@ -215,7 +230,7 @@ def _number(text: str) -> float | Decimal:
 
 
 @contextmanager
-def _at_rest() -> Iterator[None]:
+def at_rest() -> Iterator[None]:
     """Without the garbage collector, which would look through millions of entries again and again."""
     was = gc.isenabled()
     gc.disable()

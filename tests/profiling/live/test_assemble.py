@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from autofuse.profiling.live.assemble import _PARTS, _shares
+from autofuse.profiling.live.assemble import _PARTS, BUSY, _busy_machine, _shares
+from autofuse.results.comparison import Interval
 from autofuse.results.profile import Share
 
 RECORDED = tuple(
@@ -29,6 +32,20 @@ def test_what_was_clocked_stands_and_the_others_share_what_it_leaves() -> None:
     assert shares["optimizer"].seconds == pytest.approx(0.01)
     assert sum(shares[name].share or 0 for name in _PARTS) == pytest.approx(1)
     assert shares["host"].share == pytest.approx(0.2)  # it runs beside them
+
+
+def test_a_part_of_what_the_clock_leaves_is_as_unsure_as_both() -> None:
+    clocked = [Share("data", 0.1, 0.5, "clocked", interval=Interval(0.4, 0.6))]
+    recorded = tuple(replace(share, interval=Interval(share.share or 0.0, 0.5)) for share in RECORDED)
+    shares = {share.name: share for share in _shares(clocked, recorded, 0.2, Interval(0.4, 0.6))}
+    assert shares["data"].interval == (0.4, 0.6)
+    assert shares["forward"].interval == pytest.approx((0.4 * 0.4, 0.5 * 0.6))
+    assert shares["host"].interval == pytest.approx((0.2, 0.5))  # it runs beside them
+
+
+def test_a_busy_machine_is_told() -> None:
+    assert _busy_machine(BUSY / 2) == ()
+    assert "30% of the time for a core" in _busy_machine(0.3)[0]
 
 
 def test_what_could_not_be_clocked_is_taken_from_the_recording() -> None:

@@ -82,6 +82,8 @@ class Machine:
     rank: int | None = None
     world: int = 1
     at: float = 1000.0
+    noise: float = 0.15
+    stretch: float = 1.0
     entries: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,8 +94,8 @@ class Machine:
         self.amd = self.shape.device == "MI300"
 
     def noisy(self, duration: float) -> float:
-        """Within 15 percent of it."""
-        return duration * self.random.uniform(0.85, 1.15)
+        """Within `noise` of it, on a machine that takes `stretch` times as long for everything."""
+        return self.stretch * duration * self.random.uniform(1 - self.noise, 1 + self.noise)
 
     def put(self, name: str, category: str, start: float, duration: float, thread: int = 1, **args: Any) -> Entry:
         """One event."""

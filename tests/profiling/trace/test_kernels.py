@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.ir.operator_categories import ORDER
-from autofuse.profiling.trace.kernels import category_of, communicates, uses_tensor_cores
+from autofuse.profiling.trace.kernels import category_of, communicates, own_name, uses_tensor_cores
 
 ON_TENSOR_CORES = """\
 volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn
@@ -180,3 +180,79 @@ def test_what_only_reduces_or_gathers_on_one_device_is_no_collective(name: str) 
 def test_a_kernel_belongs_to_its_category(category: str, name: str) -> None:
     assert category_of(name) == category
     assert category in ORDER
+
+
+# Kernels whose templates or words mislead: caches, routing of experts, quantisation, cuDNN's helpers.
+MISLEADING = """\
+attention|1|void qk_int_sv_f8_attn_kernel<128u, 64u, 32u, 64u, 128u, (DataType)0, (QuantGranularity)3>(signed char*)
+attention|1|void qk_int8_sv_f16_accum_f16_attn_inst_buf_kernel<128u, 64u>(signed char*)
+elementwise|0|quant_per_block_int8_kernel
+elementwise|0|void QuantInt8Kernel<128u, 32u, 2u, true, false, __half>(__half*)
+elementwise|0|quant_query_per_thread_int8_kernel
+elementwise|0|void SubMeanKernel<128u>(__half*)
+elementwise|0|void MeanScaleKernel<64u, 8u, true, __half>(__half*)
+copy|0|void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, (vllm::Fp8KVCacheDataType)0>(__nv_bfloa
+copy|0|void vllm::concat_and_cache_mla_kernel<__nv_bfloat16, __nv_bfloat16>()
+copy|0|void flashinfer::AppendPagedKVCacheKernel<128u, 8u, 8u, __nv_bfloat16, int>()
+copy|0|void vllm::copy_blocks_kernel<float>(long*)
+copy|0|store_kv_cache_kernel
+copy|0|_fwd_kernel_destindex_copy_kv
+copy|0|set_kv_buffer_kernel
+reduction|0|void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel<cutlass::bfloat16_t, __nv_bfloat16,
+reduction|0|void vllm::moe::moe_sum_kernel<c10::BFloat16, 8>()
+copy|0|void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<__nv_bfloat16, cutlass::float_e4m3_t>()
+activation|0|void tensorrt_llm::kernels::cutlass_kernels::doActivationKernel<__nv_bfloat16, __nv_bfloat16, cutlass::ep
+copy|0|void vllm::moe::moe_align_block_size_kernel<int>()
+elementwise|0|void per_token_group_quant_8bit_kernel<c10::BFloat16, c10::Float8_e4m3fn, true>()
+elementwise|0|void vllm::scaled_fp8_quant_kernel<c10::BFloat16>(c10::Float8_e4m3fn*)
+elementwise|0|void vllm::dynamic_per_token_scaled_fp8_quant_kernel<c10::BFloat16>()
+elementwise|0|_per_token_group_quant_fp8
+elementwise|0|void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>()
+elementwise|0|void kQuantizeBlockwise<__half, 4096, 4, 0, 0>()
+elementwise|0|void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>()
+elementwise|0|act_quant_kernel
+elementwise|0|void cudnn::ops::scalePackedTensor_kernel<float, float>(long, float*, float)
+elementwise|0|void cudnn::ops::op_generic_tensor_kernel<3, float, float, float, 256, (cudnnGenericOp_t)0>()
+copy|0|void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>()
+reduction|0|void cudnn::pooling_fw_4d_kernel<float, float, cudnn::averpooling_func<float>>()
+norm|0|void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>()
+matmul|1|void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape, MainloopSm
+matmul|1|void deep_gemm::sm90_fp8_gemm_1d2d_impl<7168u, 2048u, 128u>
+matmul|1|void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<GemmMoeProblemShape, CollectiveMma<MainloopS
+matmul|1|fused_moe_kernel
+matmul|1|void marlin::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 8, 8, true, 4, 8, false>
+attention|1|void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64>>()
+softmax|0|void vllm::moe::topkGatingSoftmax<8, 128, 4, 16>(float const*)
+"""
+
+
+@pytest.mark.parametrize("line", MISLEADING.splitlines())
+def test_a_kernels_own_name_is_worth_more_than_its_templates(line: str) -> None:
+    category, tensor, name = line.split("|", 2)
+    assert category_of(name) == category
+    assert uses_tensor_cores(name) == (tensor == "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("void vllm::fused_add_rms_norm_static_fp8_quant_kernel<c10::BFloat16, 8, c10::Float8_e4m3fn>()", "norm"),
+        ("void vllm::act_and_mul_quant_kernel<c10::BFloat16>()", "activation"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "communication"),
+        ("void awq_gemm_forward_4bit_cuda_m16n128k32<8>()", "matmul"),
+    ],
+)
+def test_quantisation_within_another_kernel_is_that_kernels(name: str, category: str) -> None:
+    assert category_of(name) == category
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("void (anonymous namespace)::softmax_warp_forward<float, a::b, 10>(float*)", "softmax_warp_forward"),
+        ("void a::b::kernel<c::d<e>>(int)", "kernel"),
+        ("plain", "plain"),
+    ],
+)
+def test_a_kernels_own_name(name: str, own: str) -> None:
+    assert own_name(name) == own

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
-from autofuse.profiling.trace.layers import LayerTimes
+from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
+from autofuse.profiling.trace.layers import LayerTimes, layers_of
 from autofuse.profiling.trace.work import Own
-from autofuse.results.profile import OUTSIDE, Layer, Work
+from autofuse.results.profile import OPTIMIZER, OUTSIDE, Layer, Work
+from tests.profiling.trace.building import op, step, trace
 
 TIMES: Own = {
     ("", "forward"): Work(1.0, operators=1),
@@ -67,3 +68,28 @@ def test_names_that_begin_alike_are_not_below_each_other() -> None:
 def test_sm_efficiency_is_weighted_by_the_time_of_kernels() -> None:
     times = LayerTimes({}, {}, {}, {}, {}, 1.0, 1, True, {"a": 3.0, "a.b": 1.0}, {"a": 3.0, "a.b": 0.5})
     assert sm_efficiency_of(times) == {"a": 3.5 / 4, "a.b": 0.5, "": 3.5 / 4}
+
+
+def test_a_layers_share_has_an_interval_from_step_to_step() -> None:
+    times = layers_of(
+        trace(
+            *(step(n, 100 * n, 100) for n in (1, 2)),
+            *(op("mod::", 100 * n, 80) for n in (1, 2)),
+            *(op("mod::a", 100 * n, took) for n, took in ((1, 30), (2, 50))),
+            devices=[],
+        )
+    )  # fmt: skip
+    assert times.by_step["a"] == pytest.approx([30e-6, 50e-6])
+    intervals = share_intervals_of(times)
+    found = {x.fqn: x for x in layers(times.own, {}, {}, {}, times.step_seconds, None, intervals)}
+    assert found[""].share_interval == pytest.approx((0.8, 0.8))  # what is below counts, and is always as long
+    assert found["a"].share == pytest.approx(0.4) and found["a"].share_interval == pytest.approx((0.0, 1.0))
+
+
+def test_what_the_optimizer_runs_is_no_forward() -> None:
+    own: Own = {("a", "forward"): Work(3.0), (OPTIMIZER, "forward"): Work(1.0, operators=2)}
+    found = layers(own, {}, {}, {}, 4.0)
+    assert [layer.fqn for layer in found] == ["a", OUTSIDE, OPTIMIZER]
+    last = found[-1]
+    assert (last.forward, last.backward, last.optimizer) == (Work(), Work(), Work(1.0, operators=2))
+    assert (last.seconds, last.own_seconds, last.share) == (1.0, 1.0, 0.25)

@@ -11,7 +11,7 @@ from autofuse.profiling.trace import trace as traces
 from autofuse.profiling.trace.layer_totals import layers
 from autofuse.profiling.trace.layers import LayerTimes, layers_of
 from autofuse.profiling.trace.trace import Trace
-from autofuse.results.profile import OUTSIDE
+from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE
 
 NODE = "autograd::engine::evaluate_function: "
 
@@ -61,7 +61,8 @@ def test_on_a_cpu_a_layers_time_is_what_holds_the_thread_in_it_and_in_none_that_
     assert microseconds(times) == {
         ("", "forward"): 50 - 25,
         ("a", "forward"): 25,
-        (OUTSIDE, "forward"): 5 + 30,
+        (OUTSIDE, "forward"): 5,
+        (OPTIMIZER, "forward"): 30,
         (OUTSIDE, "backward"): 10,
         ("", "backward"): 20,
         ("a", "backward"): 38 + 2 + 4 + 1,  # with what the engine takes before each of its nodes
@@ -74,7 +75,8 @@ def test_on_a_cpu_a_layers_time_is_what_holds_the_thread_in_it_and_in_none_that_
 def test_operators_are_those_that_compute() -> None:
     own = layers_of(trace(*TRAINING)).own
     assert {key: work.operators for key, work in own.items()} == {
-        ("", "forward"): 1, ("a", "forward"): 1, (OUTSIDE, "forward"): 2, (OUTSIDE, "backward"): 0,
+        ("", "forward"): 1, ("a", "forward"): 1, (OUTSIDE, "forward"): 1, (OUTSIDE, "backward"): 0,
+        (OPTIMIZER, "forward"): 1,
         ("", "backward"): 0, ("a", "backward"): 2,
     }  # fmt: skip
 
@@ -212,7 +214,8 @@ def test_communication_is_no_modules() -> None:
         span("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 40, 60, "kernel", 8, device=0, correlation=15),
     )
     times = layers_of(trace(*GPU, *reduced, sms=132))
-    assert microseconds(times)[OUTSIDE, "backward"] == 20
+    assert microseconds(times)[COMMUNICATION, "backward"] == 20
+    assert (OUTSIDE, "backward") not in times.own  # what NCCL runs is none of the operators outside of modules
     assert times.attribution.backward == 1.0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autofuse.profiling.trace.layers import LayerTimes
-from autofuse.profiling.trace.overhead import RecordingCost, corrected
-from autofuse.results.profile import OUTSIDE, Work
+from autofuse.profiling.trace.overhead import RecordingCost, as_clocked, corrected
+from autofuse.results.profile import OPTIMIZER, OUTSIDE, Share, Work
 
 # 100 operators of 1 us, recorded as 2 us each; one product of 100 us; 10 us of the step are nobody's.
 TIMES = LayerTimes(
@@ -75,3 +75,14 @@ def test_kernels_of_a_gpu_are_not_stretched() -> None:
 def test_a_step_that_takes_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="pass the median of steps"):
         corrected(TIMES, 0.0)
+
+
+def test_phases_become_as_long_as_they_were_clocked() -> None:
+    own = {("a", "forward"): Work(1.0), ("b", "forward"): Work(3.0), ("a", "backward"): Work(2.0),
+           (OPTIMIZER, "forward"): Work(1.0)}  # fmt: skip
+    times = LayerTimes(own, {}, {}, {}, {}, 8.0, 1)  # type: ignore[arg-type]
+    shares = [Share("forward", 2.0, 0.2), Share("backward", 6.0, 0.6), Share("optimizer", 0.5, 0.05)]
+    found = as_clocked(times, shares).own
+    assert [work.seconds for work in found.values()] == [0.5, 1.5, 6.0, 0.5]
+    assert as_clocked(times, [*shares, Share("communication", 1.0, 0.1)]) == times
+    assert as_clocked(times, [Share("forward", None, None)]) == times

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from autofuse.profiling.trace.profile import profile_of_traces
 from autofuse.profiling.trace.scope import scope_of
 from autofuse.profiling.trace.steps import Steps
 from tests.profiling.trace.building import H100, kernel, launch, op, step, trace
@@ -45,3 +50,23 @@ def test_work_without_a_correlation_has_no_launch() -> None:
 def test_gpus_that_are_not_described_are_as_those_that_all_are() -> None:
     assert scope_of(trace(kernel(0, 1, device=5))).devices[5].sms == 132
     assert 5 not in scope_of(trace(kernel(0, 1, device=5), devices=[H100, {**H100, "id": 1, "numSms": 78}])).devices
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [op("aten::mm", 10, 20), launch(1, 12)],
+        [op("aten::mm", 10, 20), op("npu::npu_fusion_attention", 40, 5)],
+    ],
+)
+def test_an_accelerator_whose_work_is_not_recorded_leaves_the_host_only(entries: list[Any]) -> None:
+    found = trace(step(1, 0, 100), *entries, devices=[])
+    assert scope_of(found).host_only
+    profile = profile_of_traces([found])
+    assert profile.diagnosis is None and profile.rung("busy").value is None
+    assert "host only" in profile.rung("busy").reason and any("host only" in note for note in profile.notes)
+
+
+def test_a_cpu_is_no_accelerator_and_an_accelerator_at_work_is_seen() -> None:
+    assert not scope_of(trace(step(1, 0, 100), op("aten::mm", 10, 20), devices=[])).host_only
+    assert not scope_of(trace(step(1, 0, 100), launch(1, 12), kernel(20, 5))).host_only

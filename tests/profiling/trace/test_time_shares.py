@@ -173,7 +173,7 @@ def test_each_share_says_how_it_was_told() -> None:
     assert gpu["data"].basis == "torch's own ranges of DataLoader, while the GPU runs nothing"
     assert cpu["data"].basis == "torch's own ranges of DataLoader"
     assert gpu["idle"].basis == "neither a kernel nor a copy runs, and no data is waited for"
-    assert cpu["idle"].basis == "no operator runs, and no data is waited for"
+    assert cpu["idle"].basis == "neither an operator nor a module runs, and no data is waited for"
 
 
 def test_a_little_that_is_untold_is_said_with_the_phases_and_not_with_the_data() -> None:
@@ -193,3 +193,21 @@ def test_the_host_is_told_of_where_a_fifth_of_the_work_is_not(untold: int, told:
 def test_launches_before_and_behind_the_steps_do_not_count() -> None:
     entries = (launch(1, 12), kernel(20, 10, correlation=1), launch(2, 150), launch(3, 14, name="cudaMemcpyAsync"))
     assert "1 launches a step take 0.001 ms" in shares(*entries)["host"].basis
+
+
+def test_a_share_has_an_interval_where_steps_are_marked_one_by_one() -> None:
+    steps = [step(n, 100 * n, 100) for n in range(1, 4)]
+    equal = trace(*steps, *(op("aten::mm", 100 * n, 50) for n in range(1, 4)), devices=[])
+    forward = shares_of(scope_of(equal))[0]
+    assert forward.interval == pytest.approx((0.5, 0.5))
+    other = trace(*steps, *(op("aten::mm", 100 * n, 40 + 5 * n) for n in range(1, 4)), devices=[])
+    found = shares_of(scope_of(other))[0]
+    # Residuals of -5, 0 and 5 us: the standard error is sqrt(50 / 6) us, and t with two degrees is 4.303.
+    reach = 4.303 * (50 / 6) ** 0.5 / 100
+    assert found.interval == pytest.approx((0.5 - reach, 0.5 + reach))
+    assert shares_of(scope_of(trace(*steps[:1], op("aten::mm", 100, 50), devices=[])))[0].interval is None
+
+
+def test_the_python_of_a_modules_call_is_the_forwards() -> None:
+    found = trace(step(1, 0, 100), op("mod::", 10, 40), op("aten::mm", 20, 10), devices=[])
+    assert {share.name: share.share for share in shares_of(scope_of(found))}["forward"] == pytest.approx(0.4)

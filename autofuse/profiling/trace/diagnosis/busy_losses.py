@@ -9,6 +9,7 @@ from autofuse.profiling.trace.categories import short
 from autofuse.profiling.trace.diagnosis.fusing import Fusible
 from autofuse.profiling.trace.diagnosis.limits import Limits
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
+from autofuse.profiling.trace.diagnosis.words import maker, matrix_units
 from autofuse.profiling.trace.scope import Scope
 from autofuse.results.diagnosis import Action, Confidence
 
@@ -124,12 +125,12 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
         scalar = scope.seconds(limits.arithmetic - limits.tensor)
         sentence = (
             f"Compute-bound at low utilisation: {share} of the step multiplies matrices, "
-            f"{percent(scalar, arithmetic)} of that without tensor cores (float32 arithmetic)."
+            f"{percent(scalar, arithmetic)} of that without {matrix_units(scope)} (float32 arithmetic)."
         )
-        text = (
-            "Use tensor cores: torch.autocast(device_type, dtype=torch.bfloat16), or for float32 "
-            'torch.set_float32_matmul_precision("high") (TF32).'
-        )
+        text = f"Use {matrix_units(scope)}: torch.autocast(device_type, dtype=torch.bfloat16)"
+        if "tensorfloat32" in (limits.peak.flops if limits.peak else {}) or maker(scope) == "nvidia":
+            text += ', or for float32 torch.set_float32_matmul_precision("high")'
+        text += "."
         evidence = f"{times(scalar)} of a step of {times(step)} in kernels of float32 arithmetic"
         saved = milliseconds(scalar * (1 - 1 / _FASTER))
         return Loss("compute", arithmetic, sentence, (Action("bf16", text, saved, evidence, "high"),))
@@ -158,8 +159,7 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
     if limits.achieved is None:
         sentence = (
             f"Compute-bound and well used as far as the trace tells: {share} of the step multiplies "
-            "matrices, on tensor "
-            "cores and all multiprocessors; nothing is left to do but to compute less."
+            f"matrices, on {matrix_units(scope)} and all multiprocessors; nothing is left to do but to compute less."
         )
         if not limits.tensor_cores:
             sentence = (

@@ -9,7 +9,7 @@ from autofuse.profiling.trace.diagnosis.choice import chosen
 from autofuse.profiling.trace.diagnosis.fusing import sequences_of
 from autofuse.profiling.trace.diagnosis.host import Host
 from autofuse.profiling.trace.diagnosis.host_losses import blocked_loss, data_loss, launch_loss
-from autofuse.profiling.trace.diagnosis.host_only import diagnosis_on_host
+from autofuse.profiling.trace.diagnosis.host_only import diagnosis_on_host, seconds_on_host
 from autofuse.profiling.trace.diagnosis.job_losses import communication_losses, straggler_loss, with_straggler
 from autofuse.profiling.trace.diagnosis.limits import limits_of
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent
@@ -29,10 +29,12 @@ def diagnosis_of(scopes: Mapping[int, Scope], shown: int, waits: Waits | None) -
     if waits is not None:  # the rank that waits least is the one whose own work is the limit
         rank = waits.last if waits.last is not None else min(waits.ranks, key=lambda r: waits.ranks[r].exposed)
     scope = scopes[rank]
+    if scope.host_only:  # how long an accelerator takes for what the host launches is not known
+        return None
     if not scope.has_gpu:
         return diagnosis_on_host(scopes, rank, waits)
     losses = losses_of(scope, rank, waits)
-    if waits is not None and (late := straggler_loss(scopes, waits, _reasons(scopes))):
+    if waits is not None and (late := straggler_loss(scopes, waits, seconds_of_ranks(scopes))):
         losses = with_straggler(losses, late)
     return chosen(losses, scope.steps.seconds)
 
@@ -80,9 +82,14 @@ def _turns(scope: Scope) -> list[Loss]:
     return [Loss("blocked", lost, sentence, (Action("pipeline", text, milliseconds(lost), evidence, "high"),))]
 
 
-def _reasons(scopes: Mapping[int, Scope]) -> dict[int, dict[str, float]]:
+def seconds_of_ranks(scopes: Mapping[int, Scope]) -> dict[int, dict[str, float]]:
+    """By rank, what it does in a step: seconds of "data", "host", "copies" (which it waits for) and "kernels", and the
+    "count" of these. On a CPU operators are meant by kernels."""
     found = {}
     for rank, scope in scopes.items():
+        if not scope.has_gpu:
+            found[rank] = seconds_on_host(scope)
+            continue
         waiting: WaitedFor = waiting_of(scope, Host(scope))
         host = (*waiting.host, *waiting.latency, *waiting.pause, *waiting.allocation, *waiting.untold)
         found[rank] = {

@@ -7,6 +7,7 @@ from collections import Counter
 from autofuse.profiling.trace.diagnosis.host import Host
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.diagnosis.waiting import STRETCH, WaitedFor, computes, from_host
+from autofuse.profiling.trace.diagnosis.words import allocator_variable, graph
 from autofuse.profiling.trace.intervals import IntervalLookup, length
 from autofuse.profiling.trace.kernels import category_of
 from autofuse.profiling.trace.scope import Scope
@@ -66,8 +67,9 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     synced = _by_waiting(scope, host, waiting, lost)
     kernels = sum(1 for work in scope.kernels if scope.begins(work)) / scope.steps.count
     share = percent(lost, step)
-    reasons = {"wait": synced, "allocation": allocation, "pause": max(0.0, pause - synced)}
-    reasons["slow"] = max(0.0, lost - sum(reasons.values()))
+    # Without its waits the host would do in time what it does in a pause, so the two overlap: the larger is the reason.
+    reasons = {"wait": synced, "allocation": allocation, "pause": pause}
+    reasons["slow"] = max(0.0, lost - allocation - max(synced, pause))
     reason = max(reasons, key=lambda name: reasons[name])
     base = f"the GPU computes nothing for {times(lost)} of a step of {times(step)}, and nothing is queued"
     graph = _graph_action(scope, host, reasons["slow"] - kernels * _GAP, kernels, base)
@@ -104,18 +106,17 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
         first = Action("remove-synchronisation", text, milliseconds(synced), f"{base}; {_calls(host)}", "high")
         return Loss("launch", lost, sentence, (first, graph, batch))
     if reason == "allocation":
-        count = host.count(host.allocations)
+        count, called = host.count(host.allocations), " or ".join(sorted({e.name for e in host.allocations}))
+        called = f"{count:,.0f} {called}"
         sentence = (
             f"Launch-bound by memory allocation: {percent(allocation, step)} of the step the GPU idles while the host "
             f"is in {count:,.0f} calls of the driver's allocator."
         )
         text = (
-            "Have memory reused: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, inputs of few different sizes, no "
-            "torch.cuda.empty_cache() in the step, and some memory left free."
+            f"Have memory reused: {allocator_variable(scope)}=expandable_segments:True, inputs of few different sizes, "
+            "no torch.cuda.empty_cache() in the step, and some memory left free."
         )
-        first = Action(
-            "allocator", text, milliseconds(allocation), f"{count:,.0f} cudaMalloc or cudaFree a step", "high"
-        )
+        first = Action("allocator", text, milliseconds(allocation), f"{called} a step", "high")
         return Loss("launch", lost, sentence, (first, graph))
     if reason == "pause":
         doing = _doing(scope, waiting)
@@ -198,17 +199,15 @@ def _graph_action(scope: Scope, host: Host, saved: float, kernels: float, base: 
     compiled = sum(1 for k in scope.kernels if category_of(k.name) == "compiled")
     evidence = f"{base}; {kernels:,.0f} kernels of {_mean(scope) * 1e6:.3g} us a step"
     if host.graph_launches:
-        text = (
-            "Fuse small kernels: torch.compile(model), or autofuse.optimize(model); they are in a CUDA graph already."
-        )
+        text = "Fuse small kernels: torch.compile(model), or autofuse.optimize(model); they are in a graph already."
         return Action("fuse-small-kernels", text, milliseconds(saved), evidence, "medium")
     if compiled > _COMPILED * len(scope.kernels):
-        text = 'Launch the compiled kernels as one CUDA graph: torch.compile(model, mode="reduce-overhead").'
+        text = f'Launch the compiled kernels as {graph(scope)}: torch.compile(model, mode="reduce-overhead").'
     else:
         text = (
             'Launch fewer, larger kernels: torch.compile(model, mode="reduce-overhead") fuses them '
-            "and launches them as "
-            "one CUDA graph; autofuse.optimize(model) fuses without compiling; AdamW(..., fused=True)."
+            f"and launches them as {graph(scope)}; autofuse.optimize(model) fuses without compiling; "
+            "AdamW(..., fused=True)."
         )
     return Action("cuda-graphs", text, milliseconds(saved), evidence, "high" if host.linked else "medium")
 

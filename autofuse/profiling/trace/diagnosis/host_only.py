@@ -42,7 +42,8 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
     exposed = scope.seconds(length(communication(scope)[1]))
     waited = min(exposed, waits.ranks[rank].exposed) if waits and rank in waits.ranks else 0.0
     losses = [sending(scope, exposed - waited, exposed), uneven(scope, waited)] if exposed else []
-    if waits is not None and (late := straggler_loss(scopes, waits, {r: _reasons(s) for r, s in scopes.items()})):
+    does = {number: seconds_on_host(one) for number, one in scopes.items()}
+    if waits is not None and (late := straggler_loss(scopes, waits, does)):
         return chosen(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
     return chosen([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
 
@@ -67,7 +68,8 @@ def _step(scope: Scope) -> CpuStep:
     return CpuStep(scope.steps.seconds, data, host, operators, *arithmetic_and_memory(categories))
 
 
-def _reasons(scope: Scope) -> dict[str, float]:
+def seconds_on_host(scope: Scope) -> dict[str, float]:
+    """What a rank on a CPU does in a step, as diagnose.seconds_of_ranks has it."""
     found = _step(scope)
     return {
         "data": found.data,

@@ -12,6 +12,7 @@ from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percen
 from autofuse.profiling.trace.diagnosis.messages import Waits, size_of, waits_of_one
 from autofuse.profiling.trace.diagnosis.remedies import REMEDIES
 from autofuse.profiling.trace.diagnosis.waiting import WaitedFor
+from autofuse.profiling.trace.diagnosis.words import clock_tool
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.ranks import collectives, messages
 from autofuse.profiling.trace.scope import Scope
@@ -53,7 +54,7 @@ def straggler_loss(
     lost = max(0.0, lost - waits.ranks[late].exposed)
     if not lost:
         return None
-    why, action = _why(late, reasons, lost, scopes[late].has_gpu)
+    why, action = _why(late, reasons, lost, scopes[late])
     others = len(scopes) - 1
     sentence = (
         f"{percent(lost, step)} of the step waits for another rank: rank {late} comes last to the collectives"
@@ -80,10 +81,10 @@ _BY_ITSELF = {"straggler-data": "data", "straggler-host": "launch", "straggler-c
 
 
 def _why(
-    late: int, reasons: Mapping[int, Mapping[str, float]], lost: float, on_gpu: bool
+    late: int, reasons: Mapping[int, Mapping[str, float]], lost: float, scope: Scope
 ) -> tuple[str, tuple[str, str, str]]:
     """In what the late rank differs most from the middle one of the others."""
-    mine = reasons[late]
+    mine, on_gpu = reasons[late], scope.has_gpu
     others = [found for rank, found in reasons.items() if rank != late]
     more = {name: mine[name] - median(found[name] for found in others) for name in mine if name != "count"}
     name = max(more, key=lambda key: more[key])
@@ -112,8 +113,8 @@ def _why(
             )
             return told, ("slow-cores", text, "medium")
         text = (
-            f"Check the GPU of rank {late}: it runs as many kernels, and they take longer. Its clocks and temperature "
-            "(nvidia-smi -q -d PERFORMANCE,CLOCK; rocm-smi), or larger inputs than the others'."
+            f"Check the GPU of rank {late}: it runs as many kernels, and they take longer. Its clocks and temperature"
+            f"{clock_tool(scope)}, or larger inputs than the others'."
         )
         return told, ("slow-gpu", text, "medium")
     text = (

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.profiling.trace.intervals import Interval, intersection, length, union
+from autofuse.profiling.trace.meetings import meetings_of, waits_in
 from autofuse.profiling.trace.ranks import collectives, group_of
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication
@@ -40,25 +41,20 @@ class Waits:
 
 def waits_of_job(scopes: Mapping[int, Scope]) -> Waits | None:
     """None where the collectives of the ranks cannot be matched, or there is one rank only."""
-    by_key: dict[tuple[str, ...], dict[int, list[Event]]] = defaultdict(dict)
-    for rank, scope in scopes.items():
-        for event in collectives(scope):
-            by_key[group_of(event)].setdefault(rank, []).append(event)
-    shared = [found for found in by_key.values() if len(found) > 1 and len({len(e) for e in found.values()}) == 1]
-    if not shared:
+    meetings = meetings_of(scopes)
+    if not meetings:
         return None
     exposed = {rank: communication(scope)[1] for rank, scope in scopes.items()}
     waited: dict[int, list[Interval]] = {rank: [] for rank in scopes}
     total, blame = Counter[int](), Counter[int]()
-    for by_rank in shared:
-        for together in zip(*by_rank.values(), strict=True):
-            shortest = min(event.duration for event in together)
-            late = next(rank for rank, event in zip(by_rank, together, strict=True) if event.duration == shortest)
-            for rank, event in zip(by_rank, together, strict=True):
-                moment = (event.start, event.end - shortest)
-                waited[rank].append(moment)
-                total[rank] += event.duration - shortest
-                blame[late] += length(intersection(union([moment]), exposed[rank]))
+    for meeting in meetings:
+        waits = waits_in(meeting)
+        late = next(rank for rank, nanoseconds in waits.items() if not nanoseconds)
+        for rank, nanoseconds in waits.items():
+            moment = (meeting[rank].start, meeting[rank].start + nanoseconds)
+            waited[rank].append(moment)
+            total[rank] += nanoseconds
+            blame[late] += length(intersection(union([moment]), exposed[rank]))
     ranks = {}
     for rank, scope in scopes.items():
         open_ones = length(intersection(union(waited[rank]), exposed[rank]))

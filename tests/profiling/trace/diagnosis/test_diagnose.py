@@ -14,6 +14,7 @@ from autofuse.results.profile import Profile
 from tests.profiling.trace.building import mark, op, step, trace
 from tests.profiling.trace.causes import CAUSES, Cause, job, layers, traced
 from tests.profiling.trace.machine import DEVICES, Machine, Shape
+from tests.profiling.trace.more_causes import MORE
 
 SHAPES = {
     "everything": Shape(),
@@ -37,7 +38,7 @@ def check(cause: Cause, found: Diagnosis) -> None:
         assert found.actions[0].kind in cause.kinds, found
         assert found.actions[0].text and found.actions[0].evidence
     else:
-        assert "nothing" in found.sentence
+        assert "nothing" in found.sentence or "what else" in found.sentence
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -70,6 +71,28 @@ def test_the_larger_cause_is_named_of_two(name: str, seed: int) -> None:
         m.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 100)
 
     check(cause, diagnosis(traced(replace(cause, body=body), Shape(), seed)))
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_causes_that_no_threshold_was_chosen_on_are_named(name: str) -> None:
+    cause, shape = MORE[name]
+    check(cause, diagnosis(traced(cause, shape, seed=11)))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("factor", [0.3, 2.0])
+@pytest.mark.parametrize("name", MORE)
+def test_they_are_named_in_shorter_longer_and_noisier_steps(name: str, factor: float) -> None:
+    cause, shape = MORE[name]
+    if shape.flops and factor > 1:
+        pytest.skip("the same products in twice the time use the GPU half as well")
+
+    def body(m: Machine) -> None:
+        m.stretch, m.noise = factor, 0.4
+        cause.body(m)
+
+    for seed in range(3):
+        check(cause, diagnosis(traced(replace(cause, body=body), shape, seed)))
 
 
 @pytest.mark.parametrize(

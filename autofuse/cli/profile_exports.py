@@ -1,0 +1,93 @@
+"""The option --export of `autofuse profile`: further files next to profile.json. Knows names of files, not formats."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from autofuse.display.export_ci import junit, step_summary
+from autofuse.display.export_stacks import collapsed, speedscope
+from autofuse.display.export_tables import kernels_csv, layers_csv
+from autofuse.profiling.trace import trace as traces
+from autofuse.profiling.trace.annotated import annotated
+from autofuse.results.conditions import ConditionOutcome
+from autofuse.results.profile import Profile
+
+_FROM_PROFILE: dict[str, tuple[str, Callable[[Profile], str]]] = {
+    "speedscope": ("profile.speedscope.json", lambda profile: json.dumps(speedscope(profile), allow_nan=False)),
+    "stacks": ("stacks.txt", collapsed),
+    "layers": ("layers.csv", layers_csv),
+    "kernels": ("kernels.csv", kernels_csv),
+}
+_FILES = {kind: name for kind, (name, _) in _FROM_PROFILE.items()} | {
+    "perfetto": "trace.autofuse.json.gz",
+    "junit": "junit.xml",
+    "github": "summary.md",
+}
+KINDS = tuple(_FILES)
+
+
+class CannotExport(ValueError):
+    """A file cannot be made; the message says why."""
+
+
+def file_names(kinds: Sequence[str]) -> tuple[str, ...]:
+    """The names of the files of these kinds."""
+    return tuple(_FILES[kind] for kind in kinds)
+
+
+def exported(
+    kind: str, profile: Profile, outcomes: Sequence[ConditionOutcome], strict: bool, trace: Path | None
+) -> tuple[str, bytes]:
+    """The name of the file of one kind, and its content.
+
+    Args:
+        kind: One of KINDS.
+        profile: What is exported.
+        outcomes: The outcomes of --fail-if, for junit and github.
+        strict: Whether an undecided condition is a failure.
+        trace: The file of the profile's trace, for perfetto; None if there is none.
+
+    Raises:
+        CannotExport: "perfetto" is asked for, and the trace cannot be read.
+    """
+    if kind == "perfetto":
+        return _FILES[kind], _perfetto(profile, trace)
+    if kind == "junit":
+        seconds = profile.timing.median if profile.timing.seconds else 0.0
+        text = junit(f"autofuse profile: {profile.name}", outcomes, strict, seconds)
+    elif kind == "github":
+        text = step_summary(profile, outcomes)
+    else:
+        text = _FROM_PROFILE[kind][1](profile)
+    return _FILES[kind], text.encode("utf-8", errors="backslashreplace")
+
+
+def append_to_github(text: str) -> bool:
+    """Appends Markdown to the summary of the step of GitHub Actions that runs this; whether there is one.
+
+    Raises OSError if the file cannot be written.
+    """
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return False
+    with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    return True
+
+
+def _perfetto(profile: Profile, path: Path | None) -> bytes:
+    if path is None:
+        raise CannotExport("There is no trace to annotate: no step was recorded.")
+    try:
+        content = traces.content_of(path)
+        found = annotated(content, traces.of(content, path.name), profile)
+    except traces.Unreadable as error:
+        raise CannotExport(str(error)) from error
+    except OSError as error:
+        raise CannotExport(f"{path} cannot be read: {error.strerror or error}.") from error
+    # Numbers that the trace keeps exactly are decimals, which json does not know: as floats they are as Perfetto reads.
+    return gzip.compress(json.dumps(found, default=float).encode(), mtime=0)

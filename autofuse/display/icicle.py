@@ -1,0 +1,138 @@
+"""The icicle view of modules: a bar for each, below the module that contains it, as wide as the time that it takes.
+
+Knows names, seconds and nesting, and nothing of where they come from. Layers that repeat are one bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+from autofuse.display.folding import RepeatedLayers, folded
+from autofuse.display.layer_tables import layer_name
+from autofuse.results import units
+from autofuse.results.profile_parts import Layer
+
+_NARROWEST = 1 / 400  # of the widest bar: what is narrower cannot be pointed at, and is in the table
+_SHADES = 6
+
+
+@dataclass(frozen=True)
+class Node:
+    """One module, or several equal ones.
+
+    Attributes:
+        name: The fully qualified name, with "*" for the number of a repeated block.
+        label: The last part of the name, with the count.
+        seconds: Seconds of one step, everything below it included.
+        own: Seconds of one step without the modules below it.
+        children: The modules below it, the longest first.
+    """
+
+    name: str
+    label: str
+    seconds: float
+    own: float
+    children: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class IcicleChart:
+    """Nodes from the top down. step: seconds of the step, which shares are of."""
+
+    title: str
+    nodes: tuple[Node, ...]
+    step: float
+    legend: Mapping[str, str] = field(default_factory=dict)
+
+    def markup(self) -> Markup:
+        """Nested lists of buttons, which a screen reader reads as a tree."""
+        widest = sum(node.seconds for node in self.nodes)
+        inner = self._list(self.nodes, 0.0, widest * _NARROWEST)
+        return Markup('<div class="icicle" role="group" aria-label="{}">{}</div>').format(self.title, inner)
+
+    def _list(self, nodes: Sequence[Node], own: float, narrowest: float) -> Markup:
+        shown = [node for node in nodes if node.seconds >= narrowest and node.seconds > 0]
+        if not shown:
+            return Markup()
+        rest = own + sum(node.seconds for node in nodes if node not in shown)
+        items = Markup().join(self._item(node, narrowest) for node in shown)
+        gap = Markup('<li aria-hidden="true" style="flex:{} 1 0"></li>').format(_weight(rest)) if rest > 0 else ""
+        return Markup("<ul>{}{}</ul>").format(items, gap)
+
+    def _item(self, node: Node, narrowest: float) -> Markup:
+        below = self._list(node.children, node.own, narrowest)
+        told = self._description(node)
+        button = Markup('<button type="button" class="heat-{}" title="{}" aria-label="{}">{}</button>')
+        drawn = button.format(self._shade(node), told, told, node.label)
+        return Markup('<li style="flex:{} 1 0">{}{}</li>').format(_weight(node.seconds), drawn, below)
+
+    def _description(self, node: Node) -> str:
+        share = f", {units.percent(node.seconds / self.step)} of the step" if self.step > 0 else ""
+        own = f"; {units.duration(node.own)} without what it calls" if node.children else ""
+        return f"{layer_name(node.name)}: {units.duration(node.seconds)}{share}{own}"
+
+    def _shade(self, node: Node) -> int:
+        """The darkest where a fifth of the step or more is the node's own time."""
+        return min(_SHADES - 1, int(5 * (_SHADES - 1) * node.own / self.step)) if self.step > 0 else 0
+
+
+def icicle_chart(layers: Sequence[Layer], step: float) -> IcicleChart | None:
+    """The chart of a profile's layers; None if no module is known. step: seconds of one step."""
+    nodes = tuple(_tree(layers))
+    if not any(node.children for node in nodes):
+        return None
+    title = "Modules by the time that they take: each bar is part of the one above it. Select a bar to enlarge it."
+    legend = {"heat-0": "little time of its own", "heat-5": "a fifth of the step or more is its own time"}
+    return IcicleChart(title, nodes, step, legend)
+
+
+def _tree(layers: Sequence[Layer]) -> Iterator[Node]:
+    """The modules that no other contains, with those below them."""
+    folds: dict[str, list[RepeatedLayers]] = {}
+    for fold in folded(layers):
+        folds.setdefault(fold.name, []).append(fold)
+    below: dict[str | None, list[str]] = {}
+    for name in folds:
+        below.setdefault(_parent(name, folds), []).append(name)
+    yield from _nodes(None, folds, below)
+
+
+def _nodes(
+    parent: str | None, folds: Mapping[str, Sequence[RepeatedLayers]], below: Mapping[str | None, Sequence[str]]
+) -> Iterator[Node]:
+    found = []
+    for name in below.get(parent, ()):
+        children = tuple(_nodes(name, folds, below))
+        own = sum(fold.work.seconds for fold in folds[name])
+        # A module that is called from elsewhere counts where its name stands: its parts never exceed the whole.
+        seconds = max(sum(fold.seconds for fold in folds[name]), own + sum(child.seconds for child in children))
+        found.append(Node(name, _label(name, parent, folds[name]), seconds, own, children))
+    yield from sorted(found, key=lambda node: -node.seconds)
+
+
+def _parent(name: str, folds: Mapping[str, object]) -> str | None:
+    """The nearest name that contains this one; None at the top."""
+    if not name or name.startswith("("):  # the model itself; what runs in no module
+        return None
+    above = name
+    while "." in above:
+        above = above.rpartition(".")[0]
+        if above in folds:
+            return above
+    return "" if "" in folds else None
+
+
+def _label(name: str, parent: str | None, folds: Sequence[RepeatedLayers]) -> str:
+    short = layer_name(name).removeprefix(f"{parent}." if parent else "")
+    if short == "*":
+        short = ".".join(name.split(".")[-2:])  # "h.*": a number alone names nothing
+    count = sum(fold.count for fold in folds)
+    return f"{short} ×{count}" if count > 1 else short
+
+
+def _weight(seconds: float) -> str:
+    """A flex factor: microseconds, so that no factor is below 1 unless the bar is invisible."""
+    return f"{1e6 * seconds:.3f}"

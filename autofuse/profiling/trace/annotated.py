@@ -1,0 +1,128 @@
+"""A trace with autofuse's tracks: phases, layers and rules above what torch recorded, for Perfetto.
+
+The format is Chrome's trace event format ("Trace Event Format", Google, 2016), as in the trace itself. Every event
+that the trace has stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from autofuse.profiling.trace.event_owners import Owned, owners
+from autofuse.profiling.trace.launch_shapes import device_number, stream_number
+from autofuse.profiling.trace.owned_time import device_pieces
+from autofuse.profiling.trace.phases import device_moments, host_moments
+from autofuse.profiling.trace.scope import Scope, scope_of
+from autofuse.profiling.trace.trace import Trace
+from autofuse.results.profile import OUTSIDE, Layer, Place, Profile
+
+Slice = tuple[int, int, str, dict[str, Any]]  # beginning, end in nanoseconds; name; arguments
+_PROCESS = "autofuse"
+_FIRST = -1000  # sorts the tracks above all others
+
+
+def annotated(content: Any, trace: Trace, profile: Profile) -> dict[str, Any]:
+    """The parsed trace file `content` with further events.
+
+    Args:
+        content: What the file of `trace` holds: an object with traceEvents, or the list of them. It is not changed.
+        trace: The trace that was read from the file.
+        profile: The profile of the trace, for what its layers take and which rules apply to them.
+    """
+    whole = dict(content) if isinstance(content, dict) else {}
+    events = whole.get("traceEvents") if isinstance(content, dict) else content
+    process = _unused_process(events or [])
+    return whole | {"traceEvents": [*(events or []), *_events(_tracks(trace, profile), process)]}
+
+
+def _tracks(trace: Trace, profile: Profile) -> Iterator[tuple[str, list[Slice]]]:
+    """The tracks with their slices, from the top down; within each track, slices are disjoint or nested."""
+    scope = scope_of(trace)
+    layers = {layer.fqn: layer for layer in profile.layers}
+    owned = owners(trace)
+    # What is no layer of the profile is not the model's, for example calls that measure the cost of recording.
+    calls = [one for one in owned if one.is_call and one.owner in layers and one.owner != OUTSIDE]
+    yield "phases", _phases(scope)
+    threads = list(dict.fromkeys(str(one.event.thread) for one in calls))
+    for number, thread in enumerate(threads, 1):
+        mine = [one for one in calls if str(one.event.thread) == thread]
+        after = f", thread {number}" if len(threads) > 1 else ""
+        yield f"rules{after}", [found for one in mine for found in _rules(one, layers)]
+        yield f"layers as the host calls them{after}", [_call(one, layers) for one in mine]
+    for lane, slices in _on_device(owned, scope).items():
+        yield f"layers on {lane}", slices
+
+
+def _phases(scope: Scope) -> list[Slice]:
+    moments = device_moments(scope)[0] if scope.has_gpu else host_moments(scope)
+    return sorted((start, end, phase, {}) for phase, found in moments.items() for start, end in found)
+
+
+def _call(one: Owned, layers: Mapping[str, Layer]) -> Slice:
+    fqn = str(one.owner)
+    layer = layers.get(fqn)
+    about: dict[str, Any] = {"phase": one.phase}
+    if layer is not None:
+        about |= {"class": layer.kind, "ms of a step": 1e3 * layer.seconds, "share of the step": layer.share}
+        about |= {} if layer.regime == "unknown" else {"limit": layer.regime}
+    return one.event.start, one.event.end, fqn or "(the model itself)", about
+
+
+def _rules(one: Owned, layers: Mapping[str, Layer]) -> Iterator[Slice]:
+    """A slice for what applies or is fused where the module is called; what is declined is in the profile."""
+    layer = layers.get(str(one.owner))
+    places = [place for place in layer.places if place.status != "declined"] if layer else []
+    if places:
+        name = "; ".join(map(_rule, places))
+        yield one.event.start, one.event.end, name, {"layer": str(one.owner)}
+
+
+def _rule(place: Place) -> str:
+    saving = place.predicted_saving
+    gain = f", predicted to save {1e3 * saving:.3g} ms a step" if saving and place.status == "applies" else ""
+    return f"{place.rule} {place.status}{gain}"
+
+
+def _on_device(owned: list[Owned], scope: Scope) -> dict[str, list[Slice]]:
+    """Kernels in a row of one layer and one phase as one slice, by stream."""
+    lanes: dict[str, list[Slice]] = {}
+    if not scope.has_gpu:
+        return lanes
+    for piece in device_pieces(owned, scope):
+        if piece.kernel is None or piece.owner is None:
+            continue
+        kernel, name = piece.kernel, piece.owner or "(the model itself)"
+        lane = lanes.setdefault(f"GPU {device_number(kernel)}, stream {stream_number(kernel)}", [])
+        if lane and lane[-1][2] == name and lane[-1][3]["phase"] == piece.phase:
+            start, end, _, about = lane[-1]
+            lane[-1] = (start, max(end, kernel.end), name, {**about, "kernels": about["kernels"] + 1})
+        else:
+            # Work on one stream runs in order; a profiler may still write an end after the next beginning.
+            start = max(kernel.start, lane[-1][1]) if lane else kernel.start
+            lane.append((start, max(start, kernel.end), name, {"phase": piece.phase, "kernels": 1}))
+    return dict(sorted(lanes.items()))
+
+
+def _events(tracks: Iterable[tuple[str, list[Slice]]], process: int) -> Iterator[dict[str, Any]]:
+    yield _metadata("process_name", process, 0, {"name": _PROCESS})
+    yield _metadata("process_labels", process, 0, {"labels": "phases, layers and rules"})
+    yield _metadata("process_sort_index", process, 0, {"sort_index": _FIRST})
+    for thread, (name, slices) in enumerate(((n, s) for n, s in tracks if s), 1):
+        yield _metadata("thread_name", process, thread, {"name": name})
+        yield _metadata("thread_sort_index", process, thread, {"sort_index": thread})
+        for start, end, label, about in slices:
+            begins = start / 1000  # microseconds; rounding keeps the order, so that nested slices stay nested
+            yield {
+                "ph": "X", "cat": _PROCESS, "name": label, "pid": process, "tid": thread, "ts": begins,
+                "dur": end / 1000 - begins, "args": about,
+            }  # fmt: skip
+
+
+def _metadata(name: str, process: int, thread: int, about: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": about}
+
+
+def _unused_process(events: Iterable[Any]) -> int:
+    used = {e.get("pid") for e in events if isinstance(e, dict)}
+    return max((pid for pid in used if isinstance(pid, int)), default=0) + 1

@@ -1,0 +1,66 @@
+"""What is in the files given to `autofuse profile --trace`: traces, memory snapshots, counters. Looks at first bytes.
+
+The names of files say little: a snapshot of memory may be called .pickle, .pkl or nothing, so the first bytes decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autofuse.profiling.trace.inputs import dcgm_text, memory_snapshot, nsight_systems
+from autofuse.profiling.trace.inputs.rocprof import KEY, traces_of_rocprof, with_categories
+from autofuse.profiling.trace.trace import Trace, Unreadable, at_rest, content_of, of, something_of
+from autofuse.results.ladder import Rung
+from autofuse.results.profile_parts import Memory, Power
+
+ENDINGS = (".json", ".json.gz", ".sqlite", ".pickle", ".pkl", ".prom")  # of files that are looked for in folders
+_HEAD = 1 << 16
+
+
+@dataclass
+class Inputs:
+    """traces: one for each process. memory: of the snapshot that held most; None without any. rungs, power: of DCGM's
+    exporter. notes: what the snapshots say besides."""
+
+    traces: list[Trace] = field(default_factory=list)
+    memory: Memory | None = None
+    rungs: dict[str, Rung] = field(default_factory=dict)
+    power: Power | None = None
+    notes: tuple[str, ...] = ()
+
+
+def inputs_of(paths: Sequence[Path]) -> Inputs:
+    """Everything in the files. Raises Unreadable where one of them holds none of it, OSError as open does."""
+    found = Inputs()
+    for path in paths:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+        if head.startswith(nsight_systems.MAGIC):
+            found.traces += [something_of(t, path) for t in nsight_systems.traces_of_nsight_systems(path)]
+        elif head.startswith(memory_snapshot.MAGIC):
+            _take(memory_snapshot.snapshot_of(path), found)
+        elif dcgm_text.is_dcgm_text(head):
+            found.rungs, found.power = dcgm_text.counters_of_text(path)
+        else:
+            found.traces += _of_json(path)
+    return found
+
+
+def _take(snapshot: memory_snapshot.MemorySnapshot, found: Inputs) -> None:
+    if found.memory is None or (snapshot.memory.peak_bytes or 0) > (found.memory.peak_bytes or 0):
+        found.memory, found.notes = snapshot.memory, snapshot.notes
+
+
+def _of_json(path: Path) -> list[Trace]:
+    with at_rest():
+        content = content_of(path)
+        if isinstance(content, dict) and KEY in content:
+            return [something_of(trace, path) for trace in traces_of_rocprof(content, path.name)] or _none(path)
+        content = with_categories(content) if isinstance(content, dict) else content
+        return [something_of(of(content, path.name), path)]
+
+
+def _none(path: Path) -> list[Trace]:
+    raise Unreadable(f"{path} holds no process: {KEY} in it is empty.")

@@ -1,0 +1,194 @@
+"""Memory from a snapshot of torch's CUDA allocator: what `torch.cuda.memory._dump_snapshot(path)` writes.
+
+A snapshot is a pickle, and a pickle may execute code: so only plain data is read from it, and whatever asks for a class
+or a function is refused. Its newest events lead back from what is allocated at its end to the peak of what it recorded.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofuse.profiling.trace.trace import Unreadable
+from autofuse.results.profile_parts import Memory
+
+MAGIC = b"\x80"
+_SHOWN = 3  # lines that hold most at the peak
+_ALIVE = ("active_allocated", "active_pending_free")
+_INSIDE = ("/torch/", "/autofuse/", "<frozen", "??")
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """memory: at the peak. notes: what holds it, what is reserved, whether memory ran out."""
+
+    memory: Memory
+    notes: tuple[str, ...]
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts, lists, dicts and tuples."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a snapshot holds plain data only")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to data outside of the file")
+
+
+def snapshot_of(path: Path) -> MemorySnapshot:
+    """The peak of the device that held most. Raises Unreadable where the file is none, OSError as open does."""
+    content = plain_pickle(path)
+    if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
+        raise Unreadable(f"{path} holds no memory snapshot: there are no segments in it.")
+    by_device = {device: _peak(content, device) for device in _devices(content)}
+    if not by_device:
+        raise Unreadable(f"{path} holds a memory snapshot of nothing: no segment and no event is in it.")
+    device = max(by_device, key=lambda number: by_device[number][0])
+    peak, held, complete = by_device[device]
+    kinds: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    for size, frames in held:
+        kinds[_kind(frames)] += size
+        lines[_line(frames)] += size
+    memory = Memory(
+        peak, parameters=kinds["parameters"], optimizer=kinds["optimizer"], activations=kinds["activations"],
+        others=kinds["others"], source=f"a snapshot of torch's CUDA allocator, GPU {device}",
+    )  # fmt: skip
+    return MemorySnapshot(memory, (*_notes(content, device, peak, complete), *_told(lines, peak)))
+
+
+def plain_pickle(path: Path) -> Any:
+    """Raises Unreadable for a pickle of anything but plain data, and for what is none."""
+    try:
+        return _Plain(io.BytesIO(path.read_bytes())).load()
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise Unreadable(f"{path} cannot be read as a memory snapshot: {error}.") from error
+
+
+def _devices(content: Mapping[str, Any]) -> list[int]:
+    found = {_number(segment.get("device")) for segment in content["segments"] if isinstance(segment, dict)}
+    found |= {at for at, events in enumerate(_traces(content)) if events}
+    return sorted(found)
+
+
+def _traces(content: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    told = content.get("device_traces")
+    every = told if isinstance(told, list) else []
+    return [[e for e in events if isinstance(e, dict)] if isinstance(events, list) else [] for events in every]
+
+
+Held = list[tuple[int, Sequence[Any]]]
+
+
+def _peak(content: Mapping[str, Any], device: int) -> tuple[int, Held, bool]:
+    """Bytes at the peak, what is held then with the frames that allocated it, and whether events lead there."""
+    alive = {address: (size, frames) for address, size, frames in _blocks(content, device)}
+    every = _traces(content)
+    events = every[device] if device < len(every) else []
+    now = most = sum(size for size, _ in alive.values())
+    at = len(events)
+    for i in range(len(events) - 1, -1, -1):  # backwards: an allocation was not there before
+        now += _undone(events[i])
+        if now > most:
+            most, at = now, i
+    held = dict(alive)
+    for event in reversed(events[at:]):
+        _undo(event, held)
+    return most, list(held.values()), bool(events)
+
+
+def _undone(event: Mapping[str, Any]) -> int:
+    size = _number(event.get("size"))
+    return {"alloc": -size, "free_completed": size}.get(str(event.get("action")), 0)
+
+
+def _undo(event: Mapping[str, Any], held: dict[int, tuple[int, Sequence[Any]]]) -> None:
+    address, action = _number(event.get("addr")), event.get("action")
+    if action == "alloc":
+        held.pop(address, None)
+    elif action == "free_completed":
+        frames = event.get("frames")
+        held[address] = (_number(event.get("size")), frames if isinstance(frames, list) else ())
+
+
+def _blocks(content: Mapping[str, Any], device: int) -> Iterator[tuple[int, int, Sequence[Any]]]:
+    """Address, size and frames of what is allocated when the snapshot is taken."""
+    for segment in content["segments"]:
+        if not isinstance(segment, dict) or _number(segment.get("device")) != device:
+            continue
+        at = _number(segment.get("address"))
+        blocks = segment.get("blocks")
+        for block in blocks if isinstance(blocks, list) else ():
+            if not isinstance(block, dict):
+                continue
+            address, size = _number(block.get("address", at)), _number(block.get("size"))
+            at = address + size
+            if block.get("state") in _ALIVE:
+                frames = block.get("frames")
+                yield address, size, frames if isinstance(frames, list) else ()
+
+
+def _kind(frames: Sequence[Any]) -> str:
+    """What the Python that allocated it says it is for. The backward pass of a GPU has no Python: its memory, like all
+    that was allocated before stacks were recorded, is told of as others."""
+    names = [(str(f.get("filename", "")), str(f.get("name", ""))) for f in frames if isinstance(f, dict)]
+    if any("/torch/optim/" in file for file, _ in names):
+        return "optimizer"
+    if any(name == "_engine_run_backward" for _, name in names):
+        return "others"
+    if any(file.endswith("/nn/modules/module.py") and name in ("_apply", "convert", "_load_from_state_dict")
+           for file, name in names):  # fmt: skip
+        return "parameters"
+    if any(name == "reset_parameters" for _, name in names):
+        return "parameters"
+    return "activations" if any(name == "_call_impl" for _, name in names) else "others"
+
+
+def _line(frames: Sequence[Any]) -> str:
+    """The innermost line that is none of torch's own."""
+    for frame in frames:
+        if isinstance(frame, dict):
+            file, line = str(frame.get("filename", "")), _number(frame.get("line"))
+            if file.endswith(".py") and not any(part in file for part in _INSIDE):
+                return f"{file.rpartition('/')[2]}:{line} ({frame.get('name', '')})"
+    return ""
+
+
+def _told(lines: Counter[str], peak: int) -> Iterator[str]:
+    most = [(line, size) for line, size in lines.most_common(_SHOWN + 1) if line][:_SHOWN]
+    if most and peak:
+        named = ", ".join(f"{line} {size / 2**20:,.1f} MiB" for line, size in most)
+        yield f"At the peak most memory is held by what these lines allocated: {named}."
+
+
+def _notes(content: Mapping[str, Any], device: int, peak: int, complete: bool) -> Iterator[str]:
+    reserved = sum(
+        _number(segment.get("total_size"))
+        for segment in content["segments"]
+        if isinstance(segment, dict) and _number(segment.get("device")) == device
+    )
+    if reserved > peak:
+        yield (
+            f"The allocator holds {reserved / 2**20:,.1f} MiB at the snapshot's end, and at most {peak / 2**20:,.1f} "
+            "MiB of tensors were alive: the rest is cached or fragmented."
+        )
+    if not complete:
+        yield (
+            "The snapshot has no history, so its memory is that at its end and not the peak: record it with "
+            "torch.cuda.memory._record_memory_history()."
+        )
+    every = _traces(content)
+    if device < len(every) and (ran_out := sum(e.get("action") == "oom" for e in every[device])):
+        yield f"Memory ran out {ran_out} {'time' if ran_out == 1 else 'times'} while the snapshot was recorded."
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

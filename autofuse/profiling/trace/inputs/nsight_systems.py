@@ -1,0 +1,180 @@
+"""Traces from Nsight Systems: the SQLite file that `nsys export --type sqlite` writes. Reads it, and executes nothing.
+
+Tables and columns are those of NVIDIA's "SQLite Export Schema Reference"; nsys makes tables only for what it recorded,
+and columns come and go between versions, so a column that is missing is passed over. Each process is a trace of its
+own. Ranges of NVTX are the host's: `torch.autograd.profiler.emit_nvtx` gives operators, and a range that is called
+"step 7" or "iteration7" is a step.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from autofuse.profiling.trace.trace import Event, Trace, Unreadable, in_order
+
+MAGIC = b"SQLite format 3\x00"
+_KERNELS, _COPIES, _FILLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+_CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
+_RANGES = (59, 60)  # NVTX_EVENTS.eventType: pushed and popped on one thread, started and ended on any
+# CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, in Kineto's words.
+_WAYS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+_MEMORIES = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed", 6: "Device", 7: "Managed"}
+_STEP = re.compile(r"(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=]*(\d+)", re.IGNORECASE)
+_OPERATOR = re.compile(r"((?:\w+::)+[\w.:]+|\w+Backward\d*)(?:, (?:seq|op_id) = (\d+).*)?")
+
+Row = dict[str, Any]
+
+
+def traces_of_nsight_systems(path: Path) -> list[Trace]:
+    """One trace for each process that used a GPU, in order of the GPUs; of a file without any, one of what is there.
+
+    Raises Unreadable where the file is damaged, or holds neither GPU work nor ranges.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)) as file:
+            file.row_factory = sqlite3.Row
+            return _traces(_Export(file), path)
+    except sqlite3.Error as error:
+        raise Unreadable(f"{path} cannot be read as an export of Nsight Systems: {error}.") from error
+
+
+class _Export:
+    """The tables that the file has."""
+
+    def __init__(self, file: sqlite3.Connection) -> None:
+        self._file = file
+        self._tables = {
+            row[0] for row in file.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        }
+        self._texts = {row["id"]: str(row["value"]) for row in self.rows("StringIds") if "id" in row}
+
+    def rows(self, table: str) -> Iterator[Row]:
+        if table in self._tables:
+            for row in self._file.execute(f'SELECT * FROM "{table}"'):
+                yield dict(row)
+
+    def text(self, row: Row, *columns: str) -> str:
+        """Of the first column that says something: a text, or the number of one."""
+        for column in columns:
+            value = row.get(column)
+            if isinstance(value, str) and value:
+                return value
+            if isinstance(value, int) and value in self._texts:
+                return self._texts[value]
+        return ""
+
+
+def _traces(export: _Export, path: Path) -> list[Trace]:
+    events: dict[int, list[Event]] = defaultdict(list)
+    devices: dict[int, set[int]] = defaultdict(set)
+    left_out = 0
+    for process, event in _all(export):
+        if event is None:
+            left_out += 1
+            continue
+        events[process].append(event)
+        if event.category in ("kernel", "gpu_memcpy", "gpu_memset"):
+            devices[process].add(int(event.process))
+    if not events:
+        raise Unreadable(
+            f"{path} holds neither GPU work nor ranges: export a report that was recorded with --trace=cuda,nvtx, by "
+            "`nsys export --type sqlite`."
+        )
+    shown = sorted(devices, key=lambda process: (min(devices[process]), process)) or list(events)[:1]
+    described = tuple(_devices(export))
+    if 0 in events and shown != [0]:  # work that names no process belongs to the only one there is
+        for process in shown[:1]:
+            events[process] += events[0] if process else []
+    return [
+        Trace(in_order(events[process]), described, name=path.name, left_out=left_out if at == 0 else 0)
+        for at, process in enumerate(shown)
+    ]
+
+
+def _all(export: _Export) -> Iterator[tuple[int, Event | None]]:
+    for row in export.rows(_KERNELS):
+        name = export.text(row, "demangledName", "shortName", "mangledName", "name")
+        yield _process(row.get("globalPid")), _work(row, "kernel", name, **_launch(row))
+    for row in export.rows(_COPIES):
+        yield _process(row.get("globalPid")), _work(row, "gpu_memcpy", _copy(row), bytes=row.get("bytes") or 0)
+    for row in export.rows(_FILLS):
+        yield _process(row.get("globalPid")), _work(row, "gpu_memset", "Memset", bytes=row.get("bytes") or 0)
+    for table in _CALLS:
+        for row in export.rows(table):
+            name = re.sub(r"_v\d+(_ptsz)?$", "", export.text(row, "nameId", "name"))
+            args = {"correlation": row.get("correlationId") or 0}
+            yield _process(row.get("globalTid")), _host(row, "cuda_runtime", name, args)
+    for row in export.rows("NVTX_EVENTS"):
+        if row.get("eventType", _RANGES[0]) in _RANGES and row.get("end") is not None:
+            yield _process(row.get("globalTid")), _range(row, export.text(row, "text", "textId"))
+
+
+def _work(row: Row, category: str, name: str, **args: Any) -> Event | None:
+    start, end = row.get("start"), row.get("end")
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
+    device, stream = row.get("deviceId") or 0, row.get("streamId") or 0
+    args |= {"device": device, "stream": stream, "correlation": row.get("correlationId") or 0}
+    return Event(name, category, start, max(0, end - start), device, stream, args)
+
+
+def _host(row: Row, category: str, name: str, args: Row) -> Event | None:
+    start, end = row.get("start"), row.get("end")
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
+    thread = row.get("globalTid") or 0
+    return Event(name, category, start, max(0, end - start), _process(thread), thread & 0xFFFFFF, args)
+
+
+def _range(row: Row, name: str) -> Event | None:
+    if step := _STEP.fullmatch(name.strip()):
+        return _host(row, "user_annotation", f"ProfilerStep#{step[1]}", {})
+    operator = _OPERATOR.fullmatch(name)
+    if operator is None:
+        return _host(row, "user_annotation", name, {})
+    return _host(row, "cpu_op", operator[1], {"Sequence number": int(operator[2])} if operator[2] else {})
+
+
+def _launch(row: Row) -> Row:
+    found: Row = {}
+    for kind in ("grid", "block"):
+        if all(isinstance(row.get(kind + axis), int) for axis in "XYZ"):
+            found[kind] = [row[kind + axis] for axis in "XYZ"]
+    if isinstance(row.get("registersPerThread"), int):
+        found["registers per thread"] = row["registersPerThread"]
+    if isinstance(row.get("staticSharedMemory"), int):
+        found["shared memory"] = row["staticSharedMemory"] + (row.get("dynamicSharedMemory") or 0)
+    return found
+
+
+def _copy(row: Row) -> str:
+    way = _WAYS.get(row.get("copyKind") or 0, "copy")
+    source, target = (_MEMORIES.get(row.get(kind) or 0, "Unknown") for kind in ("srcKind", "dstKind"))
+    return f"Memcpy {way} ({source} -> {target})"
+
+
+def _process(number: Any) -> int:
+    """A process of nsys's serialised numbers, which are hardware, machine, process and thread in one integer."""
+    return (number >> 24) & 0xFFFFFF if isinstance(number, int) else 0
+
+
+def _devices(export: _Export) -> Iterator[Row]:
+    """In Kineto's words; what a version does not tell is left out."""
+    for row in export.rows("TARGET_INFO_GPU"):
+        number = row.get("cuDevice") if isinstance(row.get("cuDevice"), int) else row.get("id")
+        told = {
+            "id": number, "name": row.get("name"), "numSms": row.get("smCount"), "warpSize": row.get("threadsPerWarp"),
+            "computeMajor": row.get("computeMajor"), "computeMinor": row.get("computeMinor"),
+            "regsPerMultiprocessor": row.get("maxRegistersPerSm"),
+            "sharedMemPerMultiprocessor": row.get("maxShmemPerSm"), "sharedMemPerBlock": row.get("maxShmemPerBlock"),
+        }  # fmt: skip
+        warps = row.get("maxWarpsPerSm")
+        told["maxThreadsPerMultiprocessor"] = warps * (row.get("threadsPerWarp") or 32) if warps else None
+        yield {key: value for key, value in told.items() if value is not None}

@@ -1,0 +1,181 @@
+"""Traces from AMD's rocprofv3 and rocprof, as JSON.
+
+rocprofv3 (`--output-format json`) writes records of ROCprofiler-SDK: "rocprofiler-sdk-tool", with one entry a process.
+rocprof (version 1 and 2) wrote Chrome's trace events without categories, in processes named GPU0, COPY, CPU HIP API.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from autofuse.profiling.trace.trace import Event, Trace, in_order, integer
+
+KEY = "rocprofiler-sdk-tool"
+_GPU = 2  # rocprofiler_agent_type_t
+_PROCESSES = (
+    (re.compile(r"(\d+ )?GPU ?\d+"), "kernel"), (re.compile(r"(\d+ )?COPY"), "gpu_memcpy"),
+    (re.compile(r".*HIP API"), "hip_runtime"), (re.compile(r".*(Markers|ROCTX).*", re.IGNORECASE), "user_annotation"),
+)  # fmt: skip
+_STEP = re.compile(r"(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=]*(\d+)", re.IGNORECASE)
+_COPY_WAYS = {"HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD"}
+
+Record = Mapping[str, Any]
+
+
+def traces_of_rocprof(content: Record, name: str) -> list[Trace]:
+    """One trace for each process in a file of rocprofv3. Records that say no time are left out and counted."""
+    tools = content.get(KEY)
+    found = [tool for tool in (tools if isinstance(tools, list) else [tools]) if isinstance(tool, dict)]
+    return [_trace(tool, name) for tool in found]
+
+
+def with_categories(content: Record) -> Record:
+    """A trace of rocprof with the categories that follow from the names of its processes; others as they are."""
+    listed = content.get("traceEvents")
+    if not isinstance(listed, list):
+        return content
+    kinds: dict[Any, str] = {}
+    for entry in listed:
+        if isinstance(entry, dict) and entry.get("ph") == "M" and entry.get("name") == "process_name":
+            args = entry.get("args")
+            named = str(args.get("name", "")) if isinstance(args, dict) else ""
+            kind = next((kind for pattern, kind in _PROCESSES if pattern.fullmatch(named.strip())), "")
+            if kind:
+                kinds[str(entry.get("pid"))] = kind
+    if not kinds or any(isinstance(e, dict) and e.get("cat") and e.get("ph") == "X" for e in listed):
+        return content
+    return {**content, "traceEvents": [_categorised(entry, kinds) for entry in listed]}
+
+
+def _categorised(entry: Any, kinds: Mapping[Any, str]) -> Any:
+    kind = kinds.get(str(entry.get("pid"))) if isinstance(entry, dict) else None
+    if not kind or entry.get("ph") != "X":
+        return entry
+    told = entry.get("args")
+    args = dict(told) if isinstance(told, dict) else {}
+    args |= {"device": args.get("dev-id", 0), "stream": args.get("queue-id", entry.get("tid", 0))}
+    return {**entry, "cat": kind, "args": args if kind in ("kernel", "gpu_memcpy") else told}
+
+
+def _trace(tool: Record, name: str) -> Trace:
+    agents = {_handle(agent.get("id")): agent for agent in _listed(tool, "agents")}
+    gpus = [handle for handle, agent in agents.items() if agent.get("type") == _GPU]
+    numbers = {handle: at for at, handle in enumerate(gpus)}
+    read = [
+        *(_kernel(record, _names(tool), numbers) for record in _buffered(tool, "kernel_dispatch")),
+        *(_copy(record, _operations(tool, "MEMORY_COPY"), numbers) for record in _buffered(tool, "memory_copy")),
+        *(_call(record, _operations(tool, kind)) for kind in _API for record in _buffered(tool, kind.lower())),
+        *(_mark(record) for record in _buffered(tool, "marker_api")),
+    ]
+    events = [event for event in read if event is not None]
+    devices = tuple(_device(agents[handle], at) for handle, at in numbers.items())
+    return Trace(in_order(events), devices, name=name, left_out=len(read) - len(events))
+
+
+_API = ("HIP_API", "HIP_RUNTIME_API", "HIP_RUNTIME_API_EXT")
+
+
+def _kernel(record: Record, names: Mapping[Any, str], numbers: Mapping[Any, int]) -> Event | None:
+    told = record.get("dispatch_info")
+    info: Record = told if isinstance(told, dict) else {}
+    group, grid = _axes(info.get("workgroup_size")), _axes(info.get("grid_size"))
+    args: dict[str, Any] = {"shared memory": info.get("group_segment_size") or 0}
+    if group and grid:  # the grid counts work-items
+        args |= {"block": group, "grid": [-(-whole // part) for whole, part in zip(grid, group, strict=True)]}
+    device = numbers.get(_handle(info.get("agent_id")), 0)
+    name = names.get(integer(info.get("kernel_id")), "kernel")
+    queue = _handle(record.get("stream_id")) or _handle(info.get("queue_id")) or 0
+    return _event(record, name, "kernel", device, queue, args | {"device": device, "stream": queue})
+
+
+def _copy(record: Record, operations: Sequence[str], numbers: Mapping[Any, int]) -> Event | None:
+    at = integer(record.get("operation")) or 0
+    named = operations[at] if at < len(operations) else ""
+    way = next((short for long, short in _COPY_WAYS.items() if long in named), "")
+    source, target = _handle(record.get("src_agent_id")), _handle(record.get("dst_agent_id"))
+    if not way:
+        way = {(False, True): "HtoD", (True, False): "DtoH", (True, True): "DtoD"}.get(
+            (source in numbers, target in numbers), "copy"
+        )
+    device = numbers.get(target, numbers.get(source, 0))
+    args = {"device": device, "stream": "copy", "bytes": record.get("bytes") or 0}
+    return _event(record, f"Memcpy {way}", "gpu_memcpy", device, "copy", args)
+
+
+def _call(record: Record, operations: Sequence[str]) -> Event | None:
+    at = integer(record.get("operation")) or 0
+    name = operations[at] if at < len(operations) else f"hip call {at}"
+    return _event(record, name, "hip_runtime", 0, record.get("thread_id", 0), {})
+
+
+def _mark(record: Record) -> Event | None:
+    args = record.get("args")
+    message = args.get("message") if isinstance(args, dict) else None
+    name = str(message or record.get("message") or "")
+    step = _STEP.fullmatch(name.strip())
+    name = f"ProfilerStep#{step[1]}" if step else name
+    return _event(record, name, "user_annotation", 0, record.get("thread_id", 0), {}) if name else None
+
+
+def _event(record: Record, name: str, category: str, process: Any, thread: Any, args: dict[str, Any]) -> Event | None:
+    start, end = integer(record.get("start_timestamp")), integer(record.get("end_timestamp"))
+    if start is None or end is None or end < start:
+        return None
+    told = record.get("correlation_id")
+    internal = told.get("internal") if isinstance(told, dict) else told
+    return Event(name, category, start, end - start, process, thread, {**args, "correlation": integer(internal) or 0})
+
+
+def _names(tool: Record) -> dict[Any, str]:
+    found: dict[Any, str] = {}
+    for at, symbol in enumerate(_listed(tool, "kernel_symbols")):
+        number = integer(symbol.get("kernel_id", symbol.get("id", at)))
+        keys = ("demangled_kernel_name", "formatted_kernel_name", "truncated_kernel_name", "kernel_name")
+        found[number] = next((str(symbol[key]) for key in keys if symbol.get(key)), "kernel")
+    return found
+
+
+def _operations(tool: Record, kind: str) -> Sequence[str]:
+    """The names of a kind of record's operations, in order of their numbers."""
+    strings = tool.get("strings")
+    told = strings.get("buffer_records") if isinstance(strings, dict) else None
+    for entry in told if isinstance(told, list) else ():
+        if isinstance(entry, dict) and str(entry.get("kind", "")).upper().removeprefix("ROCPROFILER_") == kind:
+            operations = entry.get("operations")
+            return [str(o) for o in operations] if isinstance(operations, list) else []
+    return []
+
+
+def _buffered(tool: Record, kind: str) -> Iterator[Record]:
+    records = tool.get("buffer_records")
+    told = records.get(kind) if isinstance(records, dict) else None
+    yield from (record for record in (told if isinstance(told, list) else ()) if isinstance(record, dict))
+
+
+def _listed(tool: Record, key: str) -> Iterator[Record]:
+    told = tool.get(key)
+    yield from (one for one in (told if isinstance(told, list) else ()) if isinstance(one, dict))
+
+
+def _handle(value: Any) -> Any:
+    return value.get("handle") if isinstance(value, dict) else value
+
+
+def _axes(value: Any) -> list[int] | None:
+    if not isinstance(value, dict):
+        return None
+    found = [integer(value.get(axis)) for axis in "xyz"]
+    return [n for n in found if n] if all(found) else None
+
+
+def _device(agent: Record, number: int) -> dict[str, Any]:
+    """In Kineto's words. waves_per_simd x SIMDs of a compute unit is what a compute unit holds."""
+    wave = integer(agent.get("wave_front_size")) or 64
+    waves = (integer(agent.get("max_waves_per_simd")) or 0) * (integer(agent.get("simd_per_cu")) or 0)
+    told = {
+        "id": number, "name": agent.get("product_name") or agent.get("name"), "numSms": agent.get("cu_count"),
+        "warpSize": wave, "maxThreadsPerMultiprocessor": waves * wave or None,
+    }  # fmt: skip
+    return {key: value for key, value in told.items() if value is not None}

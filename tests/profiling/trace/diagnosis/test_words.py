@@ -1,0 +1,30 @@
+"""No advice names hardware that the trace does not have."""
+
+from __future__ import annotations
+
+import pytest
+
+from autofuse.profiling.trace.profile import profile_of_traces
+from tests.profiling.trace.causes import CAUSES, job, traced
+from tests.profiling.trace.machine import Shape
+
+NVIDIAS = ("cuda graph", "tensor core", "nvidia", "tf32", "cudamalloc", "pytorch_cuda")
+AMDS = ("hip graph", "matrix core", "rocm", "amd", "hipmalloc")
+
+
+def words(*traces: object) -> str:
+    found = profile_of_traces(list(traces)).diagnosis  # type: ignore[arg-type]
+    assert found is not None
+    return " ".join([found.sentence, *(action.text + action.evidence for action in found.actions)]).lower()
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_advice_for_one_makers_gpus_names_nothing_of_another(name: str) -> None:
+    for device, others in (("MI300", NVIDIAS), ("H100", AMDS)):
+        said = words(traced(CAUSES[name], Shape(device=device)))
+        assert not [word for word in others if word in said], said
+
+
+def test_a_slow_gpu_is_looked_at_with_its_makers_tool() -> None:
+    assert "rocm-smi" in words(*job(1, "gpu", 3, shape=Shape(device="MI300")))
+    assert "nvidia-smi" in words(*job(1, "gpu", 3))
