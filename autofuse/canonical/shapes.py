@@ -27,7 +27,7 @@ def _t(view: View, x: Value) -> Value | None:
 @rewrites("transpose")
 def _transpose(view: View, x: Value, first: Value, second: Value) -> Value | None:
     a, b = from_end(view, x, first), from_end(view, x, second)
-    return None if a is None or b is None else view.permuted(x, layout.swapped(a, b))
+    return None if a is None or b is None else view.permuted(x, layout.transposition(a, b))
 
 
 @rewrites("permute")

@@ -137,7 +137,7 @@ class View:
     def permuted(self, x: Value, order: layout.Tail) -> Value:
         """`x` with its last dimensions reordered; permutations compose and cancel."""
         if x.op == PERMUTE:
-            return self.permuted(x.inputs[0], layout.then(order_of(x), order))
+            return self.permuted(x.inputs[0], layout.compose(order_of(x), order))
         return self.plain(PERMUTE, x, data=order) if order else x
 
     def number(self, v: Value) -> bool | None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autofuse import ops
-from autofuse.ir.rows import REQUIRED, activation, classes_of, operation, same_sizes, with_fused
+from autofuse.ir.rows import REQUIRED, activation, add_fused_activations, module_classes, operation, same_sizes
 from autofuse.ir.vocabulary import ACTIVATIONS, GATES, MODULES, OPS, OTHER_ACTIVATIONS, OUR_ACTIVATIONS
 
 X = torch.linspace(0.5, 3.0, 24).view(2, 3, 4)
@@ -26,11 +26,11 @@ def test_a_row_is_read_from_its_signature() -> None:
 
 def test_an_activation_of_ours_has_a_row_for_the_call_of_autofuse_too() -> None:
     rows = (activation("bend(input, by=1)", "torch.bend autofuse.ops.bend", "Bend", inplace=True),)
-    plain, fused = with_fused(rows)
+    plain, fused = add_fused_activations(rows)
     assert (plain.name, plain.names, plain.inplace) == ("bend", ("torch.bend",), True)
     assert (fused.name, fused.names, fused.options) == ("fused_bend", ("autofuse.ops.bend",), (("by", 1),))
     assert fused.keeps_sizes and not fused.inplace
-    assert classes_of((plain, fused)).keys() == {"torch.nn.Bend"}
+    assert module_classes((plain, fused)).keys() == {"torch.nn.Bend"}
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -12,7 +12,7 @@ from autofuse.canonical.recognise.projections import as_linear
 from autofuse.canonical.shapes import elements, moved
 from autofuse.canonical.view import CAST, PERMUTE, View, order_of
 from autofuse.ir import layout
-from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const, is_whole
+from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const, is_full_slice
 
 _THREE = "assumes that the logits have three dimensions"
 _TOGETHER = "assumes that the view keeps the classes of each row together"
@@ -249,11 +249,11 @@ def _cut(view: View, item: Value) -> str | None:
     if not all(p.op == SLICE or is_const(p) and (p.data is ... or type(p.data) is int) for p in parts):
         return None
     if any(is_const(p, ...) for p in parts):
-        return "" if is_whole(parts[-1]) else None
+        return "" if is_full_slice(parts[-1]) else None
     rank = view.rank(container)
     if rank is not None:
-        return "" if len(parts) < rank or is_whole(parts[-1]) else None
-    return None if len(parts) > 2 and not is_whole(parts[-1]) else _UNCUT
+        return "" if len(parts) < rank or is_full_slice(parts[-1]) else None
+    return None if len(parts) > 2 and not is_full_slice(parts[-1]) else _UNCUT
 
 
 def _to_float32(view: View, v: Value) -> bool:

@@ -16,7 +16,7 @@ from autofuse.canonical.recognise.smoothing import given_by, smoothing_of
 from autofuse.canonical.recognise.softmax import unshifted
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, GLOBAL, ITEM, SLICE, TUPLE, Value, is_const, is_whole
+from autofuse.ir.graph import ATTRIBUTE, GLOBAL, ITEM, SLICE, TUPLE, Value, is_const, is_full_slice
 
 _TWO = "assumes that the logits have two dimensions"
 _ONE = "assumes that the target has one dimension"
@@ -155,7 +155,7 @@ def _is_cut(v: Value) -> bool:
 
 
 def _has_slice(index: Value) -> bool:
-    return any(p.op == SLICE and not is_whole(p) for p in (index.inputs if index.op == TUPLE else (index,)))
+    return any(p.op == SLICE and not is_full_slice(p) for p in (index.inputs if index.op == TUPLE else (index,)))
 
 
 def _picked(
@@ -197,7 +197,7 @@ def _inserted(view: View, index: Value) -> tuple[Value, int] | None:
     if index.op == ITEM and index.inputs[1].op == TUPLE:
         *parts, last = index.inputs[1].inputs
         if is_const(last, None) and all(p.op == SLICE for p in parts):
-            whole = all(map(is_whole, parts))
+            whole = all(map(is_full_slice, parts))
             return index.inputs[0] if whole else view.plain(ITEM, index.inputs[0], view.plain(TUPLE, *parts)), len(
                 parts
             )
@@ -216,7 +216,7 @@ def _item(view: View, x: Value, index: Value) -> Value | None:
         return None
     first, second = index.inputs
     if x.op == "unsqueeze" and is_const(second, 0):
-        at = -1 if is_const(first, ...) else 1 if is_whole(first) else None
+        at = -1 if is_const(first, ...) else 1 if is_full_slice(first) else None
         return x.inputs[0] if at == x.inputs[1].data else None
     count = _counted(view, first)
     if count is None or second.op in (SLICE, TUPLE) or is_const(second) or view.rank(second) not in (None, 1):

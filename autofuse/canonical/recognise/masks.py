@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, TUPLE, Value, is_const, is_whole, sides_of
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, TUPLE, Value, is_const, is_full_slice, sides_of
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
@@ -35,7 +35,7 @@ def _masked_at(view: View, x: Value, index: Value, fill: Value) -> Value | None:
     """`scores[mask] = fill`: a boolean index takes the dimensions of the scores in order, from where it stands."""
     *front, dropped = index.inputs if index.op == TUPLE else (index,)
     boolean = _is_boolean(dropped)
-    if fill_of(view, fill) is None or boolean is False or not all(is_const(f, ...) or is_whole(f) for f in front):
+    if fill_of(view, fill) is None or boolean is False or not all(is_const(f, ...) or is_full_slice(f) for f in front):
         return None
     places, rank, taken = len(front), view.rank(x), view.rank(dropped)
     if any(is_const(f, ...) for f in front):

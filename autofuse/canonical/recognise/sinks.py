@@ -9,7 +9,7 @@ from __future__ import annotations
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.sizes import asked
 from autofuse.canonical.view import CAST, View, literal, rewrites
-from autofuse.ir.graph import ITEM, SLICE, TUPLE, Value, is_const, is_whole
+from autofuse.ir.graph import ITEM, SLICE, TUPLE, Value, is_const, is_full_slice
 
 SINK_SOFTMAX = "sink_softmax"
 
@@ -53,7 +53,7 @@ def _cut(index: Value) -> Value | None:
     if index.op != TUPLE or len(index.inputs) < 2:
         return None
     *others, last = index.inputs
-    whole = all(is_const(i, ...) or is_whole(i) for i in others)
+    whole = all(is_const(i, ...) or is_full_slice(i) for i in others)
     known = any(is_const(i, ...) for i in others) or len(others) == 3  # scores have four dimensions mostly
     return last if whole and known and last.op == SLICE and is_const(last.inputs[2], None, 1) else None
 

@@ -38,7 +38,7 @@ def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Va
     inner, place = (x.inputs[0] if order else x), moved(order, place)
     if place == -2 and (turned := turned_by(view, inner, layout.SWAP)) is not None:
         made = view.plain("softmax", unshifted(view, turned), view.const(-1))
-        return view.permuted(made, layout.then(layout.SWAP, order))
+        return view.permuted(made, layout.compose(layout.SWAP, order))
     inner = unshifted(view, inner) if place == -1 else inner
     return view.permuted(view.plain("softmax", inner, view.const(place)), order)
 
@@ -63,7 +63,7 @@ def _turn(x: Value, place: int) -> layout.Tail:
         return ()
     turn = layout.inverse(order_of(core)) if core.op == PERMUTE else ()
     at = moved(layout.inverse(turn), place)
-    return turn if at == -1 else layout.then(turn, layout.SWAP) if at == -2 else ()
+    return turn if at == -1 else layout.compose(turn, layout.SWAP) if at == -2 else ()
 
 
 def _core(x: Value) -> Value | None:
@@ -87,7 +87,7 @@ def turned_by(view: View, x: Value, order: layout.Tail) -> Value | None:
     if view.number(x) or is_const(x):
         return x
     if x.op == PERMUTE:
-        composed = layout.then(order_of(x), order)
+        composed = layout.compose(order_of(x), order)
         inner = x.inputs[0]
         return inner if not composed else turned_by(view, inner, composed) if composed == layout.SWAP else None
     if x.op == "matmul" and order == layout.SWAP:

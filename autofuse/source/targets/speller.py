@@ -37,7 +37,7 @@ from autofuse.ir.graph import (
     ancestors,
 )
 from autofuse.ir.harmless import HARMLESS
-from autofuse.ir.layout import SWAP, Tail, inverse, then
+from autofuse.ir.layout import SWAP, Tail, compose, inverse
 from autofuse.ir.spelling import SPELLINGS
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
@@ -442,7 +442,7 @@ class Speller:
             if value is not None and other.op == PERMUTE and other.inputs[0] is inner:
                 self.used.add(value)
                 self.removed_statements |= self._removed_by_name.get(name, set())
-                return permuted_text(name, then(inverse(order_of(other)), order))
+                return permuted_text(name, compose(inverse(order_of(other)), order))
         return None
 
     def cast_text(self, v: Value) -> str:
