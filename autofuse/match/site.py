@@ -32,7 +32,7 @@ class Site:
     results: tuple[ReplacedValue, ...]
     captures: dict[str, Value]
     steps: frozenset[Value]
-    doomed: RemovedValues
+    removed: RemovedValues
     verdict: Verdict
     notes: tuple[str, ...] = field(default=())
     covers: tuple[str, ...] = field(default=())

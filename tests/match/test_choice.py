@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autofuse.match.choice import chosen, extent
+from autofuse.match.choice import choose_sites, extent
 from autofuse.match.site import Site
 from autofuse.rule import Fails, Holds, Unknown, Verdict
 from tests.match.test_engine import ATTENTION, found
@@ -39,26 +39,26 @@ def test_of_two_reasons_for_one_place_one_is_reported(
     site: Site, one: tuple[Verdict, int], other: tuple[Verdict, int], turned: bool
 ) -> None:
     sites = [refused(site, *one), refused(site, *other)]
-    (told,) = chosen(reversed(sites) if turned else sites, everything)
+    (told,) = choose_sites(reversed(sites) if turned else sites, everything)
     assert isinstance(told.verdict, (Fails, Unknown)) and told.verdict.why == "near"
 
 
 def test_reasons_for_two_places_are_both_reported_in_program_order(site: Site) -> None:
     earlier = replace(refused(site, Fails("earlier"), 1), root=min(site.steps, key=lambda v: v.serial))
     later = refused(site, Fails("later"), 1)
-    assert [s.verdict.why for s in chosen([later, earlier], everything)] == ["earlier", "later"]  # type: ignore[union-attr]
+    assert [s.verdict.why for s in choose_sites([later, earlier], everything)] == ["earlier", "later"]  # type: ignore[union-attr]
 
 
 def test_a_reason_is_not_told_where_the_rule_is_acted_on(site: Site) -> None:
-    assert chosen([refused(site, Fails("why"), 1), site], everything) == [replace(site, covers=())]
+    assert choose_sites([refused(site, Fails("why"), 1), site], everything) == [replace(site, covers=())]
 
 
 def test_a_site_that_is_not_usable_stands_in_nobodys_way(site: Site) -> None:
     other = replace(site, verdict=Holds("unsafe", "why"))
-    acted = chosen([site, other], lambda s: s.verdict != Holds())
+    acted = choose_sites([site, other], lambda s: s.verdict != Holds())
     assert [s.verdict for s in acted if s.verdict == other.verdict] == [other.verdict]
 
 
 def test_sites_that_overlap_are_not_both_acted_on(site: Site) -> None:
-    once = chosen([site, replace(site, steps=frozenset())], everything)
+    once = choose_sites([site, replace(site, steps=frozenset())], everything)
     assert len(once) == 1 and extent(once[0]) == extent(site)

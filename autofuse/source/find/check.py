@@ -379,7 +379,7 @@ def _edit(placement: Placement, site: Site) -> Edit | Verdict:
 def _refuse_crossing(captured: CapturedFunction, site: Site) -> Fails | None:
     """Refuses a match that crosses a loop, `with` or `try` block: outside, the same code may mean something else."""
     root = next(computing_places(captured, site.root), None)
-    for v in sorted(site.doomed.values, key=lambda v: -v.serial) if root else ():
+    for v in sorted(site.removed.values, key=lambda v: -v.serial) if root else ():
         places = list(computing_places(captured, v))
         if places and root and not any(p.region == root.region for p in places):
             block = next(iter((*places[0].region, *root.region)))
@@ -437,12 +437,12 @@ def _extent(captured: CapturedFunction, site: Site) -> tuple[int, int, int]:
     root = _position(captured, site)
     assert root is not None, "sites without a position are not reported"
     places = [root]
-    for v in site.doomed.values | (site.steps if not site.doomed.values else frozenset()):
+    for v in site.removed.values | (site.steps if not site.removed.values else frozenset()):
         earlier = [p for p in computing_places(captured, v) if p.statement.lineno <= root.statement.lineno]
         places += earlier[-1:]
     sequentials = [
         c.constructor
-        for v in site.doomed.values
+        for v in site.removed.values
         for p in captured.positions.get(v, [])
         if (c := _sequential_of(captured, p))
     ]

@@ -608,7 +608,7 @@ def find_call_places(captured: CapturedFunction, site: Site) -> list[ValuePositi
     calls = [p for p in captured.positions.get(root, []) if isinstance(p.node, ast.Call)]
     if inner := [p for p in calls if p.inner]:
         return inner
-    removed_values = {*(site.doomed.values or site.steps), *(r.value for r in site.results)} - {root}
+    removed_values = {*(site.removed.values or site.steps), *(r.value for r in site.results)} - {root}
     outside = (p for v in removed_values for p in captured.positions.get(v, []))
     return calls if any(p.node not in [c.node for c in calls] for p in outside) else []
 
