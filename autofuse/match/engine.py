@@ -298,24 +298,17 @@ def _operands(view: View, capture: Value) -> Iterator[Value]:
 def _near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> Site | None:
     """The site of a pattern that matched except for the arguments of its landmark; None if there is none."""
     miss = matcher.miss
-    if (
-        miss.step is None
-        or miss.collected is None
-        or miss.step.op != rule.rule.landmark
-        or not matcher.rest_matches(miss)
-    ):
+    if miss.step is None or miss.found is None or miss.step.op != rule.rule.landmark or not matcher.rest_matches(miss):
         return None
-    permuted = (
-        miss.collected.op == PERMUTE
-    )  # the canonical form permutes an operation over another dimension than the last
+    permuted = miss.found.op == PERMUTE  # the canonical form permutes an operation over another dimension than the last
     actual = (
-        str(moved(layout.inverse(order_of(miss.collected)), -1))
+        str(moved(layout.inverse(order_of(miss.found)), -1))
         if permuted
-        else ", ".join(str(v.data) for v in miss.collected.inputs if v.op == CONST)
+        else ", ".join(str(v.data) for v in miss.found.inputs if v.op == CONST)
     )
     expected = ", ".join(str(v.data) for v in miss.step.inputs if v.op == CONST)
     why = because(matches.OTHER_ARGUMENTS, operation=miss.step.op, given=actual, wanted=expected)
-    culprit = next(iter(view.originals(miss.collected)), root)
+    culprit = next(iter(view.originals(miss.found)), root)
     return Site(
         rule, root, (ReplacedValue(root),), {}, frozenset({root}), RemovedValues(frozenset()), Fails(why, culprit)
     )

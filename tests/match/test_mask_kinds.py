@@ -71,8 +71,8 @@ def test_a_triangle_on_the_main_diagonal_is_proved_causal(dropped: str) -> None:
         ("~((i[:, None] - j[None, :] >= 0) & (i[:, None] - j[None, :] < 3))", "a sliding window: the distance"),
         ("key_padding_mask[:, None, None, :]", "key padding"),
         ("key_padding_mask.unsqueeze(1).unsqueeze(2)", "key padding"),
-        ("i[:, None] > j[None, :]", "a mask of what is kept"),
-        ("mask", "a mask of what is kept"),
+        ("i[:, None] > j[None, :]", "a boolean mask"),
+        ("mask", "a boolean mask"),
     ],
 )
 def test_what_is_no_causal_triangle_is_not_called_causal_alone(dropped: str, expected: str) -> None:
@@ -81,7 +81,7 @@ def test_what_is_no_causal_triangle_is_not_called_causal_alone(dropped: str, exp
 
 
 def test_a_bias_is_a_bias() -> None:
-    assert kind("scores = scores + bias") == "a bias that is added"
+    assert kind("scores = scores + bias") == "an added bias"
     assert kind("scores = scores + (1.0 - mask[:, None, None, :]) * -1e4").startswith("key padding")
 
 

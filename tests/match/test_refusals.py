@@ -90,7 +90,7 @@ BOTH = [
     Refused(
         "a scale that differs from key to key",
         "scale = v.sum(-1, keepdim=True).mT\nreturn torch.softmax(q @ k.mT * scale, -1) @ v",
-        "scale", "scale = ", "may differ from key to key", "multiply the query by `scale`",
+        "scale", "scale = ", "may have another value for each key", "multiply the query by `scale`",
     ),
 ]  # fmt: skip
 
