@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from autofuse.canonical import CAST, LEAF, PERMUTE, View, bare, literal
-from autofuse.canonical.shapes import moved
+from autofuse.canonical import CAST, LEAF, PERMUTE, View, literal, strip_casts
+from autofuse.canonical.shapes import source_dimension
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import (
@@ -171,7 +171,7 @@ def _site_or_error(graph: Graph, view: View, rule: LoadedRule, root: Value) -> S
 
 def _root_ops(canonical: Value) -> tuple[str, ...]:
     """The last operations of possible matches at this value: its own, and the operation that it casts or permutes."""
-    plain = bare(canonical)
+    plain = strip_casts(canonical)
     return canonical.op, plain.op, plain.inputs[0].op if plain.op == PERMUTE else plain.op
 
 
@@ -180,7 +180,7 @@ def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | 
     restored = _restored_dtype(view, root) if canonical.op == CAST and not rule.rule.promotes else None
     cast = canonical if canonical.op == CAST and restored is None and not rule.rule.promotes else None
     if restored is not None or cast is not None:
-        canonical = bare(canonical)
+        canonical = strip_casts(canonical)
     core, order = (canonical.inputs[0], order_of(canonical)) if canonical.op == PERMUTE else (canonical, ())
     if core.op not in rule.pattern.root_ops:
         return None
@@ -213,10 +213,10 @@ def _with_assumption(site: Site, why: str) -> Site:
 def _restored_dtype(view: View, root: Value) -> Value | None:
     """The value whose dtype a cast restores: x in `y.to(x.dtype)` and `y.type_as(x)`."""
     if root.op == "type_as":
-        return bare(view.of(root.inputs[1]))
+        return strip_casts(view.of(root.inputs[1]))
     targets = [view.of(t) for t in root.inputs[1].inputs] if root.op == "to" else []
     if len(targets) == 1 and targets[0].op == ATTRIBUTE and targets[0].data == "dtype":
-        return bare(targets[0].inputs[0])
+        return strip_casts(targets[0].inputs[0])
     return None
 
 
@@ -302,7 +302,7 @@ def _near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> S
         return None
     permuted = miss.found.op == PERMUTE  # the canonical form permutes an operation over another dimension than the last
     actual = (
-        str(moved(layout.inverse(order_of(miss.found)), -1))
+        str(source_dimension(layout.inverse(order_of(miss.found)), -1))
         if permuted
         else ", ".join(str(v.data) for v in miss.found.inputs if v.op == CONST)
     )

@@ -14,9 +14,9 @@ from itertools import islice
 from autofuse.canonical import CAST, KEEP, LEAF, View, fill_of
 from autofuse.canonical.arithmetic import total, without
 from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, splits
-from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, kept, unexpanded
-from autofuse.canonical.recognise.precision import known_dtypes, named_half
-from autofuse.canonical.view import remembered
+from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, as_boolean_mask, without_expand
+from autofuse.canonical.recognise.precision import half_dtype_name, known_dtypes
+from autofuse.canonical.view import memoize
 from autofuse.ir.graph import CHOICE, CONST, SYNTAX, Value, ancestors_by, is_const, sides_of
 
 
@@ -66,7 +66,7 @@ def _inner_scores(view: View, value: Value) -> Iterator[Value]:
                 yield split.inputs[0]
 
 
-@remembered
+@memoize
 def _mask_of(view: View, value: Value, scores: Value) -> Mask | None:
     """The mask that turns `scores` into `value`, with the assumption of this reading; None if there is none."""
     found, assumed = _read_mask(view, value, scores), view.assumption(value)
@@ -117,8 +117,10 @@ def _fold(view: View, mask: Mask, split: Value, joined: Value) -> Mask | None:
     counted = None if mask.kept is None else expanded_and_folded(view, mask.kept, split, joined)
     if value is None or (mask.kept is None) != (counted is None):
         return None
-    counted = None if counted is None else kept(view, counted)
-    return Mask(kept(view, value) if mask.boolean else value, mask.boolean, mask.fill, mask.approximate, counted)
+    counted = None if counted is None else as_boolean_mask(view, counted)
+    return Mask(
+        as_boolean_mask(view, value) if mask.boolean else value, mask.boolean, mask.fill, mask.approximate, counted
+    )
 
 
 def _combine(view: View, first: Mask, second: Mask) -> Mask | None:
@@ -141,7 +143,7 @@ def _mask_of_sum(view: View, value: Value, scores: Value) -> Mask | None:
         inner = _mask_of(view, term, scores)
         if inner is not None:
             rest = without(value.inputs, (term,)) or []
-            return _add_bias(view, inner, total(view, [unexpanded(t) for t in rest]))
+            return _add_bias(view, inner, total(view, [without_expand(t) for t in rest]))
     return None
 
 
@@ -187,7 +189,7 @@ def _has_explicit_half_dtype(view: View, bias: Value) -> bool:
         if id(v) in seen or known_dtypes(view, v):
             continue
         seen.add(id(v))
-        if v.op == CAST and any(named_half(o) for o in view.originals(v)):
+        if v.op == CAST and any(half_dtype_name(o) for o in view.originals(v)):
             return True
         todo += v.inputs
     return False
@@ -267,7 +269,7 @@ def _map_sides(view: View, mask: Mask, change: Callable[[Mask], Mask | None]) ->
     return None if yes is None or no is None else _choice_of(view, test, yes, no)
 
 
-@remembered
+@memoize
 def _alternatives(view: View, v: Value) -> int:
     """The number of masks between which the rewritten code would choose. Each further optional mask doubles it."""
     if view.originals(v) or not v.inputs:

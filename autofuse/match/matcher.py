@@ -11,19 +11,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autofuse.canonical import CAST, PERMUTE, View, bare, literal
+from autofuse.canonical import CAST, PERMUTE, View, literal, strip_casts
 from autofuse.canonical.arithmetic import factors_of, product, terms_of, total, without
 from autofuse.canonical.recognise.class_rows import rows_of
 from autofuse.canonical.recognise.precision import (
     changes_dtype,
+    half_dtype_name,
+    keeps_dtype,
     known_dtypes,
-    known_to_keep_dtype,
-    named_half,
     names_dtype,
 )
 from autofuse.canonical.recognise.projections import as_linear
 from autofuse.canonical.shapes import elements
-from autofuse.canonical.sizes import asked, whole_shape
+from autofuse.canonical.sizes import size_query, whole_shape
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import CONST, PARAMETER, Value
@@ -86,7 +86,7 @@ class Matcher:
                 yield found
                 continue
             passes = restored is None and self.pattern.root.op in _KEEP_DTYPE
-            if passes and not known_to_keep_dtype(self.view, value, found.captures.values()):
+            if passes and not keeps_dtype(self.view, value, found.captures.values()):
                 continue  # the result of the program has the dtype of the cast
             if any(_is_mixed(self.view, step) for step in found.steps.values()):
                 if restored is None and self._share_a_dtype(found, operands):
@@ -121,8 +121,10 @@ class Matcher:
 
     def _rounds(self, cast: Value, found: Bindings) -> bool:
         """Whether a cast is to half precision by name, and that is not known to be the dtype of an operand."""
-        halves = {named_half(o) for o in self.view.originals(cast)} - {None}
-        return bool(halves) and not any(known_dtypes(self.view, bare(v)) >= halves for v in found.captures.values())
+        halves = {half_dtype_name(o) for o in self.view.originals(cast)} - {None}
+        return bool(halves) and not any(
+            known_dtypes(self.view, strip_casts(v)) >= halves for v in found.captures.values()
+        )
 
     def _names_dtype(self, found: Bindings) -> bool:
         """Whether the right operand of the last product is cast to a dtype by name: `weights @ value.float()`."""
@@ -135,15 +137,17 @@ class Matcher:
 
     def _restores(self, found: Bindings, operands: list[str], restored: Value) -> bool:
         """Whether `restored` has the dtype that an operand had before it was cast."""
-        if found.widened is not None and self.view.like(found.widened) is self.view.like(restored):
+        if found.widened is not None and self.view.dtype_source(found.widened) is self.view.dtype_source(restored):
             return True
-        if any(found.captures[n].op == CAST and bare(found.captures[n]) is restored for n in operands):
+        if any(found.captures[n].op == CAST and strip_casts(found.captures[n]) is restored for n in operands):
             return True
         if not found.casts or self.pattern.root.op not in _KEEP_DTYPE:
             return False
-        like = self.view.like(restored)
+        like = self.view.dtype_source(restored)
         return any(
-            self.view.like(bare(found.captures[n])) is like for n in operands if not self.view.number(found.captures[n])
+            self.view.dtype_source(strip_casts(found.captures[n])) is like
+            for n in operands
+            if not self.view.number(found.captures[n])
         )
 
     def _match(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
@@ -161,7 +165,7 @@ class Matcher:
             return
         crossed, cast = depth > 0 and value.op == CAST, value
         if value.op == CAST:
-            value, bound = bare(value), bound.across_cast() if depth else bound
+            value, bound = strip_casts(value), bound.across_cast() if depth else bound
         found = False
         for result in self._match_step(pattern, value, bound, depth):
             found = True
@@ -180,9 +184,9 @@ class Matcher:
         """Whether the operands of a missed step match, so that only its constants differ."""
         if miss.step is None or miss.found is None:
             return False
-        plain, found = bare(miss.found), miss.found
+        plain, found = strip_casts(miss.found), miss.found
         if plain.op == PERMUTE:  # an operation over a dimension that the canonical form moves to the end and back
-            found = bare(plain.inputs[0])
+            found = strip_casts(plain.inputs[0])
         pairs = [(p, v) for p, v in zip(miss.step.inputs, found.inputs, strict=False) if p.op != CONST]
         if plain.op == PERMUTE:
             pairs = [(p, self._permuted(v, order_of(plain))) for p, v in pairs]
@@ -204,8 +208,8 @@ class Matcher:
             yield from self._match_rows(pattern, value, bound, depth)
         elif pattern.op == "linear" != value.op:
             yield from self._match_linear(pattern, value, bound, depth)
-        elif (size := asked(pattern)) is not None:
-            yield from self._match_size(size, asked(value), bound, depth)
+        elif (size := size_query(pattern)) is not None:
+            yield from self._match_size(size, size_query(value), bound, depth)
         elif pattern.op == "view" == value.op:
             yield from self._match_view(pattern, value, bound, depth + 1)
         elif pattern.op in _PARTS and pattern.op == value.op:
@@ -248,15 +252,15 @@ class Matcher:
         """Match the norm of a sum. If the code casts the sum first, it must cast the result back outside."""
         of, *rest = value.inputs
         if of.op == CAST:
-            if not bound.casts and not self._is_cast_back(bare(of)):
+            if not bound.casts and not self._is_cast_back(strip_casts(of)):
                 return
-            of, bound = bare(of), bound.across_widening(bare(of))
+            of, bound = strip_casts(of), bound.across_widening(strip_casts(of))
         yield from self._match_inputs(pattern.inputs, (of, *rest), bound, depth)
 
     def _is_cast_back(self, v: Value) -> bool:
         """Whether the code or the front end shows that the result of the match is cast to the dtype of `v`."""
         if self.restored is not None:
-            return self.view.like(self.restored) is self.view.like(v)
+            return self.view.dtype_source(self.restored) is self.view.dtype_source(v)
         known = known_dtypes(self.view, v)
         return self.cast is not None and len(known) == 1 and known == known_dtypes(self.view, self.cast)
 
@@ -290,7 +294,9 @@ class Matcher:
         for partial in self._match(pattern.inputs[0], value.inputs[0], bound, depth):
             if len(expected) == len(actual):
                 yield from self._match_inputs(expected, actual, partial, depth)
-            elif len(expected) == 1 and asked(expected[0]) is not None and (owner := whole_shape(self.view, actual)):
+            elif (
+                len(expected) == 1 and size_query(expected[0]) is not None and (owner := whole_shape(self.view, actual))
+            ):
                 yield from self._match_size((expected[0].inputs[0], None), (owner, None), partial, depth)
 
     def _match_inputs(
@@ -314,7 +320,7 @@ class Matcher:
         if not shaped:
             yield from self._match_plain(plain, rest, op, bound)
             return
-        for part in sorted(rest, key=lambda part: bare(part).op != shaped[0].op):
+        for part in sorted(rest, key=lambda part: strip_casts(part).op != shaped[0].op):
             others = without(rest, (part,)) or []
             for partial in self._match(shaped[0], part, bound, depth):
                 yield from self._match_shaped(shaped[1:], plain, others, op, partial, depth)
@@ -355,15 +361,15 @@ class Matcher:
     def _bind(self, name: str, value: Value, bound: Bindings) -> Iterator[Bindings]:
         if name not in bound.captures:
             yield bound.with_capture(name, value)
-        elif bound.captures[name] is value or bare(bound.captures[name]) is bare(value):
+        elif bound.captures[name] is value or strip_casts(bound.captures[name]) is strip_casts(value):
             yield bound
         elif _is_number(value, bound.captures[name]):
             yield bound
 
     def _uncast(self, value: Value) -> Value:
         if value.op == PERMUTE and value.inputs[0].op == CAST:
-            return self.view.permuted(bare(value.inputs[0]), order_of(value))
-        return bare(value)
+            return self.view.permuted(strip_casts(value.inputs[0]), order_of(value))
+        return strip_casts(value)
 
 
 def _is_number(value: Value, known: Value) -> bool:
@@ -377,7 +383,7 @@ def _is_mixed(view: View, step: Value) -> bool:
     if step.op != "matmul":
         return False
     left, right = (v.inputs[0] if v.op == PERMUTE else v for v in step.inputs)
-    weighted = bare(left).op in _WEIGHTS
+    weighted = strip_casts(left).op in _WEIGHTS
     return not weighted and changes_dtype(view, left) != changes_dtype(view, right)
 
 

@@ -138,7 +138,7 @@ def test_the_views_that_masks_were_put_around_are_found(masked: str, wanted: lis
 
 
 _OPEN = "s = x @ cos.transpose(1, 2)\nn, m, h = sin.shape\n"
-_TOLD = "assumes that the scores have the same shape before they are split for the mask and after"
+_TOLD = "assumes that the scores have the same shape before and after they are reshaped for the mask"
 # A view that splits, one that joins, and what has to be assumed, None where that is another shape.
 FOLDS = {
     "known": (_SCORES, "w", f"(w + sin){_BACK}", ""),

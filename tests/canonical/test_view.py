@@ -130,8 +130,8 @@ def test_a_literal_is_a_number_that_a_float_can_hold(data: object, number: float
 
 def test_what_is_assumed_is_said_of_a_value_of_its_own() -> None:
     view, x = canonical("return x")
-    assert view.assuming(x, "") is x and view.assumption(x) == ""
-    own = view.assuming(x, "why")
+    assert view.with_assumption(x, "") is x and view.assumption(x) == ""
+    own = view.with_assumption(x, "why")
     assert own is not x and (own.op, own.data, own.inputs) == (x.op, x.data, x.inputs)
     assert view.assumption(own) == "why" and view.assumption(x) == ""
 
@@ -140,7 +140,7 @@ def test_what_takes_the_place_of_a_step_stands_for_it_too() -> None:
     view, both = canonical("return x, cos")
     x, cos = both.inputs
     before = [*view.originals(x), *view.originals(cos)]
-    assert view.in_place_of(cos, x) is x
+    assert view.replace_step(cos, x) is x
     assert view.originals(x) == before
 
 

@@ -100,7 +100,7 @@ def test_a_product_of_complex_numbers_turns_pairs(numbers: str) -> None:
 def test_dimensions_counted_from_the_front_are_an_assumption() -> None:
     view, found = canonical("r = torch.stack((-x[:, :, 1::2], x[:, :, ::2]), -1).flatten(2)\nreturn x * cos + r * sin")
     assert found.op == ROTATION
-    assert view.assumption(found) == "assumes that what is rotated has 3 dimensions"
+    assert view.assumption(found) == "assumes that the rotated tensor has 3 dimensions"
 
 
 @pytest.mark.parametrize("known", ["assert x.ndim == 3", "assert 3 == x.dim()", "b, n, d = x.shape"])
