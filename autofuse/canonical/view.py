@@ -28,7 +28,7 @@ KEEP = "keep"  # inputs: scores, boolean mask, the fill where it is False
 LEAF = "leaf"  # data: a value of the program that the canonical form treats as unknown
 
 _T = TypeVar("_T")
-_Function = TypeVar("_Asked", bound=Callable[..., object])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 Rewrite = Callable[..., "Value | None"]
 REWRITES: dict[str, Rewrite] = {}
 

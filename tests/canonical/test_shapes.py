@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.canonical import View
-from autofuse.canonical.shapes import from_end, moved
+from autofuse.canonical.shapes import from_end, source_dimension
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import PARAMETER, Graph
 from tests.canonical.recognise.test_rotary import canonical, written
@@ -212,4 +212,4 @@ def test_a_dimension_is_counted_from_the_end_where_that_is_known(body: str, plac
 def test_a_dimension_of_a_permuted_value_comes_from_where_the_order_says(
     order: tuple[int, ...], dim: int, source: int
 ) -> None:
-    assert moved(order, dim) == source
+    assert source_dimension(order, dim) == source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.canonical import View
-from autofuse.canonical.sizes import Sizes, asked, dimensions, is_half, is_size, lengths, same, whole_shape
+from autofuse.canonical.sizes import Sizes, dimensions, is_half, is_size, lengths, same_shape, size_query, whole_shape
 from autofuse.canonical.view import LEAF
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import CONST, PARAMETER, Graph, Value
@@ -82,7 +82,7 @@ SHAPES = {
 @pytest.mark.parametrize(("pair", "alike"), SHAPES.values(), ids=SHAPES)
 def test_casts_leave_a_shape_as_it_is(pair: str, alike: bool) -> None:
     view, (a, b) = values(f"return {pair}")
-    assert same(view, a, b) is alike
+    assert same_shape(view, a, b) is alike
 
 
 # A number and a tensor, the dimension, and whether the number is the size of it.
@@ -166,7 +166,7 @@ ASKED = {
 @pytest.mark.parametrize(("size", "wanted"), ASKED.values(), ids=ASKED)
 def test_whose_size_a_number_is_stands_in_the_program(size: str, wanted: tuple[str, int | None] | None) -> None:
     _, (v, _) = values(f"return {size}, cos")
-    found = asked(v)
+    found = size_query(v)
     assert (found and (found[0].data, found[1])) == wanted
 
 

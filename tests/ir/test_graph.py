@@ -44,7 +44,7 @@ def test_a_graph_made_by_its_own_methods_is_valid() -> None:
 
 @pytest.mark.parametrize(
     ("op", "inputs", "said"),
-    [("exp", 0, "has 0 inputs"), ("no such op", 1, "no table names"), (ATTRIBUTE, 2, "has 2 inputs")],
+    [("exp", 0, "has 0 inputs"), ("no such op", 1, "unknown operation"), (ATTRIBUTE, 2, "has 2 inputs")],
 )
 def test_a_wrong_value_is_named(op: str, inputs: int, said: str) -> None:
     graph = Graph()
@@ -57,5 +57,5 @@ def test_a_wrong_value_is_named(op: str, inputs: int, said: str) -> None:
 def test_a_value_of_another_graph_is_refused() -> None:
     graph = Graph()
     graph.fresh("exp", Value(PARAMETER, (), "x", 7))
-    with pytest.raises(GraphError, match="not computed before it"):
+    with pytest.raises(GraphError, match="does not compute before it"):
         check(graph, {**ARITY, "exp": 1})

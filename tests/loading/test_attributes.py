@@ -60,7 +60,7 @@ MISTAKES = {
     "an after of more than there is": ("def after(x)", "def after(x, y)", "takes `y`"),
     "parameters that have no name": ("def before(x)", "def before(x, *more)", "name of its own"),
     "a where that raises": ("return Holds()", "return 1 / 0", "Shrink.where raised ZeroDivisionError"),
-    "a where that answers in bools": ("return Holds()", "return True", "Shrink.where answered True"),
+    "a where that answers in bools": ("return Holds()", "return True", "Shrink.where returned True"),
     "a safety that is none": ("return Holds()", "return Holds('maybe')", "safe"),
     "a question about nothing": ("return Holds()", "return Holds() if captures.number('y') else None", "about `y`"),
     "a culprit that is nothing": ("return Holds()", "return Fails('so', capture='y')", "names `y`"),

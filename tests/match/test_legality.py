@@ -40,7 +40,7 @@ REFUSED = {
         "def f(q, k, v, log):\n    w = (q @ k.mT).softmax(-1)\n    log.append(w)\n    return w @ v",
         "probabilities",
     ),
-    "printed": ("def f(q, k, v):\n    s = q @ k.mT\n    print(s)\n    return s.softmax(-1) @ v", "product of matrices"),
+    "printed": ("def f(q, k, v):\n    s = q @ k.mT\n    print(s)\n    return s.softmax(-1) @ v", "matrix product"),
     "asserted": (
         "def f(q, k, v):\n    s = q @ k.mT\n    assert not s.isnan().any()\n    return s.softmax(-1) @ v",
         "product",

@@ -66,7 +66,7 @@ def test_a_triangle_on_the_main_diagonal_is_proved_causal(dropped: str) -> None:
 @pytest.mark.parametrize(
     ("dropped", "expected"),
     [
-        ("torch.ones(t, s, dtype=torch.bool).triu(s - t + 1)", "its diagonal moved"),
+        ("torch.ones(t, s, dtype=torch.bool).triu(s - t + 1)", "computed diagonal"),
         ("torch.tril(torch.ones(t, s), 2) == 0", "a sliding window: tril with diagonal 2"),
         ("~((i[:, None] - j[None, :] >= 0) & (i[:, None] - j[None, :] < 3))", "a sliding window: the distance"),
         ("key_padding_mask[:, None, None, :]", "key padding"),

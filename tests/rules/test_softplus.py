@@ -29,8 +29,8 @@ def thresholded(threshold: str) -> str:
 @pytest.mark.parametrize(
     "expression, why",
     [
-        (BARE, "where exp(x) overflows the code gives infinity"),
-        ("torch.log1p(x.exp())", "where exp(x) overflows the code gives infinity"),
+        (BARE, "where exp(x) overflows, this code returns infinity"),
+        ("torch.log1p(x.exp())", "where exp(x) overflows, this code returns infinity"),
         (thresholded("20"), "in float16, exp overflows below the threshold"),
         (thresholded("100.0"), "below the threshold exp overflows"),
     ],
