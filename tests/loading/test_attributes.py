@@ -63,7 +63,7 @@ MISTAKES = {
     "a where that answers in bools": ("return Holds()", "return True", "Shrink.where returned True"),
     "a safety that is none": ("return Holds()", "return Holds('maybe')", "safe"),
     "a question about nothing": ("return Holds()", "return Holds() if captures.number('y') else None", "about `y`"),
-    "a culprit that is nothing": ("return Holds()", "return Fails('so', capture='y')", "names `y`"),
+    "a culprit that is nothing": ("return Holds()", "return Fails('so', capture='y')", "names the capture `y`"),
     "a where that declines the example": ("return Holds()", "return None", "`where` declines it"),
     "an end of the process": ("class Shrink", "raise SystemExit(3)\nclass Shrink", "SystemExit: 3"),
     "a name that is not imported": ("    import torch\n", "", "does not import torch"),

@@ -12,7 +12,7 @@ import pytest
 from tools.gallery import repository as rows
 from tools.gallery.__main__ import main
 from tools.gallery.data import MAKERS
-from tools.gallery.repository import Repository, Unavailable, listed, made_ready
+from tools.gallery.repository import Repository, Unavailable, all_repositories, prepare_tree
 
 TRAIN = """\
 import torch
@@ -106,7 +106,7 @@ def test_an_unknown_name_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_setting_that_the_file_does_not_have_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     with pytest.raises(Unavailable, match=r"a\.py sets y in 0 lines"):
-        made_ready(Repository("a/b", "0" * 40, ("a.py",), settings={"a.py": {"y": "2"}}), tmp_path)
+        prepare_tree(Repository("a/b", "0" * 40, ("a.py",), settings={"a.py": {"y": "2"}}), tmp_path)
 
 
 @pytest.mark.parametrize("kind", sorted(MAKERS))
@@ -117,7 +117,7 @@ def test_data_is_the_same_at_every_run(kind: str, tmp_path: Path) -> None:
     assert text == (tmp_path / "two").read_bytes() and len(text) > 10_000
 
 
-@pytest.mark.parametrize("row", listed(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", all_repositories(), ids=lambda row: row.name)
 def test_a_row_is_whole(row: Repository) -> None:
     assert re.fullmatch(r"[\w.-]+/[\w.-]+", row.name) and re.fullmatch("[0-9a-f]{40}", row.commit)
     assert row.rewrite and bool(row.command) != bool(row.untrained)

@@ -1,4 +1,4 @@
-"""What was measured, as Markdown and as JSON: without dates, times and paths, so that it moves only with results."""
+"""Writes the measurements as Markdown and as JSON, without dates, times and paths, so that only results change them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from importlib.metadata import version
 
 from tools.models.measured import STEPS, Measured
 
-_REASONS = 3  # that are told of each row
+_REASONS = 3  # the number of reasons for each row
 
 
 def as_markdown(rows: Sequence[Measured], absent: Sequence[str]) -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n\n".join((_head(rows, absent), _models(rows), _rules(rows), _left(rows))) + "\n"
 
 
