@@ -75,7 +75,7 @@ PHRASES = {
     r"(?:^|[.!?] )So (?:do|does|did|is|are|has|have) (?!not\b)\w+": "subject before verb",
     r"(?:^|[.!?] )Not (?:so|where|if)\b": "a full sentence",
     r"\b(?:live|text|other) door\b": "the FX pass, the codemod",
-    r"\brungs?\b": "level",
+    r"\brungs?\b(?!\.py)": "level",
     r"\bare told\b|\bis told\b|\btells? of\b": "reports, is reported",
     r"\bfor the sake of\b": "for",
     r"\bbeside it\b": "next to it",

@@ -33,7 +33,7 @@ def main() -> int:
             functions, clean = functions + 1, clean + (not found)
             counts.update(found)
             if options.show in found or options.show == "all":
-                shown.append(_shown(function, found))
+                shown.append(_diff_text(function, found))
         if options.show in of_file:
             shown.append(f"## {file.path}: {', '.join(of_file)}\n")
     sys.stdout.write("\n".join(shown))
@@ -73,7 +73,7 @@ def _files(options: argparse.Namespace) -> Iterator[RewrittenFile]:
         yield file
 
 
-def _shown(function: ChangedFunction, found: Counter[str]) -> str:
+def _diff_text(function: ChangedFunction, found: Counter[str]) -> str:
     name = f"{function.path}:{function.name}"
     diff = "".join(text for text, _ in diff_of(name, function.before.encode(), function.after.encode()))
     return f"## {name}: {', '.join(sorted(found))}\n{diff}"

@@ -122,13 +122,13 @@ def _cast_shapes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _neutral(keyword: str, value: float) -> Callable[[ast.AST], Iterator[ast.AST]]:
-    def found(tree: ast.AST) -> Iterator[ast.AST]:
+    def find_keywords(tree: ast.AST) -> Iterator[ast.AST]:
         for call in _attention_calls(tree):
             for k in call.keywords:
                 if k.arg == keyword and isinstance(k.value, ast.Constant) and k.value.value == value:
                     yield k
 
-    return found
+    return find_keywords
 
 
 def _scaled_by_hand(tree: ast.AST) -> Iterator[ast.AST]:

@@ -46,7 +46,7 @@ def broken(packages: Iterable[Package]) -> Iterator[str]:
 
 def as_markdown(packages: Sequence[Package], labels: Scores | None) -> str:
     """Return the summary."""
-    parts = [_head(packages), _kept(packages), _by_rule(packages), _reasons(packages)]
+    parts = [_head(packages), _promises(packages), _by_rule(packages), _reasons(packages)]
     if any(p.ran is not None for p in packages):
         parts.append(_runs(packages))
     if labels is not None:
@@ -70,7 +70,7 @@ def _head(packages: Sequence[Package]) -> str:
     return "\n".join(lines)
 
 
-def _kept(packages: Sequence[Package]) -> str:
+def _promises(packages: Sequence[Package]) -> str:
     looked = [x for p in packages for x in p.looked]
     rewritten = [x for x in looked if x.after is not None]
     sentences = Counter(_kind(s) for x in looked for s in x.broken)

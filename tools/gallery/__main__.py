@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     shown: list[Shown] = []
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         for repository in progress.track(chosen, description="repositories"):
-            shown.append(_shown(repository, options))
+            shown.append(_show(repository, options))
     text = as_markdown(shown)
     if options.output:
         options.output.write_text(text)
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if any(differs(s) for s in shown) else 0
 
 
-def _shown(repository: Repository, options: argparse.Namespace) -> Shown:
+def _show(repository: Repository, options: argparse.Namespace) -> Shown:
     try:
         after = copy_repository(repository, options.cache, options.mirrors)
         edits = rewrite_repository(repository, after)

@@ -19,13 +19,13 @@ def _view(view: View, x: Value, shape: Value) -> Value | None:
     if x.op != "addmm" or not is_const(x.inputs[3], 1, 1.0) or not is_const(x.inputs[4], 1, 1.0):
         return None
     bias, rows, weight = x.inputs[:3]
-    whole = _whole(view, rows)
+    whole = _unflattened(view, rows)
     if whole is None or view.rank(weight) not in (None, 2) or not _same_but_last(view, whole, shape):
         return None
     return view.plain("linear", whole, view.permuted(weight, layout.SWAP), bias)
 
 
-def _whole(view: View, rows: Value) -> Value | None:
+def _unflattened(view: View, rows: Value) -> Value | None:
     """x, if `rows` is x.view(-1, x.size(-1)); else None."""
     sizes = elements(rows.inputs[1]) if rows.op == "view" else ()
     if len(sizes) == 2 and is_const(sizes[0], -1) and _is_size(view, sizes[1], rows.inputs[0], -1):
