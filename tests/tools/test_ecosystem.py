@@ -1,4 +1,4 @@
-"""The ecosystem run, on a made-up package: one class that is rewritten and can be built, one that cannot be."""
+"""The ecosystem run, with a made-up package: one rewritten class can be built, and one cannot."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def tree(package: Path) -> Tree:
     return found
 
 
-def test_every_file_is_looked_at_and_keeps_what_is_promised(package: Path) -> None:
+def test_every_file_is_checked_and_keeps_the_promises(package: Path) -> None:
     looked = check_files(list(tree(package).files()))
     assert [x.file.name for x in looked] == ["__init__.py", "model.py"]
     assert [(f.code, f.status) for f in looked[1].findings] == [("AF101", "safe"), ("AF302", "safe")]
     assert looked[1].broken == () and b"# one row for each query" in (looked[1].after or b"")
 
 
-def test_what_was_rewritten_is_run_before_and_after(package: Path) -> None:
+def test_rewritten_code_runs_before_and_after(package: Path) -> None:
     looked = check_files(list(tree(package).files()))
     outcomes = {r.symbol: (r.outcome, r.why) for r in run_both(tree(package), looked)}
     assert outcomes["Attention"] == ("equal", "")
@@ -81,7 +81,7 @@ def test_a_wrong_rewrite_is_found(package: Path) -> None:
     assert {r.symbol: r.outcome for r in run_both(tree(package), wrong)}["Attention"] == "different"
 
 
-def test_the_summary_names_no_path_and_the_json_every_place(
+def test_the_summary_has_no_paths_and_the_json_has_every_place(
     package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path), "--folder", str(package), "--json", str(tmp_path / "run.json")]) == 0

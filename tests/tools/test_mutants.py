@@ -1,4 +1,4 @@
-"""The mutants are programs, one change away from the file, and the same for the same seed."""
+"""Mutants are valid programs with one change, and the same seed gives the same mutants."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_operator_makes_these_lines_and_no_others(operator: str, lines: set[s
     assert new == {" ".join(line.split()) for line in lines}
 
 
-def test_words_and_annotations_and_defaults_are_left_alone() -> None:
+def test_texts_annotations_and_defaults_are_not_changed() -> None:
     for change in changes(TEXT):
         assert change.apply(TEXT).splitlines()[:3] == TEXT.splitlines()[:3]
 
