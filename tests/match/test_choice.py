@@ -9,12 +9,12 @@ import pytest
 from autofuse.match.choice import choose_sites, extent
 from autofuse.match.site import Site
 from autofuse.rule import Fails, Holds, Unknown, Verdict
-from tests.match.test_engine import ATTENTION, found
+from tests.match.test_engine import ATTENTION, sites_of_rule
 
 
 @pytest.fixture
 def site() -> Site:
-    (only,) = found(ATTENTION.format(annotation=": float").replace("* scale", "* 0.125"), "AF101")
+    (only,) = sites_of_rule(ATTENTION.format(annotation=": float").replace("* scale", "* 0.125"), "AF101")
     return only
 
 
@@ -27,7 +27,7 @@ def refused(site: Site, verdict: Verdict, steps: int) -> Site:
     return replace(site, verdict=verdict, steps=frozenset(sorted(site.steps, key=lambda v: v.serial)[:steps]))
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["as found", "the other way round"])
+@pytest.mark.parametrize("turned", [False, True], ids=["as sites_of_rule", "the other way round"])
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -161,7 +161,7 @@ LIVE = [
 ]  # fmt: skip
 
 
-def is_named(case: Refused) -> str:
+def case_id(case: Refused) -> str:
     return case.name
 
 
@@ -185,7 +185,7 @@ def found_live(case: Refused) -> SiteReport:
     return site
 
 
-@pytest.mark.parametrize("case", [*BOTH, *TEXT], ids=is_named)
+@pytest.mark.parametrize("case", [*BOTH, *TEXT], ids=case_id)
 def test_check_names_the_value_its_line_and_what_to_change(case: Refused) -> None:
     found = found_in_text(case)
     assert (found.value, found.value_line) == (case.value, case.number)
@@ -196,14 +196,14 @@ def test_check_names_the_value_its_line_and_what_to_change(case: Refused) -> Non
     assert found.advice.split(",")[0] in annotation_of(found).replace("%0A", "\n")
 
 
-@pytest.mark.parametrize("case", [*BOTH, *LIVE], ids=is_named)
+@pytest.mark.parametrize("case", [*BOTH, *LIVE], ids=case_id)
 def test_the_report_names_the_value_its_line_and_what_to_change(case: Refused) -> None:
     found = found_live(case)
     assert (found.value, found.value_line) == (case.value, case.number)
     assert f"line {case.number}" in found.reason and case.advice in found.advice
 
 
-@pytest.mark.parametrize("case", BOTH, ids=is_named)
+@pytest.mark.parametrize("case", BOTH, ids=case_id)
 def test_the_fx_pass_and_the_codemod_report_the_same(case: Refused) -> None:
     text, live = found_in_text(case), found_live(case)
     assert (live.reason, live.advice, live.reason_code) == (text.reason, text.advice, text.reason_code)

@@ -15,7 +15,7 @@ from tests.metamorphic.draft import Change, Draft, Function, call, expression, n
 _SIMPLE = (ast.Assign, ast.Return, ast.Expr, ast.AugAssign)
 
 
-def _named(draft: Draft) -> Iterator[tuple[Function, list[ast.stmt], int, str]]:
+def _floating_variables(draft: Draft) -> Iterator[tuple[Function, list[ast.stmt], int, str]]:
     """A place after which a local variable holds a floating tensor: (function, block, index, variable)."""
     for function, block, i in draft.statements():
         match block[i]:
@@ -37,7 +37,7 @@ def _parts(draft: Draft) -> Iterator[tuple[Function, list[ast.stmt], int, ast.ex
 
 def use_it_afterwards(draft: Draft) -> Iterator[Change]:
     """An intermediate value is returned, kept, appended, printed, hooked, or becomes part of the result."""
-    for function, block, i, target in _named(draft):
+    for function, block, i, target in _floating_variables(draft):
         result = next((s for s in block[i + 1 :] if isinstance(s, ast.Return) and s.value is not None), None)
         if result is not None:
             yield lambda r=result, t=target: setattr(r, "value", ast.Tuple([r.value, name(t)], ast.Load()))
@@ -326,7 +326,7 @@ def swap_statements(draft: Draft) -> Iterator[Change]:
 
 def leave_in_the_middle(draft: Draft) -> Iterator[Change]:
     """Where the input is large, an intermediate value is returned."""
-    for function, block, i, target in _named(draft):
+    for function, block, i, target in _floating_variables(draft):
         given = [a.arg for a in function.args.args if a.arg != "self"]
         for limit in (100, 1):
             if given and block is function.body:

@@ -283,7 +283,7 @@ def differences(expected: dict[str, Any], actual: dict[str, Any], digits: float)
 def _difference(name: str, expected: Any, actual: Any, bound: float, loose: bool) -> str:
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         same = type(expected) is type(actual) and expected == actual
-        return "" if same else f"{name}: {_told(expected)}, now {_told(actual)}"
+        return "" if same else f"{name}: {_text_of(expected)}, now {_text_of(actual)}"
     if loose and expected.is_floating_point() and actual.is_floating_point():
         actual = actual.to(expected.dtype)  # a file that goes to single precision itself is not about doubles
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
@@ -296,7 +296,7 @@ def _difference(name: str, expected: Any, actual: Any, bound: float, loose: bool
     return f"{name} is off by {off:.1e}, allowed are {bound:.1e}"
 
 
-def _told(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
