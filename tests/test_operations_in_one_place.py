@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 class HandWrittenTanhshrink(Rule):
-    """Tanhshrink spelled out."""
+    """Hand-written tanhshrink."""
 
     code = "AF399"
     benefit = 2

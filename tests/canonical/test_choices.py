@@ -86,7 +86,7 @@ APART = {
         "s = x @ cos\nif z:\n    s = s * sin.exp()\nreturn s",
         "return (x @ cos) * (sin.exp() if z else 1.0)",
     ),
-    "what is no product of matrices, in one arm": (
+    "what is no matrix product, in one arm": (
         "s = x + cos\nif z:\n    s = s * 2.0\nreturn s",
         "return (x + cos) * (2.0 if z else 1.0)",
     ),

@@ -93,7 +93,7 @@ SCALED = {
 }
 NOT_SCALED = {
     "by a tensor": ("w * sin", "(s * sin).view(b, h, n, m)"),
-    "what is no product of matrices": ("sin.view(b, h, n, m) * 0.5", "(sin * 0.5).view(b, h, n, m)"),
+    "what is no matrix product": ("sin.view(b, h, n, m) * 0.5", "(sin * 0.5).view(b, h, n, m)"),
     "by another view": ("w * w", "(s * s).view(b, h, n, m)"),
     "what is no view": ("s.flatten(0, 1) * 0.5", "(s * 0.5).flatten(0, 1)"),
 }

@@ -90,7 +90,7 @@ def test_facts_about_values_of_the_view_are_inferred(kind: str) -> None:
 
 LIKE = {
     "a product": ("(x * cos).dtype", "x"),
-    "a product of matrices": ("(x @ cos).dtype", "x"),
+    "a matrix product": ("(x @ cos).dtype", "x"),
     "a softmax": ("x.mT.softmax(-1).device", "x"),
     "a choice": ("(x if z else cos).dtype", "x"),
 }

@@ -27,7 +27,7 @@ def refused(site: Site, verdict: Verdict, steps: int) -> Site:
     return replace(site, verdict=verdict, steps=frozenset(sorted(site.steps, key=lambda v: v.serial)[:steps]))
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["as sites_of_rule", "the other way round"])
+@pytest.mark.parametrize("turned", [False, True], ids=["as found", "the other way round"])
 @pytest.mark.parametrize(
     ("one", "other"),
     [

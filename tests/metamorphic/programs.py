@@ -301,5 +301,5 @@ def _text_of(value: Any) -> str:
 
 
 def has_nan(results: dict[str, Any]) -> bool:
-    """Whether some row was masked out whole with -inf: what the fused operation gives there is its own."""
+    """Whether a row was masked out entirely with -inf. The fused operation may return another value there."""
     return any(isinstance(v, Tensor) and bool(v.isnan().any()) for v in results.values())

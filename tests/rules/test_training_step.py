@@ -122,9 +122,9 @@ def test_a_generator_of_parameters_gets_its_parentheses() -> None:
     ],
 )
 def test_setting_to_zero_is_removed_on_request(call: str, after: str) -> None:
-    text = f"import torch\n\ndef f(self, o):\n    {call}  # anew\n"
+    text = f"import torch\n\ndef f(self, o):\n    {call}  # again\n"
     assert statuses(text) == [("AF605", "unsafe", 4)]
-    assert rewritten(text) == f"import torch\n\ndef f(self, o):\n    {after}  # anew\n"
+    assert rewritten(text) == f"import torch\n\ndef f(self, o):\n    {after}  # again\n"
 
 
 def test_a_comment_next_to_a_removed_argument_stays() -> None:

@@ -75,7 +75,7 @@ def test_a_kernel_that_does_not_fit_on_a_multiprocessor_never_ends() -> None:
 def test_instructions_in_loops_are_counted_separately() -> None:
     found = counted_in(LOOP)
     assert (found.loads, found.looped_loads, found.looped) == (1, 1, 3)  # the branch that ends a loop is one of it
-    assert found.executed(10.0) == found.straight + 30
+    assert found.total(10.0) == found.straight + 30
     with pytest.raises(RuntimeError):
         counted_in("no code")
 

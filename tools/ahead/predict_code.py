@@ -25,7 +25,7 @@ class Counted:
     loads: int
     looped_loads: int
 
-    def executed(self, turns: float) -> float:
+    def total(self, turns: float) -> float:
         """The instructions of a warp whose loops run `turns` iterations in total."""
         return self.straight + self.looped * turns
 

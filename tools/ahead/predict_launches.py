@@ -26,8 +26,8 @@ Arguments = Mapping[str, Any]
 
 def works(call: Callable[[], object], gpu: Gpu) -> list[tuple[str, Work]]:
     """Return every launch of `call`, in order, with the name of its kernel, as `gpu` would run it."""
-    launched = _launched(call, gpu.arch)
-    coded = launched if gpu.code == gpu.arch else _launched(call, gpu.code)
+    launched = _trace_launches(call, gpu.arch)
+    coded = launched if gpu.code == gpu.arch else _trace_launches(call, gpu.code)
     return [
         (name, _work(name, given, programs, used, gpu, _count(binary)))
         for (name, given, programs, used, _), (*_, binary) in zip(launched, coded, strict=True)
@@ -47,7 +47,7 @@ def _work(name: str, given: Arguments, programs: int, used: Resources, gpu: Gpu,
     target = TARGETS[gpu.arch]
     resident = target.resident(used.registers, used.shared, used.warps)
     warps = TARGETS[gpu.code].gpu.warp_size * 1.0  # of the counted code, for the other's threads
-    issued = code.executed(turns) * used.warps * target.gpu.warp_size / warps
+    issued = code.total(turns) * used.warps * target.gpu.warp_size / warps
     return Work(moved, again, programs, resident, issued, trips)
 
 
@@ -103,7 +103,7 @@ def _count(binary: bytes) -> Counted:
     return counted(binary, CUOBJDUMP)
 
 
-def _launched(call: Callable[[], object], arch: Arch) -> list[tuple[str, Arguments, int, Resources, bytes]]:
+def _trace_launches(call: Callable[[], object], arch: Arch) -> list[tuple[str, Arguments, int, Resources, bytes]]:
     """For each launch: file and kernel, arguments by name, programs, resources of a program, and the binary."""
     taken: list[tuple[str, Arguments, int, Resources, bytes]] = []
     usual, target = JITFunction.run, TARGETS[arch]

@@ -62,7 +62,7 @@ def _head(packages: Sequence[Package]) -> str:
         "# The ecosystem run\n",
         f"autofuse {version('autofuse')} over {len(packages)} public packages, each at one version, {files:,} files,",
         f"with unsafe edits included, on Python {python}.\n",
-        "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",
+        "A command writes this page. It has no date, so that only results change it.\n",
         "```sh\npython -m tools.ecosystem CACHE --run --output docs/ecosystem.md\n```\n",
         "`--only NAME ...` takes some of the packages of `tools/ecosystem/packages.toml`; `--help` tells what else it",
         "takes: installed packages, folders, a file of labelled places.",
