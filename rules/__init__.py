@@ -1,6 +1,6 @@
-"""The rules that come with autofuse: one file per pattern family. Found by walking this folder, listed nowhere."""
+"""The rules of autofuse: one file for each family of patterns. autofuse loads every file in this folder."""
 
 if __name__ != "autofuse.rules":
     raise ImportError(
-        "Import this folder as `autofuse.rules`: a second copy under another name would register every rule twice."
+        "Import this folder as `autofuse.rules`. A second copy under another name would register every rule twice."
     )

@@ -1,4 +1,4 @@
-"""Activations spelled out -> torch's own: one kernel instead of several."""
+"""Hand-written activations -> torch's own: one kernel instead of several."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class HandWrittenErfGelu(Rule):
-    """GELU by the error function, spelled out."""
+    """Hand-written GELU with the error function."""
 
     code = "AF301"
     benefit = 3
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
-        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
+        # Other ways of writing it match too: autofuse/canonical/recognise/activations.py.
         return 0.5 * x * (1.0 + torch.erf(x * 0.7071067811865475))
 
     @staticmethod
@@ -31,7 +31,7 @@ class HandWrittenErfGelu(Rule):
 
     examples = (
         Fused(
-            "half of x times one plus the error function",
+            "half of x, times one plus the error function",
             before="""
                 import math
                 import torch
@@ -45,14 +45,14 @@ class HandWrittenErfGelu(Rule):
 
 
 class HandWrittenTanhGelu(Rule):
-    """GELU by its tanh approximation, spelled out."""
+    """Hand-written GELU with the tanh approximation."""
 
     code = "AF301"
     benefit = 3
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
-        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
+        # Other ways of writing it match too: autofuse/canonical/recognise/activations.py.
         return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3))))
 
     @staticmethod
@@ -61,7 +61,7 @@ class HandWrittenTanhGelu(Rule):
 
     examples = (
         Fused(
-            "the cube is taken out as a factor, as Megatron does",
+            "x is factored out of the polynomial, as in Megatron",
             before="""
                 import torch
 
@@ -71,7 +71,7 @@ class HandWrittenTanhGelu(Rule):
             after='approximate="tanh"',
         ),
         Kept(
-            "the factor inside is another one",
+            "the factor inside tanh is another number",
             """
                 import torch
 
@@ -83,14 +83,14 @@ class HandWrittenTanhGelu(Rule):
 
 
 class HandWrittenSilu(Rule):
-    """SiLU spelled out."""
+    """Hand-written SiLU."""
 
     code = "AF302"
     benefit = 2
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
-        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
+        # Other ways of writing it match too: autofuse/canonical/recognise/activations.py.
         return x * torch.sigmoid(x)
 
     @staticmethod
@@ -109,7 +109,7 @@ class HandWrittenSilu(Rule):
             after="F.silu(",
         ),
         Kept(
-            "quick GELU scales inside the sigmoid",
+            "quick GELU scales x inside the sigmoid",
             """
                 import torch
 
@@ -121,14 +121,14 @@ class HandWrittenSilu(Rule):
 
 
 class HandWrittenMish(Rule):
-    """Mish spelled out."""
+    """Hand-written Mish."""
 
     code = "AF305"
     benefit = 2
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
-        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
+        # Other ways of writing it match too: autofuse/canonical/recognise/activations.py.
         return x * torch.tanh(F.softplus(x))
 
     @staticmethod
@@ -137,7 +137,7 @@ class HandWrittenMish(Rule):
 
     examples = (
         Fused(
-            "x times the hyperbolic tangent of its softplus",
+            "x times tanh of its softplus",
             before="""
                 import torch
                 import torch.nn.functional as F
@@ -148,7 +148,7 @@ class HandWrittenMish(Rule):
             after="F.mish(",
         ),
         Kept(
-            "the softplus is a sharper one",
+            "the softplus has another beta",
             """
                 import torch
                 import torch.nn.functional as F
@@ -161,14 +161,14 @@ class HandWrittenMish(Rule):
 
 
 class HandWrittenHardswish(Rule):
-    """Hard swish spelled out."""
+    """Hand-written hard swish."""
 
     code = "AF306"
     benefit = 2
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
-        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
+        # Other ways of writing it match too: autofuse/canonical/recognise/activations.py.
         return x * F.relu6(x + 3) / 6
 
     @staticmethod
@@ -177,7 +177,7 @@ class HandWrittenHardswish(Rule):
 
     examples = (
         Fused(
-            "x times a sixth of what lies between 0 and 6 of x + 3",
+            "x times relu6(x + 3) / 6",
             before="""
                 import torch.nn.functional as F
 
@@ -187,7 +187,7 @@ class HandWrittenHardswish(Rule):
             after="F.hardswish(",
         ),
         Kept(
-            "the bounds are others",
+            "the bounds of the clamp are other numbers",
             """
                 import torch.nn.functional as F
 

@@ -1,7 +1,8 @@
-"""How batches come to the device: by which processes, and from which memory.
+"""Data loading: the processes that load batches, and the memory from which these are copied to the device.
 
-A loader that works in the training process lets the GPU wait for every batch, and one that starts its workers anew for
-every epoch lets it wait for these. Batches in page-locked memory are copied faster, and while the GPU computes.
+If the training process loads the batches itself, the GPU waits for every batch. If a DataLoader restarts its workers
+for every epoch, the GPU waits for their start. Batches in page-locked memory are copied faster, and while the GPU
+computes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _LoaderRule(CallRule):
-    """What the rules about torch's DataLoader share."""
+    """The base of the rules about torch's DataLoader."""
 
     calls = ("torch.utils.data.DataLoader",)
     parameters = tuple(
@@ -27,7 +28,7 @@ class _LoaderRule(CallRule):
 
     @staticmethod
     def in_memory(call: Call) -> bool:
-        """Whether there is nothing to load: workers would only pass copies around."""
+        """Whether the dataset is in memory, so that workers would only pass copies around."""
         return call.made_by("dataset").rpartition(".")[2] in ("TensorDataset", "list", "range")
 
 
@@ -48,18 +49,18 @@ class PageableBatches(_LoaderRule):
     @staticmethod
     def at(call: Call) -> Verdict | None:
         if call.accelerator is False or not call.mentions("cuda", "device") or call.given("batch_size") == "None":
-            return None  # of samples that are not batched, pinning makes lists too
+            return None  # without batching, pinning turns tuples into lists
         if call.given("collate_fn") is not None:
             return Unknown(
-                "what `collate_fn` gives is not written here",
-                advice="write `pin_memory=True` if it gives CPU tensors in a list or a dict: pinning makes a list of a "
-                "tuple, and an object of another class needs a `pin_memory` method",
+                "the text does not show what `collate_fn` returns",
+                advice="write `pin_memory=True` if it returns CPU tensors in a list or a dict: pinning turns a "
+                "tuple into a list, and an object of another class needs a `pin_memory` method",
             )
-        return Holds("unsafe", "assumes that the dataset gives CPU tensors, and that they go to a GPU")
+        return Holds("unsafe", "assumes that the dataset returns CPU tensors, and that they are copied to a GPU")
 
     examples = (
         Fused(
-            "batches go to the GPU",
+            "batches are copied to the GPU",
             before="""
                 from torch.utils.data import DataLoader
 
@@ -70,7 +71,7 @@ class PageableBatches(_LoaderRule):
             after="num_workers=4, persistent_workers=True, pin_memory=True)",
         ),
         Kept(
-            "already pinned",
+            "the batches are pinned already",
             """
                 import torch
                 from torch.utils.data import DataLoader
@@ -81,7 +82,7 @@ class PageableBatches(_LoaderRule):
             """,
         ),
         Kept(
-            "a loader of graphs that is not torch's",
+            "the DataLoader is not torch's",
             """
                 import torch
                 from torch_geometric.loader import DataLoader
@@ -94,7 +95,7 @@ class PageableBatches(_LoaderRule):
 
 
 class WorkersMadeAnew(_LoaderRule):
-    """A DataLoader that starts its workers anew for every epoch."""
+    """A DataLoader that restarts its workers for every epoch."""
 
     code = "AF602"
     unless = ("persistent_workers",)
@@ -113,21 +114,21 @@ class WorkersMadeAnew(_LoaderRule):
         if workers is None or call.literal("num_workers") == 0 or call.iterated_once:
             return None
         if not isinstance(call.literal("num_workers"), int):
-            if call.given("pin_memory") is not None:  # its author has thought about it
+            if call.given("pin_memory") is not None:  # the author has tuned this loader
                 return None
             return Unknown(
-                "whether it has any is not written here",
-                advice=f"write `persistent_workers={workers} > 0`, unless the dataset is changed between epochs: "
-                "workers that stay keep their copy of it",
+                "the text does not show whether it has workers",
+                advice=f"write `persistent_workers={workers} > 0`, unless the dataset changes between epochs: "
+                "persistent workers keep their copy of it",
             )
         return Holds(
             "unsafe",
-            "assumes that nothing changes the dataset between epochs, and that workers need no new seeds for each",
+            "assumes that the dataset does not change between epochs, and that workers need no new seed for each epoch",
         )
 
     examples = (
         Fused(
-            "four workers for every epoch",
+            "four workers are started for every epoch",
             before="""
                 from torch.utils.data import DataLoader
 
@@ -137,7 +138,7 @@ class WorkersMadeAnew(_LoaderRule):
             after="DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=True)",
         ),
         Kept(
-            "no workers: torch raises where these should persist",
+            "without workers, torch raises an error for `persistent_workers=True`",
             """
                 from torch.utils.data import DataLoader
 
@@ -146,7 +147,7 @@ class WorkersMadeAnew(_LoaderRule):
             """,
         ),
         Kept(
-            "made anew for each epoch, so its workers would be as well",
+            "the DataLoader is created in the loop, so persistent workers would not outlive it",
             """
                 from torch.utils.data import DataLoader
 
@@ -156,7 +157,7 @@ class WorkersMadeAnew(_LoaderRule):
             """,
         ),
         Kept(
-            "iterated once",
+            "the DataLoader is iterated once",
             """
                 from torch.utils.data import DataLoader
 
@@ -166,7 +167,7 @@ class WorkersMadeAnew(_LoaderRule):
             """,
         ),
         Kept(
-            "the options are not written here",
+            "the text does not show the options",
             """
                 from torch.utils.data import DataLoader
 
@@ -198,14 +199,14 @@ class NoWorkers(_LoaderRule):
         if special or _LoaderRule.in_memory(call) or call.accelerator is False:
             return None
         return Unknown(
-            "the GPU waits while it does",
-            advice="write `num_workers=4, persistent_workers=True`, with a `prefetch_factor` above 2 where batches "
-            "come unevenly, unless the dataset is an array in memory",
+            "the GPU waits meanwhile",
+            advice="write `num_workers=4, persistent_workers=True`, and a `prefetch_factor` above 2 if loading times "
+            "vary, unless the dataset is an array in memory",
         )
 
     examples = (
         Fused(
-            "the default is no worker at all",
+            "the default is `num_workers=0`",
             before="""
                 from torch.utils.data import DataLoader
 

@@ -1,6 +1,7 @@
-"""Mixture of experts: what a loop over experts computes, on rows sorted by expert.
+"""A loop over the experts of a mixture -> one grouped product of rows that are sorted by expert.
 
-A loop is no dataflow, so the rule sees what the live door has made of one: autofuse/fx/trace/fold_experts.py.
+A loop is not dataflow, so the rule matches the operation into which the FX pass turns the loop. See
+autofuse/fx/trace/fold_experts.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LoopOverExperts(Rule):
-    """A linear layer of each expert, in a loop over experts."""
+    """A loop over experts that applies a linear layer of each."""
 
     code = "AF701"
     benefit = 4
@@ -35,7 +36,7 @@ class LoopOverExperts(Rule):
 
     examples = (
         Fused(
-            "each expert's rows are multiplied by its matrix, one expert after the other",
+            "the rows of each expert are multiplied by its matrix, one expert after the other",
             before="""
                 from autofuse import ops
 
@@ -45,7 +46,7 @@ class LoopOverExperts(Rule):
             after="grouped_linear(",
         ),
         Kept(
-            "one matrix for all rows is no layer of experts",
+            "one matrix for all rows is an ordinary linear layer",
             """
                 import torch.nn.functional as F
 

@@ -1,8 +1,8 @@
-"""Losses spelled out -> torch's cross entropy; that of a linear layer -> one that never holds all of the logits.
+"""Hand-written losses -> torch's cross entropy; linear layer and cross entropy -> one operation that stores no logits.
 
-The logits of a language model are the largest tensor of its step: rows x classes, several times over with their
-softmax and its gradient. The second rule saves that memory, and the time to write and read it: the gradient of a block
-of rows is computed while its logits are at hand.
+The logits of a language model (rows x classes) are the largest tensor of a training step. Their softmax and its
+gradient have the same size. AF502 saves that memory, and the time to write and read it: it computes the gradient for a
+block of rows at a time, together with the logits of these rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 
 class HandWrittenCrossEntropy(Rule):
-    """Cross entropy spelled out."""
+    """Hand-written cross entropy."""
 
     code = "AF501"
     native = "cross_entropy"
@@ -33,7 +33,7 @@ class HandWrittenCrossEntropy(Rule):
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
         count: int | None = None,
     ) -> Tensor:  # fmt: skip
-        # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
+        # Other ways of selecting the log-probability of the target match too: autofuse/canonical/recognise/losses.py.
         return ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count,
@@ -51,11 +51,11 @@ class HandWrittenCrossEntropy(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict:
-        return of_a_known_reduction(captures)
+        return check_loss_arguments(captures)
 
     examples = (
         Fused(
-            "log-softmax over the classes, then the negative log likelihood",
+            "log_softmax over the classes, then nll_loss",
             before="""
                 import torch.nn.functional as F
 
@@ -65,7 +65,7 @@ class HandWrittenCrossEntropy(Rule):
             after="F.cross_entropy(logits, target)",
         ),
         Fused(
-            "log-probabilities of the targets are gathered; the classes come last",
+            "the log-probabilities of the targets are gathered, with the classes in the last dimension",
             before="""
                 import torch
 
@@ -76,7 +76,7 @@ class HandWrittenCrossEntropy(Rule):
             after="cross_entropy(",
         ),
         Fused(
-            "labels are smoothed: what is taken from the target's class is spread over the others",
+            "labels are smoothed by hand: the other classes share a probability of 0.1",
             before="""
                 import torch
                 import torch.nn.functional as F
@@ -99,7 +99,7 @@ class HandWrittenCrossEntropy(Rule):
             """,
         ),
         Kept(
-            "smoothing is spread over the other classes, whose number the text does not tell from a tensor",
+            "the text does not show whether `classes` is a number or a tensor",
             """
                 import torch.nn.functional as F
 
@@ -113,7 +113,7 @@ class HandWrittenCrossEntropy(Rule):
 
 
 class NegatedCrossEntropy(Rule):
-    """Log-probabilities of the targets, spelled out."""
+    """Hand-written log-probabilities of the targets."""
 
     code = "AF501"
     native = "cross_entropy"
@@ -125,7 +125,7 @@ class NegatedCrossEntropy(Rule):
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
         count: int | None = None,
     ) -> Tensor:  # fmt: skip
-        # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
+        # Other ways of selecting the log-probability of the target match too: autofuse/canonical/recognise/losses.py.
         return -ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count,
@@ -143,7 +143,7 @@ class NegatedCrossEntropy(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict:
-        return of_a_known_reduction(captures)
+        return check_loss_arguments(captures)
 
     examples = (
         Fused(
@@ -161,11 +161,11 @@ class NegatedCrossEntropy(Rule):
 
 
 class LinearCrossEntropy(Rule):
-    """The cross entropy of a linear layer's output: can do without the memory of the logits."""
+    """A linear layer, then cross entropy: the logits need not be stored."""
 
     code = "AF502"
     benefit = 7
-    advice = "return the logits only where no targets are given: then AF502 applies to the loss"
+    advice = "return the logits only if no targets are passed: then AF502 applies to the loss"
 
     @staticmethod
     def before(
@@ -173,7 +173,7 @@ class LinearCrossEntropy(Rule):
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
         count: int | None = None, in_float32: bool = False,
     ) -> Tensor:  # fmt: skip
-        # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
+        # Other ways of selecting the log-probability of the target match too: autofuse/canonical/recognise/losses.py.
         log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
         return ops.nll(
             log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,
@@ -193,14 +193,14 @@ class LinearCrossEntropy(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict:
-        verdict = of_a_known_reduction(captures)
+        verdict = check_loss_arguments(captures)
         if not isinstance(verdict, Holds):
             return verdict
         return Holds("unsafe", "assumes that targets are class indices, not probabilities")
 
     examples = (
         Fused(
-            "a language model's loss; the logits are used for nothing else",
+            "the loss of a language model, whose logits are used for nothing else",
             before="""
                 import torch.nn as nn
                 import torch.nn.functional as F
@@ -235,15 +235,15 @@ class LinearCrossEntropy(Rule):
     )
 
 
-def of_a_known_reduction(captures: Captures) -> Verdict:
-    """torch's losses take a reduction of theirs, and numbers for the rest."""
-    reduction = captures.literal("reduction")  # None of a variable, too: torch looks at what it holds
+def check_loss_arguments(captures: Captures) -> Verdict:
+    """Check the arguments of a loss: torch's losses take one of three reductions, and numbers for the other options."""
+    reduction = captures.literal("reduction")  # also None for a variable: torch checks its value at run time
     if reduction is not None and reduction not in _REDUCTIONS:
-        why = f"the reduction {reduction!r} is not one of torch's"
+        why = f"torch has no reduction {reduction!r}"
         return Fails(why, advice='write "mean", "sum" or "none"')
     for name in ("ignore_index", "label_smoothing"):
         if not captures.absent(name) and captures.number(name) is False:
             return Fails(
-                f"{name} is a tensor; torch's losses take a number", advice="make {value} a number", capture=name
+                f"{name} is a tensor, but torch's losses take a number", advice="make {value} a number", capture=name
             )
     return Holds()

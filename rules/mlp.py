@@ -1,6 +1,6 @@
-"""MLPs spelled out -> one operation, which keeps the wide intermediate out of memory where a kernel can.
+"""Hand-written MLPs -> one operation. If a kernel supports it, the wide intermediate result is never stored.
 
-Gated: SwiGLU, GeGLU and ReGLU (Shazeer, arXiv:2002.05202), with two projections or one that is chunked.
+Gated MLPs are SwiGLU, GeGLU and ReGLU (Shazeer, arXiv:2002.05202), with two projections, or one that is chunked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GatedMlp(Rule):
-    """A gated MLP's two projections and its gate."""
+    """A gated MLP: two projections and the gate."""
 
     code = "AF303"
     benefit = 4
@@ -28,7 +28,7 @@ class GatedMlp(Rule):
         x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None,
         up_bias: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
+        # Any activation matches, also hand-written: autofuse/canonical/recognise/activations.py.
         return ops.activation(F.linear(x, gate_weight, gate_bias), activation) * F.linear(x, up_weight, up_bias)
 
     @staticmethod
@@ -76,7 +76,7 @@ class GatedMlp(Rule):
 
 
 class SigmoidGatedMlp(Rule):
-    """A gated linear unit's two projections, one of which gates by its sigmoid."""
+    """A gated MLP with a sigmoid gate: two projections and the gate."""
 
     code = "AF303"
     benefit = 4
@@ -85,7 +85,7 @@ class SigmoidGatedMlp(Rule):
     def before(
         x: Tensor, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
     ) -> Tensor:  # fmt: skip
-        # A sigmoid by hand is one too: autofuse/canonical/recognise/activations.py.
+        # A hand-written sigmoid matches too: autofuse/canonical/recognise/activations.py.
         return torch.sigmoid(F.linear(x, gate_weight, gate_bias)) * F.linear(x, up_weight, up_bias)
 
     @staticmethod
@@ -113,7 +113,7 @@ class SigmoidGatedMlp(Rule):
             after='activation="sigmoid"',
         ),
         Kept(
-            "what is gated is no projection",
+            "the gated tensor is not a projection",
             """
                 import torch
                 from torch import nn
@@ -131,14 +131,14 @@ class SigmoidGatedMlp(Rule):
 
 
 class GatedHalves(Rule):
-    """A gated MLP whose two projections are one, the gate in the first half."""
+    """A gated MLP with one projection, whose first half is the gate."""
 
     code = "AF303"
     benefit = 3
 
     @staticmethod
     def before(x: Tensor, activation: str) -> Tensor:
-        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
+        # Any activation matches, also hand-written: autofuse/canonical/recognise/activations.py.
         gate, up = x.chunk(2, -1)
         return ops.activation(gate, activation) * up
 
@@ -148,7 +148,7 @@ class GatedHalves(Rule):
 
     examples = (
         Fused(
-            "one projection, chunked; the first half gates",
+            "one projection is chunked, and the first half is the gate",
             before="""
                 import torch.nn.functional as F
                 from torch import nn
@@ -164,7 +164,7 @@ class GatedHalves(Rule):
             """,
         ),
         Kept(
-            "three chunks, of which one is not used",
+            "there are three chunks, and one is not used",
             """
                 import torch.nn.functional as F
 
@@ -177,14 +177,14 @@ class GatedHalves(Rule):
 
 
 class GatedHalvesGateLast(Rule):
-    """A gated MLP whose two projections are one, the gate in the second half."""
+    """A gated MLP with one projection, whose second half is the gate."""
 
     code = "AF303"
     benefit = 3
 
     @staticmethod
     def before(x: Tensor, activation: str) -> Tensor:
-        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
+        # Any activation matches, also hand-written: autofuse/canonical/recognise/activations.py.
         up, gate = x.chunk(2, -1)
         return ops.activation(gate, activation) * up
 
@@ -194,7 +194,7 @@ class GatedHalvesGateLast(Rule):
 
     examples = (
         Fused(
-            "one projection, chunked; the second half gates",
+            "one projection is chunked, and the second half is the gate",
             before="""
                 import torch.nn.functional as F
                 from torch import nn
@@ -220,7 +220,7 @@ class GatedLinearUnit(Rule):
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
-        # Halves that are cut out match too: autofuse/canonical/recognise/activations.py.
+        # Halves that are sliced match too: autofuse/canonical/recognise/activations.py.
         value, gate = x.chunk(2, -1)
         return value * torch.sigmoid(gate)
 
@@ -230,7 +230,7 @@ class GatedLinearUnit(Rule):
 
     examples = (
         Fused(
-            "one projection, chunked; the sigmoid of the second half gates",
+            "one projection is chunked, and the sigmoid of the second half is the gate",
             before="""
                 import torch
                 from torch import nn
@@ -247,7 +247,7 @@ class GatedLinearUnit(Rule):
             after="F.glu(",
         ),
         Kept(
-            "the first half gates, which torch's own does not do",
+            "the first half is the gate, but F.glu takes the second half",
             """
                 import torch
 
@@ -260,14 +260,14 @@ class GatedLinearUnit(Rule):
 
 
 class GatedProduct(Rule):
-    """One branch of a gated MLP, activated, times the other."""
+    """A gated MLP with other modules as projections: the activated gate times the other branch."""
 
     code = "AF303"
     benefit = 2
 
     @staticmethod
     def before(gate: Tensor, up: Tensor, activation: str) -> Tensor:
-        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
+        # Any activation matches, also hand-written: autofuse/canonical/recognise/activations.py.
         return ops.activation(gate, activation) * up
 
     @staticmethod
@@ -278,13 +278,13 @@ class GatedProduct(Rule):
     def where(captures: Captures) -> Verdict | None:
         if captures.literal("activation") not in ("gelu", "gelu_tanh", "quick_gelu", "silu"):
             return None
-        if not captures.branches("gate", "up"):  # a scale, or another input: no gated MLP
+        if not captures.branches("gate", "up"):  # it is a scale, or it has another input: this is no gated MLP
             return None
-        return Holds("unsafe", "assumes that both branches have one shape")
+        return Holds("unsafe", "assumes that both branches have the same shape")
 
     examples = (
         Fused(
-            "the projections are modules that are not torch's own",
+            "the projections are modules of another library",
             before="""
                 import torch.nn.functional as F
                 from parallel import ColumnParallelLinear
@@ -322,7 +322,7 @@ class GatedProduct(Rule):
 
 
 class Mlp(Rule):
-    """Linear, activation, (dropout,) linear."""
+    """An MLP: linear, activation, optional dropout, linear."""
 
     code = "AF304"
     benefit = 5
@@ -332,7 +332,7 @@ class Mlp(Rule):
         x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor,
         down_bias: Tensor | None, p: float = 0.0, training: bool = False,
     ) -> Tensor:  # fmt: skip
-        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
+        # Any activation matches, also hand-written: autofuse/canonical/recognise/activations.py.
         hidden = ops.activation(F.linear(x, up_weight, up_bias), activation)
         return F.linear(F.dropout(hidden, p, training), down_weight, down_bias)
 

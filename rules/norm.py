@@ -1,4 +1,4 @@
-"""Layer and RMS normalisation spelled out -> torch's own: one pass over the input instead of seven."""
+"""Hand-written layer norm and RMS norm -> torch's own: one pass over the input instead of seven."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HandWrittenLayerNorm(Rule):
-    """Layer normalisation spelled out."""
+    """Hand-written layer norm."""
 
     code = "AF201"
     benefit = 5
@@ -22,7 +22,7 @@ class HandWrittenLayerNorm(Rule):
 
     @staticmethod
     def before(x: Tensor, eps: float, weight: Tensor | float = 1.0, bias: Tensor | float = 0.0) -> Tensor:
-        # Matches whatever computes these statistics: autofuse/canonical/recognise/statistics.py.
+        # Other ways of computing these statistics match too: autofuse/canonical/recognise/statistics.py.
         centred = x - x.mean(-1, keepdim=True)
         normed = centred * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + eps)
         return normed * weight + bias
@@ -33,7 +33,7 @@ class HandWrittenLayerNorm(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict:
-        return of_the_last_dimension(captures)
+        return check_norm_arguments(captures)
 
     examples = (
         Fused(
@@ -56,7 +56,7 @@ class HandWrittenLayerNorm(Rule):
             after="F.layer_norm(",
         ),
         Kept(
-            "the standard deviation is unbiased and eps stands outside the root",
+            "the standard deviation is unbiased, and eps is added to it and not to the variance",
             """
                 import torch
 
@@ -68,7 +68,7 @@ class HandWrittenLayerNorm(Rule):
 
 
 class HandWrittenRmsNorm(Rule):
-    """Root-mean-square normalisation spelled out."""
+    """Hand-written RMS norm."""
 
     code = "AF202"
     benefit = 4
@@ -76,7 +76,7 @@ class HandWrittenRmsNorm(Rule):
 
     @staticmethod
     def before(x: Tensor, eps: float, weight: Tensor | float = 1.0) -> Tensor:
-        # Matches whatever computes these statistics: autofuse/canonical/recognise/statistics.py.
+        # Other ways of computing these statistics match too: autofuse/canonical/recognise/statistics.py.
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
     @staticmethod
@@ -85,11 +85,11 @@ class HandWrittenRmsNorm(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict:
-        return of_the_last_dimension(captures)
+        return check_norm_arguments(captures)
 
     examples = (
         Fused(
-            "computed in float32 and cast back before the weight",
+            "the norm is computed in float32 and cast back before the weight is applied",
             before="""
                 import torch
                 from torch import nn
@@ -107,7 +107,7 @@ class HandWrittenRmsNorm(Rule):
             after="F.rms_norm(",
         ),
         Kept(
-            "the mean runs over the first dimension",
+            "the mean is over the first dimension",
             """
                 import torch
 
@@ -118,13 +118,14 @@ class HandWrittenRmsNorm(Rule):
     )
 
 
-ASK_THE_TENSORS = "fuse the live model with `autofuse.optimize`, which sees the tensors"
+USE_LIVE_MODEL = "fuse the live model with `autofuse.optimize`, which sees the tensors"
 
 
-def of_the_last_dimension(captures: Captures) -> Verdict:
-    """torch's norms take a weight and a bias of the last dimension's shape, and a number for eps."""
-    if captures.number("eps") is False and not captures.absent("eps"):  # torch's RMS norm takes None for its own
-        return Fails("eps is a tensor; torch's norms take a number", advice="make {value} a number", capture="eps")
+def check_norm_arguments(captures: Captures) -> Verdict:
+    """Check the arguments of a norm: torch's norms take a weight and bias of shape (dim,), and a number for eps."""
+    if captures.number("eps") is False and not captures.absent("eps"):  # torch's RMS norm accepts eps=None
+        why = "eps is a tensor, but torch's norms take a number"
+        return Fails(why, advice="make {value} a number", capture="eps")
     for name in ("weight", "bias"):
         if captures.absent(name) or captures.rank(name) == 1:
             continue
@@ -132,8 +133,8 @@ def of_the_last_dimension(captures: Captures) -> Verdict:
             why, advice = f"the {name} does not have the shape of the last dimension", "apply {value} after the norm"
             return Fails(why, advice=advice, capture=name)
         if not captures.attribute(name):
-            why = f"whether the {name} has the shape of the last dimension cannot be read from the text"
-            return Unknown(why, advice=ASK_THE_TENSORS, capture=name)
+            why = f"the text does not show whether the {name} has the shape of the last dimension"
+            return Unknown(why, advice=USE_LIVE_MODEL, capture=name)
         return Holds("unsafe", f"assumes that the {name} has the shape of the last dimension")
     if captures.number("eps") is None:
         return Holds("unsafe", "assumes that eps is a number")

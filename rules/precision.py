@@ -1,6 +1,6 @@
-"""The precision that a training loop runs in: float32 where the hardware is several times faster at less.
+"""The precision of a training loop: float32, although the hardware is several times faster in lower precision.
 
-Tensor cores multiply matrices in TF32 or bfloat16. Either changes what is computed, so all of this is advice.
+Tensor cores multiply matrices in TF32 or bfloat16. Both change the results, so these rules only give advice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-# Words that say that precision has been thought of, here or by what runs the loop.
+# Words which show that the author has chosen a precision, or that a library runs the loop and chooses it.
 _OTHER_PRECISION = (
     "autocast bfloat16 float16 float64 half amp fp16 bf16 fp8 double GradScaler accelerate deepspeed "
     "lightning fabric ignite torch_xla"
@@ -22,13 +22,13 @@ _TF32 = ("matmul_precision", "allow_tf32", "fp32_precision")
 
 
 def _in_full_precision(call: Call) -> bool:
-    """Whether the file trains on a CUDA device and nowhere speaks of a precision."""
+    """Whether the file trains on a CUDA device and mentions no precision."""
     trains = call.mentions("cuda") and call.reads("step")
     return bool(trains) and not call.mentions_word(*_OTHER_PRECISION) and not call.mentions("mixed_precision")
 
 
 class FullPrecisionMatmuls(CallRule):
-    """Training whose float32 matrix products keep off the tensor cores."""
+    """Training with float32 matrix products that do not use tensor cores."""
 
     code = "AF603"
     calls = (".backward",)
@@ -49,14 +49,14 @@ class FullPrecisionMatmuls(CallRule):
         if not _in_full_precision(call) or call.mentions(*_TF32):
             return None
         return Unknown(
-            "nothing in this file says that they may use them",
-            advice='unless another file does, write `torch.set_float32_matmul_precision("high")` before training: '
-            "factors are then rounded to 10 bits (TF32), sums are not",
+            "nothing in this file allows TF32",
+            advice='unless another file allows it, write `torch.set_float32_matmul_precision("high")` before training: '
+            "factors are then rounded to 10 bits of mantissa (TF32), and sums stay float32",
         )
 
     examples = (
         Fused(
-            "nothing is said about precision",
+            "the file sets no precision",
             before="""
                 import torch
 
@@ -70,7 +70,7 @@ class FullPrecisionMatmuls(CallRule):
             """,
         ),
         Kept(
-            "TF32 is switched on",
+            "TF32 is allowed already",
             """
                 import torch
 
@@ -110,7 +110,7 @@ class NoAutocast(CallRule):
         return Unknown(
             "everything runs in float32",
             advice='write `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss, '
-            "not around backward(): matrix products then run in bfloat16, parameters and gradients stay float32",
+            "not around backward(): matrix products then run in bfloat16, and parameters and gradients stay float32",
         )
 
     examples = (
@@ -127,7 +127,7 @@ class NoAutocast(CallRule):
             """,
         ),
         Kept(
-            "the forward pass is autocast",
+            "the forward pass uses autocast already",
             """
                 import torch
 
@@ -143,7 +143,7 @@ class NoAutocast(CallRule):
 
 
 class ScaledBfloat16(CallRule):
-    """A GradScaler for bfloat16, whose exponents are those of float32."""
+    """A GradScaler for bfloat16, which has the exponent range of float32 and needs no loss scaling."""
 
     code = "AF607"
     calls = ("torch.cuda.amp.GradScaler", "torch.amp.GradScaler", "torch.GradScaler")
@@ -162,11 +162,14 @@ class ScaledBfloat16(CallRule):
     def at(call: Call) -> Verdict | None:
         if not call.mentions_word("bfloat16") or call.mentions_word("float16", "half", "fp16") or call.starred:
             return None
-        return Unknown("its checks for infinities cost a pass over the gradients", advice="step without it")
+        return Unknown(
+            "its check for infinities costs a pass over the gradients",
+            advice="call `loss.backward()` and `optimizer.step()` without it",
+        )
 
     examples = (
         Fused(
-            "bfloat16 does not underflow where float32 does not",
+            "bfloat16 underflows no earlier than float32",
             before="""
                 import torch
 
@@ -182,7 +185,7 @@ class ScaledBfloat16(CallRule):
             """,
         ),
         Kept(
-            "float16 needs one",
+            "float16 needs a GradScaler",
             """
                 import torch
 

@@ -1,13 +1,14 @@
-"""Residual add (+ dropout) + norm -> one operation that goes through memory once.
+"""Residual add (and dropout), then a norm -> one operation with one pass over memory.
 
-Post-norm needs only what is normed; pre-norm carries the sum on as the residual stream, so the rule has two results.
+A post-norm block uses only the result of the norm. A pre-norm block also uses the sum, as the residual stream, so the
+operation then has two results.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from autofuse.rules.norm import ASK_THE_TENSORS, of_the_last_dimension
+from autofuse.rules.norm import USE_LIVE_MODEL, check_norm_arguments
 
 from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Unknown, Verdict
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _ResidualNorm(Rule):
-    """Residual add, then a norm: which, and whether the sum lives on, is what the rules below fix."""
+    """Residual add, then a norm. The rules below fix the norm, and whether the sum is a result too."""
 
     benefit = 6
 
@@ -28,7 +29,7 @@ class _ResidualNorm(Rule):
         x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0,
         bias: Tensor | float = 0.0, p: float = 0.0, training: bool = False, *, norm: str, prenorm: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-        # A norm by hand matches as torch's own does: autofuse/canonical/recognise/statistics.py.
+        # A hand-written norm matches too: autofuse/canonical/recognise/statistics.py.
         total = residual + F.dropout(x, p, training)
         normed = F.layer_norm(total, shape, None, None, eps) if norm == "layer" else F.rms_norm(total, shape, None, eps)
         result = normed * weight + bias
@@ -45,17 +46,17 @@ class _ResidualNorm(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict | None:
-        return two_tensors_and_a_norm(captures)
+        return check_residual_and_norm(captures)
 
 
 class PostNorm(_ResidualNorm):
-    """Residual add, then layer norm."""
+    """Residual add, then layer norm (post-norm)."""
 
     code = "AF203"
     fixed: ClassVar = {"norm": "layer", "prenorm": False}
     examples = (
         Fused(
-            "a post-norm block adds the residual to what the sublayer's dropout leaves",
+            "a post-norm block: dropout, residual add, norm",
             before="""
                 from torch import nn
 
@@ -71,7 +72,7 @@ class PostNorm(_ResidualNorm):
             """,
         ),
         Kept(
-            "the norm runs over two dimensions",
+            "the norm is over two dimensions",
             """
                 import torch.nn.functional as F
 
@@ -83,13 +84,13 @@ class PostNorm(_ResidualNorm):
 
 
 class PreNorm(_ResidualNorm):
-    """Residual add, then layer norm; the sum lives on."""
+    """Residual add, then layer norm (pre-norm: the sum is used later too)."""
 
     code = "AF203"
     fixed: ClassVar = {"norm": "layer", "prenorm": True}
     examples = (
         Fused(
-            "a pre-norm block norms the sum and carries it on",
+            "a pre-norm block: the sum is normalized, and is the next residual",
             before="""
                 from torch import nn
 
@@ -109,13 +110,13 @@ class PreNorm(_ResidualNorm):
 
 
 class PostRmsNorm(_ResidualNorm):
-    """Residual add, then RMS norm."""
+    """Residual add, then RMS norm (post-norm)."""
 
     code = "AF203"
     fixed: ClassVar = {"norm": "rms", "bias": 0.0, "prenorm": False}
     examples = (
         Fused(
-            "the residual is added and RMS normed",
+            "the residual is added, and the sum is normalized",
             before="""
                 from torch import nn
 
@@ -133,13 +134,13 @@ class PostRmsNorm(_ResidualNorm):
 
 
 class PreRmsNorm(_ResidualNorm):
-    """Residual add, then RMS norm; the sum lives on."""
+    """Residual add, then RMS norm (pre-norm: the sum is used later too)."""
 
     code = "AF203"
     fixed: ClassVar = {"norm": "rms", "bias": 0.0, "prenorm": True}
     examples = (
         Fused(
-            "the sum is RMS normed and carried on",
+            "the sum is normalized, and is the next residual",
             before="""
                 from torch import nn
 
@@ -158,24 +159,28 @@ class PreRmsNorm(_ResidualNorm):
     )
 
 
-def two_tensors_and_a_norm(captures: Captures) -> Verdict | None:
-    """Both sides of the sum are tensors of one shape; the norm runs over the last dimension."""
-    if not captures.written("x") or not captures.written("residual"):  # a sum of many is not split anywhere
+def check_residual_and_norm(captures: Captures) -> Verdict | None:
+    """Check that the summands are two tensors of the same shape, and that the norm is over the last dimension."""
+    if not captures.written("x") or not captures.written(
+        "residual"
+    ):  # the program computes no sum of exactly these two
         return None
     if captures.number("x") or captures.number("residual"):
         return Fails(
-            "a number is added, not a residual", advice="leave it as it is; there is no residual to fuse", enables=False
+            "the added value is a number, not a residual",
+            advice="leave it as it is: there is no residual to fuse",
+            enables=False,
         )
     if captures.rank("x") != captures.rank("residual") and None not in (captures.rank("x"), captures.rank("residual")):
-        why = "what is added is broadcast, so it is no residual"
+        why = "the added tensor is broadcast, so it is not a residual"
         return Fails(why, advice="expand {value}, or leave it as it is", capture="residual", enables=False)
-    affine = of_the_last_dimension(captures)
+    affine = check_norm_arguments(captures)
     if isinstance(affine, Fails) or captures.literal("shape") == -1:
         return affine
     if captures.literal("shape") is not None:
-        why = "the norm runs over more than the last dimension"
-        return Fails(why, advice="norm over the last dimension alone, if that is what is meant")
+        why = "the norm is over more than the last dimension"
+        return Fails(why, advice="normalize over the last dimension only, if that is intended")
     if not captures.attribute("shape"):
-        why = "whether the norm runs over the last dimension alone cannot be read from the text"
-        return Unknown(why, advice=ASK_THE_TENSORS, capture="shape")
-    return Holds("unsafe", "assumes that the norm runs over the last dimension alone")
+        why = "the text does not show whether the norm is over the last dimension only"
+        return Unknown(why, advice=USE_LIVE_MODEL, capture="shape")
+    return Holds("unsafe", "assumes that the norm is over the last dimension only")

@@ -1,7 +1,7 @@
-"""Rotary position embeddings spelled out -> one operation: the rotated copy of the input is never written to memory.
+"""Hand-written rotary position embeddings -> one operation, which never writes the rotated copy of the input to memory.
 
-By Su et al., arXiv:2104.09864; in halves as GPT-NeoX and Llama of HuggingFace have them, in neighbouring pairs as
-RoFormer and GPT-J do, which Llama of Meta writes as a product of complex numbers.
+Rotary embeddings are by Su et al., arXiv:2104.09864. GPT-NeoX and Hugging Face's Llama rotate the two halves against
+each other. RoFormer and GPT-J rotate neighbouring pairs, which Meta's Llama writes as a product of complex numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RotaryOfHalves(Rule):
-    """A rotary embedding that rotates half against half."""
+    """Hand-written rotary embedding that rotates the two halves."""
 
     code = "AF401"
     benefit = 4
@@ -26,7 +26,7 @@ class RotaryOfHalves(Rule):
 
     @staticmethod
     def before(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        # Every way of turning the pairs is read as one: autofuse/canonical/recognise/rotary.py.
+        # Other ways of rotating match too: autofuse/canonical/recognise/rotary.py.
         first, second = x.chunk(2, -1)
         return x * cos + torch.cat((-second, first), -1) * sin
 
@@ -36,7 +36,7 @@ class RotaryOfHalves(Rule):
 
     examples = (
         Fused(
-            "a helper rotates, as in most models",
+            "a helper function rotates the halves, as in most models",
             before="""
                 import torch
 
@@ -53,7 +53,7 @@ class RotaryOfHalves(Rule):
             after="rotary(q, cos, sin)",
         ),
         Fused(
-            "half against half, with one angle for each pair",
+            "the halves are rotated with one angle for each pair",
             before="""
                 import torch
 
@@ -64,7 +64,7 @@ class RotaryOfHalves(Rule):
             after="rotary(x, cos, sin)",
         ),
         Kept(
-            "neither half is negated, so nothing is rotated",
+            "neither half is negated, so this is not a rotation",
             """
                 import torch
 
@@ -74,7 +74,7 @@ class RotaryOfHalves(Rule):
             """,
         ),
         Kept(
-            "the two halves are turned by different angles, in different directions",
+            "both halves have the same sign for sin, so this is not a rotation",
             """
                 import torch
 
@@ -87,7 +87,7 @@ class RotaryOfHalves(Rule):
 
 
 class RotaryOfPairs(Rule):
-    """A rotary embedding that rotates neighbouring entries against each other."""
+    """Hand-written rotary embedding that rotates neighbouring pairs."""
 
     code = "AF402"
     benefit = 4
@@ -95,7 +95,7 @@ class RotaryOfPairs(Rule):
 
     @staticmethod
     def before(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        # Every way of turning the pairs is read as one: autofuse/canonical/recognise/rotary.py.
+        # Other ways of rotating match too: autofuse/canonical/recognise/rotary.py.
         rotated = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
         return x * cos + rotated * sin
 
@@ -105,7 +105,7 @@ class RotaryOfPairs(Rule):
 
     examples = (
         Fused(
-            "every second entry, negated, beside its neighbour",
+            "every second entry is negated and exchanged with its neighbour",
             before="""
                 import torch
 
@@ -116,7 +116,7 @@ class RotaryOfPairs(Rule):
             after="rotary(x, cos, sin, interleaved=True)",
         ),
         Fused(
-            "pairs as complex numbers",
+            "the pairs are complex numbers",
             before="""
                 import torch
 
@@ -127,7 +127,7 @@ class RotaryOfPairs(Rule):
             after="rotary(x.float(), freqs_cis.real, freqs_cis.imag, interleaved=True)",
         ),
         Kept(
-            "pairs are rotated, and then laid out as halves",
+            "pairs are rotated, but the result is ordered as halves",
             """
                 import torch
 

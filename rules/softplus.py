@@ -1,8 +1,8 @@
-"""Softplus spelled out -> torch's own, which does not overflow.
+"""Hand-written softplus -> torch's own, which does not overflow.
 
-exp(x) is infinite above 88 in float32 and bfloat16, and above 11 in float16. What is written by hand is infinite there
-too, unless a threshold keeps it from that, and torch's softplus is x. That is another result, though hardly one that
-anybody wants: such an edit is made only when asked for.
+exp(x) is infinite above 88 in float32 and bfloat16, and above 11 in float16. There, hand-written softplus without a
+threshold is infinite too, and torch's softplus is x. Hardly anybody wants infinity, but it is another result, so such
+an edit is unsafe.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from autofuse import ops
 
-_FLOAT16 = 11.0  # exp of more is infinite in float16
-_FLOAT32 = 88.0  # and of more than this in float32 and bfloat16
+_FLOAT16 = 11.0  # exp(x) is infinite in float16 for a larger x
+_FLOAT32 = 88.0  # exp(x) is infinite in float32 and bfloat16 for a larger x
 
 
 class HandWrittenSoftplus(Rule):
-    """Softplus spelled out."""
+    """Hand-written softplus."""
 
     code = "AF308"
     benefit = 2
-    fallback = True  # Mish contains it, and so does the form with a threshold
+    fallback = True  # hand-written Mish contains it, and so does the form with a threshold
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class HandWrittenSoftplus(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict:
-        return Holds("unsafe", "where exp(x) overflows the code gives infinity, and torch's softplus gives x")
+        return Holds("unsafe", "where exp(x) overflows, this code returns infinity, and torch's softplus returns x")
 
     examples = (
         Fused(
@@ -52,7 +52,7 @@ class HandWrittenSoftplus(Rule):
             after="F.softplus(x)",
         ),
         Fused(
-            "log1p, which loses fewer digits",
+            "log1p, which is more accurate",
             before="""
                 import torch
 
@@ -74,7 +74,7 @@ class HandWrittenSoftplus(Rule):
 
 
 class ThresholdedSoftplus(Rule):
-    """Softplus spelled out, with a threshold above which it is x, as torch's has it."""
+    """Hand-written softplus with a threshold, above which it returns x."""
 
     code = "AF308"
     benefit = 3
@@ -93,7 +93,9 @@ class ThresholdedSoftplus(Rule):
         if not isinstance(threshold, (int, float)):
             known = captures.number("threshold")
             if known is None:
-                return Unknown("torch's softplus takes a number as its threshold, and the text does not say it is one")
+                return Unknown(
+                    "torch's softplus takes a number as threshold, and the text does not show that this is one"
+                )
             return Holds("unsafe", "assumes that exp of the threshold is finite") if known else None
         if threshold <= _FLOAT16:
             return Holds()
@@ -123,7 +125,7 @@ class ThresholdedSoftplus(Rule):
             after="threshold=10.0",
         ),
         Kept(
-            "above the threshold it is another value",
+            "above the threshold it returns another value than x",
             """
                 import torch
 

@@ -1,7 +1,7 @@
-"""What a training loop waits for at every step.
+"""Synchronization in a training loop at every step.
 
-Python runs ahead of the GPU until it asks for a number: then the GPU stands still while Python prepares what comes
-next. When a number is to be seen is for the author to say, so all of this is advice.
+Python runs ahead of the GPU until it reads a number from it. After that, the GPU idles until Python launches the next
+kernels. The author decides when a number is needed, so these rules only give advice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WaitsEveryStep(CallRule):
-    """A number read from the device at every training step."""
+    """A training loop that reads a number from the device at every step."""
 
     code = "AF606"
     calls = (
@@ -40,10 +40,10 @@ class WaitsEveryStep(CallRule):
             return None
         waits = f"`{call.text}` waits for the device"
         if call.deferred:
-            return Unknown(waits, advice=f"write `{call.deferred}`, and read the sum where it is shown")
+            return Unknown(waits, advice=f"write `{call.deferred}`, and read the sum when it is shown")
         return Unknown(
             waits,
-            advice="do it every N steps, as under `if step % 100 == 0:`, or collect tensors with `.detach()` and read "
+            advice="do it every N steps, under `if step % 100 == 0:`, or collect tensors with `.detach()` and read "
             "them after the loop",
         )
 
@@ -64,7 +64,7 @@ class WaitsEveryStep(CallRule):
             """,
         ),
         Kept(
-            "now and then",
+            "the loss is printed at every 100th step",
             """
                 import torch
 
@@ -78,7 +78,7 @@ class WaitsEveryStep(CallRule):
             """,
         ),
         Kept(
-            "evaluation needs its numbers",
+            "evaluation is not training",
             """
                 import torch
 
@@ -91,7 +91,7 @@ class WaitsEveryStep(CallRule):
 
 
 class HaltsEveryStep(CallRule):
-    """A training step that empties the allocator's cache or waits for the device."""
+    """A training loop that empties the allocator's cache or waits for the device at every step."""
 
     code = "AF606"
     calls = ("torch.cuda.empty_cache", "torch.cuda.synchronize")
@@ -111,8 +111,8 @@ class HaltsEveryStep(CallRule):
         if not call.each_step or call.mentions_word("perf_counter", "time", "Event", "timeit"):
             return None
         return Unknown(
-            f"`{call.text}` lets the GPU run dry",
-            advice="leave it out: neither results nor peak memory depend on it",
+            f"the GPU idles after `{call.text}`",
+            advice="remove it: neither results nor peak memory depend on it",
         )
 
     examples = (
@@ -129,7 +129,7 @@ class HaltsEveryStep(CallRule):
             """,
         ),
         Kept(
-            "once an epoch",
+            "the cache is emptied once for each epoch",
             """
                 import torch
 

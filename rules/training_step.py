@@ -1,7 +1,7 @@
-"""What a training step does besides the model: it updates the parameters, and clears their gradients.
+"""The parts of a training step besides the model: updating the parameters and clearing their gradients.
 
-Optimizers launch several kernels for every parameter unless told to update all of them in one. Gradients that are set
-to None rather than zero save a pass over memory as large as the model.
+Without `fused=True`, optimizers launch several kernels for an update. Setting gradients to None instead of zero saves a
+pass over memory as large as the model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class UnfusedAdam(CallRule):
 
     examples = (
         Fused(
-            "nothing is said about how the update runs",
+            "the call does not choose an implementation",
             before="""
                 import torch
 
@@ -54,7 +54,7 @@ class UnfusedAdam(CallRule):
             after="torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)",
         ),
         Kept(
-            "the author chose another implementation",
+            "the author has chosen another implementation",
             """
                 import torch
 
@@ -63,7 +63,7 @@ class UnfusedAdam(CallRule):
             """,
         ),
         Kept(
-            "the options are not written here",
+            "the text does not show the options",
             """
                 import torch
 
@@ -93,11 +93,11 @@ class UnfusedSgd(CallRule):
     def at(call: Call) -> Verdict | None:
         if call.mentions("torch_xla"):
             return None
-        return Holds("unsafe", "assumes that no gradient is sparse, as those of `nn.Embedding(sparse=True)` are")
+        return Holds("unsafe", "assumes that no gradient is sparse, such as that of `nn.Embedding(sparse=True)`")
 
     examples = (
         Fused(
-            "nothing is said about how the update runs",
+            "the call does not choose an implementation",
             before="""
                 from torch.optim import SGD
 
@@ -107,7 +107,7 @@ class UnfusedSgd(CallRule):
             after="SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)",
         ),
         Kept(
-            "a class of the same name that is not torch's",
+            "the class has the same name and is not torch's",
             """
                 import torch
                 from mine import SGD
@@ -120,7 +120,7 @@ class UnfusedSgd(CallRule):
 
 
 class GradientsSetToZero(CallRule):
-    """Gradients that are filled with zeros where they could be let go."""
+    """Gradients that are set to zero instead of None."""
 
     code = "AF605"
     calls = (".zero_grad",)
@@ -137,12 +137,12 @@ class GradientsSetToZero(CallRule):
     @staticmethod
     def at(call: Call) -> Verdict | None:
         if line := call.reads("grad"):
-            return Unknown(f"`.grad` is read at line {line}", advice="leave the argument out if it may be None there")
+            return Unknown(f"`.grad` is read at line {line}", advice="remove the argument if `.grad` may be None there")
         return Holds("unsafe", "assumes that every parameter gets a gradient in every step, and torch 2.0 or later")
 
     examples = (
         Fused(
-            "what torch did before 2.0",
+            "the default before torch 2.0",
             before="""
                 import torch
 
@@ -154,7 +154,7 @@ class GradientsSetToZero(CallRule):
             after="optimizer.zero_grad()",
         ),
         Kept(
-            "they are let go",
+            "the gradients are set to None",
             """
                 import torch
 

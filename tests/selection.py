@@ -1,4 +1,4 @@
-"""Which of the collected tests run: everything but what is for the night, unless one asks for it."""
+"""Selects the tests to run: all but the night tests, unless these are requested."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FAST_SECONDS = 60  # of CPU, over all processes, for what is marked `fast`
+FAST_SECONDS = 60  # CPU seconds over all processes for the tests marked `fast`
 
 
 def not_fast() -> frozenset[Path]:
-    """The files that the fast loop leaves out; every other one is in it, a new one too."""
+    """The files that the fast loop leaves out. Every other file is in it, including new ones."""
     lines = (HERE / "not_fast.txt").read_text().splitlines()
     return frozenset(HERE / line for line in lines if not line.startswith("#"))
 
@@ -24,14 +24,14 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def left_out(path: Path, config: pytest.Config) -> bool:
-    """Whether no test of a file can be asked for: it need not be imported then, which is most of what it would take."""
+    """Whether no test of a file can run. Then it need not be imported, which would take most of the time."""
     if config.option.markexpr != "fast" or not path.name.startswith("test_"):
         return False
     return path in not_fast() and "mark.fast" not in path.read_text()
 
 
 def mark_fast(items: list[pytest.Item]) -> None:
-    """Every test of a file that is not left out, unless the test itself is told to be slow."""
+    """Mark every test of a file that is not left out, unless the test is marked slow or night."""
     left_out = not_fast()
     for item in items:
         if item.path not in left_out and not any(item.get_closest_marker(mark) for mark in ("slow", "night")):
@@ -39,21 +39,21 @@ def mark_fast(items: list[pytest.Item]) -> None:
 
 
 def sampled_by_day() -> dict[tuple[Path, str], int]:
-    """The files, or functions in files, of which one parametrized test in so many runs by day."""
+    """(file, function or "") -> n: one in n of these parametrized tests runs by day."""
     lines = (HERE / "sampled_by_day.txt").read_text().splitlines()
     rows = ((name.partition("::"), int(count)) for name, count in (x.split() for x in lines if not x.startswith("#")))
     return {(HERE / file, function): count for (file, _, function), count in rows}
 
 
 def by_night() -> frozenset[tuple[Path, str]]:
-    """The functions, or with "" whole files, that run by night."""
+    """(file, function) of the tests that run by night; "" stands for the whole file."""
     lines = (HERE / "by_night.txt").read_text().splitlines()
     rows = (line.partition("::") for line in lines if not line.startswith("#"))
     return frozenset((HERE / file, function) for file, _, function in rows)
 
 
 def mark_night(items: list[pytest.Item]) -> None:
-    """Mark the cells of large tables, and the tests, that run by night."""
+    """Mark the tests that run by night, and the cells of large tables that do."""
     tables, whole = sampled_by_day(), by_night()
     for item in items:
         if (item.path, "") in whole or (item.path, item.name.partition("[")[0]) in whole:
@@ -64,8 +64,8 @@ def mark_night(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.night)
 
 
-def leave_the_night_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is marked `night`, where neither an option, nor a mark, nor a test's own name asks for it."""
+def deselect_night(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests marked `night`, unless an option, a mark, or the name of the test requests them."""
     if config.option.night or any(mark in config.option.markexpr for mark in ("night", "spellings")):
         return
     named = [a for a in config.args if "::" in a]
@@ -80,13 +80,13 @@ def _names(argument: str, item: pytest.Item) -> bool:
 
 
 def seconds_of_cpu() -> float:
-    """What this process and those that it has waited for took."""
+    """The CPU time of this process and of its children, in seconds."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
-def tell_seconds(reporter: pytest.TerminalReporter) -> None:
-    """How much of its time the fast loop has used, after a run of it."""
+def print_seconds(reporter: pytest.TerminalReporter) -> None:
+    """Print how much of its time the fast loop has used."""
     if reporter.config.option.markexpr != "fast":
         return
     used = seconds_of_cpu()
@@ -94,15 +94,15 @@ def tell_seconds(reporter: pytest.TerminalReporter) -> None:
     reporter.write_line(f"{used:.0f} of {FAST_SECONDS} seconds of CPU{advice}")
 
 
-def tell_attack_on_files(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
-    """What came of the programs of tests/adversary_text: each was rewritten with the safe edits, and with all."""
+def print_attack_on_files(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
+    """Print the outcomes of tests/adversary_text. Each program is rewritten with the safe edits, and with all edits."""
     parts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(Counter(outcomes).items()))
     if outcomes:
         reporter.write_line(f"programs attacked rewrite {len(outcomes)} times: {parts}")
 
 
-def tell_attack(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
-    """What came of the programs of tests/adversary: each was captured in one way or in two."""
+def print_attack(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
+    """Print the outcomes of tests/adversary. Each program is captured in one or two ways."""
     counted = Counter(outcomes)
     told = {"fused": "fused and right", "refused": "refused and right", "wrong": "wrong"}
     parts = ", ".join(f"{n} {told.get(outcome, outcome)}" for outcome, n in sorted(counted.items()))

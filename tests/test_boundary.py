@@ -1,4 +1,4 @@
-"""torch is the right of a folder: everything else is imported, and works, where torch is not installed."""
+"""Only certain folders may import torch. Everything else works without torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ALLOWED = (
     "fx", "integrations", "ops", "kernels", "measure", "demo", "torch_private", "verify", "profiling/live",
     "profiling/plan", "planning",
 )  # fmt: skip
-NEED_TORCH = {"demo", "plan", "profile", "tune"}  # commands: they import the folders above, and are imported on demand
+NEED_TORCH = {"demo", "plan", "profile", "tune"}  # commands that import these folders, and are imported on demand
 HEAVY = ("torch", "numpy", "einops", "transformers")
-LAZY = ("autofuse/__init__.py",)  # what may import inside a function
+LAZY = ("autofuse/__init__.py",)  # may import inside a function
 ATTENTION = """\
 import torch
 def attend(q, k, v):
@@ -55,7 +55,7 @@ def _run(code: str, *arguments: str, cwd: Path = REPOSITORY) -> str:
     return done.stdout
 
 
-def test_every_core_module_is_imported_without_torch() -> None:
+def test_every_core_module_can_be_imported_without_torch() -> None:
     modules = _importable_core()
     assert {"autofuse", "autofuse.cli", "autofuse.match.engine", "autofuse.rules.attention"} <= set(modules)
     code = (
@@ -66,7 +66,7 @@ def test_every_core_module_is_imported_without_torch() -> None:
     _run(code, *modules)
 
 
-def test_no_core_module_imports_torch_where_it_is_installed() -> None:
+def test_no_core_module_imports_an_installed_torch() -> None:
     modules = _importable_core()
     code = (
         "import importlib, sys\n"
@@ -89,7 +89,7 @@ def test_a_whole_rewrite_runs_without_torch(tmp_path: Path) -> None:
     assert "scaled_dot_product_attention(" in path.read_text()
 
 
-def test_a_whole_rewrite_imports_no_torch_where_it_is_installed(tmp_path: Path) -> None:
+def test_a_whole_rewrite_does_not_import_an_installed_torch(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(ATTENTION)
     code = (
         "import sys\n"
@@ -106,7 +106,7 @@ def test_a_core_file_names_torch_only_for_type_checking(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", list(_source_files()), ids=lambda f: str(f.relative_to(REPOSITORY)))
-def test_nothing_is_imported_inside_a_function_but_at_the_doors(file: Path) -> None:
+def test_no_function_imports_except_in_the_package_itself(file: Path) -> None:
     functions = [
         n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
@@ -115,7 +115,7 @@ def test_nothing_is_imported_inside_a_function_but_at_the_doors(file: Path) -> N
 
 
 def imports(node: ast.AST) -> Iterator[str]:
-    """The modules that running `node` could import: what stands under `if TYPE_CHECKING` is never run."""
+    """Yield the modules that `node` may import when it runs. Code under `if TYPE_CHECKING` never runs."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
             continue

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: options, exit codes, what is printed and what is written."""
+"""The command line: options, exit codes, output, and written files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
         return F.softmax(scores, dim=-1) @ v
 """
-# The text does not show that x is floating-point, which torch's SiLU wants.
+# The text does not show that x is floating-point, which torch's SiLU requires.
 NORM = """\
 import torch
 
@@ -53,7 +53,7 @@ FIELDS = [
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder that no configuration but its own holds for."""
+    """An empty working folder without a configuration."""
     (tmp_path / "pyproject.toml").write_text("[tool.autofuse]\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -144,7 +144,7 @@ def test_check_and_diff_together_show_and_exit_1(capsys: pytest.CaptureFixture[s
     assert path.read_text() == ATTENTION
 
 
-def test_an_unsafe_edit_is_made_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsafe_edit_is_made_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     path = file("norm.py", NORM)
     assert main(["rewrite", "norm.py"]) == 0
     assert path.read_text() == NORM
@@ -160,7 +160,7 @@ def test_a_rewritten_file_keeps_its_mode() -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o754
 
 
-def test_a_link_stays_a_link_and_what_it_leads_to_is_rewritten() -> None:
+def test_a_link_stays_a_link_and_its_target_is_rewritten() -> None:
     target = file("real/model.py", ATTENTION)
     Path("link.py").symlink_to(target)
     assert main(["rewrite", "link.py"]) == 0
@@ -169,7 +169,7 @@ def test_a_link_stays_a_link_and_what_it_leads_to_is_rewritten() -> None:
     assert os.listdir("real") == ["model.py"]
 
 
-def test_a_file_that_cannot_be_written_is_told_and_the_others_go_on(
+def test_a_file_that_cannot_be_written_is_reported_and_the_run_continues(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = file("a.py", ATTENTION), file("b.py", ATTENTION)
@@ -207,7 +207,7 @@ def test_stdin_is_rewritten_to_stdout(
     assert b"\n" not in out.replace(b"\r\n", b"")
 
 
-def test_stdin_without_findings_comes_out_as_it_went_in(
+def test_stdin_without_findings_is_printed_unchanged(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     give_stdin(monkeypatch, b"x = '\xc3\xa9'\r\n\x0c")
@@ -282,7 +282,7 @@ def test_the_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]
     assert findings(capsys) == []
 
 
-def test_declined_places_are_told_only_on_request_and_are_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_declined_sites_are_reported_only_on_request_and_are_not_findings(capsys: pytest.CaptureFixture[str]) -> None:
     file("model.py", RETURNED)
     assert main(["check", "--format", "json", "model.py"]) == 0
     assert findings(capsys) == []
@@ -308,7 +308,7 @@ def test_select_and_ignore_take_prefixes() -> None:
     assert main(["check", "--select", "AF1", "--ignore", "AF101", "model.py"]) == 0
 
 
-def test_a_code_that_no_rule_bears_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_code_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     file("model.py", ATTENTION)
     assert main(["check", "--select", "AF1O1", "model.py"]) == 2
     assert "No rule has the code 'AF1O1'" in capsys.readouterr().err
@@ -316,11 +316,11 @@ def test_a_code_that_no_rule_bears_is_a_usage_error(capsys: pytest.CaptureFixtur
     assert Path("model.py").read_text() == ATTENTION
 
 
-# what goes wrong with an input
+# errors of inputs
 
 
 @pytest.mark.parametrize("paths", [["."], ["bad.py", "good.py"]])
-def test_a_syntax_error_names_file_and_line_and_the_others_go_on(
+def test_a_syntax_error_names_file_and_line_and_the_run_continues(
     paths: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file("bad.py", BROKEN)
@@ -346,7 +346,7 @@ def test_a_named_file_is_read_even_if_it_never_mentions_torch(capsys: pytest.Cap
         (b"import torch\nx = " + b"-" * 100_000 + b"1\n", "not read:"),
     ],
 )
-def test_a_file_that_is_not_python_is_told_in_a_sentence(
+def test_a_file_that_is_not_python_is_reported_in_a_sentence(
     content: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file("bad.py", content)
@@ -359,7 +359,7 @@ def test_a_file_that_is_not_python_is_told_in_a_sentence(
     assert "good.py" in printed.out
 
 
-def test_a_missing_path_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_path_is_reported_and_the_run_continues(capsys: pytest.CaptureFixture[str]) -> None:
     file("good.py", ATTENTION)
     assert main(["check", "nowhere", "good.py"]) == 2
     printed = capsys.readouterr()
@@ -367,20 +367,20 @@ def test_a_missing_path_is_told_and_the_others_go_on(capsys: pytest.CaptureFixtu
     assert "good.py" in printed.out
 
 
-def test_a_folder_without_python_is_told_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_python_is_reported_and_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     file("docs/readme.md", "hello")
     assert main(["check", "docs"]) == 0
     assert "docs: there are no Python files to read in this folder." in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     file("secret.py", ATTENTION).chmod(0)
     assert main(["check", "secret.py"]) == 2
     assert "secret.py: cannot be read: Permission denied." in capsys.readouterr().err
 
 
-def test_an_internal_error_names_the_file_and_the_others_go_on(
+def test_an_internal_error_names_the_file_and_the_run_continues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import autofuse.project.run as run
@@ -411,7 +411,7 @@ def test_a_usage_error_exits_2(arguments: list[str]) -> None:
     assert stop.value.code == 2
 
 
-def test_a_reader_that_stops_early_is_no_error() -> None:
+def test_a_closed_output_pipe_is_not_an_error() -> None:
     file("model.py", ATTENTION)
     command = f"{sys.executable} -m autofuse check model.py | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
@@ -449,7 +449,7 @@ def test_the_configuration_selects_ignores_and_excludes() -> None:
         ("select = [", "is not valid TOML"),
     ],
 )
-def test_a_wrong_configuration_is_a_sentence_and_nothing_is_written(
+def test_an_invalid_configuration_is_reported_in_a_sentence_and_nothing_is_written(
     text: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = file("model.py", ATTENTION)
@@ -505,7 +505,7 @@ def test_explain_shows_both_sides_of_a_rule(capsys: pytest.CaptureFixture[str]) 
     assert "ops.attention(" in out
 
 
-def test_explain_takes_families_and_refuses_unknown_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_accepts_families_and_rejects_unknown_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "AF2"]) == 0
     out = capsys.readouterr().out
     assert "AF201 " in out and "AF202 " in out and "AF101 " not in out
@@ -526,7 +526,7 @@ def test_rules_lists_every_rule_once(capsys: pytest.CaptureFixture[str]) -> None
     assert all(rule["title"] and rule["before"] and rule["after"] for rule in listed["rules"])
 
 
-def test_the_demo_says_what_to_install_where_torch_is_missing() -> None:
+def test_the_demo_says_what_to_install_if_torch_is_missing() -> None:
     code = "import sys; sys.modules['torch'] = None; from autofuse.cli import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The documentation is true: its links lead somewhere, its code is code, and what it names exists."""
+"""The documentation is correct: links lead to files, code parses, and names exist."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ BLOCKS = [
 ]
 
 
-def named(page: Path) -> str:
+def page_id(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
 def blocks(*languages: str) -> list[object]:
     found = [(page, code) for page, language, code in BLOCKS if language in languages]
-    return [pytest.param(page, code, id=f"{named(page)}-{i}") for i, (page, code) in enumerate(found)]
+    return [pytest.param(page, code, id=f"{page_id(page)}-{i}") for i, (page, code) in enumerate(found)]
 
 
 def options_of(command: str) -> set[str]:
-    """Every option that a command takes, out of the parser itself."""
+    """The options of a command, from its parser."""
     (commands,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {o for a in commands.choices[command]._actions for o in a.option_strings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_link_leads_to_a_file_that_is_there(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_link_leads_to_an_existing_file(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
 # The gallery names files of other repositories.
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "gallery.md"], ids=named)
-def test_every_path_that_is_named_is_there(page: Path) -> None:
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "gallery.md"], ids=page_id)
+def test_every_path_in_the_text_exists(page: Path) -> None:
     paths = re.findall(r"`((?:autofuse|rules|tests|docs|benchmarks|examples)/[\w./-]*)`", page.read_text())
     planned = {"autofuse/kernels"}
     assert [p for p in paths if p not in planned and not (REPOSITORY / p).exists()] == []
@@ -71,7 +71,7 @@ def test_every_data_block_parses(page: Path, code: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "code"), blocks("sh"))
-def test_every_command_that_is_shown_exists_with_its_options(page: Path, code: str) -> None:
+def test_every_command_in_the_text_exists_with_its_options(page: Path, code: str) -> None:
     for name, rest in re.findall(r"^(?:.*/)?autofuse (\w+)([^#\n<]*)", code, re.MULTILINE):
         if name == "demo":
             continue
@@ -79,26 +79,26 @@ def test_every_command_that_is_shown_exists_with_its_options(page: Path, code: s
         assert arguments.command == name
 
 
-def test_every_option_of_the_commands_is_described() -> None:
+def test_every_option_of_the_commands_is_documented() -> None:
     described = (REPOSITORY / "docs" / "cli.md").read_text()
     options = {o for name in _COMMANDS for o in options_of(name)} - {"-h", "--help"}
     assert [o for o in sorted(options) if o not in described] == []
 
 
-def test_the_options_that_are_described_exist() -> None:
+def test_every_documented_option_exists() -> None:
     described = set(re.findall(r"`(--[\w-]+)", (REPOSITORY / "docs" / "cli.md").read_text()))
     options = {o for name in _COMMANDS for o in options_of(name)}
     assert described <= options
 
 
-def test_the_json_that_is_described_is_the_json_that_is_printed() -> None:
+def test_the_documented_json_is_the_printed_json() -> None:
     page = (REPOSITORY / "docs" / "cli.md").read_text()
     (described,) = (json.loads(code) for code in re.findall(r"```json\n(.*?)```", page, re.DOTALL))
     assert list(described) == ["version", "findings"]
     assert tuple(described["findings"][0]) == FIELDS
 
 
-def test_every_key_of_the_configuration_is_described() -> None:
+def test_every_key_of_the_configuration_is_documented() -> None:
     page = (REPOSITORY / "docs" / "configuration.md").read_text()
     assert re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE) == list(_KEYS)
 
@@ -108,7 +108,7 @@ def test_the_list_of_rules_has_every_rule() -> None:
     assert table == sorted({loaded.rule.code for loaded in load_rules()})
 
 
-def test_the_readmes_diff_is_what_a_rewrite_makes() -> None:
+def test_the_diff_in_the_readme_is_that_of_a_rewrite() -> None:
     (diff,) = re.findall(r"```diff\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     lines = [line or " " for line in diff.splitlines()]
     before, after = ("\n".join(ln[1:] for ln in lines if ln[0] in kept) + "\n" for kept in (" -", " +"))
@@ -123,7 +123,7 @@ def test_the_architecture_shows_every_part_of_the_package() -> None:
     assert {p.name + ("/" if p.is_dir() else "") for p in parts} == shown
 
 
-def test_the_architecture_is_read_in_one_sitting() -> None:
+def test_the_page_on_the_architecture_is_short() -> None:
     assert len((REPOSITORY / "docs" / "architecture.md").read_text().splitlines()) < 120
 
 

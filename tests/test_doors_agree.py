@@ -1,6 +1,6 @@
-"""The module that the source door rewrites and the one that the live door optimizes compute the same.
+"""The codemod and the FX pass agree: the rewritten file and the optimized model compute the same.
 
-And the doors agree on which rules apply where: the same codes, and a live site lies in the lines of the finding.
+They also agree on the rules and places: the same codes, and a site of the FX pass is in the lines of the finding.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from tests.metamorphic.programs import Program, fused_examples, spelled
-from tests.metamorphic.rewriting import TIMES, live, outcome, through_text, told
+from tests.metamorphic.rewriting import TIMES, live, outcome, text_of_findings, through_text
 
-LAYOUT = 2  # lines: the live door takes a layout of the result with it, which the text leaves as it is written
-# Where the doors differ, and why. Strict: an entry that agrees fails its test.
+LAYOUT = 2  # lines: the FX pass includes a change of layout in the site, which the codemod leaves as it is
+# Programs for which they differ, and why. Strict: an entry for which they agree fails.
 DIFFERENT: dict[str, str] = {}
 BOTH = [p for p in [*fused_examples(), *spelled()[:: 1 if TIMES > 1 else 8]] if {"live", "text"} <= {*p.doors}]
 
@@ -30,9 +30,13 @@ def test_both_doors_find_the_same_and_compute_the_same(program: Program) -> None
     assert not made.off, f"{made.off}\n{made.report}"
     assert not made.outcome.off(outcome(program, text)), text
     written = [f for f in found if f.status in ("safe", "unsafe")]
-    for site in (s for s in made.sites if s.status == "fused" and not s.reason):  # a reason: part of a wider match
+    for site in (
+        s for s in made.sites if s.status == "fused" and not s.reason
+    ):  # with a reason, it is part of a wider match
         here = [f for f in written if f.code == site.rule and f.line <= (site.line or 0) <= f.end_line + LAYOUT]
-        assert here, f"live only: {site}\n{told(found)}\n{program.text}"
+        assert here, f"live only: {site}\n{text_of_findings(found)}\n{program.text}"
     applied = {s.rule for s in made.sites if s.status == "fused"}
-    wider = [f for f in written if f.code not in applied]  # a part of a wider match that only the live door makes
-    assert not [f for f in wider if f.code == program.code], f"text only: {told(wider)}\n{made.report}\n{program.text}"
+    wider = [f for f in written if f.code not in applied]  # a part of a wider match that only the FX pass finds
+    assert not [f for f in wider if f.code == program.code], (
+        f"text only: {text_of_findings(wider)}\n{made.report}\n{program.text}"
+    )

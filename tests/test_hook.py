@@ -1,4 +1,4 @@
-"""The hooks, as pre-commit itself installs and runs them on a small repository."""
+"""The hooks, installed and run by pre-commit in a small repository."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def committed(folder: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture(scope="module")
 def hooks(tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This tree as a repository that a hook can be installed from, whether or not it is committed."""
+    """This tree as a repository from which hooks can be installed, uncommitted files included."""
     folder = tmp_path_factory.mktemp("hooks") / "autofuse"
     folder.mkdir()
     return committed(folder, tree)

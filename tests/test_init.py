@@ -1,4 +1,4 @@
-"""What `import autofuse` and its names do to a program."""
+"""The effects of `import autofuse` and of its names on a program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ assert random.getstate() == before
 """
 
 
-# Built only where they are used: Dynamo and Inductor, what draws, the profiler, and the door for files.
+# Imported only when they are used: Dynamo and Inductor, drawing, the profiler, and the codemod.
 NOT_YET = {
     "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "torch.utils.flop_counter",
     "autofuse.profiling", "autofuse.source", "autofuse.project", "autofuse.loading.registry", "autofuse.integrations",
@@ -42,18 +42,18 @@ def _ran(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True).stdout
 
 
-def test_the_live_door_imports_nothing_but_torch_and_what_it_runs_at_once() -> None:
+def test_optimize_imports_only_torch_and_what_it_needs_at_once() -> None:
     loaded = set(_ran(LOADED).split())
     assert "autofuse.fx.session.optimize" in loaded
     assert loaded & NOT_YET == set()
     assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) == {"autofuse", "torch"}
 
 
-def test_garbage_is_collected_as_before_once_a_name_is_there() -> None:
+def test_garbage_collection_is_restored_after_an_import() -> None:
     _ran(COLLECTION.format(name="optimize"))
     _ran("import gc\ngc.disable()\n" + COLLECTION.format(name="Rule").replace("gc.isen", "not gc.isen"))
 
 
 @pytest.mark.parametrize("name", ["Rule", "optimize", "profile"])
-def test_the_first_use_of_a_name_draws_nothing_from_pythons_generator(name: str) -> None:
+def test_the_first_use_of_a_name_draws_no_random_numbers(name: str) -> None:
     subprocess.run([sys.executable, "-c", DRAWN.format(name=name)], check=True, timeout=120)

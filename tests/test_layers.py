@@ -1,4 +1,4 @@
-"""The house as pyproject.toml declares it: layers, no import circle, torch-free folders, plain results."""
+"""The import contracts of pyproject.toml: layers, no import cycles, folders without torch, plain results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BROKEN = [
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run import-linter on the tree in `folder`; it reads imports and runs nothing of the tree."""
+    """Run import-linter on the tree in `folder`. It reads imports, and runs no code of the tree."""
     code = (
         "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command; lint_imports_command()"
     )
@@ -52,7 +52,7 @@ def test_every_contract_holds() -> None:
 
 
 @pytest.mark.parametrize(("file", "line", "contract"), BROKEN)
-def test_a_contract_breaks_where_the_house_is_broken(tmp_path: Path, file: str, line: str, contract: str) -> None:
+def test_a_forbidden_import_breaks_its_contract(tmp_path: Path, file: str, line: str, contract: str) -> None:
     shutil.copytree(REPOSITORY / "autofuse", tmp_path / "autofuse", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     broken = tmp_path / "autofuse" / file

@@ -1,4 +1,4 @@
-"""Names tell things apart: a public class has its name to itself, and so has a file of a folder."""
+"""Names are unique: no two public classes share one, and every file has a docstring."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-# Each trainer's users import the callback from the module that is named for their trainer.
+# Users import the callback from the module of their trainer.
 SHARED = {"AutofuseCallback"}
 
 
@@ -22,7 +22,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED} == {}
 
 
-def test_every_file_says_in_its_first_line_what_it_is_for() -> None:
+def test_every_file_begins_with_a_docstring() -> None:
     files = [f for root in ("autofuse", "rules") for f in (REPOSITORY / root).rglob("*.py")]
     silent = [str(f.relative_to(REPOSITORY)) for f in files if not ast.get_docstring(ast.parse(f.read_text()))]
     assert silent == []

@@ -1,4 +1,4 @@
-"""What an operation is stands in its row, its file, its reference and its rule: everything else asks them."""
+"""An operation is defined by its row, its file, its reference and its rule. All other code uses these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-HOMES = {  # an activation whose formula our kernels have, and which people write by hand in more ways than one
+HOMES = {  # an activation that autofuse's kernels support, and that has several hand-written forms
     "autofuse/ir/vocabulary.py",
     "autofuse/ops/activations/hardswish.py",
     "autofuse/ops/reference.py",
@@ -26,7 +26,7 @@ HOMES = {  # an activation whose formula our kernels have, and which people writ
     "rules/activation.py",
 }
 
-# A made-up operation of ours: torch has it, and nothing in the project knows its name.
+# A new operation for the test: torch has it, and nothing in the project knows its name.
 NAME = "tanhshrink"
 ROW = '    _activation("tanhshrink(input)", _F + "tanhshrink autofuse.ops.tanhshrink", "Tanhshrink"),\n'
 FILE = '''\
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 class HandWrittenTanhshrink(Rule):
-    """Tanhshrink spelled out."""
+    """Hand-written tanhshrink."""
 
     code = "AF399"
     benefit = 2
@@ -170,7 +170,7 @@ def test_no_other_file_names_hard_swish() -> None:
 
 @cache
 def made_up() -> dict[str, Any]:
-    """What a copy of the project says of an operation that was added in those four places."""
+    """The answers of a copy of the project to which an operation was added in these four places."""
     root = Path(mkdtemp())
     try:
         _copy_with_operation(root)
@@ -205,14 +205,14 @@ def _add(file: Path, text: str, before: str = "") -> None:
     file.write_text(old.replace(before, text + before, 1) if before else old + text)
 
 
-def test_both_doors_find_a_new_operation() -> None:
+def test_the_fx_pass_and_the_codemod_find_a_new_operation() -> None:
     said = made_up()
     assert "functional.tanhshrink(x)" in said["torch"] and "ops.tanhshrink(x)" in said["autofuse"]
     assert said["live"] == ["AF399"] and said["the same"]
 
 
 @pytest.mark.parametrize("layer", ["a layer", "a layer that is chosen"])
-def test_a_new_operation_is_known_where_it_is_the_activation_of_a_layer(layer: str) -> None:
+def test_a_new_operation_can_be_the_activation_of_a_layer(layer: str) -> None:
     assert "ops.mlp(" in made_up()[layer]
     assert made_up()["live, a layer"] == ["AF304"]
 
@@ -230,5 +230,5 @@ def test_a_new_operation_is_listed_with_its_providers_and_has_a_reference() -> N
     assert said["sample"] and said["the reference"]
 
 
-def test_a_new_operation_gates_without_a_kernel_of_our_own() -> None:
+def test_a_new_operation_can_be_a_gate_without_a_kernel() -> None:
     assert made_up()["a gate"]

@@ -1,4 +1,4 @@
-"""What is installed is what is here, and the README's commands are the ones that CI runs."""
+"""The installed package has every file, and CI runs the README's commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def attend(q, k, v):
 
 
 def commands() -> dict[str, str]:
-    """The README's marked commands by name."""
+    """The marked commands of the README, by name."""
     return dict(re.findall(r"<!-- command: (\w+) -->\n```sh\n(.*?)\n```", README))
 
 
@@ -49,7 +49,7 @@ def test_every_folder_with_code_is_a_package_that_is_installed() -> None:
     assert len(set(listed)) == len(listed)
 
 
-def test_every_package_says_what_it_is() -> None:
+def test_every_package_has_a_docstring() -> None:
     missing = [
         p for p in (REPOSITORY / "autofuse").rglob("*/") if list(p.glob("*.py")) and not (p / "__init__.py").exists()
     ]
@@ -71,17 +71,17 @@ def foreign(files: list[Path]) -> set[str]:
     return imported - {*sys.stdlib_module_names, "autofuse", "rules", "markupsafe"}  # a part of jinja2
 
 
-def named(dependencies: list[str]) -> set[str]:
+def declared(dependencies: list[str]) -> set[str]:
     return {re.split(r"[<>=\[ ]", d)[0] for d in dependencies}
 
 
-def test_installing_without_extras_brings_what_the_files_without_torch_import_and_nothing_else() -> None:
-    names = named(PROJECT["project"]["dependencies"])
+def test_an_installation_without_extras_has_exactly_the_imports_of_the_files_without_torch() -> None:
+    names = declared(PROJECT["project"]["dependencies"])
     assert foreign([f for f in core_files() if f != SERVER]) == names and "torch" not in names
 
 
-def test_the_server_imports_what_its_extra_brings() -> None:
-    brought = named(PROJECT["project"]["optional-dependencies"]["server"]) | {"lsprotocol"}  # a part of pygls
+def test_the_server_imports_only_its_extra() -> None:
+    brought = declared(PROJECT["project"]["optional-dependencies"]["server"]) | {"lsprotocol"}  # a part of pygls
     assert foreign([SERVER]) == brought
 
 
@@ -106,7 +106,7 @@ def test_the_readme_has_exactly_two_set_up_commands_and_each_is_complete() -> No
 
 
 def test_ci_runs_the_readmes_test_command_word_for_word(tmp_path: Path) -> None:
-    # The shell of CI is given an empty tree with our README, and a `python3.11` that tells how it was called.
+    # CI's script runs in an empty tree with the README, and with a `python3.11` that prints its arguments.
     (tmp_path / ".ci").mkdir()
     (tmp_path / ".ci" / "run").write_text((REPOSITORY / ".ci" / "run").read_text())
     (tmp_path / "README.md").write_text(README)
@@ -124,7 +124,7 @@ def test_ci_runs_the_readmes_test_command_word_for_word(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that this tree builds: from a copy, for a build leaves folders behind."""
+    """The wheel of this tree, built from a copy, because a build leaves folders behind."""
     copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     for name, content in tree.items():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def test_the_wheel_holds_every_module_rule_and_data_file(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_rewrites_a_file_where_torch_is_not_installed(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_rewrites_a_file_without_torch(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     bin_ = tmp_path / "venv" / "bin"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A name that users import stays where it is."""
+"""autofuse.planning keeps the name that users import."""
 
 from __future__ import annotations
 

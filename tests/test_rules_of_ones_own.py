@@ -1,4 +1,4 @@
-"""Rules that nobody foresaw work in both doors: each is one file, edits files, fuses models, and computes the same."""
+"""Users' rules work in the codemod and in the FX pass: one file edits sources, fuses models, and computes the same."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Own(Rule):
 
 @dataclass(frozen=True)
 class Own:
-    """A rule, code in other words than its own, and how many tensors that takes; `positive`: between 0 and 1."""
+    """A rule, code in another spelling, and the number of its tensors. `positive`: they are between 0 and 1."""
 
     parameters: str
     before: str
@@ -205,7 +205,7 @@ CASES = [pytest.param(own, code, id=f"{name}: {code}") for name, own in RULES.it
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a rule's folder and a package that its rule calls."""
+    """A folder with a folder of rules and a package that the rule calls."""
     (tmp_path / "my_rules").mkdir()
     (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nrules = ["my_rules/"]\n')
     (tmp_path / "kernels_for_rules.py").write_text(KERNELS)
@@ -244,7 +244,7 @@ def operands(own: Own) -> list[Tensor]:
 
 
 def results(f: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
-    """What a function computes and its gradients."""
+    """The results of a function and its gradients."""
     out = f(*given)
     weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), given)]
@@ -262,7 +262,7 @@ def test_a_file_is_rewritten_and_computes_the_same(project: Path, own: Own, code
 
 
 def module(own: Own, code: str, folder: Path) -> nn.Module:
-    """A module of a file of its own that computes `code`."""
+    """A module in a separate file that computes `code`."""
     text = (
         "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\nclass Runs(nn.Module):\n"
         f"    def forward(self, {own.tensors}):\n        return {code}\n"

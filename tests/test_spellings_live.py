@@ -1,4 +1,4 @@
-"""Every spelling through `optimize`: it is found, its numbers stay, and what only looks like it is left alone."""
+"""Every spelling through `optimize`: it is found, results do not change, and look-alikes are left alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.spellings.not_yet import NOT_YET
 
 pytestmark = pytest.mark.spellings  # all but tests/spellings/by_night.txt run by day
 OPERATIONS = {
-    "AF101": {"attention", "of_all", "of_kept"},  # the latter two: what settled_attention makes
+    "AF101": {"attention", "of_all", "of_kept"},  # the latter two are made by settled_attention
     "AF102": {"masked_softmax"},
     "AF201": {"layer_norm"},
     "AF202": {"rms_norm"},
@@ -61,7 +61,7 @@ BFLOAT16 = {
 
 @cache
 def optimized(s: Spelling, given: bool = True, p: float = 0.0) -> nn.Module:
-    """The spelling after optimize with the example, optional arguments given or not."""
+    """The spelling after optimize with the example, with or without optional arguments."""
     return autofuse.optimize(s.module(p=p), arguments(s, example(s, given)))
 
 

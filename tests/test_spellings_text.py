@@ -1,4 +1,4 @@
-"""Every spelling through `autofuse rewrite`: the file is rewritten, imported, and run against the original."""
+"""Every spelling through `autofuse rewrite`: the file is rewritten, imported, and compared with the original."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SAFE = tuple(s for s in SPELLED if s.through("text") and s.asks("safety") != "un
 
 @cache
 def rewritten(text: str, *options: str) -> str:
-    """What `autofuse rewrite` with `options` makes of a file that holds `text`."""
+    """The result of `autofuse rewrite` with `options` for a file with `text`."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.py"
         path.write_text(text)
@@ -69,7 +69,7 @@ def rewritten(text: str, *options: str) -> str:
 
 
 class File:
-    """A spelling in a file of its own."""
+    """A spelling in a separate file."""
 
     def __init__(self, spelling: Spelling, folder: Path) -> None:
         self.spelling, self.path = spelling, folder / "model.py"
@@ -130,7 +130,7 @@ def test_rewritten_code_computes_the_same_in_bfloat16(spelling: Spelling, file: 
 
 
 def assert_agree(s: Spelling, rewritten: nn.Module, case: Case, text: str) -> None:
-    """In double precision nothing may differ but rounding, and what rounded constants explain."""
+    """In double precision, results may differ only by rounding, and by the error of rounded constants."""
     args = double(arguments(s, case))
     for training in (False,) if s.asks("random") else (True, False):
         expected, actual = (results(m, args, training) for m in (s.module(dtype=torch.float64), rewritten))

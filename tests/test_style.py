@@ -1,4 +1,4 @@
-"""The house rules that a tool can hold: ruff's, and strict types."""
+"""Style rules that tools check: ruff, and strict types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def passes(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_ruff_has_nothing_to_say() -> None:
+def test_ruff_reports_nothing() -> None:
     passes("ruff", "check", "--no-cache", "--quiet", "--output-format", "concise")
 
 

@@ -1,4 +1,4 @@
-"""docs/writing-rules.md is followed literally, in a fresh folder: its files are written, and its commands run."""
+"""Follows docs/writing-rules.md literally in a new folder: writes its files and runs its commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODES = {"MY101", "MY102", "MY103"}
 
 
 def run(command: str, folder: Path) -> str:
-    """What a command of the page prints. `check` exits with 1 where it finds something, which it is shown to do."""
+    """The output of a command of the page. `check` exits with 1 if it finds something, as the page shows."""
     program, rest = command.split(" ", 1)
     start = [sys.executable] if program == "python" else [sys.executable, "-m", "autofuse"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
@@ -36,7 +36,7 @@ def run(command: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """The folder after everything that the page says was done, and what each command printed."""
+    """The folder after all steps of the page, and the output of each command."""
     folder = tmp_path_factory.mktemp("followed")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -60,7 +60,7 @@ def test_the_rules_are_tested_by_one_command(followed: tuple[Path, dict[str, str
     assert printed == followed[1]["autofuse rules --check my_rules/"]
 
 
-def test_a_rule_of_ones_own_is_explained(followed: tuple[Path, dict[str, str]]) -> None:
+def test_a_users_rule_is_explained(followed: tuple[Path, dict[str, str]]) -> None:
     printed = followed[1]["autofuse explain MY101"]
     assert "def before(" in printed and "torch.nn.functional.softplus(x)" in printed
 
@@ -71,7 +71,7 @@ def test_the_live_model_is_fused_and_verified(followed: tuple[Path, dict[str, st
     assert "3 fused" in printed
 
 
-def test_the_file_is_told_of_and_rewritten(followed: tuple[Path, dict[str, str]]) -> None:
+def test_the_file_is_reported_and_rewritten(followed: tuple[Path, dict[str, str]]) -> None:
     folder, printed = followed
     assert set(re.findall(r"(MY\d+) \[", printed["autofuse check --select MY model.py"])) == CODES
     written = (folder / "model.py").read_text()
@@ -83,15 +83,15 @@ def test_the_file_is_told_of_and_rewritten(followed: tuple[Path, dict[str, str]]
 
 def test_the_rewritten_file_computes_the_same(followed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     (tmp_path / "original.py").write_text(FILES["model.py"])
-    original, rewritten = made(tmp_path / "original.py"), made(followed[0] / "model.py")
+    original, rewritten = make_model(tmp_path / "original.py"), make_model(followed[0] / "model.py")
     rewritten.load_state_dict(original.state_dict())
     images = torch.randn(4, 8, 5, 6, dtype=torch.double)
     for expected, found in zip(results(original, images), results(rewritten, images), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def made(path: Path) -> nn.Module:
-    """The model of a file, in double precision."""
+def make_model(path: Path) -> nn.Module:
+    """Create the model of a file, in double precision."""
     spec = importlib.util.spec_from_file_location(f"followed_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = ModuleType(spec.name)
@@ -101,7 +101,7 @@ def made(path: Path) -> nn.Module:
 
 
 def results(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """What a model computes, and the gradients of everything that it computes with."""
+    """The results of a model, and the gradients of its inputs and parameters."""
     x = images.clone().requires_grad_()
     out = model(x)
     weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)

@@ -83,7 +83,7 @@ def _messages_of(path: Path, root: Path) -> Iterator[Message]:
 
 
 def texts(tree: ast.expr) -> Iterator[str]:
-    """The texts that an expression may be; nothing if it is no text that is written there."""
+    """The texts that an expression may be; nothing if the expression is not written as text."""
     match tree:
         case ast.Constant(str(value)):
             yield value

@@ -1,4 +1,4 @@
-"""Writes docs/refusals.md: `python -m tools.refusals`, after a reason in autofuse/reasons/ has changed."""
+"""Writes docs/refusals.md: `python -m tools.refusals`. Run it after a change in autofuse/reasons/."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "refusals.md"
 _HEAD = """\
 # Why something is not fused
 
-Written by `python -m tools.refusals` from the table in `autofuse/reasons/`; a test holds it to that.
+`python -m tools.refusals` writes this page from the table in `autofuse/reasons/`, and a test compares them.
 
-Whatever autofuse leaves alone has a reason, and each reason has a code. `autofuse check --declined --format json`, the
-reports of `autofuse.optimize`, `autofuse.analysis` and profiles have it as `reason_code` ([json.md](json.md)). A code
-never changes its name or its meaning; new ones may come. The sentences may change.
+Every site that is not fused has a reason, and each reason has a code. `autofuse check --declined --format json`, the
+reports of `autofuse.optimize`, `autofuse.analysis` and profiles show it as `reason_code` ([json.md](json.md)). A code
+never changes its name or its meaning. New codes may be added. The sentences may change.
 
-The sentences below are examples: what stands in them for a value, a name or an error depends on the code that is read.
-To advice about a declined place, which rule applies then is added.
+The sentences below are examples: values, names and errors in them depend on the code. The advice about a declined site
+also names the rule that applies after the change.
 """
-# What the examples are filled with.
+# The values in the examples.
 _COMMON = {
     "value": "attn",
     "what": "the matrix of probabilities",
@@ -47,8 +47,8 @@ _SPECIAL = {
     "result-written": {"value": "out"},
     "step-writes": {"value": "scores"},
     "arguments-starred": {"starred": "**options", "added": "`fused=True`"},
-    "rule-declined": {"why": "eps is a tensor; torch's norms take a number", "value": "eps"},
-    "rule-unknown": {"why": "whether the weight has the shape of the last dimension cannot be read from the text"},
+    "rule-declined": {"why": "eps is a tensor, but torch's norms take a number", "value": "eps"},
+    "rule-unknown": {"why": "the text does not show whether the weight has the shape of the last dimension"},
     "attribute-changes": {"name": "weight", "value": "self.weight"},
     "value-out-of-reach": {"value": "keys"},
     "reduction-unread": {"so": ", and so its shape,"},
@@ -115,7 +115,7 @@ _SPECIAL = {
 
 
 def page() -> str:
-    """The whole text of docs/refusals.md."""
+    """Return the text of docs/refusals.md."""
     return "\n".join([_HEAD, *(line for group in GROUPS for line in _section(group))]) + "\n"
 
 
@@ -129,16 +129,16 @@ def _section(group: ModuleType) -> Iterator[str]:
 
 
 def _row(code: Code) -> str:
-    given = _COMMON | _SPECIAL.get(code.name, {})
+    examples = _COMMON | _SPECIAL.get(code.name, {})
     fields = {name for t in (code.sentence, code.named, code.advice) for name in fields_of(t)} - {"value"}
-    reason = Reason(code, tuple((name, given[name]) for name in sorted(fields)))
-    value = given["value"] if code.named or "{value}" in code.advice else ""
+    reason = Reason(code, tuple((name, examples[name]) for name in sorted(fields)))
+    value = examples["value"] if code.named or "{value}" in code.advice else ""
     advice = reason.advice(value) or "—"
     return f"| `{code.name}` | {_cell(code.about)} | {_cell(reason.sentence(value))} | {_cell(advice)} |"
 
 
 def fields_of(template: str) -> set[str]:
-    """What a template of a reason wants to be filled with."""
+    """The names of the fields in the template of a reason."""
     return {name for _, name, _, _ in string.Formatter().parse(template) if name}
 
 

@@ -1,4 +1,7 @@
-"""Writes autofuse/results/schemas/: `python -m tools.schema`, after a report or a key of the configuration changed."""
+"""Writes autofuse/results/schemas/: `python -m tools.schema`.
+
+Run it after a change of a report or of a configuration key.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ FOLDER = Path(__file__).parents[1] / "autofuse" / "results" / "schemas"
 
 
 _TEXTS = {"type": "array", "items": {"type": "string", "minLength": 1}}
-# What each key may hold, and what it is for. Keys that are not here, or that the reader lacks, are an error.
+# The type and purpose of each key. A key that is missing here or in the reader is an error.
 _CONFIGURATION = {
     "select": (_TEXTS, "The rules that are used: codes or their beginnings. All if it is not given."),
     "ignore": (_TEXTS, "Rules that are not used: codes or their beginnings."),
@@ -28,7 +31,7 @@ _CONFIGURATION = {
 
 
 def configuration() -> dict[str, object]:
-    """The schema of [tool.autofuse]."""
+    """Return the JSON Schema of [tool.autofuse]."""
     if set(_CONFIGURATION) != KEYS:
         raise ValueError(f"tools/schema.py and autofuse/project/config.py differ in {KEYS ^ set(_CONFIGURATION)}")
     properties = {key: kind | {"description": why} for key, (kind, why) in _CONFIGURATION.items()}
@@ -42,7 +45,7 @@ def configuration() -> dict[str, object]:
 
 
 def texts() -> dict[str, str]:
-    """Every file of the folder by name."""
+    """Return the text of each file of the folder, by name."""
     found = {"profile.json": schema(Profile, {"version": FORMAT_VERSION, "type": "profile"})}
     found["configuration.json"] = configuration()
     return {name: json.dumps(content, indent=1) + "\n" for name, content in found.items()}

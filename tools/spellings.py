@@ -1,8 +1,8 @@
-"""Chooses the spellings that the default test run takes: `python -m tools.spellings`, after spellings have been added.
+"""Chooses the spellings that the default test run uses: `python -m tools.spellings`. Run it after you add spellings.
 
-Every branch of autofuse that any spelling takes, through either door, is taken by one that is chosen, and every family
-(a file of tests/spellings, and a rule in it) has one. The others are written to tests/spellings/by_night.txt. It
-takes about ten minutes.
+The chosen spellings cover every branch of autofuse that any spelling covers, in the FX pass and in the codemod, and
+include one of every family (a file of tests/spellings and a rule in it). The others are written to
+tests/spellings/by_night.txt. It takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ PACKAGE = str(Path(autofuse.__file__).parent)
 Branch = tuple[str, int, int]
 
 
-def taken(s: Spelling) -> set[Branch]:
-    """The branches of autofuse that one spelling takes, through both doors."""
+def covered_branches(s: Spelling) -> set[Branch]:
+    """Return the branches of autofuse that a spelling covers, in the FX pass and in the codemod."""
     measured = coverage.Coverage(data_file=None, branch=True, include=[f"{PACKAGE}/*"], config_file=False)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         measured.start()
         try:
-            _through_live(s)
-            _through_text(s)
+            _run_fx_pass(s)
+            _run_codemod(s)
         finally:
             measured.stop()
     data = measured.get_data()
     return {(file, *arc) for file in data.measured_files() for arc in data.arcs(file) or ()}
 
 
-def _through_live(s: Spelling) -> None:
+def _run_fx_pass(s: Spelling) -> None:
     for given in {True, not s.optional}:
         autofuse.optimize(s.module(), arguments(s, example(s, given)))
 
 
-def _through_text(s: Spelling) -> None:
+def _run_codemod(s: Spelling) -> None:
     for options in ((), ("--unsafe",)):
         with TemporaryDirectory() as folder:
             path = Path(folder) / "model.py"
@@ -55,8 +55,8 @@ def _through_text(s: Spelling) -> None:
             main(["rewrite", *options, str(path)])
 
 
-def chosen(branches: dict[Spelling, set[Branch]]) -> list[Spelling]:
-    """As few as the greedy choice finds that take every branch, and one of every family."""
+def choose(branches: dict[Spelling, set[Branch]]) -> list[Spelling]:
+    """Choose spellings greedily until they cover every branch; then add one of each missing family."""
     missing = set[Branch]().union(*branches.values())
     left, found = list(branches), list[Spelling]()
     while missing:
@@ -74,12 +74,12 @@ def chosen(branches: dict[Spelling, set[Branch]]) -> list[Spelling]:
 
 if __name__ == "__main__":
     every = (*SPELLED, *LOOKALIKES)
-    taken(every[0])  # what is done once in a process is no one's own
+    covered_branches(every[0])  # code that runs once in a process must not count for the first spelling
     branches = dict[Spelling, set[Branch]]()
     for i, s in enumerate(every):
-        branches[s] = taken(s)
+        branches[s] = covered_branches(s)
         print(f"{i + 1} of {len(every)}: {s.name}", file=sys.stderr)
-    sample = chosen(branches)
+    sample = choose(branches)
     left_out = sorted(f"{s.path.stem} {s.name}\n" for s in every if s not in sample)
     BY_NIGHT.write_text("".join(left_out))
-    print(f"{len(sample)} of {len(every)} take all {len(set().union(*branches.values()))} branches")
+    print(f"{len(sample)} of {len(every)} spellings cover all {len(set().union(*branches.values()))} branches")

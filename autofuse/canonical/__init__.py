@@ -1,4 +1,7 @@
-"""The canonical form: one value for one meaning. See view.py; each other file knows one kind of spelling."""
+"""The canonical form: one value for each meaning.
+
+view.py explains it; each other file recognises one kind of spelling.
+"""
 
 from autofuse.canonical import arithmetic, choices, shapes
 from autofuse.canonical import mask_folds as folds
@@ -15,10 +18,10 @@ from autofuse.canonical.recognise import (
     statistics,
 )
 from autofuse.canonical.recognise.masks import fill_of
-from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, bare, literal
+from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, literal, strip_casts
 
 __all__ = [
-    "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "bare", "choices", "fill_of", "folds",
-    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "sinks",
-    "softmax", "statistics",
+    "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "choices", "fill_of", "folds",
+    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "sinks", "softmax",
+    "statistics", "strip_casts",
 ]  # fmt: skip

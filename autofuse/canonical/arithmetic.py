@@ -1,8 +1,8 @@
-"""Products and sums: flat, literals folded, numbers behind tensors, so that every bracketing is one form.
+"""The canonical form of products and sums, in which every order of evaluation is the same.
 
-A product lists tensors, then numbers that are not literals, each in the order in which the view met them, then one
-literal. A sum does the same.
-Quotients are products with a reciprocal, differences are sums with a factor of -1. Knows no layout, mask or dtype.
+A product is flat. It lists tensors, then numbers that are not literals, then one literal. Tensors and numbers are in
+the order of their first occurrence. A sum does the same. A quotient is a product with a reciprocal, and a difference is
+a sum with a factor of -1. This file knows no layout, mask or dtype.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from autofuse.canonical.view import PERMUTE, View, literal, order_of, rewrites
 from autofuse.ir.graph import Value, is_const
 from autofuse.ir.numbers import power_of, product_of, total_of
 
-# Filled by the files that know them: (view, factors, literal) -> the same product with a part recognised.
-RECOGNISED_IN_PRODUCTS: list[Callable[[View, list[Value], float], tuple[list[Value], float] | None]] = []
-# (view, terms, literal) -> the whole sum, recognised.
-RECOGNISED_IN_SUMS: list[Callable[[View, list[Value], float], Value | None]] = []
+# Functions (view, factors, literal) -> the same product with a recognised part, or None. Other files add theirs.
+PRODUCT_RECOGNISERS: list[Callable[[View, list[Value], float], tuple[list[Value], float] | None]] = []
+# Functions (view, terms, literal) -> the recognised sum, or None. Other files add theirs.
+SUM_RECOGNISERS: list[Callable[[View, list[Value], float], Value | None]] = []
 
 _ROOTS = {"sqrt": "rsqrt", "rsqrt": "sqrt"}
-_MOST_PARTS = 24  # a longer product, or sum, is one part of the next: else a chain of n would have n * n parts
+_MOST_PARTS = 24  # a longer product is one factor of the next one; otherwise, a chain of n would take n * n steps
 
 
 @rewrites("mul")
@@ -61,52 +61,52 @@ def _rsub(view: View, x: Value, y: Value) -> Value:
 
 
 def product(view: View, factors: Sequence[Value]) -> Value:
-    """The canonical product of canonical `factors`."""
+    """The canonical product of canonical factors."""
     if len(factors) == 2 and factors[0] is factors[1] and not view.number(factors[0]):
         return view.make("square", factors[0])
     flat = [g for f in factors for g in factors_of(f)]
     constant = product_of(c for f in flat if (c := literal(f)) is not None)
     if constant is None:
-        return view.plain("mul", *sorted(flat, key=_met))
+        return view.plain("mul", *sorted(flat, key=_serial))
     rest = [f for f in flat if literal(f) is None]
-    tensors = sorted(powers(view, [f for f in rest if not view.number(f)]), key=_met)
-    numbers = sorted((f for f in rest if view.number(f)), key=_met)
+    tensors = sorted(powers(view, [f for f in rest if not view.number(f)]), key=_serial)
+    numbers = sorted((f for f in rest if view.number(f)), key=_serial)
     if len(tensors) == 1 and tensors[0].op == PERMUTE and (numbers or constant != 1):
         inner = product(view, [tensors[0].inputs[0], *numbers, view.const(constant)])
         return view.permuted(inner, order_of(tensors[0]))
-    if len(tensors) == 1 and (numbers or constant != 1) and _masked_scores(tensors[0]):
+    if len(tensors) == 1 and (numbers or constant != 1) and _is_biased_scores(tensors[0]):
         return total(view, [product(view, (t, *numbers, view.const(constant))) for t in tensors[0].inputs])
     items = [*tensors, *numbers]
-    for recognised in RECOGNISED_IN_PRODUCTS:
-        found = recognised(view, items, constant)
+    for recognise in PRODUCT_RECOGNISERS:
+        found = recognise(view, items, constant)
         if found is not None:
             return product(view, [*found[0], view.const(found[1])])
-    return _joined(view, "mul", items, constant, 1)
+    return _with_literal(view, "mul", items, constant, 1)
 
 
-def _masked_scores(v: Value) -> bool:
-    """A sum of scores and a bias, which a scale that comes after multiplies both."""
+def _is_biased_scores(v: Value) -> bool:
+    """Whether `v` is a sum of scores and a bias. A scale after the sum multiplies both."""
     return v.op == "add" and any(f.op == "matmul" for t in v.inputs for f in factors_of(t))
 
 
 def total(view: View, terms: Sequence[Value]) -> Value:
-    """The canonical sum of canonical `terms`."""
+    """The canonical sum of canonical terms."""
     flat = [g for t in terms for g in terms_of(t)]
     constant = total_of(c for t in flat if (c := literal(t)) is not None)
     if constant is None:
-        return view.plain("add", *sorted(flat, key=_met))
+        return view.plain("add", *sorted(flat, key=_serial))
     rest = [t for t in flat if literal(t) is None]
-    ordered = sorted((t for t in rest if not view.number(t)), key=_met) + sorted(
-        (t for t in rest if view.number(t)), key=_met
+    ordered = sorted((t for t in rest if not view.number(t)), key=_serial) + sorted(
+        (t for t in rest if view.number(t)), key=_serial
     )
-    for recognised in RECOGNISED_IN_SUMS:
-        found = recognised(view, ordered, constant)
+    for recognise in SUM_RECOGNISERS:
+        found = recognise(view, ordered, constant)
         if found is not None:
             return found
-    return _joined(view, "add", ordered, constant, 0)
+    return _with_literal(view, "add", ordered, constant, 0)
 
 
-def _met(v: Value) -> int:
+def _serial(v: Value) -> int:
     return v.serial
 
 
@@ -118,24 +118,25 @@ def terms_of(v: Value) -> tuple[Value, ...]:
     return v.inputs if v.op == "add" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 
-def without(items: Sequence[Value], taken: Sequence[Value]) -> list[Value] | None:
-    """`items` less one of each of `taken`; None if one is missing."""
+def without(items: Sequence[Value], removed: Sequence[Value]) -> list[Value] | None:
+    """`items` without one occurrence of each value in `removed`; None if one is missing."""
     rest = list(items)
-    for t in taken:
+    for t in removed:
         if t not in rest:
             return None
         rest.remove(t)
     return rest
 
 
-def _joined(view: View, op: str, items: list[Value], constant: float, neutral: int) -> Value:
+def _with_literal(view: View, op: str, items: list[Value], constant: float, neutral: int) -> Value:
+    """The product or sum of `items` and the literal `constant`, which is left out if it is neutral."""
     if constant != neutral or not items:
         items = [*items, view.const(constant)]
     return items[0] if len(items) == 1 else view.plain(op, *items)
 
 
 def powers(view: View, factors: list[Value]) -> list[Value]:
-    """x * x is square(x), and x * square(x) the third power of x; x itself may be a product."""
+    """Replace x * x by square(x), and x * square(x) by pow(x, 3). x may be a product itself."""
     out: list[Value] = []
     for f in factors:
         if f in out and f.op not in ("square", "pow"):
@@ -166,14 +167,14 @@ def _reciprocal(view: View, x: Value) -> Value | None:
 
 
 def _logit(view: View, x: Value) -> Value | None:
-    """z where `x` is 1 + exp(-z)."""
+    """z, if `x` is 1 + exp(-z)."""
     if x.op != "add" or len(x.inputs) != 2 or literal(x.inputs[1]) != 1 or x.inputs[0].op != "exp":
         return None
     return product(view, (x.inputs[0].inputs[0], view.const(-1)))
 
 
 @rewrites("square")
-def _square(view: View, x: Value) -> Value | None:
+def _square_of(view: View, x: Value) -> Value | None:
     number = literal(x)
     if number is not None:
         square = product_of((number, number))
@@ -221,8 +222,8 @@ def _number_sqrt(view: View, x: Value) -> Value | None:
 
 
 @rewrites("number")
-def _number(view: View, x: Value) -> Value | None:
-    """float("-inf") is a literal; float(d) of a number is that number."""
+def _float_of(view: View, x: Value) -> Value | None:
+    """float("-inf") is a literal; float(n) of a number n is n."""
     if isinstance(x.data, str) and x.op == "const":
         try:
             return view.const(float(x.data))
@@ -233,7 +234,7 @@ def _number(view: View, x: Value) -> Value | None:
 
 @rewrites("tensor")
 def _tensor(view: View, data: Value, options: Value) -> Value | None:
-    """torch.tensor(0.5) computes as the number does."""
+    """torch.tensor(0.5) gives the same results as 0.5, because a tensor without dimensions does not widen a dtype."""
     return data if view.number(data) else None
 
 

@@ -1,6 +1,6 @@
-"""Choices: tests on None, and values that differ by branch.
+"""The canonical form of choices: comparisons with None, and values that differ by branch.
 
-Knows truth values; knows nothing of what is chosen.
+This file does not know what the values are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autofuse.ir.graph import (
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.vocabulary import OPS
 
-_SAME_IN_BOTH = frozenset({"softmax", "dropout", CAST, PERMUTE})  # done to whatever is chosen
+_SAME_IN_BOTH = frozenset({"softmax", "dropout", CAST, PERMUTE})  # if both branches do it, it is done after the choice
 
 
 @rewrites(CHOICE)
@@ -43,7 +43,7 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
         return view.fresh("dropout", no, yes.inputs[1], view.make("and", test, yes.inputs[2]))  # w = self.drop(w)
     for dropped, plain in ((yes, no), (no, yes)):
         if dropped.op == "dropout" and dropped.inputs[0] is plain:
-            return _dropped_in_one(view, test, dropped, dropped is yes)
+            return _dropout_in_one_branch(view, test, dropped, dropped is yes)
     if yes.op == no.op and yes.op in _SAME_IN_BOTH and (yes.inputs[1:], yes.data) == (no.inputs[1:], no.data):
         make = view.fresh if yes.op == "dropout" else partial(view.plain, data=yes.data)
         return make(yes.op, view.make(CHOICE, test, yes.inputs[0], no.inputs[0]), *yes.inputs[1:])
@@ -52,16 +52,16 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
             one = view.const(1.0)
             scale = (product(view, factors), one) if scaled is yes else (one, product(view, factors))
             return product(view, (plain, view.make(CHOICE, test, *scale)))
-    chosen, otherwise = _under(test, yes, True), _under(test, no, False)
-    if chosen is not None or otherwise is not None:
-        return view.make(CHOICE, test, chosen or yes, otherwise or no)
+    inner_yes, inner_no = _known_side(test, yes, True), _known_side(test, no, False)
+    if inner_yes is not None or inner_no is not None:
+        return view.make(CHOICE, test, inner_yes or yes, inner_no or no)
     return None
 
 
-def _dropped_in_one(view: View, test: Value, dropped: Value, truth: bool) -> Value:
-    """`if self.drop is not None: w = self.drop(w)`: it drops where the test holds as well as it trains."""
+def _dropout_in_one_branch(view: View, test: Value, dropped: Value, truth: bool) -> Value:
+    """The dropout of `if self.drop is not None: w = self.drop(w)`: active if the test holds and the module trains."""
     x, p, training = dropped.inputs
-    known = _under(test, p, truth)
+    known = _known_side(test, p, truth)
 
     def where(value: Value, other: Value) -> Value:
         return view.make(CHOICE, test, value, other) if truth else view.make(CHOICE, test, other, value)
@@ -71,8 +71,8 @@ def _dropped_in_one(view: View, test: Value, dropped: Value, truth: bool) -> Val
 
 
 def _scale_of(view: View, test: Value, scaled: Value, plain: Value) -> list[Value] | None:
-    """What scores are scaled by in one arm of a branch only: `if self.scaled: scores = scores / math.sqrt(d)`."""
-    if scaled.op != "mul" or not _is_product_of_matrices(plain):
+    """The scale that only one branch applies to scores: `if self.scaled: scores = scores / math.sqrt(d)`."""
+    if scaled.op != "mul" or not _is_matrix_product(plain):
         return None
     own = list(plain.inputs) if plain.op == "mul" else [plain]
     factors = without(scaled.inputs, own)
@@ -81,20 +81,20 @@ def _scale_of(view: View, test: Value, scaled: Value, plain: Value) -> list[Valu
     return factors if test.op != IS_NONE or all(map(view.number, factors)) else None
 
 
-def _is_product_of_matrices(v: Value) -> bool:
+def _is_matrix_product(v: Value) -> bool:
     while v.op in ("mul", CAST, PERMUTE) and v.inputs:
         v = v.inputs[0]
     return v.op == "matmul"
 
 
-def _under(test: Value, side: Value, truth: bool) -> Value | None:
-    """What `side` is where the same test was already answered."""
+def _known_side(test: Value, side: Value, truth: bool) -> Value | None:
+    """The side of the choice `side` that applies if `test` is `truth`; None if its test is another one."""
     if side.op != CHOICE:
         return None
-    asked = side.inputs[0]
-    if truth and asked.op == IS_NONE and asked.inputs[0] is test:  # what counts as true is not None
+    inner_test = side.inputs[0]
+    if truth and inner_test.op == IS_NONE and inner_test.inputs[0] is test:  # a true value is not None
         return side.inputs[2]
-    if asked is not test:
+    if inner_test is not test:
         return None
     return side.inputs[1] if truth else side.inputs[2]
 
@@ -108,7 +108,7 @@ def _not(view: View, x: Value) -> Value | None:
 
 @rewrites(IS_NONE)
 def _is_none(view: View, x: Value) -> Value | None:
-    """A name updated where it is not None is None just where it was before."""
+    """`x = x if x is None else f(x)` is None exactly if x was None before."""
     if (
         x.op == CHOICE
         and x.inputs[0].op == IS_NONE
@@ -120,7 +120,7 @@ def _is_none(view: View, x: Value) -> Value | None:
 
 
 def never_none(v: Value, but: Value | None = None) -> bool:
-    """Whether `v` is the result of an operation, which is never None, or may be `but`, which is known not to be."""
+    """Whether `v` cannot be None, because it is the result of an operation. `but` is known not to be None."""
     return all(_never_none(side, but) for side in sides_of(v))
 
 
@@ -128,16 +128,16 @@ def _never_none(v: Value, but: Value | None) -> bool:
     if v is but or v.op in OPS or v.op in ("cast", "permute", "keep", "kept", "add", "mul"):
         return True
     if v.op == LEAF and isinstance(v.data, Value):
-        return _gives_a_tensor(v.data)
+        return _returns_tensor(v.data)
     return v.op == ITEM and _slices(v.inputs[1])
 
 
-def _gives_a_tensor(v: Value) -> bool:
-    """Whether `v` of the program is what a function of torch or einops gives."""
+def _returns_tensor(v: Value) -> bool:
+    """Whether the value `v` of the program is the result of a function of torch or einops."""
     name = v.data[0] if v.op == CALL and isinstance(v.data, tuple) else ""
     return name in HARMLESS and str(name).startswith(("torch.", "einops."))
 
 
 def _slices(index: Value) -> bool:
-    """Whether an index cuts, or adds a dimension: `x[:, None]` is no element of a container."""
+    """Whether an index slices or adds a dimension. Then `x` is a tensor, and `x[:, None]` cannot be None."""
     return index.op == SLICE or index.op == TUPLE and any(i.op == SLICE or is_const(i, None) for i in index.inputs)

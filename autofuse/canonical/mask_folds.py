@@ -1,7 +1,7 @@
-"""Leading dimensions that are split and joined again: scores seen as (batch, heads, ...) for a mask, then folded back.
+"""Scores that are viewed as (batch, heads, ...) for a mask, and viewed as (batch * heads, ...) again after it.
 
-A view that splits, and a later one that joins, change nothing but the shape that a mask in between is broadcast to.
-Knows the shapes that views are given; knows no mask.
+The two views only change the shape to which the mask in between is broadcast. This file knows the shapes of views. It
+knows no mask.
 """
 
 from __future__ import annotations
@@ -9,52 +9,53 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product
+from autofuse.canonical.arithmetic import PRODUCT_RECOGNISERS, product
 from autofuse.canonical.shapes import elements
 from autofuse.canonical.sizes import lengths
-from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, rewrites
+from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, rewrites, strip_casts
 from autofuse.ir.graph import CHOICE, TUPLE, Value, ancestors_by, is_const
 
 _WEIGHTS = ("softmax", "dropout")
-_SAME_SHAPE = "assumes that the scores have the same shape before they are split for the mask and after"
+_SAME_SHAPE = "assumes that the scores have the same shape before and after they are reshaped for the mask"
 
 
 @rewrites("view")
 def _view(view: View, x: Value, shape: Value) -> Value | None:
-    """Probabilities that are folded back are the probabilities of scores that are folded back."""
-    if bare(x).op not in _WEIGHTS or not any(_same_last(view, split, shape, 1) for split in splits(_scores(x))):
+    """Move the view that joins dimensions from the probabilities to the scores. It keeps the last dimension."""
+    if strip_casts(x).op not in _WEIGHTS or not any(_same_last(view, split, shape, 1) for split in splits(_scores(x))):
         return None
-    return _folded(view, x, shape)
+    return _view_of_scores(view, x, shape)
 
 
-def _folded(view: View, x: Value, shape: Value) -> Value:
-    if bare(x).op not in _WEIGHTS:
+def _view_of_scores(view: View, x: Value, shape: Value) -> Value:
+    if strip_casts(x).op not in _WEIGHTS:
         return view.plain("view", x, shape)
     make = view.fresh if x.op == "dropout" else view.plain
-    return make(x.op, _folded(view, x.inputs[0], shape), *x.inputs[1:])
+    return make(x.op, _view_of_scores(view, x.inputs[0], shape), *x.inputs[1:])
 
 
 def _scores(x: Value) -> Value:
-    while bare(x).op in _WEIGHTS:
+    while strip_casts(x).op in _WEIGHTS:
         x = x.inputs[0]
     return x
 
 
 def splits(x: Value) -> Iterator[Value]:
-    """The views in `x` that masks were put around."""
-    yield from (v for v in ancestors_by(x, _masked) if v.op == "view")
+    """Yield the views inside `x` to which masks were applied."""
+    yield from (v for v in ancestors_by(x, _mask_operands) if v.op == "view")
 
 
-def _masked(x: Value) -> tuple[Value, ...]:
+def _mask_operands(x: Value) -> tuple[Value, ...]:
     if x.op not in ("add", CAST, KEEP, CHOICE):
         return ()
     return x.inputs[:1] if x.op == KEEP else x.inputs[1:] if x.op == CHOICE else x.inputs
 
 
 def folds_back(view: View, split: Value, joined: Value) -> str | None:
-    """What must be assumed for `joined`, a view of what was made of the view `split`, to have the shape that was split.
+    """Whether the view `joined` restores the shape that the view `split` has changed.
 
-    Empty where nothing must; None where it has another shape.
+    Returns:
+        The assumption under which it does; "" if it always does; None if it does not.
     """
     own, back = lengths(view, split.inputs[0]), lengths(view, joined)
     if own is not None and own == back and None not in own:
@@ -68,7 +69,7 @@ def folds_back(view: View, split: Value, joined: Value) -> str | None:
 
 
 def _joins(view: View, split: Value, joined: Value) -> bool:
-    """Whether a view joins neighbours of what another one split: (b, h, w, h, w) and then (b, h * w, h * w)."""
+    """Whether `joined` joins neighbouring dimensions of `split`: (b, h, w, h, w), then (b, h * w, h * w)."""
     parts, wholes = list(elements(split.inputs[1])), elements(joined.inputs[1])
     for whole in wholes:
         count = next((n for n in range(1, len(parts) + 1) if product(view, parts[:n]) is whole), 0)
@@ -79,7 +80,7 @@ def _joins(view: View, split: Value, joined: Value) -> bool:
 
 
 def expanded_and_folded(view: View, mask: Value, split: Value, joined: Value) -> Value | None:
-    """`mask`, which is broadcast to the shape of `split`, in the shape of `joined`."""
+    """Expand `mask` to the shape of `split` and view it in the shape of `joined`; None if the shape is unknown."""
     sizes = list(elements(split.inputs[1]))
     if is_const(sizes[0], -1):
         first = _first_size(view, split, joined)
@@ -92,7 +93,7 @@ def expanded_and_folded(view: View, mask: Value, split: Value, joined: Value) ->
 
 
 def _first_size(view: View, split: Value, joined: Value) -> Value | None:
-    """The size that -1 stands for at the head of `split`, which splits the first dimension in two."""
+    """The size that -1 denotes as first size of `split`, which splits the first dimension in two."""
     sizes, back = elements(split.inputs[1]), elements(joined.inputs[1])
     query = _query(split.inputs[0])
     if query is None or len(sizes) != len(back) + 1 or sizes[2:] != back[1:]:
@@ -102,22 +103,22 @@ def _first_size(view: View, split: Value, joined: Value) -> Value | None:
 
 
 def _query(scores: Value) -> Value | None:
-    """The left operand of the product of matrices in `scores`, which has their first dimension."""
+    """The left operand of the matrix product in `scores`, which has the same first dimension; None if there is none."""
     while scores.op in ("mul", "add", CAST):
         scores = next((i for i in scores.inputs if _is_product(i)), scores.inputs[0])
     return scores.inputs[0] if scores.op == "matmul" else None
 
 
 def _is_product(x: Value) -> bool:
-    return any(v.op == "matmul" for v in ancestors_by(x, _joined))
+    return any(v.op == "matmul" for v in ancestors_by(x, _scaled_or_biased))
 
 
-def _joined(x: Value) -> tuple[Value, ...]:
+def _scaled_or_biased(x: Value) -> tuple[Value, ...]:
     return x.inputs if x.op in ("mul", "add", CAST, PERMUTE) else ()
 
 
 def _same_last(view: View, split: Value, shape: Value, count: int) -> bool:
-    """Whether the last `count` sizes that a view and a shape name are the same; where both say -1, the rest tells."""
+    """Whether a view and a shape have the same last `count` sizes. If both have -1 there, their other sizes decide."""
     first, second = elements(split.inputs[1]), elements(shape)
     if min(len(first), len(second)) <= count or first[-count:] != second[-count:]:
         return False
@@ -127,7 +128,7 @@ def _same_last(view: View, split: Value, shape: Value, count: int) -> bool:
 
 
 def _scaled_view(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """A view of scores that is multiplied by numbers is a view of scores that are."""
+    """Move a factor from a view of scores to the scores."""
     tensors = [f for f in factors if not view.number(f)]
     if len(tensors) != 1 or tensors[0].op != "view" or not _is_product(tensors[0].inputs[0]):
         return None
@@ -138,4 +139,4 @@ def _scaled_view(view: View, factors: list[Value], constant: float) -> tuple[lis
     return [view.plain("view", product(view, [x, *numbers, view.const(constant)]), shape)], 1
 
 
-RECOGNISED_IN_PRODUCTS.append(_scaled_view)
+PRODUCT_RECOGNISERS.append(_scaled_view)

@@ -1,6 +1,6 @@
-"""Layout: transposes, permutations and einsum as permutations of the last dimensions and one matmul.
+"""The canonical form of layout: transposes and permutations as tail permutations, and einsum as matmul.
 
-Knows dimensions; knows no arithmetic, mask or dtype.
+This file knows dimensions. It knows no arithmetic, mask or dtype.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from autofuse.ir import layout
 from autofuse.ir.graph import ITEM, TUPLE, Value, is_const
 
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "logsumexp", "var", "std"})
-_BY_ENTRY = frozenset({"add", "mul", "sqrt", "rsqrt", "square", "reciprocal", CAST})
+_ELEMENTWISE = frozenset({"add", "mul", "sqrt", "rsqrt", "square", "reciprocal", CAST})
 
 
 @rewrites("mT")
@@ -20,37 +20,37 @@ def _m_t(view: View, x: Value) -> Value:
 
 @rewrites("t")
 def _t(view: View, x: Value) -> Value | None:
-    """A vector stays as it is."""
+    """x.t() transposes a matrix, and returns a vector unchanged."""
     return view.permuted(x, layout.SWAP) if view.rank(x) == 2 else None
 
 
 @rewrites("transpose")
 def _transpose(view: View, x: Value, first: Value, second: Value) -> Value | None:
     a, b = from_end(view, x, first), from_end(view, x, second)
-    return None if a is None or b is None else view.permuted(x, layout.swapped(a, b))
+    return None if a is None or b is None else view.permuted(x, layout.transposition(a, b))
 
 
 @rewrites("permute")
 def _permute(view: View, x: Value, dims: Value) -> Value | None:
     order = [d.data for d in elements(dims)]
     if not order or not all(type(d) is int for d in order):
-        return view.plain("permute_by", x, dims)  # PERMUTE itself always says how
+        return view.plain("permute_by", x, dims)  # PERMUTE always has a known permutation
     return view.permuted(x, layout.tail(tuple(d for d in order if isinstance(d, int))))
 
 
 @rewrites("rearrange")
 def _rearrange(view: View, x: Value, pattern: Value, axes: Value) -> Value | None:
-    """A pattern that only reorders: `rearrange(w, "b i j -> b j i")`."""
+    """A pattern that only permutes: `rearrange(w, "b i j -> b j i")`."""
     before, _, after = (str(pattern.data) if x.op != TUPLE else "").partition("->")
-    names, wanted = before.split(), after.split()
-    if not names or sorted(names) != sorted(wanted) or not all(n.isidentifier() for n in names):
+    names, names_after = before.split(), after.split()
+    if not names or sorted(names) != sorted(names_after) or not all(n.isidentifier() for n in names):
         return None
-    return view.permuted(x, layout.tail(tuple(names.index(n) - len(names) for n in wanted)))
+    return view.permuted(x, layout.tail(tuple(names.index(n) - len(names) for n in names_after)))
 
 
 @rewrites("dropout")
 def _dropout(view: View, x: Value, p: Value, training: Value) -> Value | None:
-    """Draws lie in another order where their result is turned; which entries they drop is chance anyway."""
+    """Dropout of a permuted value is permuted dropout. Other entries are dropped, but these are random anyway."""
     if x.op != PERMUTE:
         return None
     return view.permuted(view.fresh("dropout", x.inputs[0], p, training), order_of(x))
@@ -63,7 +63,7 @@ def _identity(view: View, x: Value) -> Value:
 
 @rewrites("matmul")
 def _matmul(view: View, left: Value, right: Value) -> Value | None:
-    """Probabilities that stand on the right: v.mT @ weights.mT is (weights @ v).mT."""
+    """Move probabilities to the left: v.mT @ weights.mT is (weights @ v).mT."""
     if _is_probabilities(left) or not _is_probabilities(right):
         return None
     weights, value = view.permuted(right, layout.SWAP), view.permuted(left, layout.SWAP)
@@ -89,7 +89,7 @@ def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> V
     if not weighted and _is_probabilities(operands[1]):  # einsum("bjd,bij->bid", v, weights)
         terms, arrow, result = equation.partition("->")
         equation, operands, weighted = ",".join(terms.split(",")[::-1]) + arrow + result, operands[::-1], True
-    found = layout.product(equation, as_on_the_left=weighted)
+    found = layout.product(equation, order_of_left=weighted)
     if found is None:
         return None
     left = view.permuted(_unsqueezed(view, operands[0], found.left_new), found.left)
@@ -98,7 +98,7 @@ def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> V
 
 
 def _summed_squares(view: View, equation: str, x: Value) -> Value | None:
-    """einsum("...d,...d->...", x, x)."""
+    """The sum of squares, for einsum("...d,...d->...", x, x); None for another equation."""
     terms, _, result = equation.replace(" ", "").partition("->")
     first, _, second = terms.partition(",")
     letters = first.replace("...", "")
@@ -123,18 +123,18 @@ def _is_probabilities(v: Value) -> bool:
 
 @rewrites("unsqueeze")
 def _unsqueeze(view: View, x: Value, dim: Value) -> Value | None:
-    """A dimension that was reduced and is put back."""
+    """Unsqueeze after a reduction of the same dimension is the reduction with keepdim=True."""
     if x.op not in _REDUCTIONS or not is_const(x.inputs[-1], False) or type(dim.data) is not int:
-        return _unsqueezed_inside(view, x, dim)
+        return _unsqueeze_operand(view, x, dim)
     rank = view.rank(x)
     place = dim.data - rank - 1 if dim.data >= 0 and rank is not None else dim.data
     same = x.inputs[1].data in (dim.data, place) and type(x.inputs[1].data) is int
     return view.make(x.op, *x.inputs[:-1], view.const(True)) if same else None
 
 
-def _unsqueezed_inside(view: View, x: Value, dim: Value) -> Value | None:
-    """rsqrt(mean(x, -1) + eps).unsqueeze(-1): what is put back is put back before what is computed entry by entry."""
-    tensors = [i for i in x.inputs if not view.number(i)] if x.op in _BY_ENTRY else []
+def _unsqueeze_operand(view: View, x: Value, dim: Value) -> Value | None:
+    """Move the unsqueeze before elementwise operations: rsqrt(mean(x, -1) + eps).unsqueeze(-1)."""
+    tensors = [i for i in x.inputs if not view.number(i)] if x.op in _ELEMENTWISE else []
     if len(tensors) != 1:
         return None
     (reduced,) = tensors
@@ -162,12 +162,12 @@ def _chunk(view: View, x: Value, chunks: Value, dim: Value) -> Value | None:
 
 
 def elements(v: Value) -> tuple[Value, ...]:
-    """What a variadic argument holds: `f(1, 2)` and `f((1, 2))` are one."""
+    """The elements of a variadic argument: `f(1, 2)` and `f((1, 2))` have the same."""
     return v.inputs[0].inputs if len(v.inputs) == 1 and v.inputs[0].op == TUPLE else v.inputs
 
 
 def from_end(view: View, x: Value, dim: Value) -> int | None:
-    """`dim` of `x` counted from the end, if known; `x.dim() - 1` is the last whatever the rank."""
+    """Dimension `dim` of `x`, counted from the end (negative); None if unknown. `x.dim() - 1` is always -1."""
     if dim.op == "add" and len(dim.inputs) == 2 and dim.inputs[0].op == "dim" and dim.inputs[0].inputs[0] is x:
         dim = dim.inputs[1]
         return dim.data if type(dim.data) is int and dim.data < 0 else None
@@ -179,9 +179,9 @@ def from_end(view: View, x: Value, dim: Value) -> int | None:
     return dim.data - rank if rank else None
 
 
-def moved(order: layout.Tail, dim: int) -> int:
-    """Where dimension `dim` (from the end) of a permuted value stands in what it permutes."""
+def source_dimension(order: layout.Tail, dim: int) -> int:
+    """The dimension before a permutation that is dimension `dim` (from the end) after it."""
     return order[dim] if -dim <= len(order) else dim
 
 
-__all__ = ["PERMUTE", "elements", "from_end", "moved", "order_of"]
+__all__ = ["PERMUTE", "elements", "from_end", "order_of", "source_dimension"]

@@ -1,6 +1,6 @@
-"""Sizes: which numbers of the program are the size of which dimension, and what the arguments of a view name.
+"""Recognises which numbers of the program are sizes of tensors, and which shape the arguments of a view describe.
 
-Knows shapes as values; knows nothing of what is computed with them.
+This file does not know what is computed with the tensors.
 """
 
 from __future__ import annotations
@@ -8,27 +8,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autofuse.canonical.shapes import from_end
-from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, bare, order_of
+from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, order_of, strip_casts
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of `of` but for the last `less`: `*x.shape[:-1]`."""
+    """The sizes of the tensor `of` without the last `less`: `*x.shape[:-1]`."""
 
     of: Value
     less: int
 
 
 def dimensions(view: View, shape: Value) -> list[Value | Sizes] | None:
-    """The arguments of view, one by one: `(*x.shape[:-1], -1, 2)`, `x.shape[:-1] + (-1, 2)`, or as they are."""
+    """List the sizes in the arguments of view: `(*x.shape[:-1], -1, 2)`, `x.shape[:-1] + (-1, 2)`, or separate sizes.
+
+    Returns:
+        The sizes, and parts of shapes; None if an argument is unknown.
+    """
     found: list[Value | Sizes] = []
     for argument in shape.inputs:
         if argument.op == LEAF and isinstance(argument.data, Value) and argument.data.op == SYNTAX:
             starred = argument.data.data == "*"
-            part = _several(view, view.of(argument.data.inputs[0])) if starred else None
+            part = _sizes_in(view, view.of(argument.data.inputs[0])) if starred else None
         elif argument.op == TUPLE or len(shape.inputs) == 1:
-            part = _several(view, argument)
+            part = _sizes_in(view, argument)
         else:
             part = [argument]
         if part is None:
@@ -37,34 +41,34 @@ def dimensions(view: View, shape: Value) -> list[Value | Sizes] | None:
     return found
 
 
-def _several(view: View, v: Value) -> list[Value | Sizes] | None:
-    """The sizes in a tuple, a shape or a part of one, or in two of these joined."""
+def _sizes_in(view: View, v: Value) -> list[Value | Sizes] | None:
+    """The sizes in a tuple, a shape, a slice of a shape, or a concatenation of these; None if unknown."""
     if v.op == TUPLE:
         return dimensions(view, v)
     if v.op == ATTRIBUTE and v.data == "shape" or v.op == "size" and is_const(v.inputs[1], None):
         return [Sizes(v.inputs[0], 0)]
     if v.op == ITEM and v.inputs[1].op == SLICE:
-        owner, (start, stop, step) = _several(view, v.inputs[0]), v.inputs[1].inputs
+        owner, (start, stop, step) = _sizes_in(view, v.inputs[0]), v.inputs[1].inputs
         whole = owner is not None and len(owner) == 1 and isinstance(owner[0], Sizes) and owner[0].less == 0
         if not whole or not is_const(start, None, 0) or not is_const(step, None) or type(stop.data) is not int:
             return None
         assert owner is not None and isinstance(owner[0], Sizes)
         return [Sizes(owner[0].of, -stop.data)] if stop.data < 0 else None
-    for original in view.originals(v) if v.op == "add" else ():  # a sum of tuples has an order
-        sides = [_several(view, view.of(i)) for i in original.inputs[:2]]
+    for original in view.originals(v) if v.op == "add" else ():  # the canonical sum has lost the order of the tuples
+        sides = [_sizes_in(view, view.of(i)) for i in original.inputs[:2]]
         return [*sides[0], *sides[1]] if sides[0] is not None and sides[1] is not None else None
     return [v] if v.op != LEAF else None
 
 
-def same(view: View, a: Value, b: Value) -> bool:
-    """Whether two values have one shape: equal but for casts."""
-    return _uncast(view, a) is _uncast(view, b)
+def same_shape(view: View, a: Value, b: Value) -> bool:
+    """Whether two values have the same shape, because they differ only in casts."""
+    return _strip_cast(view, a) is _strip_cast(view, b)
 
 
-def _uncast(view: View, v: Value) -> Value:
+def _strip_cast(view: View, v: Value) -> Value:
     if v.op == PERMUTE:
-        return view.permuted(bare(v.inputs[0]), order_of(v))
-    return bare(v)
+        return view.permuted(strip_casts(v.inputs[0]), order_of(v))
+    return strip_casts(v)
 
 
 def is_half(view: View, v: Value, x: Value) -> bool:
@@ -77,12 +81,12 @@ def is_half(view: View, v: Value, x: Value) -> bool:
 
 def is_size(view: View, v: Value, x: Value, dim: int) -> bool:
     """Whether `v` is the size of dimension `dim` (from the end) of `x`."""
-    mine = lengths(view, x)
-    wanted = mine[dim] if mine is not None and -dim <= len(mine) else None
+    own = lengths(view, x)
+    expected = own[dim] if own is not None and -dim <= len(own) else None
     if v.op == CONST:
-        return type(v.data) is int and v.data == wanted
+        return type(v.data) is int and v.data == expected
     counts = [view.facts.known[o].size for o in view.originals(v) if o in view.facts.known]
-    if wanted is not None and wanted in counts:
+    if expected is not None and expected in counts:
         return True
     if v.op == "size":
         owner, index = v.inputs
@@ -93,31 +97,35 @@ def is_size(view: View, v: Value, x: Value, dim: int) -> bool:
     place = from_end(view, owner, index)
     if place is None:
         return False
-    theirs = lengths(view, owner)
+    owner_sizes = lengths(view, owner)
     return (
-        place == dim and same(view, owner, x) or theirs is not None and wanted is not None and theirs[place] == wanted
+        place == dim
+        and same_shape(view, owner, x)
+        or owner_sizes is not None
+        and expected is not None
+        and owner_sizes[place] == expected
     )
 
 
-def holds_size(view: View, v: Value, dim: int, number: int) -> bool:
-    """Whether the front end makes sure, from here on, that dimension `dim` (from the end) of `v` has `number` entries.
+def ensures_size(view: View, v: Value, dim: int, number: int) -> bool:
+    """Whether the front end ensures that dimension `dim` (from the end) of `v` has size `number`.
 
-    It is asked only where nothing is known of that size otherwise, and may answer by a guard.
+    It may add a guard to ensure it. Call this only if the size is not known otherwise.
     """
     return any(view.facts.ensures(o, dim, number) for o in view.originals(v))
 
 
 def number_of_size(view: View, v: Value) -> int | None:
-    """The number that `v` is where it is a size that the front end knows, as that of a parameter."""
-    found = asked(v)
+    """The number that `v` is, if it is a size that the front end knows, such as that of a parameter; else None."""
+    found = size_query(v)
     place = from_end(view, found[0], view.const(found[1])) if found is not None and found[1] is not None else None
     known = lengths(view, found[0]) if found is not None and place is not None else None
     size = known[place] if known is not None and place is not None and -place <= len(known) else None
     return size if type(size) is int else None
 
 
-def asked(v: Value) -> tuple[Value, int | None] | None:
-    """The tensor of which `v` is a size, and of which dimension as it is written; None stands for all of them."""
+def size_query(v: Value) -> tuple[Value, int | None] | None:
+    """The tensor and the dimension whose size `v` is: (x, 0) for x.size(0), and (x, None) for x.shape; else None."""
     if _is_shape(v):
         return v.inputs[0], None
     owner, index = v.inputs if v.op == "size" else (v, v)
@@ -127,8 +135,8 @@ def asked(v: Value) -> tuple[Value, int | None] | None:
 
 
 def whole_shape(view: View, sizes: tuple[Value, ...]) -> Value | None:
-    """The tensor whose sizes these are, every one and in order: `N, C, H, W`, or `x.shape` itself."""
-    found = [asked(s) for s in sizes]
+    """The tensor whose shape `sizes` are, complete and in order: `N, C, H, W` or `x.shape`; None if there is none."""
+    found = [size_query(s) for s in sizes]
     if not found or any(f is None for f in found):
         return None
     owners, places = {f[0] for f in found if f}, [f[1] for f in found if f]
@@ -144,7 +152,7 @@ def _is_shape(v: Value) -> bool:
 
 
 def lengths(view: View, v: Value) -> tuple[object, ...] | None:
-    """The sizes of `v` as far as the front end knows them; equal ones are equally long."""
+    """The sizes of `v` that the front end knows; None if it knows none. Equal entries are equal sizes."""
     for o in view.originals(v):
         known = view.facts.known.get(o)
         if known is not None and known.lengths is not None:

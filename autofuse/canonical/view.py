@@ -1,9 +1,10 @@
-"""One form per meaning: a view of a program's graph, never an edit of it.
+"""The canonical view of a program's graph, in which each meaning has one form. The graph itself is not edited.
 
-`View.of(value)` is the canonical value; `View.originals(canonical)` are the values of the program that already compute
-it, so that whatever a rule captures can be named, or rebuilt from parts that can. Program values and canonical values
-live in two graphs. Knows how values are mapped and simplified; the simplifications themselves stand in the other files
-of this folder. Knows nothing of rules, files or modules.
+`View.of(value)` is the canonical value of a value of the program. `View.originals(canonical)` are the values of the
+program that compute a canonical value. So a capture of a rule can be named, or rebuilt from parts that have names.
+Program values and canonical values are in two separate graphs.
+
+This file maps values. The simplifications are in the other files of this folder. It knows no rules, files or modules.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 PERMUTE = "permute"  # data: a tail permutation
-CAST = "cast"  # a change of floating dtype: rounding only
-KEEP = "keep"  # inputs: scores, what is kept, the fill of what is not
-LEAF = "leaf"  # data: a program value that the canonical form does not look into
+CAST = "cast"  # a change of floating dtype, which only rounds
+KEEP = "keep"  # inputs: scores, boolean mask, the fill where it is False
+LEAF = "leaf"  # data: a value of the program that the canonical form treats as unknown
 
 _T = TypeVar("_T")
-_Asked = TypeVar("_Asked", bound=Callable[..., object])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 Rewrite = Callable[..., "Value | None"]
 REWRITES: dict[str, Rewrite] = {}
 
 _SAME_RANK = SAME_SIZES | {PERMUTE, CAST, KEEP, "pow", "activation"}
 _STRUCTURE = (TUPLE, CHOICE, IS_NONE, NOT, SLICE, ITEM)
-# op -> the input whose dtype and device its result has
+# operation -> the position of the input whose dtype and device its result has
 _LIKE = {PERMUTE: 0, KEEP: 0, "mul": 0, "add": 0, "matmul": 0, "softmax": 0, "sink_softmax": 0, CHOICE: 1}
 
 
 def rewrites(*ops: str) -> Callable[[Rewrite], Rewrite]:
-    """Register how `ops` of canonical inputs become canonical: the result, or None where they stay as they are.
+    """Register a function that simplifies the operations `ops`.
 
-    An operation may be several files' concern: the first of them that has a result gives it.
+    The function takes the view and the canonical inputs. It returns the canonical value, or None to keep the operation.
+    If several functions are registered for an operation, the first result that is not None counts.
     """
 
     def register(rewrite: Rewrite) -> Rewrite:
@@ -50,18 +52,18 @@ def rewrites(*ops: str) -> Callable[[Rewrite], Rewrite]:
     return register
 
 
-def remembered(ask: _Asked) -> _Asked:
-    """Let what a function `(view, value, ...)` says of a value be asked once: values that are shared are met often."""
+def memoize(compute: _Function) -> _Function:
+    """Cache the results of a function `(view, value, ...)` in the view. Shared values would be visited many times."""
 
-    @wraps(ask)
-    def asked(view: View, *about: Hashable) -> object:
-        key = (ask, *about)
+    @wraps(compute)
+    def cached(view: View, *values: Hashable) -> object:
+        key = (compute, *values)
         if key not in view.memo:
             spend()
-            view.memo[key] = ask(view, *about)
+            view.memo[key] = compute(view, *values)
         return view.memo[key]
 
-    return asked  # type: ignore[return-value]
+    return cached  # type: ignore[return-value]
 
 
 def _first_of(first: Rewrite, second: Rewrite) -> Rewrite:
@@ -74,34 +76,41 @@ def _first_of(first: Rewrite, second: Rewrite) -> Rewrite:
 
 @dataclass
 class View:
-    """The canonical form of one program, built as it is asked for."""
+    """The canonical form of one program, built on demand.
+
+    Attributes:
+        facts: what is known about the values of the program.
+        assumed: canonical value -> the assumption under which it is right.
+        differences: variances that the program computes as E[x^2] - E[x]^2.
+        memo: cached answers of functions that are decorated with `memoize`.
+    """
 
     facts: Facts
-    assumed: dict[Value, str] = field(default_factory=dict)  # what has to hold for a canonical value to be right
-    differences: set[Value] = field(default_factory=set)  # variances that the program writes as E[x^2] - E[x]^2
-    memo: dict[Hashable, object] = field(default_factory=dict)  # what was found out about canonical values
+    assumed: dict[Value, str] = field(default_factory=dict)
+    differences: set[Value] = field(default_factory=set)
+    memo: dict[Hashable, object] = field(default_factory=dict)
     _graph: Graph = field(default_factory=Graph)
     _canonical: dict[Value, Value] = field(default_factory=dict)
     _originals: dict[Value, list[Value]] = field(default_factory=dict)
     _numbers: dict[Value, tuple[bool | None, int]] = field(default_factory=dict)
     _ranks: dict[Value, tuple[int | None, int]] = field(default_factory=dict)
-    _likes: dict[Value, Value] = field(default_factory=dict)
+    _dtype_sources: dict[Value, Value] = field(default_factory=dict)
 
     def of(self, v: Value) -> Value:
         """The canonical form of a value of the program."""
         found = self._canonical.get(v)
         if found is None:
             spend()
-            found = self._canonical[v] = self._made(v)
+            found = self._canonical[v] = self._canonicalize(v)
             self._originals.setdefault(found, []).append(v)
         return found
 
     def originals(self, canonical: Value) -> list[Value]:
-        """The program's own values that compute `canonical`, in program order; none if the view introduced it."""
+        """The values of the program that compute `canonical`, in program order; empty if the view introduced it."""
         return self._originals.get(canonical, [])
 
     def make(self, op: str, *inputs: Value, data: Hashable = None) -> Value:
-        """The canonical value of an operation on canonical inputs."""
+        """The canonical value of an operation on canonical inputs, simplified."""
         rewrite = REWRITES.get(op) if data is None else None
         found = rewrite(self, *inputs) if rewrite else None
         return found if found is not None else self.plain(op, *inputs, data=data)
@@ -111,19 +120,22 @@ class View:
         return self._graph.value(op, *inputs, data=data)
 
     def fresh(self, op: str, *inputs: Value) -> Value:
-        """A canonical value that equals no other: two random draws are never one."""
+        """A new canonical value that is equal to no other: two random draws are two values."""
         return self._graph.fresh(op, *inputs)
 
     def const(self, data: Hashable) -> Value:
         return self._graph.const(data)
 
-    def in_place_of(self, step: Value, made: Value) -> Value:
-        """`made`, for which `step` is done no more: whoever else uses `step` keeps it from going."""
+    def replace_step(self, step: Value, made: Value) -> Value:
+        """Return `made`, and count the originals of `step` as originals of it.
+
+        Use it if the fused code no longer computes `step`. Other uses of `step` then decline the site.
+        """
         self._originals.setdefault(made, []).extend(self.originals(step))
         return made
 
-    def assuming(self, made: Value, why: str) -> Value:
-        """`made` as a value of its own, which is canonical only if `why`; itself where there is nothing to assume."""
+    def with_assumption(self, made: Value, why: str) -> Value:
+        """A copy of `made` that is right only under the assumption `why`; `made` itself if `why` is empty."""
         if not why:
             return made
         own = self._graph.fresh(made.op, *made.inputs, data=made.data)
@@ -131,20 +143,20 @@ class View:
         return own
 
     def assumption(self, v: Value) -> str:
-        """What was assumed for canonical `v` to stand for its originals, "" if nothing."""
+        """The assumption under which canonical `v` is equal to its originals; "" if there is none."""
         return self.assumed.get(v, "")
 
     def permuted(self, x: Value, order: layout.Tail) -> Value:
-        """`x` with its last dimensions reordered; permutations compose and cancel."""
+        """`x` with its last dimensions permuted. Successive permutations become one."""
         if x.op == PERMUTE:
-            return self.permuted(x.inputs[0], layout.then(order_of(x), order))
+            return self.permuted(x.inputs[0], layout.compose(order_of(x), order))
         return self.plain(PERMUTE, x, data=order) if order else x
 
     def number(self, v: Value) -> bool | None:
-        """Whether canonical `v` is a Python number: True, False (a tensor), or None where it is not known."""
-        return self._remembered(self._numbers, self._number, v)
+        """Whether canonical `v` is a Python number: True, False (a tensor), or None if unknown."""
+        return self._cached(self._numbers, self._infer_number, v)
 
-    def _number(self, v: Value) -> bool | None:
+    def _infer_number(self, v: Value) -> bool | None:
         for o in self.originals(v):
             if (answer := self.facts.number(o)) is not None:
                 return answer
@@ -159,10 +171,10 @@ class View:
         return None
 
     def rank(self, v: Value) -> int | None:
-        """How many dimensions canonical `v` has, if known."""
-        return self._remembered(self._ranks, self._rank, v)
+        """The number of dimensions of canonical `v`; None if unknown."""
+        return self._cached(self._ranks, self._infer_rank, v)
 
-    def _rank(self, v: Value) -> int | None:
+    def _infer_rank(self, v: Value) -> int | None:
         for o in self.originals(v):
             if (found := self.facts.rank(o)) is not None:
                 return found
@@ -172,15 +184,15 @@ class View:
             return self._broadcast_rank(v)
         return self.rank(v.inputs[0]) if v.op in _SAME_RANK else None
 
-    def _remembered(
-        self, answers: dict[Value, tuple[_T | None, int]], ask: Callable[[Value], _T | None], v: Value
+    def _cached(
+        self, answers: dict[Value, tuple[_T | None, int]], compute: Callable[[Value], _T | None], v: Value
     ) -> _T | None:
-        """What is known of `v`; what is not is asked again once another value of the program is found to be `v`."""
+        """The cached answer for `v`. An unknown answer is computed again if `v` has more originals than before."""
         originals = len(self.originals(v))
         found = answers.get(v)
         if found is None or found[0] is None and found[1] != originals:
             spend()
-            found = answers[v] = ask(v), originals
+            found = answers[v] = compute(v), originals
         return found[0]
 
     def _broadcast_rank(self, v: Value) -> int | None:
@@ -188,17 +200,17 @@ class View:
         known = [r for r in ranks if r is not None]
         return max(known) if len(known) == len(ranks) else None
 
-    def like(self, v: Value) -> Value:
-        """The earliest value with the dtype and device of `v`."""
+    def dtype_source(self, v: Value) -> Value:
+        """The earliest value that is known to have the dtype and device of `v`."""
         passed = []
-        while v.op in _LIKE and v not in self._likes:
+        while v.op in _LIKE and v not in self._dtype_sources:
             passed.append(v)
             v = v.inputs[_LIKE[v.op]]
-        found = self._likes.get(v, v)
-        self._likes.update(dict.fromkeys(passed, found))
+        found = self._dtype_sources.get(v, v)
+        self._dtype_sources.update(dict.fromkeys(passed, found))
         return found
 
-    def _made(self, v: Value) -> Value:
+    def _canonicalize(self, v: Value) -> Value:
         if v.op == CONST:
             return self.const(v.data)
         if v.op == PARAMETER:
@@ -207,7 +219,7 @@ class View:
             return self._attribute(v)
         if v.op in _STRUCTURE:
             inputs = tuple(map(self.of, v.inputs))
-            return self._distinct(v, self.make(v.op, *inputs, data=v.data if v.op == TUPLE else None))
+            return self._separate_reads(v, self.make(v.op, *inputs, data=v.data if v.op == TUPLE else None))
         if v.op not in OPS and v.op != "identity":
             return self.plain(LEAF, data=v)
         inputs = tuple(map(self.of, v.inputs))
@@ -225,13 +237,13 @@ class View:
         ):
             return self.const(_CONSTANTS[str(v.data)])
         if v.data in ("dtype", "device"):
-            return self._distinct(v, self.plain(ATTRIBUTE, self.like(owner), data=v.data))
+            return self._separate_reads(v, self.plain(ATTRIBUTE, self.dtype_source(owner), data=v.data))
         if v.data == "T" and self.rank(owner) == 2:
             return self.permuted(owner, layout.SWAP)
-        return self._distinct(v, self.plain(ATTRIBUTE, owner, data=v.data))
+        return self._separate_reads(v, self.plain(ATTRIBUTE, owner, data=v.data))
 
-    def _distinct(self, v: Value, made: Value) -> Value:
-        """`made`, unless it already stands for the same read of memory at another time."""
+    def _separate_reads(self, v: Value, made: Value) -> Value:
+        """`made`, or a new value if `made` is already the same read of memory at another time."""
         if v.op in (ATTRIBUTE, ITEM) and any(
             o is not v and o.op == v.op and o.data == v.data and o.inputs == v.inputs for o in self.originals(made)
         ):
@@ -243,20 +255,20 @@ _CONSTANTS = {"pi": math.pi, "inf": math.inf, "Inf": math.inf, "infty": math.inf
 
 
 def order_of(permuted: Value) -> layout.Tail:
-    """The permutation of a PERMUTE."""
+    """The permutation of a PERMUTE value."""
     assert isinstance(permuted.data, tuple)
     return permuted.data
 
 
 def literal(v: Value) -> float | None:
-    """The number that `v` is, if the text says so."""
+    """The number that the literal `v` is; None if `v` is not a literal or exceeds the range of a float."""
     if v.op != CONST or not isinstance(v.data, (int, float)) or isinstance(v.data, bool):
         return None
     return v.data if is_small(v.data) else None
 
 
-def bare(v: Value) -> Value:
-    """`v` before any change of floating dtype."""
+def strip_casts(v: Value) -> Value:
+    """`v` before its casts."""
     while v.op == CAST:
         v = v.inputs[0]
     return v

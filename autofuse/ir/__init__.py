@@ -1,1 +1,1 @@
-"""What a program is: its dataflow graph, the vocabulary of operations, and facts about values that are known unrun."""
+"""The dataflow graph of a program, the vocabulary of operations, and facts about values that need no run."""

@@ -1,6 +1,6 @@
-"""A call's arguments in the order of an operation's signature.
+"""Binds the arguments of a call to the parameters of an operation.
 
-Knows signatures (vocabulary.py) and the aliases torch allows for argument names. Knows no front end.
+This file knows signatures (vocabulary.py) and the aliases that torch allows for argument names. It knows no front end.
 """
 
 from __future__ import annotations
@@ -18,44 +18,57 @@ _WITHOUT_EFFECT = {"inplace": False, "out": None, "rounding_mode": None}
 
 
 def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[str, Value]) -> list[Value] | None:
-    """One value for each parameter of `op`, defaults filled in; None if the call does not fit the signature.
+    """Bind the arguments of a call to the parameters of `op`, in their order.
 
-    `*name` gathers positional arguments, `**options` gathers keywords; each becomes one tuple.
+    A parameter `*name` takes the remaining positional arguments, and `**options` the remaining keywords. Each becomes
+    one TUPLE value.
+
+    Args:
+        graph: the graph in which defaults and tuples become values.
+        op: the operation.
+        arguments: the positional arguments.
+        named: the keyword arguments.
+
+    Returns:
+        One value for each parameter, with defaults filled in; None if the call does not fit the signature.
     """
     rest = {_canonical_name(op, k): v for k, v in named.items()}
     inputs: list[Value] = []
-    taken = 0
+    position = 0
     for name, default in op.parameters.items():
         if name.startswith("**"):
             inputs.append(graph.value(TUPLE, *rest.values(), data=tuple(rest)))
             rest = {}
         elif name.startswith("*"):
-            gathered = [*arguments[taken:], *([rest.pop(name[1:])] if name[1:] in rest else [])]
+            gathered = [*arguments[position:], *([rest.pop(name[1:])] if name[1:] in rest else [])]
             inputs.append(graph.value(TUPLE, *gathered))
-            taken = len(arguments)
-        elif taken < len(arguments):
+            position = len(arguments)
+        elif position < len(arguments):
             if name in rest:
                 return None
-            inputs.append(arguments[taken])
-            taken += 1
+            inputs.append(arguments[position])
+            position += 1
         elif name in rest:
             inputs.append(rest.pop(name))
         elif default is REQUIRED:
             return None
         else:
             inputs.append(graph.const(default))
-    rest.pop("_stacklevel", None)  # where torch warns, not what it computes
+    rest.pop("_stacklevel", None)  # the frame that torch's warning names; it does not affect the result
     for name, harmless in _WITHOUT_EFFECT.items():
         if name in rest and is_const(rest[name], harmless):
             del rest[name]
-    left = arguments[taken:]
-    if len(left) == 1 and op.inplace and is_const(left[0], False):
-        left = []
-    return None if rest or left else inputs
+    extra = arguments[position:]
+    if len(extra) == 1 and op.inplace and is_const(extra[0], False):
+        extra = []
+    return None if rest or extra else inputs
 
 
-def like_another(graph: Graph, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:
-    """`x.type_as(y)` and `x.expand_as(y)` as what they read of the other tensor, which is not its contents."""
+def replace_like_argument(graph: Graph, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:
+    """Express `x.type_as(y)` and `x.expand_as(y)` by the shape, dtype and device of `y`.
+
+    Neither reads the contents of `y`. So a rule may match them although `y` is not an operand of the computation.
+    """
     if op.name not in ("type_as", "expand_as"):
         return op, inputs
     x, other = inputs

@@ -1,7 +1,7 @@
-"""What can be known about a value without running it: its rank, and whether it is a plain number.
+"""Infers facts about a value without running it: its rank, its dtype, and whether it is a Python number.
 
-Each answer may be None, "not known". A front end may know more than the graph says (a live tensor has a rank, an
-attribute assigned in `__init__` may be a number): it hands in what it knows, and the rest is inferred here.
+Each answer may be None, "unknown". A front end may know more than the graph shows: a live tensor has a rank, and an
+attribute assigned in `__init__` may be a number. It passes in what it knows, and the rest is inferred here.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ _NO_NUMBER = _TENSOR - _NUMERIC
 
 @dataclass(frozen=True)
 class Known:
-    """What a front end knows of one value.
+    """What a front end knows about one value. None stands for "unknown".
 
-    `form` names what a tensor is proved to hold in its last two dimensions: "lower" (1 or True where the column is not
-    past the row, 0 elsewhere), "upper" (1 or True where the column is past the row), "bias" (0 where the column is not
-    past the row, a fill elsewhere); None where nothing is proved. `lengths` are symbolic sizes, one for each dimension;
-    `size` is what they hold for a dimension with as many entries as this number says.
-    `positive`: a number that is above zero.
+    Attributes:
+        rank: the number of dimensions.
+        number: whether it is a Python number.
+        dtype: the name of its dtype, such as "torch.float32".
+        form: what a tensor is proved to hold in its last two dimensions. "lower": 1 or True where column <= row, and 0
+            elsewhere. "upper": 1 or True where column > row, and 0 elsewhere. "bias": 0 where column <= row, and a
+            fill value elsewhere.
+        lengths: symbolic sizes, one for each dimension.
+        size: for a number, the symbolic size (see `lengths`) that it is equal to.
+        positive: whether it is a number above zero.
     """
 
     rank: int | None = None
@@ -51,42 +56,44 @@ class Known:
     positive: bool | None = None
 
 
-def _nothing(v: Value, dim: int, number: int) -> bool:
+def _ensures_nothing(v: Value, dim: int, number: int) -> bool:
     return False
 
 
 @dataclass
 class Facts:
-    """What is known of values, and what more follows.
+    """What is known about values, and what follows from it.
 
-    `ensures` says whether dimension `dim` (from the end) of a value has that many entries whenever this runs: a front
-    end that can may see to it by a guard.
+    Attributes:
+        known: what the front end knows.
+        ensures: whether a dimension of a value has a given size at every call. The arguments are the value, the
+            dimension (negative, from the end) and the size. A front end may add a guard to ensure it.
     """
 
     known: Mapping[Value, Known] = field(default_factory=dict)
-    ensures: Callable[[Value, int, int], bool] = _nothing
+    ensures: Callable[[Value, int, int], bool] = _ensures_nothing
     _numbers: dict[Value, bool] = field(default_factory=dict)
     _ranks: dict[Value, int] = field(default_factory=dict)
-    _no_number: set[Value] = field(default_factory=set)  # asked, and not known so far
+    _no_number: set[Value] = field(default_factory=set)  # values whose answer is unknown so far
     _no_rank: set[Value] = field(default_factory=set)
     _dtypes: dict[Value, Dtype] = field(default_factory=dict)
     _floating: dict[Value, bool | None] = field(default_factory=dict)
 
-    def learned(self) -> None:
-        """`known` says more than before: what was not known is asked again."""
+    def forget_unknowns(self) -> None:
+        """Discard the answers that may change, after the front end has added to `known`."""
         self._no_number.clear()
         self._no_rank.clear()
         self._dtypes.clear()
         self._floating.clear()
 
     def rank(self, v: Value) -> int | None:
-        """Number of dimensions of `v`."""
+        """The number of dimensions of `v`; None if unknown."""
         if v not in self._ranks and v not in self._no_rank:
-            for asked in _unanswered(v, self._ranks, self._no_rank):  # inputs first, so that no chain is too long
-                _answer(asked, self._rank(asked), self._ranks, self._no_rank)
+            for value in _unanswered(v, self._ranks, self._no_rank):  # inputs first, so that no recursion is deep
+                _remember(value, self._infer_rank(value), self._ranks, self._no_rank)
         return self._ranks.get(v)
 
-    def _rank(self, v: Value) -> int | None:
+    def _infer_rank(self, v: Value) -> int | None:
         if v in self.known and self.known[v].rank is not None:
             return self.known[v].rank
         if v.op == "view":
@@ -104,7 +111,7 @@ class Facts:
             inner = self.rank(of)
             return None if inner is None else inner + _RANK_CHANGE[v.op]
         if v.op == "flatten":
-            return self._flattened(v)
+            return self._flattened_rank(v)
         if v.op == "unsqueeze":
             inner = self.rank(v.inputs[0])
             return None if inner is None else inner + 1
@@ -114,14 +121,14 @@ class Facts:
         if v.op in _SAME_RANK:
             return self.rank(v.inputs[0])
         if v.op == ITEM:
-            return self._item(v) if v.inputs[1].op != TUPLE else self._indexed(v)
+            return self._item_rank(v) if v.inputs[1].op != TUPLE else self._indexed_rank(v)
         if v.op in ("ones", "zeros", "full"):
-            return made_rank(v)
+            return created_rank(v)
         if v.op == "arange":
             return 1
-        return self._broadcast(v) if v.op in _BROADCAST else None
+        return self._broadcast_rank(v) if v.op in _BROADCAST else None
 
-    def _flattened(self, v: Value) -> int | None:
+    def _flattened_rank(self, v: Value) -> int | None:
         start, end = v.inputs[1].data, v.inputs[2].data
         if type(start) is not int or type(end) is not int:
             return None
@@ -130,51 +137,51 @@ class Facts:
         rank = self.rank(v.inputs[0])
         return None if not rank else rank - (end % rank - start % rank)
 
-    def _item(self, v: Value) -> int | None:
-        """A part of a tensor, or a tensor less one dimension: `qkv[0]`."""
+    def _item_rank(self, v: Value) -> int | None:
+        """The rank of one part of `x.chunk(3)`, or of a tensor indexed by one number: `qkv[0]`."""
         container, index = v.inputs
         inner = self.rank(container.inputs[0] if container.op in ("chunk", "split", "unbind") else container)
         if inner is None or not is_const(index) or type(index.data) is not int:
             return None
         return inner if container.op in ("chunk", "split") else inner - 1
 
-    def _indexed(self, v: Value) -> int | None:
-        """`x[:, None, 0]`: None adds a dimension, a number takes one out."""
+    def _indexed_rank(self, v: Value) -> int | None:
+        """The rank of `x[:, None, 0]`: None adds a dimension, and a number removes one."""
         rank = self.rank(v.inputs[0])
         change = index_change(v.inputs[1])
         return None if rank is None or change is None else rank + change
 
-    def _broadcast(self, v: Value) -> int | None:
+    def _broadcast_rank(self, v: Value) -> int | None:
         ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]
         known = [r for r in ranks if r is not None]
         return max(known) if len(known) == len(ranks) else None
 
     def dtype(self, v: Value) -> Dtype:
-        """The dtype of `v`, as symbols: see autofuse/ir/dtypes.py."""
-        return _followed(v, self._dtypes, self._dtype)
+        """The dtype of `v`, as a set of symbols. See autofuse/ir/dtypes.py."""
+        return _answer_inputs_first(v, self._dtypes, self._infer_dtype)
 
     def floating(self, v: Value) -> bool | None:
-        """Whether tensor `v` is floating-point: True, False, or None."""
-        return _followed(v, self._floating, self._is_floating)
+        """Whether tensor `v` is floating-point; None if unknown."""
+        return _answer_inputs_first(v, self._floating, self._infer_floating)
 
-    def _is_floating(self, v: Value) -> bool | None:
+    def _infer_floating(self, v: Value) -> bool | None:
         if v in self.known and (name := self.known[v].dtype) is not None:
             return "float" in name
         return floating(v, self._floating.__getitem__)
 
-    def _dtype(self, v: Value) -> Dtype:
+    def _infer_dtype(self, v: Value) -> Dtype:
         if v in self.known and (name := self.known[v].dtype) is not None:
             return frozenset({name.removeprefix("torch.")})
         return dtype_of(v, self._dtypes.__getitem__, self.number(v))
 
     def number(self, v: Value) -> bool | None:
-        """Whether `v` is a Python number: True, False (a tensor), or None."""
+        """Whether `v` is a Python number: True, False (a tensor), or None if unknown."""
         if v not in self._numbers and v not in self._no_number:
-            for asked in _unanswered(v, self._numbers, self._no_number):
-                _answer(asked, self._number(asked), self._numbers, self._no_number)
+            for value in _unanswered(v, self._numbers, self._no_number):
+                _remember(value, self._infer_number(value), self._numbers, self._no_number)
         return self._numbers.get(v)
 
-    def _number(self, v: Value) -> bool | None:
+    def _infer_number(self, v: Value) -> bool | None:
         if v in self.known and self.known[v].number is not None:
             return self.known[v].number
         if v.op == CONST:
@@ -203,7 +210,7 @@ class Facts:
 
 
 def _unanswered(v: Value, answers: Mapping[Value, object], unknown: set[Value]) -> Iterator[Value]:
-    """`v` and what it was computed from, as far as nothing is remembered of it: inputs before what uses them."""
+    """Yield `v` and everything it was computed from that has no answer yet; inputs before their users."""
     todo = [v]
     while todo:
         v = todo[-1]
@@ -218,15 +225,15 @@ def _unanswered(v: Value, answers: Mapping[Value, object], unknown: set[Value]) 
             yield todo.pop()
 
 
-def _answer(v: Value, answer: _T | None, answers: dict[Value, _T], unknown: set[Value]) -> None:
+def _remember(v: Value, answer: _T | None, answers: dict[Value, _T], unknown: set[Value]) -> None:
     if answer is None:
         unknown.add(v)
     else:
         answers[v] = answer
 
 
-def made_rank(v: Value) -> int | None:
-    """How many dimensions ones(2, 3), ones((2, 3)) and full((2, 3), 0.0) have."""
+def created_rank(v: Value) -> int | None:
+    """The rank of ones(2, 3), ones((2, 3)) or full((2, 3), 0.0); None if the shape is not written out."""
     shape = v.inputs[0]
     if shape.op == TUPLE and len(shape.inputs) == 1 and v.op != "full":
         shape = shape.inputs[0] if shape.inputs[0].op == TUPLE else shape
@@ -235,7 +242,7 @@ def made_rank(v: Value) -> int | None:
 
 
 def index_change(index: Value) -> int | None:
-    """How many dimensions more than before there are after an index by a tuple of slices, numbers, None and `...`."""
+    """The change of rank by an index: a tuple of slices, numbers, None and `...`. None if unknown."""
     change = 0
     for part in index.inputs:
         if part.op != SLICE and not (part.op == CONST and (part.data is None or part.data is ...)):
@@ -246,8 +253,11 @@ def index_change(index: Value) -> int | None:
     return change
 
 
-def _followed(v: Value, answers: dict[Value, _T], answer: Callable[[Value], _T]) -> _T:
-    """The answer for `v`, after those for all that it is computed from; no recursion, for programs may be long."""
+def _answer_inputs_first(v: Value, answers: dict[Value, _T], answer: Callable[[Value], _T]) -> _T:
+    """The answer for `v`. Everything that `v` is computed from is answered first.
+
+    It does not recurse, because a long program would exceed Python's recursion limit.
+    """
     todo = [v]
     while todo:
         last = todo[-1]
@@ -261,10 +271,10 @@ def _followed(v: Value, answers: dict[Value, _T], answer: Callable[[Value], _T])
 
 
 def _length(v: Value) -> int | None:
-    """How many dimensions the variadic argument of view or permute names."""
+    """The number of sizes or dimensions that a call of view or permute lists."""
     arguments = v.inputs[1]
     if any(i.op == SYNTAX for i in arguments.inputs):
-        return None  # `*shape` is any number
+        return None  # `*shape` may hold any number of sizes
     if len(arguments.inputs) != 1:
         return len(arguments.inputs)
     only = arguments.inputs[0]
@@ -272,7 +282,7 @@ def _length(v: Value) -> int | None:
 
 
 def named_ranks(op: str, inputs: Sequence[Value]) -> Iterator[tuple[Value, int]]:
-    """Each tensor that an equation or a pattern names the dimensions of, with how many it names."""
+    """Yield each operand of an einsum or rearrange whose equation names all its dimensions, with their number."""
     if op == "rearrange" and isinstance(pattern := inputs[1].data, str) and "..." not in pattern:
         yield inputs[0], _axes(pattern.partition("->")[0])
     if op == "einsum" and isinstance(equation := inputs[0].data, str) and "." not in equation:
@@ -286,7 +296,7 @@ def named_ranks(op: str, inputs: Sequence[Value]) -> Iterator[tuple[Value, int]]
 
 
 def _contracted_rank(v: Value) -> int | None:
-    """How many dimensions the result of an einsum names."""
+    """The number of dimensions that the result of an einsum has."""
     equation = v.inputs[0].data if v.op == "einsum" else v.inputs[-1].inputs[-1].data
     if not isinstance(equation, str) or "..." in equation or "->" not in equation:
         return None
@@ -302,7 +312,7 @@ def _rearranged_rank(v: Value) -> int | None:
 
 
 def _axes(side: str) -> int:
-    """How many axes one side of a pattern has; what stands in parentheses is one."""
+    """The number of axes on one side of an einops pattern. A group in parentheses is one axis."""
     depth, count = 0, 0
     for word in side.replace("(", " ( ").replace(")", " ) ").split():
         count += depth == 0 and word != ")"

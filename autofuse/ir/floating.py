@@ -1,7 +1,7 @@
-"""Whether a tensor is floating-point, as far as a graph tells it: True, False (integers or truth values), or None.
+"""Infers from a graph whether a tensor is floating-point: True, False (integers or booleans), or None (unknown).
 
-A result is floating where the operation gives nothing else, or raises an error for anything else: a mean, a root, a
-quotient, a product with 0.5.
+A result is floating-point if the operation returns nothing else, or raises an error for anything else: a mean, a
+square root, a quotient, a product with 0.5.
 """
 
 from __future__ import annotations
@@ -22,56 +22,62 @@ _GIVES_FLOATING = NEEDS_FLOATING | frozenset(
     "logit float double half bfloat16 logaddexp atan2 hypot lerp".split()
 )
 _NOT_FLOATING = frozenset("eq ne lt le gt ge invert logical_not and or logical_and logical_or bool long".split())
-_ANY = frozenset("add sub rsub mul maximum minimum matmul linear addmm baddbmm addcmul addcdiv".split())
-_MADE = frozenset("torch.randn torch.rand torch.linspace torch.hann_window torch.nn.functional.embedding".split())
+_PROMOTING = frozenset("add sub rsub mul maximum minimum matmul linear addmm baddbmm addcmul addcdiv".split())
+_FLOATING_CALLS = frozenset(
+    "torch.randn torch.rand torch.linspace torch.hann_window torch.nn.functional.embedding".split()
+)
 _VIEWS = frozenset(name for name, op in OPS.items() if op.effect == "view")
-_LIKE = (_VIEWS | frozenset(name for name, op in OPS.items() if op.keeps_sizes)) - {"to", "type_as", "view_as_complex"}
+_KEEP_DTYPE = (_VIEWS | frozenset(name for name, op in OPS.items() if op.keeps_sizes)) - {
+    "to",
+    "type_as",
+    "view_as_complex",
+}
 
 
 def floating(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
-    """Whether `v` is floating-point, given the answers for its inputs."""
+    """Whether `v` is floating-point; None if unknown. `of` returns the answer for an input of `v`."""
     if v.op == CONST:
         return isinstance(v.data, float) or None
-    if v.op in _GIVES_FLOATING or is_layer(v):
+    if v.op in _GIVES_FLOATING or is_linear_layer(v):
         return True
     if v.op in _NOT_FLOATING:
         return False
     if v.op == "to":
-        return _cast(v, of)
+        return _cast_floating(v, of)
     if v.op == "type_as":
         return of(v.inputs[1])
-    if v.op in _ANY:
-        return _any(map(of, v.inputs))
+    if v.op in _PROMOTING:
+        return _any_floating(map(of, v.inputs))
     if v.op == "pow":
-        return _any((of(v.inputs[0]), of(v.inputs[1]) or None))
+        return _any_floating((of(v.inputs[0]), of(v.inputs[1]) or None))
     if v.op in ("where", CHOICE):
         answers = {of(side) for side in v.inputs[1:]}
         return True if v.op == "where" and True in answers else answers.pop() if len(answers) == 1 else None
     if v.op in ("cat", "stack", "einsum", "einops_einsum"):
-        return _any(of(part) for i in v.inputs for part in (i.inputs if i.op == TUPLE else ()))
+        return _any_floating(of(part) for i in v.inputs for part in (i.inputs if i.op == TUPLE else ()))
     if v.op in ("ones", "zeros", "full", "arange", "tensor"):
-        return _made(v, of)
-    if v.op == CALL and isinstance(v.data, tuple) and v.data[0] in _MADE:
+        return _created_floating(v, of)
+    if v.op == CALL and isinstance(v.data, tuple) and v.data[0] in _FLOATING_CALLS:
         return True
     if v.op == "masked_fill" and of(v.inputs[2]):
-        return True  # -inf has no place among integers
-    if v.op == ITEM or v.op in _LIKE and v.inputs:
+        return True  # torch refuses to fill an integer tensor with a float
+    if v.op == ITEM or v.op in _KEEP_DTYPE and v.inputs:
         return of(v.inputs[0])
     return None
 
 
-def is_layer(v: Value) -> bool:
-    """Whether `v` is what an nn.Linear gives, whose weight is floating: self.proj(x)."""
+def is_linear_layer(v: Value) -> bool:
+    """Whether `v` is the result of an nn.Linear, such as self.proj(x). Its weight is always floating-point."""
     weight = v.inputs[1] if v.op == "linear" else None
     return weight is not None and weight.op == ATTRIBUTE and weight.inputs[0].op in (ATTRIBUTE, ITEM)
 
 
-def _any(answers: Iterable[bool | None]) -> bool | None:
+def _any_floating(answers: Iterable[bool | None]) -> bool | None:
     found = set(answers)
     return True if True in found else False if found == {False} else None
 
 
-def _cast(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
+def _cast_floating(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
     targets = (*v.inputs[1].inputs, *v.inputs[2].inputs)
     named = [t for t in targets if t.op == ATTRIBUTE and t.data != "device"]
     if len(named) != 1:
@@ -85,18 +91,18 @@ def _names_floating(dtype: Value) -> bool | None:
     return None
 
 
-def _made(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
-    """Made from nothing: by the dtype that is named, else by what it is filled with."""
+def _created_floating(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
+    """Whether a new tensor is floating-point: by its dtype argument, else by the numbers that fill it."""
     options = [o for o in v.inputs[-1].inputs if o.op == ATTRIBUTE and o.data not in ("device", "requires_grad")]
     if options:
         return _names_floating(options[0]) if len(options) == 1 else None
     if v.op in ("ones", "zeros"):
         return True if not v.inputs[-1].inputs or all(o.op == CONST for o in v.inputs[-1].inputs) else None
     if v.op in ("arange", "tensor"):
-        return True if _holds_fraction(v.inputs[0]) else None
+        return True if _holds_float(v.inputs[0]) else None
     return True if v.op == "full" and of(v.inputs[1]) else None
 
 
-def _holds_fraction(v: Value) -> bool:
-    """Whether one of the numbers that are given is a float: torch.arange(0, 1, 0.1), torch.tensor([1.0, 2])."""
-    return v.op == CONST and type(v.data) is float or v.op == TUPLE and any(map(_holds_fraction, v.inputs))
+def _holds_float(v: Value) -> bool:
+    """Whether one of the arguments is a float: torch.arange(0, 1, 0.1), torch.tensor([1.0, 2])."""
+    return v.op == CONST and type(v.data) is float or v.op == TUPLE and any(map(_holds_float, v.inputs))

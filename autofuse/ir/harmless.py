@@ -1,11 +1,11 @@
-"""Calls that are no operation of the vocabulary, and are known to change nothing.
+"""Calls that the vocabulary does not name and that are known to have no side effects.
 
-Knows names; knows nothing of what the calls compute.
+This file knows names. It does not know what the calls compute.
 """
 
 from __future__ import annotations
 
-# Calls known to change nothing, so that meeting one does not spoil a match.
+# An unknown call may write its arguments, so it prevents a match. These calls do not.
 HARMLESS = frozenset(
     """
     len range zip map list tuple int isinstance getattr hasattr min max enumerate reversed round abs sum
@@ -25,5 +25,5 @@ HARMLESS = frozenset(
 _NO_TENSOR = frozenset(
     ".item .numel .element_size .is_contiguous .get .keys .items .values .tolist torch.is_tensor".split()
 )
-# Calls that give a tensor, or several, whatever else is known of it.
+# Calls that return a tensor or several tensors.
 TENSOR_CALLS = frozenset(n for n in HARMLESS if n.startswith((".", "torch."))) - _NO_TENSOR

@@ -1,7 +1,7 @@
-"""Operators' names by category. It knows names, not models, and no torch: events of a trace and of a profiler alike.
+"""The categories of operators, by name. They serve the events of a trace and of a profiler alike.
 
-What counts is what computes or moves data. Views and allocations do neither; composites (`aten::linear`,
-`aten::softmax`) are left out because the operators that they call are counted themselves.
+Only operators that compute or move data have a category. Views and allocations do neither. Composite operators
+(`aten::linear`, `aten::softmax`) have none, because the operators that they call are counted themselves.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 
 from autofuse.ir.vocabulary import ACTIVATIONS, GATES, OTHER_ACTIVATIONS
 
-_WORD = 4  # letters, at least, in a name that nothing else contains
+_WORD = 4  # a name of fewer letters may be part of another word, so it must begin at a word boundary
 
-# A pattern of what is found in the names of activations' operators and kernels.
+# A pattern that matches the names of the operators and kernels of activations.
 ACTIVATION_NAMES = "|".join(n if len(n) >= _WORD else rf"\b{n}" for n in (*GATES, *ACTIVATIONS, *OTHER_ACTIVATIONS))
 
-# The first pattern that is found in the name decides, so the narrow ones stand first.
+# The first pattern that matches decides, so the narrow patterns are first.
 CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (category, re.compile(pattern))
     for category, pattern in (
@@ -50,18 +50,18 @@ _SILENT = frozenset(
     "movedim swapaxes empty empty_like empty_strided new_empty resize set resolve_conj resolve_neg result_type "
     "lift_fresh item is_nonzero _local_scalar_dense can_cast size slice_backward select_backward".split()
 )
-# On a CPU, kernels within a graph of Inductor's leave no events of their own: their time is the graph's.
+# On a CPU, the kernels of an Inductor graph have no events of their own: their time is part of the graph's event.
 COMPILED_GRAPH = "CompiledFxGraph"
 _COMPILED = re.compile(rf"^## Call {COMPILED_GRAPH} |cpp_fused|^triton_")
-# Operators (c10d::allreduce_) and the ranges in which backends run them (gloo:all_reduce).
+# Operators (c10d::allreduce_) and the profiler ranges of the backends (gloo:all_reduce).
 _COLLECTIVE = re.compile(r"(_?c10d(_functional)?(_autograd)?|gloo|nccl|rccl|xccl|hccl|ucc|mpi)::?\w")
-_LABELS = ("autograd", "torch", "mod")  # what the engine and our own recording call their ranges
-# In which categories are shown.
+_LABELS = ("autograd", "torch", "mod")  # the namespaces of ranges by the autograd engine and by autofuse
+# The order in which reports show the categories.
 ORDER = (*(name for name, _ in CATEGORIES), "compiled", "communication", "other")
 
 
 def category_of(name: str) -> str:
-    """The category of a profiled event, "" where it is none that computes: a view, a composite, a label."""
+    """The category of a profiled event; "" for a view, a composite operator or a label, which compute nothing."""
     if _COMPILED.search(name):
         return "compiled"
     namespace, separator, operator = name.partition("::")
@@ -76,5 +76,5 @@ def category_of(name: str) -> str:
 
 
 def is_collective(name: str) -> bool:
-    """Whether an operator or a range of that name is a collective or part of one."""
+    """Whether `name` is an operator or a range of a collective."""
     return bool(_COLLECTIVE.match(name))

@@ -1,11 +1,12 @@
-"""How operations that the canonical form introduces are written back: one table for both writers.
+"""How the FX pass and the codemod write operations that the canonical form introduces.
 
-Each entry is Python text over its inputs: the text door prints it, the live door evaluates it. Knows no graph.
+Each entry is a Python expression of its inputs. The codemod prints it, and the FX pass evaluates it. This file knows no
+graph.
 """
 
 from __future__ import annotations
 
-# op -> a template; `{0}` is the first input, `{*}` all of them joined by the operator that follows it.
+# operation -> a template. `{0}` is the first input; `{* + }` is all inputs, joined by ` + `.
 SPELLINGS: dict[str, str] = {
     "add": "{* + }",
     "mul": "{* * }",

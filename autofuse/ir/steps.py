@@ -1,7 +1,7 @@
-"""How much work one function, or one file, may take: counted in steps of the stages, never by a clock.
+"""Limits the work for one function or one file, by counting steps.
 
-A step is a value made, looked up, or visited. What is worked on twice gives the same count on every machine, so the
-same functions are declined everywhere. Knows nothing of what a step does.
+A step is one value created, looked up or visited. No clock is read, so the same functions are declined on every
+machine. This file does not know what a step does.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextvars import ContextVar
 
 
 class TooMuchWork(Exception):
-    """The steps that were allowed are spent: what is being read is left alone, with this as the reason."""
+    """The allowed steps are spent. The function or file is not analysed further, and this is the reason."""
 
     def __init__(self, allowed: int) -> None:
         super().__init__(f"it takes more than {allowed:,} steps to follow")
 
 
 class StepBudget:
-    """StepBudget that are allowed, and how many of them are left."""
+    """The number of allowed steps, and how many of them are left."""
 
     __slots__ = ("allowed", "left")
 
@@ -31,27 +31,31 @@ class StepBudget:
         return self.allowed - self.left
 
 
-_now: ContextVar[StepBudget | None] = ContextVar("steps", default=None)
+_budget: ContextVar[StepBudget | None] = ContextVar("steps", default=None)
 
 
 def spend(steps: int = 1) -> None:
-    """Count `steps` of work. Raises TooMuchWork where that is more than was allowed; counts nothing outside limits."""
-    now = _now.get()
-    if now is not None:
-        now.left -= steps
-        if now.left < 0:
-            raise TooMuchWork(now.allowed)
+    """Count `steps` of work. Outside of `limit_steps`, nothing is counted.
+
+    Raises:
+        TooMuchWork: more steps are spent than allowed.
+    """
+    budget = _budget.get()
+    if budget is not None:
+        budget.left -= steps
+        if budget.left < 0:
+            raise TooMuchWork(budget.allowed)
 
 
 @contextmanager
-def limited(allowed: int) -> Iterator[StepBudget]:
-    """Inside, no more than `allowed` steps may be spent, nor more than are left of a limit around."""
-    around = _now.get()
-    steps = StepBudget(allowed if around is None else max(0, min(allowed, around.left)))
-    token = _now.set(steps)
+def limit_steps(allowed: int) -> Iterator[StepBudget]:
+    """Allow at most `allowed` steps inside the block, and at most the steps left in an outer block."""
+    outer = _budget.get()
+    steps = StepBudget(allowed if outer is None else max(0, min(allowed, outer.left)))
+    token = _budget.set(steps)
     try:
         yield steps
     finally:
-        _now.reset(token)
-        if around is not None:
-            around.left -= min(steps.spent, steps.allowed)
+        _budget.reset(token)
+        if outer is not None:
+            outer.left -= min(steps.spent, steps.allowed)

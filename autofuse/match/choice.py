@@ -1,6 +1,6 @@
-"""Which of overlapping sites to act on: the one of greater benefit first.
+"""Chooses among overlapping sites: the site with the greater benefit is replaced.
 
-Knows sites as ranges of values; decides nothing about whether one is legal.
+This file sees a site as a set of values. It does not decide whether a site is legal.
 """
 
 from __future__ import annotations
@@ -13,50 +13,56 @@ from autofuse.match.site import Site
 from autofuse.rule import Fails, Holds, Unknown
 
 
-def chosen(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[Site]:
-    """The sites to act on, none overlapping another, then those worth reporting, in program order.
+def choose_sites(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[Site]:
+    """Choose the sites to replace, none of which overlap, and the sites to report.
 
-    A site that cannot be acted on never stands in the way of one that can, and is not reported where a match of
-    greater benefit took its place.
+    A site that cannot be replaced never blocks another site. It is not reported if a chosen site replaces its values.
+
+    Args:
+        found: all sites.
+        usable: whether the caller can replace a site.
+
+    Returns:
+        The sites to replace and the sites to report, in program order.
     """
     ranked = sorted(found, key=lambda s: (-s.rule.rule.benefit, -s.root.serial))
-    taken: set[Value] = set()
-    acted, others = [], []
+    used: set[Value] = set()
+    replaced, others = [], []
     for site in ranked:
         if not isinstance(site.verdict, Holds) or not usable(site):
             others.append(site)
-        elif not taken & extent(site):
-            taken |= extent(site)
-            acted.append(site)
-    acted = [replace(site, covers=_inside(site, ranked)) for site in acted]
+        elif not used & extent(site):
+            used |= extent(site)
+            replaced.append(site)
+    replaced = [replace(site, covers=_covered_codes(site, ranked)) for site in replaced]
     reported: dict[object, Site] = {}
     for site in others:
-        if any(_replaced(site, by) for by in acted):
+        if any(_is_replaced(site, by) for by in replaced):
             continue
         key = (site.root, site.rule.rule.code)
         best = reported.get(key)
-        reported[key] = site if best is None or _weight(site) > _weight(best) else best
-    return sorted([*acted, *reported.values()], key=lambda s: s.root.serial)
+        reported[key] = site if best is None or _rank(site) > _rank(best) else best
+    return sorted([*replaced, *reported.values()], key=lambda s: s.root.serial)
 
 
-def _inside(site: Site, found: Iterable[Site]) -> tuple[str, ...]:
-    """The codes of other sites that acting on `site` takes care of."""
-    inner = (s for s in found if isinstance(s.verdict, Holds) and s.root in site.doomed.values)
+def _covered_codes(site: Site, found: Iterable[Site]) -> tuple[str, ...]:
+    """The codes of the other sites that lie inside `site` and disappear with it."""
+    inner = (s for s in found if isinstance(s.verdict, Holds) and s.root in site.removed.values)
     return tuple(sorted({s.rule.rule.code for s in inner if not s.rule.rule.fallback} - {site.rule.rule.code}))
 
 
-def _replaced(site: Site, by: Site) -> bool:
-    """Whether acting on `by` leaves nothing to say about `site`."""
-    if site.root in by.doomed.values:
+def _is_replaced(site: Site, by: Site) -> bool:
+    """Whether the replacement of `by` makes a report about `site` pointless."""
+    if site.root in by.removed.values:
         return True
     return site.rule.rule.code == by.rule.rule.code and bool(extent(by) & {*site.steps, site.root})
 
 
-def _weight(site: Site) -> tuple[int, int]:
-    """Of several reasons for one place, the one from the match that came furthest."""
+def _rank(site: Site) -> tuple[int, int]:
+    """Rank the sites of one root. The site whose match came furthest has the most useful reason."""
     return (Fails, Unknown, Holds).index(type(site.verdict)), len(site.steps)
 
 
 def extent(site: Site) -> set[Value]:
-    """What acting on a site replaces."""
-    return {*site.doomed.values, *(r.value for r in site.results)}
+    """The values that the replacement of a site removes or replaces."""
+    return {*site.removed.values, *(r.value for r in site.results)}

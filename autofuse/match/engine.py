@@ -1,6 +1,6 @@
-"""Graph in, sites out: canonical form, match, legality, plan, in that order.
+"""Finds the sites in a graph: canonical form, match, legality and choice, in that order.
 
-A site is a place where a rule applies, or where it would have but for a reason. Knows no front end.
+A site is a match of a rule, or a near miss with its reason. This file knows no front end.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from autofuse.canonical import CAST, LEAF, PERMUTE, View, bare, literal
-from autofuse.canonical.shapes import moved
+from autofuse.canonical import CAST, LEAF, PERMUTE, View, literal, strip_casts
+from autofuse.canonical.shapes import source_dimension
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import (
@@ -28,7 +28,7 @@ from autofuse.ir.graph import (
 )
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.answers import answer_of
-from autofuse.match.choice import chosen
+from autofuse.match.choice import choose_sites
 from autofuse.match.legality import RemovedValues, removed_values, written_after, written_between
 from autofuse.match.masks import Mask
 from autofuse.match.matcher import Matcher
@@ -43,79 +43,82 @@ _NOT_A_ROOT = frozenset({PARAMETER, CONST, ATTRIBUTE, ITEM, TUPLE, IS_NONE, "sin
 
 @dataclass(frozen=True)
 class _Captures:
-    """The answers to what a rule's `where` asks."""
+    """Implements autofuse.rule.Captures for one match."""
 
     view: View
     bound: dict[str, Value]
     mask: Mask | None
-    names: frozenset[str]  # of the parameters that may be asked about
+    names: frozenset[str]  # the parameters of `before`
 
     def absent(self, name: str) -> bool:
-        return (v := self._found(name)) is None or is_const(v, None)
+        return (v := self._captured(name)) is None or is_const(v, None)
 
     def literal(self, name: str) -> object:
-        return v.data if (v := self._found(name)) is not None and v.op == CONST else None
+        return v.data if (v := self._captured(name)) is not None and v.op == CONST else None
 
     def number(self, name: str) -> bool | None:
-        return self.view.number(v) if (v := self._found(name)) is not None else True
+        return self.view.number(v) if (v := self._captured(name)) is not None else True
 
     def rank(self, name: str) -> int | None:
-        return self.view.rank(v) if (v := self._found(name)) is not None else None
+        return self.view.rank(v) if (v := self._captured(name)) is not None else None
 
     def attribute(self, name: str) -> bool:
-        return (v := self._found(name)) is not None and _from_self(v)
+        return (v := self._captured(name)) is not None and _from_self(v)
 
     def written(self, name: str) -> bool:
-        v = self._found(name)
+        v = self._captured(name)
         return v is None or _is_written(self.view, v)
 
     def branches(self, first: str, second: str) -> bool:
-        one, other = self._found(first), self._found(second)
+        one, other = self._captured(first), self._captured(second)
         if one is None or other is None or one is other:
             return False
-        read = [{_read_by(o) for o in _operands(self.view, v)} - {None} for v in (one, other)]
-        return bool(read[0] & read[1])
+        inputs = [{_layer_inputs(o) for o in _operands(self.view, v)} - {None} for v in (one, other)]
+        return bool(inputs[0] & inputs[1])
 
     def scores(self, name: str) -> bool:
-        return (v := self._found(name)) is not None and _is_scores(v)
+        return (v := self._captured(name)) is not None and _is_scores(v)
 
     def boolean(self, name: str) -> bool:
-        self._found(name)
+        self._captured(name)
         return self.mask is not None and self.mask.boolean
 
     def approximation(self, name: str) -> str:
-        self._found(name)
+        self._captured(name)
         return self.mask.approximate if self.mask is not None else ""
 
-    def _found(self, name: str) -> Value | None:
-        """What was captured as `name`, if anything. Raises RuleError for what is no parameter of `before`."""
+    def _captured(self, name: str) -> Value | None:
+        """The value captured as `name`, if any. Raises RuleError if `before` has no such parameter."""
         if name not in self.names:
             known = ", ".join(sorted(self.names))
-            raise RuleError(f"asks about `{name}`, which is no parameter of `before`: {known}.")
+            raise RuleError(f"asks about `{name}`, but `before` has only the parameters {known}.")
         return self.bound.get(name)
 
 
 def _is_written(view: View, v: Value) -> bool:
-    """Whether the program computes `v`, or has all factors of it, as in torch.add(x, y, alpha=0.5); -y is none."""
+    """Whether the program computes `v` or all its factors, as in torch.add(x, y, alpha=0.5).
+
+    The -1 of -y does not count.
+    """
     if v.op in (CONST, LEAF, PARAMETER) or view.originals(v):
         return True
     return v.op == "mul" and literal(v.inputs[-1]) != -1 and all(_is_written(view, f) for f in v.inputs)
 
 
 def _is_scores(v: Value) -> bool:
-    found = ancestors_by(v, lambda v: v.inputs if v.op in (PERMUTE, CAST, "mul", "add") else ())
-    return any(v.op == "matmul" and v.inputs[1].op in (PERMUTE, "transpose") for v in found)
+    collected = ancestors_by(v, lambda v: v.inputs if v.op in (PERMUTE, CAST, "mul", "add") else ())
+    return any(v.op == "matmul" and v.inputs[1].op in (PERMUTE, "transpose") for v in collected)
 
 
-def _read_by(v: Value) -> tuple[Value, ...] | None:
-    """What a call of a module, or a linear layer, is given."""
+def _layer_inputs(v: Value) -> tuple[Value, ...] | None:
+    """The inputs of a linear layer or of a call of a submodule; None for another value."""
     if v.op == "linear":
         return v.inputs[:1]
     return v.inputs[1:] if v.op == CALL and v.inputs and _from_self(v.inputs[0]) else None
 
 
 def _from_self(v: Value) -> bool:
-    """Whether `v` is computed from attributes of the module and constants alone."""
+    """Whether `v` is computed only from attributes of the module and constants."""
     read = ancestors_by(v, _computed_from)
     return all(v.data == "self" if v.op == PARAMETER else v.op in (CONST, MODULE) or _computed_from(v) for v in read)
 
@@ -127,30 +130,38 @@ def _computed_from(v: Value) -> tuple[Value, ...]:
 def sites(
     graph: Graph, view: View, rules: tuple[LoadedRule, ...], usable: Callable[[Site], bool] = lambda site: True
 ) -> Iterator[Site]:
-    """Every site of every rule in program order; of those that overlap and are `usable`, the most beneficial."""
-    yield from chosen(every_site(graph, view, rules), usable)
+    """Yield the sites of all rules in program order; of overlapping usable sites, the one with the greatest benefit.
+
+    Args:
+        graph: the graph of one function.
+        view: its canonical form.
+        rules: the rules to match.
+        usable: whether the caller can replace a site.
+    """
+    yield from choose_sites(every_site(graph, view, rules), usable)
 
 
 def every_site(graph: Graph, view: View, rules: tuple[LoadedRule, ...]) -> list[Site]:
-    """Every site of every rule, those that overlap too."""
-    for v in graph.values:  # in program order, so that no chain of inputs is walked recursively
+    """The sites of all rules, including overlapping ones."""
+    for v in graph.values:  # in program order: a chain of inputs is already answered, so that no recursion is deep
         view.facts.number(v)
         view.facts.rank(v)
         canonical = view.of(v)
         view.number(canonical)
         view.rank(canonical)
     roots = frozenset(op for r in rules for op in r.pattern.root_ops)
-    found = []
+    collected = []
     for v in graph.values:
-        if v.op in _NOT_A_ROOT or roots.isdisjoint(ends := _ends_in(view.of(v))):
+        if v.op in _NOT_A_ROOT or roots.isdisjoint(ends := _root_ops(view.of(v))):
             continue
         for r in rules:
-            if not r.pattern.root_ops.isdisjoint(ends) and (site := _asked(graph, view, r, v)):
-                found.append(site)
-    return found
+            if not r.pattern.root_ops.isdisjoint(ends) and (site := _site_or_error(graph, view, r, v)):
+                collected.append(site)
+    return collected
 
 
-def _asked(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:
+def _site_or_error(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:
+    """The site at `root`, if there is one. An error of the rule gets the rule's code."""
     try:
         return _site_at(graph, view, rule, root)
     except RuleError as error:
@@ -158,9 +169,9 @@ def _asked(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | No
         raise
 
 
-def _ends_in(canonical: Value) -> tuple[str, ...]:
-    """The operations that a match at this value may end in: its own, and that of what it casts or permutes."""
-    plain = bare(canonical)
+def _root_ops(canonical: Value) -> tuple[str, ...]:
+    """The last operations of possible matches at this value: its own, and the operation that it casts or permutes."""
+    plain = strip_casts(canonical)
     return canonical.op, plain.op, plain.inputs[0].op if plain.op == PERMUTE else plain.op
 
 
@@ -169,7 +180,7 @@ def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | 
     restored = _restored_dtype(view, root) if canonical.op == CAST and not rule.rule.promotes else None
     cast = canonical if canonical.op == CAST and restored is None and not rule.rule.promotes else None
     if restored is not None or cast is not None:
-        canonical = bare(canonical)
+        canonical = strip_casts(canonical)
     core, order = (canonical.inputs[0], order_of(canonical)) if canonical.op == PERMUTE else (canonical, ())
     if core.op not in rule.pattern.root_ops:
         return None
@@ -180,70 +191,76 @@ def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | 
         if site is None:
             continue
         if not isinstance(site.verdict, Fails):
-            return _assuming(site, _assumed(view, core, bound))
+            return _with_assumption(site, _assumptions(view, core, bound))
         first = first or site
     return first or _near_miss(view, rule, root, matcher)
 
 
-def _assumed(view: View, core: Value, bound: Bindings) -> str:
-    """What the canonical form took for granted on the way to a match."""
-    assumed = [why for v in (core, *bound.steps.values()) for why in view.assumption(v).split("; ") if why]
-    return "; ".join(dict.fromkeys(assumed))
+def _assumptions(view: View, core: Value, bound: Bindings) -> str:
+    """The assumptions of the canonical form that a match rests on, joined by "; "."""
+    assumptions = [why for v in (core, *bound.steps.values()) for why in view.assumption(v).split("; ") if why]
+    return "; ".join(dict.fromkeys(assumptions))
 
 
-def _assuming(site: Site, why: str) -> Site:
-    """`site`, which is right only if what its canonical form took for granted is."""
+def _with_assumption(site: Site, why: str) -> Site:
+    """`site` with the assumption `why` added to its verdict, which becomes unsafe."""
     if not why or not isinstance(site.verdict, Holds):
         return site
-    told = [said for said in (*site.verdict.why.split("; "), *why.split("; ")) if said]
-    return replace(site, verdict=Holds("unsafe", "; ".join(dict.fromkeys(told))))
+    reasons = [reason for reason in (*site.verdict.why.split("; "), *why.split("; ")) if reason]
+    return replace(site, verdict=Holds("unsafe", "; ".join(dict.fromkeys(reasons))))
 
 
 def _restored_dtype(view: View, root: Value) -> Value | None:
-    """Whose dtype a cast gives back: x of `y.to(x.dtype)` and `y.type_as(x)`."""
+    """The value whose dtype a cast restores: x in `y.to(x.dtype)` and `y.type_as(x)`."""
     if root.op == "type_as":
-        return bare(view.of(root.inputs[1]))
+        return strip_casts(view.of(root.inputs[1]))
     targets = [view.of(t) for t in root.inputs[1].inputs] if root.op == "to" else []
     if len(targets) == 1 and targets[0].op == ATTRIBUTE and targets[0].data == "dtype":
-        return bare(targets[0].inputs[0])
+        return strip_casts(targets[0].inputs[0])
     return None
 
 
 def _site(graph: Graph, view: View, rule: LoadedRule, root: Value, order: layout.Tail, bound: Bindings) -> Site | None:
-    """The site of one match; None where there is nothing to gain or a result cannot be found in the program."""
-    captures = _given(rule, bound)
+    """The site of one match; None if the fusion gains nothing or the program does not compute a result."""
+    captures = _passed_captures(rule, bound)
     steps = frozenset(o for v in bound.steps.values() for o in view.originals(v)) | {root}
     results = _results(view, rule, root, order, bound)
     if results is None:
         return None
     operands = frozenset(o for c in captures.values() for o in _operands(view, c))
     values = tuple(r.value for r in results)
-    gone = removed_values(graph, values, steps, operands)
-    if isinstance(gone, Fails):
-        gone = replace(gone, advice=rule.rule.advice or gone.advice)
-        return Site(rule, root, results, captures, steps, RemovedValues(frozenset()), gone, bound.notes)
-    if rule.rule.native and any(v.op == rule.rule.native for v in (*gone.values, *values)):
+    removed = removed_values(graph, values, steps, operands)
+    if isinstance(removed, Fails):
+        removed = replace(removed, advice=rule.rule.advice or removed.advice)
+        return Site(rule, root, results, captures, steps, RemovedValues(frozenset()), removed, bound.notes)
+    if rule.rule.native and any(v.op == rule.rule.native for v in (*removed.values, *values)):
         return None
-    if rule.pattern.written > 1 and sum(map(_computes, (*gone.values, *values))) < 2:
-        return None  # one operation already, torch's own, whatever views and casts lie around it
-    start = min((v.serial for v in (*gone.values, *values)), default=root.serial)
+    if rule.pattern.written > 1 and sum(map(_computes, (*removed.values, *values))) < 2:
+        return None  # the code is one operation of torch, apart from views and casts around it
+    start = min((v.serial for v in (*removed.values, *values)), default=root.serial)
     written = written_between(graph, operands, start, values)
     if rule.rule.saves_result:
         written = written or written_after(graph, values)
     verdict = written or answer_of(
         rule.rule, rule.rule.where, _Captures(view, captures, bound.mask, rule.pattern.names)
     )
-    if verdict is None or isinstance(verdict, Fails) and any(v.op == rule.rule.core for v in (*gone.values, *values)):
+    if (
+        verdict is None
+        or isinstance(verdict, Fails)
+        and any(v.op == rule.rule.core for v in (*removed.values, *values))
+    ):
         return None
     if isinstance(verdict, (Fails, Unknown)) and verdict.capture and verdict.capture not in rule.pattern.names:
-        raise RuleError(f"{rule.rule.__name__}.where names `{verdict.capture}`, which is no parameter of `before`.")
+        raise RuleError(
+            f"{rule.rule.__name__}.where names the capture `{verdict.capture}`, but `before` has no such parameter."
+        )
     if isinstance(verdict, (Fails, Unknown)) and verdict.capture in captures:
         verdict = replace(verdict, culprit=next(_operands(view, captures[verdict.capture]), None))
-    return Site(rule, root, results, captures, steps, gone, verdict, bound.notes)
+    return Site(rule, root, results, captures, steps, removed, verdict, bound.notes)
 
 
-def _given(rule: LoadedRule, bound: Bindings) -> dict[str, Value]:
-    """What the code gives; a number or a text that is the default anyway is as good as left out."""
+def _passed_captures(rule: LoadedRule, bound: Bindings) -> dict[str, Value]:
+    """The captures without numbers and strings that are equal to the default, as if the code omitted them."""
     defaults = rule.pattern.defaults
     return {
         name: v
@@ -253,25 +270,25 @@ def _given(rule: LoadedRule, bound: Bindings) -> dict[str, Value]:
 
 
 def _computes(v: Value) -> bool:
-    """Whether memory is gone through: not for a view, but a way by complex numbers is the product of two of theirs."""
+    """Whether `v` computes, other than a view. Views as complex numbers count, because a complex product needs them."""
     return v.op not in OPS or OPS[v.op].effect != "view" or v.op in ("view_as_complex", "view_as_real")
 
 
 def _results(
     view: View, rule: LoadedRule, root: Value, order: layout.Tail, bound: Bindings
 ) -> tuple[ReplacedValue, ...] | None:
-    """The program's value for each result of the pattern."""
-    found = []
+    """The program's value for each result of the pattern; None if the program does not compute one of them."""
+    collected = []
     for pattern in rule.pattern.results[:-1]:
         values = view.originals(bound.steps[pattern]) if pattern in bound.steps else []
         if not values:
             return None
-        found.append(ReplacedValue(values[0]))
-    return (*found, ReplacedValue(root, order))
+        collected.append(ReplacedValue(values[0]))
+    return (*collected, ReplacedValue(root, order))
 
 
 def _operands(view: View, capture: Value) -> Iterator[Value]:
-    """The program's values that a captured value is, or that it would be rebuilt from."""
+    """The program's values that a capture consists of: the value itself, or the values to rebuild it from."""
     for v in ancestors_by(capture, lambda v: () if view.originals(v) else v.inputs):
         yield from view.originals(v)
         if not view.originals(v) and isinstance(v.data, Value):
@@ -279,18 +296,18 @@ def _operands(view: View, capture: Value) -> Iterator[Value]:
 
 
 def _near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> Site | None:
-    """What to say where all of a pattern matched but the arguments of one step."""
+    """The site of a pattern that matched except for the arguments of its landmark; None if there is none."""
     miss = matcher.miss
     if miss.step is None or miss.found is None or miss.step.op != rule.rule.landmark or not matcher.rest_matches(miss):
         return None
-    turned = miss.found.op == PERMUTE  # over another dimension than the last, which is what was turned
-    given = (
-        str(moved(layout.inverse(order_of(miss.found)), -1))
-        if turned
+    permuted = miss.found.op == PERMUTE  # the canonical form permutes an operation over another dimension than the last
+    actual = (
+        str(source_dimension(layout.inverse(order_of(miss.found)), -1))
+        if permuted
         else ", ".join(str(v.data) for v in miss.found.inputs if v.op == CONST)
     )
-    wanted = ", ".join(str(v.data) for v in miss.step.inputs if v.op == CONST)
-    why = because(matches.OTHER_ARGUMENTS, operation=miss.step.op, given=given, wanted=wanted)
+    expected = ", ".join(str(v.data) for v in miss.step.inputs if v.op == CONST)
+    why = because(matches.OTHER_ARGUMENTS, operation=miss.step.op, given=actual, wanted=expected)
     culprit = next(iter(view.originals(miss.found)), root)
     return Site(
         rule, root, (ReplacedValue(root),), {}, frozenset({root}), RemovedValues(frozenset()), Fails(why, culprit)

@@ -1,6 +1,6 @@
-"""Whether a match may be acted on: nothing may notice that its intermediate values are gone.
+"""Legality: whether the intermediate values of a match can be removed without anybody noticing.
 
-Knows the program's graph and effects. Knows no rule and no front end.
+This file knows the graph of the program and its effects. It knows no rule and no front end.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ _VIEWS = frozenset(
     view_as_real view_as_complex
 """.split()
 )
-LOOKED_AT = because(matches.VALUE_LOOKED_AT)
+RESULT_UNUSED = because(matches.VALUE_LOOKED_AT)
 _WATCHES = frozenset({"register_hook", "retain_grad", "register_post_accumulate_grad_hook"})
-_SEPARATE = frozenset({"chunk", "split", "unbind", CALL})  # their parts share no memory with each other
+_SEPARATE = frozenset({"chunk", "split", "unbind", CALL})  # the parts of their results share no memory with each other
 
 
 @dataclass(frozen=True)
 class RemovedValues:
-    """What disappears with a match: `values` that only it needs; `metadata` are live reads of their shape or dtype."""
+    """The values that a replacement removes.
+
+    Attributes:
+        values: the values that only the match needs.
+        metadata: reads of their shape or dtype that the program still needs.
+    """
 
     values: frozenset[Value]
     metadata: tuple[Value, ...] = field(default=())
@@ -41,41 +46,49 @@ class RemovedValues:
 def removed_values(
     graph: Graph, results: tuple[Value, ...], steps: frozenset[Value], operands: frozenset[Value]
 ) -> RemovedValues | Fails:
-    """The values that replacing `results` removes, or why one of them must stay.
+    """Find the values that the replacement of `results` removes: those between the operands and the results.
 
-    `steps` are the program's values that the pattern named, `operands` those that the fused operation reads. What lies
-    between the operands and the results goes.
+    Args:
+        graph: the graph of the program.
+        results: the values that the fused operation replaces.
+        steps: the values that the pattern matched.
+        operands: the values that the fused operation reads.
+
+    Returns:
+        The removed values, or the reason why one of them must stay.
     """
     between = _computed_within(results, operands, steps, steps | operands)
-    steps |= {v for v in between if v.op in OPS and OPS[v.op].heavy}  # those named in another layout
+    steps |= {v for v in between if v.op in OPS and OPS[v.op].heavy}  # steps that the pattern matched in another layout
     held = _computed_within(results, operands, steps, steps)
     for v in operands:
         if (inside := _computed_from(v, held)) is not None:
-            return Fails(_about(matches.OPERAND_FROM_REMOVED, inside), inside)
+            return Fails(_because_of(matches.OPERAND_FROM_REMOVED, inside), inside)
     live = _Needed(graph, results, held)
     metadata = tuple(
         dict.fromkeys(u for v in held if v not in results for u in graph.users[v] if is_metadata(u) and u in live)
     )
     for v in sorted(held - set(results), key=lambda v: -v.serial):
-        if v in live and not _views(v, operands):  # the latest: what is seen outside, not what it was made from
+        if v in live and not _is_view_of_operand(v, operands):  # report the last one: the value that is used outside
             return Fails(_needed_by(live[v], v), v, use=live[v])
     for v in sorted(between - set(results), key=lambda v: -v.serial):
         if (hook := _hook_on(graph, v)) is not None:
-            return Fails(_about(matches.VALUE_HOOKED, v), v, use=hook)
-    gone = frozenset(v for v in held | between if v not in live and (v in held or not _views(v, operands)))
-    return _lost_write(graph, gone | set(results), live) or RemovedValues(gone - set(results), metadata)
+            return Fails(_because_of(matches.VALUE_HOOKED, v), v, use=hook)
+    removed = frozenset(
+        v for v in held | between if v not in live and (v in held or not _is_view_of_operand(v, operands))
+    )
+    return _lost_write(graph, removed | set(results), live) or RemovedValues(removed - set(results), metadata)
 
 
 def _hook_on(graph: Graph, v: Value) -> Value | None:
-    """The call that watches the gradient of `v`."""
+    """The call that registers a hook on the gradient of `v`; None if there is none."""
     reads = [u for u in graph.users[v] if u.op == ATTRIBUTE and u.data in _WATCHES]
     calls = [c for u in (v, *reads) for c in graph.users[u] if c.op == CALL]
     named = (c for c in calls if isinstance(c.data, tuple) and str(c.data[0]).rpartition(".")[2] in _WATCHES)
     return next(named, None)
 
 
-def _views(v: Value, operands: frozenset[Value]) -> bool:
-    """Whether `v` is an operand under another shape or dtype, which may stay beside the fused operation."""
+def _is_view_of_operand(v: Value, operands: frozenset[Value]) -> bool:
+    """Whether `v` is an operand with another shape or dtype. It may stay, because it is not an intermediate result."""
     while v not in operands:
         if v.op not in OPS or OPS[v.op].effect != "view":
             return False
@@ -84,37 +97,54 @@ def _views(v: Value, operands: frozenset[Value]) -> bool:
 
 
 def written_between(graph: Graph, operands: frozenset[Value], first: int, results: tuple[Value, ...]) -> Fails | None:
-    """A reason to decline if what the match reads is overwritten before the fused operation would read it."""
+    """Check that no operand is overwritten before the fused operation reads it.
+
+    The fused operation reads all operands where the last result is computed. The program may have read them earlier.
+
+    Args:
+        graph: the graph of the program.
+        operands: the values that the fused operation reads.
+        first: the serial of the first value that the match removes.
+        results: the values that the fused operation replaces; the last result is the last element.
+
+    Returns:
+        The reason to decline the site; None if nothing is overwritten.
+    """
     bases = {base for v in operands for base in memory_of(v)}
     wholes = {base for v in operands for base in memory_of(v, through_parts=True)}
     start = bisect_right(graph.writes, first, key=lambda w: w.at)
     for write in graph.writes[start : bisect_right(graph.writes, results[-1].serial, key=lambda w: w.at)]:
         spend()
-        own = write.result in operands or write.result in results  # h += x, where h is the sum that is replaced
-        if not own and _shares(bases, wholes, write.target):
+        own = write.result in operands or write.result in results  # h += x, if the match replaces this sum
+        if not own and _may_change(bases, wholes, write.target):
             return Fails(because(matches.OPERAND_WRITTEN), write.target, use=write.result)
     for call in graph.values[first : results[-1].serial]:
-        ignored = call.op == CALL and _only_looked_at(graph, call) and not _harmless(call)
-        receivers = [i.inputs[0] for i in call.inputs if i.op == ATTRIBUTE]  # m of m.zero_()
-        given = {base for v in (*call.inputs, *receivers) for base in memory_of(v)} if ignored else set[Value]()
-        if given & bases:
-            held = min((v for v in operands if given.intersection(memory_of(v))), key=lambda v: v.serial)
-            return Fails(because(matches.OPERAND_PASSED_ON), held, use=call)
+        # An unknown call whose result nobody uses was made for its effects, such as m.zero_() as a statement.
+        for_effects = call.op == CALL and _has_unused_result(graph, call) and not _is_harmless(call)
+        receivers = [i.inputs[0] for i in call.inputs if i.op == ATTRIBUTE]  # m in m.zero_()
+        passed = {base for v in (*call.inputs, *receivers) for base in memory_of(v)} if for_effects else set[Value]()
+        if passed & bases:
+            operand = min((v for v in operands if passed.intersection(memory_of(v))), key=lambda v: v.serial)
+            return Fails(because(matches.OPERAND_PASSED_ON), operand, use=call)
     return None
 
 
-def _only_looked_at(graph: Graph, call: Value) -> bool:
-    """Whether nothing is made of a call's result, as of that of `m.zero_()` in a statement of its own."""
-    return all(u.op == SINK and u.data == LOOKED_AT for u in graph.users.get(call, ()))
+def _has_unused_result(graph: Graph, call: Value) -> bool:
+    """Whether the program does not use the result of a call, such as `m.zero_()` as a statement."""
+    return all(u.op == SINK and u.data == RESULT_UNUSED for u in graph.users.get(call, ()))
 
 
-def _harmless(call: Value) -> bool:
+def _is_harmless(call: Value) -> bool:
     return isinstance(call.data, tuple) and call.data[0] in HARMLESS
 
 
 def written_after(graph: Graph, results: tuple[Value, ...]) -> Fails | None:
-    """A reason to decline if a result that the gradient needs is written in place."""
-    first = min(r.serial for r in results)  # what was written before is no view of what is made later
+    """Check that no result is written in place later. Use it if the fused operation saves its result for the gradient.
+
+    Returns:
+        The reason to decline the site; None if no result is written.
+    """
+    first = min(r.serial for r in results)  # an earlier write cannot be to a view of a later result
     for write in graph.writes[bisect_right(graph.writes, first, key=lambda w: w.at) :]:
         chain = memory_of(write.target)
         spend(len(chain))
@@ -124,14 +154,22 @@ def written_after(graph: Graph, results: tuple[Value, ...]) -> Fails | None:
 
 
 def may_share_memory(v: Value, other: Value) -> bool:
-    """Whether two values may lie in one memory, as far as the operations that made them tell."""
+    """Whether two values may share memory, judged by the operations that created them."""
     wholes = set(memory_of(v, through_parts=True))
     return bool(wholes.intersection(memory_of(other, through_parts=True)))
 
 
-def _shares(bases: set[Value], wholes: set[Value], written: Value) -> bool:
-    """Whether what is `written` may lie in the memory of `bases`. Parts of one tensor do not lie in each other, but in
-    the tensor, one of the `wholes`."""
+def _may_change(bases: set[Value], wholes: set[Value], written: Value) -> bool:
+    """Whether a write to `written` may change an operand.
+
+    Parts of one tensor, such as two results of `chunk`, do not share memory with each other. Each shares memory with
+    the tensor.
+
+    Args:
+        bases: the operands and the values that they are views of, not followed beyond a part of a tensor.
+        wholes: the same, followed from a part to its tensor.
+        written: the value whose memory is written.
+    """
     whole = memory_of(written, through_parts=True)
     return bool(wholes.intersection(memory_of(written)) or bases.intersection(whole))
 
@@ -139,17 +177,16 @@ def _shares(bases: set[Value], wholes: set[Value], written: Value) -> bool:
 def _computed_within(
     results: tuple[Value, ...], operands: frozenset[Value], steps: frozenset[Value], sources: frozenset[Value]
 ) -> frozenset[Value]:
-    """Ancestors of the results, them included, that are computed from the contents of `sources`.
+    """The results and their ancestors that are computed from the contents of `sources`.
 
-    Not looked past: what the operands were computed from, unless it is one of `steps`. Values are visited from the
-    last to the first, as far back as a value inside may still be found, so that a match deep in a long function costs
-    what is near it.
+    The search stops at operands, unless an operand is one of `steps`. It visits values from the last to the first and
+    ends when no more values can be inside. So its cost depends on the size of the match, not of the function.
     """
     inside, outside = set(results), set(operands)
     by_serial = {v.serial: v for v in (*results, *operands)}
     todo = [-serial for serial in by_serial]
     heapify(todo)
-    waiting = len(inside)  # how many of `todo` may be inside
+    waiting = len(inside)  # the number of values in `todo` that may be inside
     found: list[Value] = []
     ends = operands - steps
     while waiting:
@@ -176,25 +213,26 @@ def _computed_within(
     return frozenset(v for v, d in depends.items() if d) | set(results)
 
 
-def _computed_from(v: Value, gone: frozenset[Value]) -> Value | None:
-    """A value of `gone` whose contents `v` was computed from."""
-    first = min((g.serial for g in gone), default=0)
+def _computed_from(v: Value, removed: frozenset[Value]) -> Value | None:
+    """A value in `removed` from whose contents `v` is computed; None if there is none."""
+    first = min((r.serial for r in removed), default=0)
     seen, todo = set[Value](), [v]
     while todo:
         v = todo.pop()
-        if v in gone:
+        if v in removed:
             return v
         if v not in seen and not is_metadata(v):
             seen.add(v)
             spend()
-            todo.extend(i for i in v.inputs if i.serial >= first)  # what is earlier was computed from none of them
+            todo.extend(i for i in v.inputs if i.serial >= first)  # earlier values are computed from none of them
     return None
 
 
 class _Needed:
-    """What the program still needs once `results` no longer need their inputs, and the sink or call that does.
+    """The values that the program still needs after the replacement of `results`, and the sink or call that needs them.
 
-    A live read of the shape or dtype of what is `held` needs none of it: it can be read off something else.
+    A read of the shape or dtype of a value in `held` does not need that value, because the writer can read the shape or
+    dtype of another value.
     """
 
     def __init__(self, graph: Graph, results: tuple[Value, ...], held: frozenset[Value]) -> None:
@@ -211,14 +249,14 @@ class _Needed:
         return use
 
     def _use(self, v: Value) -> Value | None:
-        """The first sink or call in the program that `v` reaches: users come after what they use."""
+        """The first sink or call in program order that `v` reaches; None if it reaches none."""
         if v not in self._uses:
             seen, todo = {v.serial: v}, [v.serial]
             while todo and v not in self._uses:
                 reached = seen[heappop(todo)]
                 spend()
                 later = self.graph.escapes()[reached] if reached.serial > self._last else None
-                if later is not None and later is not reached:  # nothing between is a result, or held
+                if later is not None and later is not reached:  # beyond the last result, no user is excluded
                     if later.serial not in seen:
                         seen[later.serial] = later
                         heappush(todo, later.serial)
@@ -233,18 +271,18 @@ class _Needed:
         return self._uses[v]
 
     def _users(self, v: Value) -> Iterator[Value]:
-        """What needs `v`: not the results, and no read of the shape of what is held."""
+        """The users of `v`, without the results and without reads of the shape of a value in `held`."""
         for user in self.graph.users.get(v, ()):
             read = is_metadata(user) and v in self.held and v not in self.results
             if user not in self.results and not read:
                 yield user
 
 
-def _lost_write(graph: Graph, gone: frozenset[Value], live: _Needed) -> Fails | None:
-    """A step that writes in place to what others may see would no longer write."""
-    since = min((v.serial for v in gone), default=0)
+def _lost_write(graph: Graph, removed: frozenset[Value], live: _Needed) -> Fails | None:
+    """The reason to decline if a removed step writes in place to memory that the program still reads."""
+    since = min((v.serial for v in removed), default=0)
     for write in graph.writes[bisect_right(graph.writes, since, key=lambda w: w.at) :]:
-        if write.result not in gone or write.target in gone:
+        if write.result not in removed or write.target in removed:
             continue
         target = write.target
         local = target.op in OPS and OPS[target.op].effect in ("pure", "random") and target not in live
@@ -254,27 +292,31 @@ def _lost_write(graph: Graph, gone: frozenset[Value], live: _Needed) -> Fails | 
 
 
 def _needed_by(use: Value, v: Value) -> Reason:
-    """Why `v` must stay: what `use` does with it."""
+    """The reason why `v` must stay: the effect of `use`, which is a sink or a call."""
     if isinstance(use.data, Reason):
-        return use.data.with_data(**_names(v))
-    assert isinstance(use.data, tuple), "what is no sink is a call, with its name and its keywords"
-    return because(matches.VALUE_USED_BY, call=use.data[0], **_names(v))
+        return use.data.with_data(**_descriptions(v))
+    assert isinstance(use.data, tuple), "a use is a sink with a Reason, or a call with its name and keywords"
+    return because(matches.VALUE_USED_BY, call=use.data[0], **_descriptions(v))
 
 
-def _about(code: Code, v: Value) -> Reason:
-    return because(code, **_names(v))
+def _because_of(code: Code, v: Value) -> Reason:
+    return because(code, **_descriptions(v))
 
 
 def is_metadata(v: Value) -> bool:
-    """Whether `v` reads a tensor's shape, dtype or device, or that it is there at all, never its contents."""
+    """Whether `v` reads the shape, dtype or device of a tensor, or compares it with None, and not its contents."""
     if v.op == IS_NONE:
         return True
     return v.op == ATTRIBUTE and v.data in METADATA or v.op in OPS and OPS[v.op].effect == "metadata"
 
 
 def memory_of(v: Value, through_parts: bool = False) -> list[Value]:
-    """`v` and the values whose memory it may share; with `through_parts`, those too that it is one part of several
-    of."""
+    """List the values whose memory `v` may share: `v`, the value that it is a view of, and so on.
+
+    Args:
+        v: the value.
+        through_parts: also follow a part to its tensor: from `a` to `x` in `a, b = x.chunk(2)`.
+    """
     chain, source = [v], _source(v, through_parts)
     while source is not None:
         chain.append(source)
@@ -283,7 +325,7 @@ def memory_of(v: Value, through_parts: bool = False) -> list[Value]:
 
 
 def _source(v: Value, through_parts: bool) -> Value | None:
-    """What `v` may be a view of."""
+    """The value that `v` may be a view of; None if there is none."""
     if not v.inputs:
         return None
     if v.op == ITEM:
@@ -295,33 +337,33 @@ def _source(v: Value, through_parts: bool) -> Value | None:
 
 
 def _viewed_by_call(call: Value, name: str) -> Value | None:
-    """q of q.detach() and of torch.flatten(q), which are no operations of the vocabulary."""
+    """The tensor that a call returns a view of, for calls that the vocabulary lacks: q in q.narrow(0, 0, 1)."""
     if name not in _VIEWS and not written_in_place(name):
         return None
     function = call.inputs[0]
     if function.op != ATTRIBUTE or function.data != name:
-        return function  # a live call names its arguments only
+        return function  # in a traced graph, a call has only its arguments as inputs
     receiver = function.inputs[0]
     return receiver if receiver.op != MODULE else call.inputs[1] if len(call.inputs) > 1 else None
 
 
 def written_in_place(name: str) -> bool:
-    """Whether a method gives back what it is called on: x.requires_grad_()."""
+    """Whether a method's name says that it returns its receiver: x.requires_grad_()."""
     return name.endswith("_") and not name.endswith("__")
 
 
-_NAMES = {
+_DESCRIPTIONS = {
     "softmax": "the matrix of probabilities",
     "dropout": "the matrix of probabilities after dropout",
-    "matmul": "a product of matrices",
-    "einsum": "a product of matrices",
+    "matmul": "a matrix product",
+    "einsum": "a matrix product",
     "add": "a sum",
     "mul": "a product",
     "linear": "the output of a linear layer",
 }
 
 
-def _names(v: Value) -> dict[str, str]:
-    """How a reader would call `v`: without its name, and before it."""
-    known = _NAMES.get(v.op, "")
+def _descriptions(v: Value) -> dict[str, str]:
+    """What a report calls `v`, with an article: `what` for the first mention, `which` before its name."""
+    known = _DESCRIPTIONS.get(v.op, "")
     return {"what": known or f"an intermediate value ({v.op})", "which": known or "the intermediate value"}

@@ -1,7 +1,8 @@
-"""What kind of mask a mask is, by proof: causal, a sliding window, key padding, a bias. Nothing is assumed of a name.
+"""Proves the kind of a mask: causal, a sliding window, key padding, a bias. Names prove nothing.
 
-A proof is a sentence for reports. Only a mask that is proved causal is handed to a kernel as such, and only where it
-is square: with more keys than queries the kernel's own diagonal lies elsewhere. Knows canonical values only.
+A proof is a sentence for reports. Only a mask that is proved causal is passed to a kernel as `is_causal`, and only if
+it
+is square: with more keys than queries, the diagonal of the kernel is another one. This file sees canonical values.
 """
 
 from __future__ import annotations
@@ -16,50 +17,53 @@ from autofuse.match.masks import Mask
 
 
 def kind_of(view: View, mask: Mask) -> str:
-    """What a mask is proved to be, as a sentence; "a mask" and where it comes from where nothing is proved."""
+    """Describe what a mask is proved to be, as a sentence for reports.
+
+    If nothing is proved, the sentence says "a mask" or "a bias", and where it comes from. It is "" without a mask.
+    """
     if mask.value is None:
         return ""
     if proof := causal_proof(view, mask):
         return f"causal: {proof}"
-    kinds = dict.fromkeys(_kind(view, part, mask.boolean) for part in _parts(mask.value))
+    kinds = dict.fromkeys(_kind_of_part(view, part, mask.boolean) for part in _parts(mask.value))
     return ", and ".join(kinds)
 
 
 def _parts(value: Value) -> Iterator[Value]:
-    """What a mask is put together from."""
-    yield from (v for v in ancestors_by(value, _put_together) if not _put_together(v))
+    """The masks that a mask combines."""
+    yield from (v for v in ancestors_by(value, _combined_masks) if not _combined_masks(v))
 
 
-def _put_together(value: Value) -> list[Value]:
+def _combined_masks(value: Value) -> list[Value]:
     if value.op in ("and", CHOICE) or value.op == "where" and not is_const(value.inputs[1]):
         parts = value.inputs[1:] if value.op == CHOICE else value.inputs[:2]
         return [p for p in parts if not is_const(p, None)]
     return list(value.inputs) if value.op == "add" else []
 
 
-def _kind(view: View, part: Value, boolean: bool) -> str:
+def _kind_of_part(view: View, part: Value, boolean: bool) -> str:
     boolean = boolean or part.op in BOOLEAN
     keep = part if boolean else _kept_zeros(view, part)
     if keep is not None:
         if proof := _keeps_lower(view, keep):
             return f"causal: {proof}"
-        if shifted := _shifted(keep):
+        if shifted := _shifted_kind(keep):
             return shifted
         if _is_for_keys(keep):
             return "key padding: it has one row for all queries"
-        return f"a mask of what is kept{_origin(keep)}"
+        return f"a boolean mask{_origin(keep)}"
     if _is_for_keys(part):
-        return "key padding: what is added has one row for all queries"
-    return f"a bias that is added{_origin(part)}"
+        return "key padding: the added mask has one row for all queries"
+    return f"an added bias{_origin(part)}"
 
 
-def _shifted(keep: Value) -> str:
-    """A triangle whose diagonal is not the main one, or a bound on the distance of positions."""
-    core = _stripped(keep)
+def _shifted_kind(keep: Value) -> str:
+    """The kind of a triangle whose diagonal is not the main one, or of a bound on the distance of positions."""
+    core = _without_comparisons(keep)
     if core.op in ("tril", "triu"):
         number = literal(core.inputs[1])
         if number is None:
-            return f"causal, its diagonal moved by the text's own count ({core.op}): is_causal would be another mask"
+            return f"causal with a computed diagonal ({core.op}): is_causal would be another mask"
         return f"a sliding window: {core.op} with diagonal {number:g}"
     if core.op in ("ge", "gt", "le", "lt") and literal(core.inputs[1]) is not None and core.inputs[0].op == "add":
         if is_const(core.inputs[1], 0):
@@ -68,7 +72,7 @@ def _shifted(keep: Value) -> str:
     return ""
 
 
-def _stripped(v: Value) -> Value:
+def _without_comparisons(v: Value) -> Value:
     while v.op in ("kept", "bool", "invert", CAST, "unsqueeze") or v.op in ("eq", "ne") and is_const(v.inputs[1]):
         v = v.inputs[0]
     return v
@@ -79,14 +83,14 @@ def _is_for_keys(v: Value) -> bool:
     v = _innermost(v)
     if v.op == ITEM and v.inputs[1].op == TUPLE:
         index = v.inputs[1].inputs
-        return len(index) > 2 and is_const(index[-2], None)  # mask[:, None, None] has the keys behind
+        return len(index) > 2 and is_const(index[-2], None)  # mask[:, None, None] has its keys after these
     if v.op == "unsqueeze":
         return is_const(v.inputs[1], -2) or is_const(v.inputs[1], 2) and v.inputs[0].op == "unsqueeze"
     return False
 
 
 def _innermost(v: Value) -> Value:
-    """`v` without comparisons with numbers, sums with them, and casts."""
+    """`v` without casts, and without comparisons, sums and products with numbers."""
     while v.op in ("kept", "bool", "invert", CAST, "eq", "ne", "mul", "add", "gt", "lt", "ge", "le", "refold"):
         rest = [i for i in v.inputs if not is_const(i)]
         if len(rest) != 1 and v.op != "refold":
@@ -96,18 +100,22 @@ def _innermost(v: Value) -> Value:
 
 
 def _origin(v: Value) -> str:
-    """The attribute that a mask comes from, if it does."""
+    """The attribute that a mask comes from, after a comma; "" if it comes from none."""
     v = _innermost(v)
     if v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER:
         return f", `{v.inputs[0].data}.{v.data}`"
     return ""
 
 
-# The proof that a mask is causal speaks of its last two dimensions, and holds wherever these are equal.
+# A proof that a mask is causal is about its last two dimensions. It holds if these have the same size.
 
 
 def causal_proof(view: View, mask: Mask) -> str | None:
-    """Why the mask keeps exactly the columns not past the row wherever it is square; None if that is not proved."""
+    """Prove that a mask keeps exactly the entries with column <= row, if it is square.
+
+    Returns:
+        The proof as a sentence; None if there is none.
+    """
     if mask.value is None:
         return None
     if mask.boolean:
@@ -116,9 +124,9 @@ def causal_proof(view: View, mask: Mask) -> str | None:
 
 
 def added_above(view: View, mask: Mask) -> Value | None:
-    """The finite number that a causal mask adds above the diagonal; None for -inf, and for what a buffer holds.
+    """The finite number that a causal mask adds above the diagonal; None for -inf and for a buffer.
 
-    A buffer's form is a proof that what it adds is low enough.
+    A buffer needs none: its form ("bias", see facts.Known) proves that the number it adds is low enough.
     """
     v = mask.value
     while v is not None and v.op not in ("triu", "where", KEEP):
@@ -130,7 +138,7 @@ def added_above(view: View, mask: Mask) -> Value | None:
 
 
 def _number_above(triangle: Value) -> Value | None:
-    """What the ones of triu(ones * fill), or triu(full(fill)), are filled with."""
+    """The fill of triu(ones * fill) or triu(full(fill))."""
     content = triangle.inputs[0]
     while content.op in (CAST, "to"):
         content = content.inputs[0]
@@ -149,11 +157,11 @@ def _keeps_lower(view: View, keep: Value) -> str | None:
         return _form(view, keep.inputs[0], "upper")
     if keep.op == "invert":
         return _form(view, keep.inputs[0], "upper")
-    return _compared(keep) or _form(view, keep, "lower")
+    return _compares_positions(keep) or _form(view, keep, "lower")
 
 
-def _compared(keep: Value) -> str | None:
-    """arange(t)[:, None] >= arange(s): each position of a row against each of a column, both counted from 0."""
+def _compares_positions(keep: Value) -> str | None:
+    """The proof for arange(t)[:, None] >= arange(s), which compares row and column numbers."""
     if keep.op not in ("ge", "le"):
         return None
     rows, columns = keep.inputs if keep.op == "ge" else keep.inputs[::-1]
@@ -162,10 +170,10 @@ def _compared(keep: Value) -> str | None:
 
 
 def _positions(v: Value, of_rows: bool) -> Value | None:
-    """The arange that stands in `v` as a column of row numbers, or as a row of column numbers."""
+    """The arange in `v`, as a column of row numbers or as a row of column numbers; None if it is neither."""
     if v.op == "unsqueeze":
-        stands = is_const(v.inputs[1], -1, 1) if of_rows else is_const(v.inputs[1], 0, -2)
-        v = v.inputs[0] if stands else v
+        fits = is_const(v.inputs[1], -1, 1) if of_rows else is_const(v.inputs[1], 0, -2)
+        v = v.inputs[0] if fits else v
     elif v.op == ITEM and v.inputs[1].op == TUPLE and len(v.inputs[1].inputs) == 2:
         at = v.inputs[1].inputs[1 if of_rows else 0]
         v = v.inputs[0] if is_const(at, None) and v.inputs[1].inputs[0 if of_rows else 1].op == SLICE else v
@@ -175,22 +183,22 @@ def _positions(v: Value, of_rows: bool) -> Value | None:
     return v if len(bounds) == 1 else None
 
 
-def _form(view: View, v: Value, wanted: str) -> str | None:
-    """A sentence that proves that `v` has the form `wanted` (see facts.Known)."""
-    v = _unwrapped(view, v)
+def _form(view: View, v: Value, expected: str) -> str | None:
+    """Prove that `v` has the form `expected` (see facts.Known): a sentence, or None."""
+    v = _without_leading(view, v)
     for o in view.originals(v):
         known = view.facts.known.get(o)
-        if known is not None and known.form == wanted:
-            return f"a buffer that holds {_WORDS[wanted]}"
-    if v.op == ITEM and _from_origin(v.inputs[1]):
-        return _form(view, v.inputs[0], wanted)
-    if wanted == "bias" and (keep := _kept_zeros(view, v)) is not None:
+        if known is not None and known.form == expected:
+            return f"a buffer that holds {_FORM_NAMES[expected]}"
+    if v.op == ITEM and _keeps_diagonal(v.inputs[1]):
+        return _form(view, v.inputs[0], expected)
+    if expected == "bias" and (keep := _kept_zeros(view, v)) is not None:
         return _keeps_lower(view, keep)
-    return _fresh(view, v, wanted)
+    return _triangle_form(view, v, expected)
 
 
 def _kept_zeros(view: View, v: Value) -> Value | None:
-    """What is kept where `v` is zero there and a fill elsewhere."""
+    """The boolean mask whose True entries are zero in `v`, if the other entries of `v` are a negligible fill."""
     if v.op == KEEP and v.inputs[0].op in ("zeros", "zeros_like") and is_negligible(fill_of(view, v.inputs[2])):
         return v.inputs[1]
     if v.op == "where" and literal(v.inputs[1]) == 0 and is_negligible(fill_of(view, v.inputs[2])):
@@ -198,19 +206,19 @@ def _kept_zeros(view: View, v: Value) -> Value | None:
     return None
 
 
-_WORDS = {
+_FORM_NAMES = {
     "lower": "a lower triangle of ones",
     "upper": "an upper triangle of ones",
     "bias": "zeros below a filled triangle",
 }
 
 
-def _unwrapped(view: View, v: Value) -> Value:
-    """`v` without what changes neither the last two dimensions nor the truth of their elements."""
+def _without_leading(view: View, v: Value) -> Value:
+    """`v` without the steps that keep the last two dimensions and the truth of their elements."""
     while True:
-        if (
+        if (  # casts and new leading dimensions
             v.op in (CAST, "kept", "bool", "unsqueeze")
-            and not (v.op == "unsqueeze" and not _leading(v.inputs[1]))
+            and not (v.op == "unsqueeze" and not _is_leading(v.inputs[1]))
             or v.op == "to"
             or v.op == "view"
             and v.inputs[0].op in ("tril", "triu")
@@ -221,45 +229,49 @@ def _unwrapped(view: View, v: Value) -> Value:
             return v
 
 
-def _leading(dim: Value) -> bool:
+def _is_leading(dim: Value) -> bool:
     return is_const(dim, 0, 1)
 
 
 def _keeps_last_two(view: View, v: Value) -> bool:
-    """view(1, 1, n, m) of an (n, m) tensor."""
+    """Whether a view only adds leading dimensions: view(1, 1, n, m) of an (n, m) tensor."""
     sizes = v.inputs[1].inputs[0].inputs if len(v.inputs[1].inputs) == 1 else v.inputs[1].inputs
     return len(sizes) > 2 and all(is_const(s, 1) for s in sizes[:-2])
 
 
-def _fresh(view: View, v: Value, wanted: str) -> str | None:
-    """torch.tril(ones), torch.triu(ones, 1), torch.triu(full(-inf), 1) and their opposites."""
+def _triangle_form(view: View, v: Value, expected: str) -> str | None:
+    """Prove the form of torch.tril(ones), torch.triu(ones, 1) or torch.triu(full(-inf), 1)."""
     if v.op not in ("tril", "triu"):
         return None
-    content, diagonal = _unwrapped(view, v.inputs[0]), literal(v.inputs[1])
+    content, diagonal = _without_leading(view, v.inputs[0]), literal(v.inputs[1])
     ones = (
         content.op in ("ones", "ones_like")
         or content.op in ("full", "full_like")
         and is_const(content.inputs[1], 1, 1.0, True)
     )
-    if wanted == "lower" and v.op == "tril" and diagonal == 0 and ones:
+    if expected == "lower" and v.op == "tril" and diagonal == 0 and ones:
         return "tril of ones"
-    if wanted == "upper" and v.op == "triu" and diagonal == 1 and ones:
+    if expected == "upper" and v.op == "triu" and diagonal == 1 and ones:
         return "triu of ones above the diagonal"
-    filled = fill_of(view, content) if content.op in ("full", "full_like") else _filled_ones(view, content)
-    if wanted == "bias" and v.op == "triu" and diagonal == 1 and is_negligible(filled):
+    filled = fill_of(view, content) if content.op in ("full", "full_like") else _fill_of_ones(view, content)
+    if expected == "bias" and v.op == "triu" and diagonal == 1 and is_negligible(filled):
         return "triu of a fill above the diagonal"
     return None
 
 
-def _filled_ones(view: View, v: Value) -> float | None:
+def _fill_of_ones(view: View, v: Value) -> float | None:
     """The fill of `torch.ones(t, t) * float("-inf")`."""
     if v.op != "mul" or len(v.inputs) != 2 or v.inputs[0].op not in ("ones", "ones_like"):
         return None
     return fill_of(view, v.inputs[1])
 
 
-def _from_origin(index: Value) -> bool:
-    """[:T, :T], [:, :, :T, :T], [None, :T, :S], [:, :, S - T : S, :S]: square only where it starts at the corner."""
+def _keeps_diagonal(index: Value) -> bool:
+    """Whether an index keeps the diagonal of a square mask: [:T, :T], [None, :T, :S], [:, :, S - T : S, :S].
+
+    The slices of rows and columns either begin at 0, or both end at the same position. In the second case, the part is
+    square only if it begins at the corner.
+    """
     parts = [p for p in (index.inputs if index.op == TUPLE else (index,)) if not is_const(p, None)]
     if not all(p.op == SLICE and is_const(p.inputs[2], None, 1) for p in parts):
         return False

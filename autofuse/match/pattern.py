@@ -1,4 +1,4 @@
-"""What a rule looks for, and what one match of it has bound so far. Plain data; matcher.py does the matching."""
+"""Defines patterns, and the bindings of a partial match. Plain data; matcher.py does the matching."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from autofuse.ir.graph import CONST, PARAMETER, Value, ancestors, is_const
 from autofuse.match.masks import Mask
 from autofuse.rule import CallChange, Replacement, Rule
 
-_READ_AS = {"linear": ("matmul", "add", "addmm")}  # what the matcher may read as an operation
+_READ_AS = {"linear": ("matmul", "add", "addmm")}  # operation -> other operations that the matcher accepts for it
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """`before`, captured and canonical: what it returns, the last result being the root.
+    """A captured `before` in canonical form.
 
-    `defaults` are the values of parameters that the code may leave out. `written` is how many computations `before`
-    writes out for it, `names` are its parameters.
+    Attributes:
+        results: the values that it returns. The last one is the root.
+        defaults: parameter -> the default, for parameters that the code may omit.
+        written: the number of computations in the source of `before`.
+        names: the parameters.
     """
 
     results: tuple[Value, ...]
@@ -31,7 +34,7 @@ class Pattern:
         return self.results[-1]
 
     def optional(self, step: Value) -> Value | None:
-        """What `step` works on, where code without the step matches too: all it adds are parameters with defaults."""
+        """The input of `step`, if its other inputs are parameters with defaults, so that the step is optional."""
         rest = [v for v in step.inputs if not self._default(v)]
         return rest[0] if len(rest) == 1 and len(step.inputs) > 1 and rest[0].op != CONST else None
 
@@ -43,20 +46,20 @@ class Pattern:
 
     @cached_property
     def masks(self) -> frozenset[str]:
-        """The parameters that masks are made of."""
+        """The parameters that are part of a mask."""
         steps = {v for result in self.results for v in ancestors(result) if v.op == "masked"}
         return frozenset(str(p.data) for step in steps for p in step.inputs[1:])
 
     @cached_property
     def summands(self) -> frozenset[str]:
-        """The parameters whose sum is normed."""
+        """The parameters that are summands of the input of a norm."""
         norms = {v for result in self.results for v in ancestors(result) if v.op in ("layer_norm", "rms_norm")}
         sums = [v.inputs[0] for v in norms if v.inputs[0].op == "add"]
         return frozenset(str(p.data) for v in sums for p in ancestors(v) if p.op == PARAMETER)
 
     @cached_property
     def root_ops(self) -> frozenset[str]:
-        """The operations that a whole match may end in."""
+        """The possible last operations of a match."""
         step: Value | None = self.root if self.results else None
         ops = set[str]()
         while step is not None:
@@ -67,9 +70,14 @@ class Pattern:
 
 @dataclass(frozen=True)
 class LoadedRule:
-    """A rule, with `before` as a pattern and `after` as a call; of a rule about calls, what it changes in one.
+    """A rule in the form that the matcher and the writers use.
 
-    `assumes` is what keeps its edits of text from being safe, whatever its `where` says.
+    Attributes:
+        rule: the rule.
+        pattern: its `before`.
+        replacement: its `after`.
+        change: the edit of a CallRule.
+        assumes: an assumption that makes its edits of source text unsafe, whatever its `where` returns.
     """
 
     rule: type[Rule]
@@ -80,15 +88,21 @@ class LoadedRule:
 
     @property
     def ships(self) -> bool:
-        """Whether the rule is one of autofuse's own."""
+        """Whether the rule is part of autofuse."""
         return self.rule.__module__.startswith("autofuse.rules.")
 
 
 @dataclass(frozen=True)
 class Bindings:
-    """What a partial match has found: parameters, steps, the proof of a mask, and how many casts were crossed.
+    """The bindings of a partial match.
 
-    `widened`: the sum that is cast before it is normed; the cast counts as the norm's own precision.
+    Attributes:
+        captures: parameter -> the value that it captured.
+        steps: step of the pattern -> the value that it matched.
+        notes: what was proved for the match.
+        mask: the mask that was matched.
+        casts: the number of casts that the match has crossed.
+        widened: a sum that the code casts before a norm. The cast counts as part of the norm's own precision.
     """
 
     captures: Mapping[str, Value] = field(default_factory=dict)
@@ -119,7 +133,13 @@ class Bindings:
 
 @dataclass(frozen=True)
 class Miss:
-    """The best failed attempt: how many steps matched, the step of the pattern that did not, and what stood there."""
+    """The failed match that came furthest.
+
+    Attributes:
+        depth: the number of steps that matched.
+        step: the step of the pattern that did not match.
+        found: the value of the program in its place.
+    """
 
     depth: int
     step: Value | None = None

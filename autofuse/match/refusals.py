@@ -1,6 +1,7 @@
-"""What to tell readers whose code was nearly fused: what stands in the way, where, and what to change.
+"""Turns verdicts into refusals for reports: the reason, the place, and what to change.
 
-Puts the names and lines of a door into the reasons of autofuse/reasons/, where the sentences are. Decides nothing.
+The sentences are in autofuse/reasons/. This file fills in the names and lines that a front end knows. It decides
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from autofuse.rule import Fails, Unknown
 
 @dataclass(frozen=True)
 class AuthorText:
-    """A value as the reader wrote it, and the line; empty and None where that is not known."""
+    """The text and line of a value in the user's source; "" and None if unknown."""
 
     text: str = ""
     line: int | None = None
@@ -23,7 +24,15 @@ class AuthorText:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What stands in the way: a sentence with `value` and `line` in it, one that says what to change, and the code."""
+    """A reason together with its culprit.
+
+    Attributes:
+        reason: a sentence that names `value` and `line`.
+        advice: what to change.
+        value: the culprit, as written in the source.
+        line: the line of the culprit or of its use.
+        code: the code of the reason.
+    """
 
     reason: str
     advice: str = ""
@@ -33,18 +42,24 @@ class Refusal:
 
 
 def refusal(verdict: Fails | Unknown, rule: str, written: Callable[[Value], AuthorText]) -> Refusal:
-    """What to tell of a verdict of the rule with the code `rule`; `written` is asked for the values that it names."""
+    """Turn a verdict into a refusal.
+
+    Args:
+        verdict: the verdict.
+        rule: the code of the rule.
+        written: returns the source text of a value.
+    """
     culprit = written(verdict.culprit) if verdict.culprit is not None else AuthorText()
     if isinstance(verdict, Fails) and verdict.text:
         culprit = AuthorText(verdict.text, verdict.line)
     use = written(verdict.use) if isinstance(verdict, Fails) and verdict.use is not None else AuthorText()
     line, reason = use.line or culprit.line, verdict.reason
-    told = reason.sentence(culprit.text, line)
-    return Refusal(told, _advice(verdict, rule, culprit.text), culprit.text, line, reason.code.name)
+    sentence = reason.sentence(culprit.text, line)
+    return Refusal(sentence, _advice(verdict, rule, culprit.text), culprit.text, line, reason.code.name)
 
 
 def _advice(verdict: Fails | Unknown, rule: str, value: str) -> str:
-    """What to change; the rule's own advice comes first."""
+    """What to change: the rule's own advice, else the reason's."""
     own = verdict.advice.replace("{value}", f"`{value}`" if value else "it")
     advice = own or verdict.reason.advice(value)
     enables = isinstance(verdict, Fails) and verdict.enables and rule not in advice
@@ -52,5 +67,5 @@ def _advice(verdict: Fails | Unknown, rule: str, value: str) -> str:
 
 
 def unread(reason: Reason, at: AuthorText) -> Refusal:
-    """What to tell of a forward that could not be read, because of what is written `at` a place in it."""
+    """The refusal for a forward that cannot be captured because of the expression `at`."""
     return Refusal(reason.sentence(at.text, at.line), reason.advice(at.text), at.text, at.line, reason.code.name)

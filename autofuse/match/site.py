@@ -1,4 +1,4 @@
-"""A site: a place where a rule applies, or where it would have but for a reason. Plain data."""
+"""Defines sites: matches of a rule, and near misses. Plain data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofuse.rule import Verdict
 
 @dataclass(frozen=True)
 class ReplacedValue:
-    """One value of the program that the fused operation returns in its place, its last dimensions permuted."""
+    """A value of the program that a result of the fused operation replaces, after a permutation of its dimensions."""
 
     value: Value
     permutation: layout.Tail = ()
@@ -21,10 +21,18 @@ class ReplacedValue:
 
 @dataclass(frozen=True)
 class Site:
-    """`results` are replaced by what the rule's operation returns for `captures`; the last of them is `root`.
+    """A match of a rule, or a near miss.
 
-    `steps` are the program's values that the pattern named; `notes` say what was proved on the way; `covers` names
-    the codes of rules that would apply inside, such as a hand-written GELU in an MLP.
+    Attributes:
+        rule: the rule.
+        root: the last value of the match.
+        results: the values that the results of the fused operation replace. The last one is `root`.
+        captures: parameter of the rule -> the value that it captured.
+        steps: the values of the program that the pattern matched.
+        removed: the values that the replacement removes.
+        verdict: whether the site is fused, and why not.
+        notes: what was proved for the match.
+        covers: codes of rules that match inside this site, such as a hand-written GELU in an MLP.
     """
 
     rule: LoadedRule
@@ -32,7 +40,7 @@ class Site:
     results: tuple[ReplacedValue, ...]
     captures: dict[str, Value]
     steps: frozenset[Value]
-    doomed: RemovedValues
+    removed: RemovedValues
     verdict: Verdict
     notes: tuple[str, ...] = field(default=())
     covers: tuple[str, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""Products and sums: every bracketing and order is one form, and that form computes what the program does."""
+"""Products and sums: every order of evaluation has the same form, and the form computes the same as the program."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ expressions = st.recursive(
 
 @dataclass
 class Program:
-    """Writes expressions into a graph, each in a spelling that `flip` chooses."""
+    """Adds expressions to a graph, each in a spelling that `flip` chooses."""
 
     flip: Callable[[], bool]
     graph: Graph = field(default_factory=Graph)
@@ -119,7 +119,7 @@ def test_every_order_and_spelling_is_one_form(e: Expression, data: st.DataObject
 
 @settings(max_examples=300, deadline=None)
 @given(expressions, st.data())
-def test_the_form_computes_what_the_program_does(e: Expression, data: st.DataObject) -> None:
+def test_the_form_computes_the_same_as_the_program(e: Expression, data: st.DataObject) -> None:
     try:
         wanted = meaning(e)
     except OverflowError:
@@ -131,7 +131,7 @@ def test_the_form_computes_what_the_program_does(e: Expression, data: st.DataObj
     assert math.isclose(found, wanted, rel_tol=1e-6, abs_tol=1e-6)
 
 
-def test_three_factors_are_one_product_whatever_the_brackets() -> None:
+def test_three_factors_are_one_product_with_any_parentheses() -> None:
     graph, view = Graph(), View(Facts())
     a, b, c = (graph.value(PARAMETER, data=n) for n in "abc")
     left = graph.value("mul", graph.value("mul", a, b), c)
@@ -139,7 +139,7 @@ def test_three_factors_are_one_product_whatever_the_brackets() -> None:
     assert view.of(left) is view.of(right)
 
 
-def test_a_cube_is_a_cube_however_it_is_written() -> None:
+def test_every_spelling_of_a_cube_is_one_form() -> None:
     graph, view = Graph(), View(Facts())
     x = graph.value(PARAMETER, data="x")
     square = graph.value("mul", x, x)

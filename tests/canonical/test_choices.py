@@ -1,4 +1,4 @@
-"""Branches that join: what stands in one arm only, what both do, and a test that was answered already."""
+"""Branches that join: steps of one branch, steps of both, and a test that was made before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.canonical.recognise.test_rotary import canonical, written
 
-# What a branch leaves, and the straight line that is the same.
+# A branch, and the equivalent code without one.
 SAME = {
     "a test that is true": ("if True:\n    x = x * cos\nreturn x", "return x * cos"),
     "a test that is false": ("if False:\n    x = x * cos\nreturn x", "return x"),
@@ -47,7 +47,7 @@ SAME = {
     ),
     "what an operation gives is not nothing": ("if x.exp() is None:\n    x = cos\nreturn x", "return x"),
 }
-# The name's second test, where it was changed under the first.
+# The second test of a name that was changed under the first test.
 THERE = {
     "changed": "z = z.exp()",
     "scaled": "z = z * 2.0",
@@ -55,7 +55,7 @@ THERE = {
     "cut": "z = z[:, None]",
     "cut at the end": "z = z[1:]",
     "given a dimension": "z = z[0, None]",
-    "made anew": "z = torch.zeros(3)",
+    "created again": "z = torch.zeros(3)",
     "changed in one of two ways": "z = z.exp() if y else z.tanh()",
 }
 MAYBE_NOT_THERE = {
@@ -68,7 +68,7 @@ MAYBE_NOT_THERE = {
     "what is read from a file": "z = torch.load(z)",
     "two of a container": "z = z[0, 1]",
 }
-# Two programs that mean two things.
+# Two programs with different meanings.
 APART = {
     "the arms exchanged": (
         "if z:\n    x = cos\nelse:\n    x = sin\nreturn x",
@@ -86,7 +86,7 @@ APART = {
         "s = x @ cos\nif z:\n    s = s * sin.exp()\nreturn s",
         "return (x @ cos) * (sin.exp() if z else 1.0)",
     ),
-    "what is no product of matrices, in one arm": (
+    "what is no matrix product, in one arm": (
         "s = x + cos\nif z:\n    s = s * 2.0\nreturn s",
         "return (x + cos) * (2.0 if z else 1.0)",
     ),
@@ -102,32 +102,32 @@ APART = {
 
 
 @pytest.mark.parametrize(("branched", "straight"), SAME.values(), ids=SAME)
-def test_a_branch_is_what_it_comes_to(branched: str, straight: str) -> None:
+def test_a_branch_is_simplified(branched: str, straight: str) -> None:
     assert written(canonical(branched)[1]) == written(canonical(straight)[1])
 
 
 @pytest.mark.parametrize(("one", "other"), APART.values(), ids=APART)
-def test_what_may_come_to_something_else_is_kept_apart(one: str, other: str) -> None:
+def test_programs_with_different_meanings_stay_different(one: str, other: str) -> None:
     assert written(canonical(one)[1]) != written(canonical(other)[1])
 
 
 def second_test(update: str) -> str:
-    """What is asked of z once it was changed where it was there."""
+    """The test of z after it was changed in a branch."""
     _, found = canonical(f"if z is not None:\n    {update}\nif z is not None:\n    x = x + z\nreturn x")
     return written(found.inputs[0])
 
 
 @pytest.mark.parametrize("update", THERE.values(), ids=THERE)
-def test_an_optional_value_that_was_changed_is_there_just_where_it_was(update: str) -> None:
+def test_a_changed_optional_value_is_none_exactly_if_it_was_before(update: str) -> None:
     assert second_test(update) == "is_none(parameter[z])"
 
 
 @pytest.mark.parametrize("update", MAYBE_NOT_THERE.values(), ids=MAYBE_NOT_THERE)
-def test_one_that_may_have_become_nothing_is_asked_again(update: str) -> None:
+def test_a_value_that_may_have_become_none_is_tested_again(update: str) -> None:
     assert second_test(update).startswith("is_none(choice(is_none(parameter[z])")
 
 
-def test_a_test_that_was_answered_is_not_asked_again() -> None:
+def test_a_known_test_is_not_repeated() -> None:
     before = "if z:\n    x = cos\nelse:\n    x = sin\n"
     arms = [
         written(side)
@@ -138,7 +138,7 @@ def test_a_test_that_was_answered_is_not_asked_again() -> None:
     assert arms == ["parameter[cos]", "parameter[sin]"]
 
 
-def test_two_dropouts_are_two_draws_though_each_stands_in_both_arms_of_a_branch() -> None:
+def test_two_dropouts_stay_two_draws_even_if_both_branches_have_them() -> None:
     drawn = "(torch.dropout(cos, 0.5, True) if z else torch.dropout(sin, 0.5, True))"
     _, found = canonical(f"return torch.cat(({drawn}, {drawn}))")
     one, other = found.inputs[0].inputs
@@ -146,7 +146,7 @@ def test_two_dropouts_are_two_draws_though_each_stands_in_both_arms_of_a_branch(
     assert written(one) == written(other) and one.inputs[0].op == "choice"
 
 
-def test_dropout_in_training_keeps_what_else_decides_whether_it_draws() -> None:
+def test_dropout_in_training_keeps_its_other_conditions() -> None:
     _, found = canonical("if z.training:\n    x = torch.dropout(x, 0.5, sin)\nreturn x")
     expected = "and(attribute[training](parameter[z]), parameter[sin])"
     assert written(found) == f"dropout(parameter[x], const[0.5], {expected})"

@@ -1,4 +1,4 @@
-"""Scores that are split for a mask and folded back: which views are that, and what a mask between them becomes."""
+"""Scores that are reshaped for a mask and back: which views these are, and what the mask in between becomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ s = q @ k.transpose(1, 2)
 w = s.view(b, h, n, m)
 """
 _BACK = ".view(b * h, n, m)"
-# Probabilities that are folded back, and those of scores that are.
+# Views of probabilities, and probabilities of views of scores.
 MOVED = {
     "a softmax": (f"w.softmax(-1){_BACK}", f"w{_BACK}.softmax(-1)"),
     "behind a mask": (f"(w + sin).softmax(-1){_BACK}", f"(w + sin){_BACK}.softmax(-1)"),
@@ -58,29 +58,29 @@ def written_of(result: str) -> str:
 
 
 @pytest.mark.parametrize(("folded", "before"), MOVED.values(), ids=MOVED)
-def test_probabilities_that_are_folded_back_are_those_of_scores_that_are(folded: str, before: str) -> None:
+def test_a_view_of_probabilities_becomes_a_view_of_scores(folded: str, before: str) -> None:
     assert written_of(folded) == written_of(before)
     assert not written_of(folded).startswith("view")
 
 
 @pytest.mark.parametrize(("folded", "before"), STAYS.values(), ids=STAYS)
-def test_a_view_that_is_no_such_fold_stays_where_it_is(folded: str, before: str) -> None:
+def test_another_view_stays_in_place(folded: str, before: str) -> None:
     assert written_of(folded) != written_of(before)
     assert written_of(folded).startswith("view")
 
 
-def test_two_draws_that_are_folded_back_stay_two() -> None:
+def test_two_reshaped_dropouts_stay_two() -> None:
     drawn = f"torch.dropout(w.softmax(-1), 0.1, True){_BACK}"
     _, both = canonical(f"{_SCORES}return {drawn}, {drawn}")
     assert both.inputs[0] is not both.inputs[1]
 
 
-def test_probabilities_that_are_folded_back_twice_are_one_value() -> None:
+def test_probabilities_that_are_reshaped_twice_are_one_value() -> None:
     _, both = canonical(f"{_SCORES}return w.softmax(-1){_BACK}, w.softmax(-1).contiguous(){_BACK}")
     assert both.inputs[0] is both.inputs[1] and both.inputs[0].op == "softmax"
 
 
-# Scores that are viewed and then multiplied, and scores that are multiplied first.
+# Scores that are scaled after a view, and scores that are scaled before it.
 SCALED = {
     "by a number": ("w * 0.5", "(s * 0.5).view(b, h, n, m)"),
     "over a number": ("w / 2", "(s * 0.5).view(b, h, n, m)"),
@@ -93,28 +93,28 @@ SCALED = {
 }
 NOT_SCALED = {
     "by a tensor": ("w * sin", "(s * sin).view(b, h, n, m)"),
-    "what is no product of matrices": ("sin.view(b, h, n, m) * 0.5", "(sin * 0.5).view(b, h, n, m)"),
+    "what is no matrix product": ("sin.view(b, h, n, m) * 0.5", "(sin * 0.5).view(b, h, n, m)"),
     "by another view": ("w * w", "(s * s).view(b, h, n, m)"),
     "what is no view": ("s.flatten(0, 1) * 0.5", "(s * 0.5).flatten(0, 1)"),
 }
 
 
 @pytest.mark.parametrize(("viewed", "scaled"), SCALED.values(), ids=SCALED)
-def test_a_view_of_scores_that_is_scaled_is_a_view_of_scaled_scores(viewed: str, scaled: str) -> None:
+def test_a_scaled_view_of_scores_is_a_view_of_scaled_scores(viewed: str, scaled: str) -> None:
     assert written_of(viewed) == written_of(scaled)
     assert written_of(viewed).startswith("view")
 
 
 @pytest.mark.parametrize(("viewed", "scaled"), NOT_SCALED.values(), ids=NOT_SCALED)
-def test_another_product_stays_as_it_is(viewed: str, scaled: str) -> None:
+def test_another_product_is_unchanged(viewed: str, scaled: str) -> None:
     assert written_of(viewed) != written_of(scaled)
 
 
-def test_a_view_of_scores_that_nothing_is_done_to_stays() -> None:
+def test_an_unused_view_of_scores_stays() -> None:
     assert written_of("w * 1.0") == written_of("w")
 
 
-# Scores with masks around, and the views among them.
+# Masked scores, and the views inside them.
 SPLITS = {
     "a view": ("w", ["w"]),
     "a sum": ("w + sin", ["w"]),
@@ -132,14 +132,14 @@ SPLITS = {
 
 
 @pytest.mark.parametrize(("masked", "wanted"), SPLITS.values(), ids=SPLITS)
-def test_the_views_that_masks_were_put_around_are_found(masked: str, wanted: list[str]) -> None:
+def test_the_views_inside_masks_are_found(masked: str, wanted: list[str]) -> None:
     _, both = canonical(f"{_SCORES}return {masked}, w")
     assert list(splits(both.inputs[0])) == [both.inputs[1]] * bool(wanted)
 
 
 _OPEN = "s = x @ cos.transpose(1, 2)\nn, m, h = sin.shape\n"
-_TOLD = "assumes that the scores have the same shape before they are split for the mask and after"
-# A view that splits, one that joins, and what has to be assumed, None where that is another shape.
+_TOLD = "assumes that the scores have the same shape before and after they are reshaped for the mask"
+# A view that splits, a view that joins, and the assumption; None if the shape is another one.
 FOLDS = {
     "known": (_SCORES, "w", f"(w + sin){_BACK}", ""),
     "of three dimensions": (_SCORES, "s.view(b * h, n, m)", f"(s.view(b * h, n, m) + sin){_BACK}", ""),
@@ -159,14 +159,12 @@ FOLDS = {
 
 
 @pytest.mark.parametrize(("head", "split", "joined", "wanted"), FOLDS.values(), ids=FOLDS)
-def test_a_view_folds_back_what_was_split_if_it_has_the_shape_from_before(
-    head: str, split: str, joined: str, wanted: str | None
-) -> None:
+def test_a_view_folds_back_if_it_has_the_original_shape(head: str, split: str, joined: str, wanted: str | None) -> None:
     view, both = canonical(f"{head}return {split}, {joined}")
     assert folds_back(view, *both.inputs) == wanted
 
 
-# The views that split and join; the sizes that a mask between them is broadcast to, as the split writes them.
+# Views that split and join, and the sizes to which a mask between them is expanded.
 REFOLDED = {
     "sizes that are all told": ("s.view(b, h, n, m)", "s.view(b * h, n, m)", "(b, h, n, m)"),
     "a first size that is left open": ("s.view(-1, h, n, m)", "s.view(b * h, n, m)", "(s.size(0) // h, h, n, m)"),
@@ -184,17 +182,17 @@ REFOLDED = {
 
 
 @pytest.mark.parametrize(("split", "joined", "wanted"), REFOLDED.values(), ids=REFOLDED)
-def test_a_mask_is_broadcast_to_the_shape_that_was_split_and_folded(
-    split: str, joined: str, wanted: str | None
-) -> None:
+def test_a_mask_is_expanded_to_the_split_shape_and_folded(split: str, joined: str, wanted: str | None) -> None:
     query = (wanted or "b,").replace("s.size", "q.size")
     view, given = canonical(f"{_SCORES}return sin, {split}, {joined}, {query}")
     mask, first, second, sizes = given.inputs
     found = expanded_and_folded(view, mask, first, second)
-    assert (None if found is None else told(found, mask)) == (None if wanted is None else told_sizes(sizes, second))
+    assert (None if found is None else described(found, mask)) == (
+        None if wanted is None else told_sizes(sizes, second)
+    )
 
 
-def told(refold: Value, mask: Value) -> tuple[str, list[str], list[str]]:
+def described(refold: Value, mask: Value) -> tuple[str, list[str], list[str]]:
     of, sizes, back = refold.inputs
     assert of is mask
     return refold.op, list(map(written, sizes.inputs)), list(map(written, back.inputs))

@@ -1,11 +1,11 @@
-"""Layouts: spellings of one order of dimensions are one value, and what orders them otherwise is another."""
+"""Layout: all spellings of one permutation are one value, and another permutation is another value."""
 
 from __future__ import annotations
 
 import pytest
 
 from autofuse.canonical import View
-from autofuse.canonical.shapes import from_end, moved
+from autofuse.canonical.shapes import from_end, source_dimension
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import PARAMETER, Graph
 from tests.canonical.recognise.test_rotary import canonical, written
@@ -145,12 +145,12 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize(("body", "op"), OPERATIONS.values(), ids=OPERATIONS)
-def test_products_are_turned_only_where_probabilities_stand_on_the_right(body: str, op: str) -> None:
+def test_products_are_transposed_only_if_probabilities_are_on_the_right(body: str, op: str) -> None:
     assert canonical(body)[1].op == op
 
 
 @pytest.mark.parametrize(("index", "place"), [(0, 0), (1, 1), (-1, 1), (-2, 0), (2, None), (-3, None), ("a", None)])
-def test_an_element_of_a_tuple_is_what_stands_there(index: object, place: int | None) -> None:
+def test_an_element_of_a_tuple_is_simplified(index: object, place: int | None) -> None:
     graph = Graph()
     both = [graph.value(PARAMETER, data=name) for name in "xy"]
     view = View(Facts())
@@ -159,11 +159,11 @@ def test_an_element_of_a_tuple_is_what_stands_there(index: object, place: int | 
 
 
 @pytest.mark.parametrize("index", ["2", "-3"])
-def test_an_element_that_a_tuple_has_not_is_left_to_fail(index: str) -> None:
+def test_a_missing_element_of_a_tuple_is_not_simplified(index: str) -> None:
     assert canonical(f"return (x, cos)[{index}]")[1].op == "item"
 
 
-def test_two_draws_of_what_is_turned_stay_two() -> None:
+def test_two_permuted_dropouts_stay_two() -> None:
     _, both = canonical("return torch.dropout(x.mT, 0.1, True), torch.dropout(x.mT, 0.1, True)")
     assert both.inputs[0] is not both.inputs[1]
 
@@ -172,7 +172,7 @@ def test_two_draws_of_what_is_turned_stay_two() -> None:
     ("put_back", "rank", "kept"),
     [(2, 2, True), (1, 2, False), (2, None, False), (0, 2, False), (0, 0, True), (-1, 2, True)],
 )
-def test_a_reduced_dimension_that_is_put_back_by_its_place_is_kept_where_the_rank_is_known(
+def test_unsqueezing_a_reduced_dimension_is_keepdim_if_the_rank_is_known(
     put_back: int, rank: int | None, kept: bool
 ) -> None:
     graph = Graph()
@@ -199,7 +199,7 @@ DIMENSIONS = {
 
 
 @pytest.mark.parametrize(("body", "place"), DIMENSIONS.values(), ids=DIMENSIONS)
-def test_a_dimension_is_counted_from_the_end_where_that_is_known(body: str, place: int | None) -> None:
+def test_a_dimension_is_counted_from_the_end_if_the_rank_is_known(body: str, place: int | None) -> None:
     view, both = canonical(body)
     x, dim = both.inputs
     assert from_end(view, x, dim) == place
@@ -209,7 +209,5 @@ def test_a_dimension_is_counted_from_the_end_where_that_is_known(body: str, plac
     ("order", "dim", "source"),
     [((-1, -2), -1, -2), ((-1, -2), -2, -1), ((-1, -2), -3, -3), ((-2, -1, -3), -3, -2), ((), -1, -1)],
 )
-def test_a_dimension_of_a_permuted_value_comes_from_where_the_order_says(
-    order: tuple[int, ...], dim: int, source: int
-) -> None:
-    assert moved(order, dim) == source
+def test_a_dimension_of_a_permuted_value_has_its_source(order: tuple[int, ...], dim: int, source: int) -> None:
+    assert source_dimension(order, dim) == source

@@ -1,11 +1,11 @@
-"""Sizes: which numbers of a program are the size of which dimension, and which tensor a shape is the shape of."""
+"""Sizes: which numbers of a program are sizes of tensors, and which tensor has a given shape."""
 
 from __future__ import annotations
 
 import pytest
 
 from autofuse.canonical import View
-from autofuse.canonical.sizes import Sizes, asked, dimensions, is_half, is_size, lengths, same, whole_shape
+from autofuse.canonical.sizes import Sizes, dimensions, is_half, is_size, lengths, same_shape, size_query, whole_shape
 from autofuse.canonical.view import LEAF
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import CONST, PARAMETER, Graph, Value
@@ -15,7 +15,7 @@ _RANK_3 = "a, b, c = x.shape\n"
 
 
 def values(body: str) -> tuple[View, tuple[Value, ...]]:
-    """The canonical values of the tuple that a function returns."""
+    """The canonical values of the elements of the tuple that a function returns."""
     view, returned = canonical(body)
     return view, returned.inputs
 
@@ -54,20 +54,20 @@ NAMED = {
 }
 
 
-def told(part: Value | Sizes) -> str:
+def described(part: Value | Sizes) -> str:
     if isinstance(part, Sizes):
         return f"{part.of.data}[{part.less}]"
     return "a value" if part.op == LEAF else str(part.data)
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), NAMED.values(), ids=NAMED)
-def test_the_arguments_of_a_view_are_named_one_by_one(arguments: str, wanted: list[str] | None) -> None:
+def test_the_arguments_of_a_view_are_listed_one_by_one(arguments: str, wanted: list[str] | None) -> None:
     view, viewed = canonical(f"return cos.view({arguments})")
     found = dimensions(view, viewed.inputs[1])
-    assert (None if found is None else list(map(told, found))) == wanted
+    assert (None if found is None else list(map(described, found))) == wanted
 
 
-# Two values, and whether they have one shape.
+# Two values, and whether they have the same shape.
 SHAPES = {
     "one": ("x, x", True),
     "one, cast": ("x, x.float()", True),
@@ -80,9 +80,9 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(("pair", "alike"), SHAPES.values(), ids=SHAPES)
-def test_casts_leave_a_shape_as_it_is(pair: str, alike: bool) -> None:
+def test_casts_do_not_change_a_shape(pair: str, alike: bool) -> None:
     view, (a, b) = values(f"return {pair}")
-    assert same(view, a, b) is alike
+    assert same_shape(view, a, b) is alike
 
 
 # A number and a tensor, the dimension, and whether the number is the size of it.
@@ -118,7 +118,7 @@ SIZED = {
 
 
 @pytest.mark.parametrize(("body", "dim", "wanted"), SIZED.values(), ids=SIZED)
-def test_a_number_is_the_size_of_a_dimension_where_that_is_known(body: str, dim: int, wanted: bool) -> None:
+def test_a_number_is_the_size_of_a_dimension_if_that_is_known(body: str, dim: int, wanted: bool) -> None:
     view, (number, tensor) = values(body)
     assert is_size(view, number, tensor, dim) is wanted
 
@@ -164,9 +164,9 @@ ASKED = {
 
 
 @pytest.mark.parametrize(("size", "wanted"), ASKED.values(), ids=ASKED)
-def test_whose_size_a_number_is_stands_in_the_program(size: str, wanted: tuple[str, int | None] | None) -> None:
+def test_the_program_shows_the_tensor_of_a_size(size: str, wanted: tuple[str, int | None] | None) -> None:
     _, (v, _) = values(f"return {size}, cos")
-    found = asked(v)
+    found = size_query(v)
     assert (found and (found[0].data, found[1])) == wanted
 
 
@@ -188,7 +188,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize(("body", "wanted"), WHOLE.values(), ids=WHOLE)
-def test_sizes_are_a_whole_shape_only_all_of_them_and_in_order(body: str, wanted: str | None) -> None:
+def test_sizes_are_a_shape_only_if_complete_and_in_order(body: str, wanted: str | None) -> None:
     view, sizes = values(body)
     found = whole_shape(view, sizes)
     assert (found and found.data) == wanted
@@ -206,7 +206,7 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize(("program", "wanted"), LENGTHS.values(), ids=LENGTHS)
-def test_lengths_follow_what_is_turned_and_cast(program: str, wanted: tuple[str, ...] | None) -> None:
+def test_lengths_follow_permutations_and_casts(program: str, wanted: tuple[str, ...] | None) -> None:
     known, (v, x) = values(f"return {program}, x")
     (parameter,) = known.originals(x)
     known.facts = Facts({parameter: Known(lengths=("a", "b", "c", "d"))})
@@ -214,14 +214,14 @@ def test_lengths_follow_what_is_turned_and_cast(program: str, wanted: tuple[str,
 
 
 @pytest.mark.parametrize(("number", "wanted"), [("c", True), ("b", False), (None, False)])
-def test_a_number_that_is_known_to_hold_a_length_is_the_size(number: str | None, wanted: bool) -> None:
+def test_a_number_that_is_known_to_be_a_length_is_the_size(number: str | None, wanted: bool) -> None:
     graph = Graph()
     x, n = (graph.value(PARAMETER, data=name) for name in "xn")
     view = View(Facts({x: Known(lengths=("b", None if number is None else "c")), n: Known(size=number)}))
     assert is_size(view, view.of(n), view.of(x), -1) is wanted
 
 
-def test_a_length_that_is_not_known_is_no_number() -> None:
+def test_an_unknown_length_is_not_a_number() -> None:
     graph = Graph()
     x, none = graph.value(PARAMETER, data="x"), graph.value(CONST, data=None)
     view = View(Facts({x: Known(lengths=("b", None))}))

@@ -1,4 +1,4 @@
-"""One form per meaning: which reads of an attribute are the same value, and which are two."""
+"""The canonical view: which reads of an attribute are the same value, and which are two."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ APART = {
 
 
 @pytest.mark.parametrize("pair", SAME.values(), ids=SAME)
-def test_reads_that_give_the_same_are_one_value(pair: str) -> None:
+def test_reads_with_equal_results_are_one_value(pair: str) -> None:
     _, both = canonical(f"return {pair}")
     assert both.inputs[0] is both.inputs[1]
 
@@ -34,12 +34,12 @@ def test_reads_that_may_differ_are_two(pair: str) -> None:
     assert both.inputs[0] is not both.inputs[1]
 
 
-def test_an_attribute_that_a_call_may_change_is_read_anew_behind_it() -> None:
+def test_an_attribute_that_a_call_may_change_is_a_new_value_after_it() -> None:
     _, both = canonical("a = z.scale\nz.update()\nreturn a, z.scale")
     assert both.inputs[0] is not both.inputs[1]
 
 
-def test_an_attribute_is_one_value_where_nothing_stands_between_its_reads() -> None:
+def test_an_attribute_is_one_value_if_nothing_is_between_its_reads() -> None:
     _, both = canonical("a = z.scale\nb = x * cos\nreturn a, z.scale")
     assert both.inputs[0] is both.inputs[1]
 
@@ -71,7 +71,7 @@ _READ = "a, b, c = x.shape\nn = x.size(0)\n"
 
 
 @pytest.mark.parametrize(("expression", "number", "rank"), KINDS.values(), ids=KINDS)
-def test_what_is_known_of_a_program_is_known_of_its_canonical_form(
+def test_facts_about_a_program_hold_for_its_canonical_form(
     expression: str, number: bool | None, rank: int | None
 ) -> None:
     view, both = canonical(f"{_READ}return {expression}, 1")
@@ -80,7 +80,7 @@ def test_what_is_known_of_a_program_is_known_of_its_canonical_form(
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name.startswith(("a product", "a sum", "a choice"))])
-def test_so_it_is_of_what_the_view_makes_itself(kind: str) -> None:
+def test_facts_about_values_of_the_view_are_inferred(kind: str) -> None:
     expression, number, rank = KINDS[kind]
     view, both = canonical(f"{_READ}return {expression}, 1")
     made = view.fresh(both.inputs[0].op, *both.inputs[0].inputs)
@@ -90,14 +90,14 @@ def test_so_it_is_of_what_the_view_makes_itself(kind: str) -> None:
 
 LIKE = {
     "a product": ("(x * cos).dtype", "x"),
-    "a product of matrices": ("(x @ cos).dtype", "x"),
+    "a matrix product": ("(x @ cos).dtype", "x"),
     "a softmax": ("x.mT.softmax(-1).device", "x"),
     "a choice": ("(x if z else cos).dtype", "x"),
 }
 
 
 @pytest.mark.parametrize(("read", "wanted"), LIKE.values(), ids=LIKE)
-def test_a_dtype_is_read_off_the_earliest_value_that_has_it(read: str, wanted: str) -> None:
+def test_a_dtype_is_that_of_the_earliest_value_with_it(read: str, wanted: str) -> None:
     _, v = canonical(f"return {read}")
     assert v.op == "attribute" and v.inputs[0].data == wanted
 
@@ -124,27 +124,27 @@ def test_constants_of_modules_are_numbers(name: str, number: float | None) -> No
         (1e301, 1e301),
     ],
 )
-def test_a_literal_is_a_number_that_a_float_can_hold(data: object, number: float | None) -> None:
+def test_a_literal_is_a_number_in_the_range_of_a_float(data: object, number: float | None) -> None:
     assert literal(Graph().const(data)) == number  # type: ignore[arg-type]
 
 
-def test_what_is_assumed_is_said_of_a_value_of_its_own() -> None:
+def test_an_assumption_belongs_to_a_separate_value() -> None:
     view, x = canonical("return x")
-    assert view.assuming(x, "") is x and view.assumption(x) == ""
-    own = view.assuming(x, "why")
+    assert view.with_assumption(x, "") is x and view.assumption(x) == ""
+    own = view.with_assumption(x, "why")
     assert own is not x and (own.op, own.data, own.inputs) == (x.op, x.data, x.inputs)
     assert view.assumption(own) == "why" and view.assumption(x) == ""
 
 
-def test_what_takes_the_place_of_a_step_stands_for_it_too() -> None:
+def test_a_replacement_of_a_step_has_its_originals() -> None:
     view, both = canonical("return x, cos")
     x, cos = both.inputs
     before = [*view.originals(x), *view.originals(cos)]
-    assert view.in_place_of(cos, x) is x
+    assert view.replace_step(cos, x) is x
     assert view.originals(x) == before
 
 
-def test_an_order_that_changes_nothing_is_no_permutation() -> None:
+def test_the_identity_order_is_not_a_permutation() -> None:
     view, x = canonical("return x")
     turned = view.permuted(x, (-1, -2))
     assert (turned.op, turned.data) == ("permute", (-1, -2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tools.distributed.launch import ran
+from tools.distributed.launch import run_rows
 from tools.distributed.matrix import rows_of
 from tools.distributed.result import Result
 
@@ -56,7 +56,7 @@ def test_every_name_here_is_a_row() -> None:
 
 def _results(ranks: int, names: tuple[str, ...]) -> dict[str, Result]:
     device = "cuda" if torch.cuda.device_count() >= ranks else "cpu"
-    return {f"{r.name}, {r.order}": r for r in ran(ranks, names, device)}
+    return {f"{r.name}, {r.order}": r for r in run_rows(ranks, names, device)}
 
 
 def _holds(result: Result) -> None:

@@ -1,4 +1,4 @@
-"""What a graph is: interning, memory, validity."""
+"""Graphs: equal computations, memory writes, validity."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_a_read_before_a_write_is_not_the_read_after_it() -> None:
     assert graph.read(ATTRIBUTE, owner, data="cache") is not before
 
 
-def test_a_stored_attribute_is_read_anew() -> None:
+def test_an_attribute_read_after_a_store_is_a_new_value() -> None:
     graph = Graph()
     owner = graph.value(PARAMETER, data="self")
     before = graph.read(ATTRIBUTE, owner, data="scale")
@@ -35,7 +35,7 @@ def test_a_stored_attribute_is_read_anew() -> None:
     assert graph.read(ATTRIBUTE, owner, data="scale") is not before
 
 
-def test_a_graph_made_by_its_own_methods_is_valid() -> None:
+def test_a_graph_built_by_its_methods_is_valid() -> None:
     graph = Graph()
     x = graph.value(PARAMETER, data="x")
     graph.write(x, graph.fresh("exp", x))
@@ -44,9 +44,9 @@ def test_a_graph_made_by_its_own_methods_is_valid() -> None:
 
 @pytest.mark.parametrize(
     ("op", "inputs", "said"),
-    [("exp", 0, "has 0 inputs"), ("no such op", 1, "no table names"), (ATTRIBUTE, 2, "has 2 inputs")],
+    [("exp", 0, "has 0 inputs"), ("no such op", 1, "unknown operation"), (ATTRIBUTE, 2, "has 2 inputs")],
 )
-def test_a_wrong_value_is_named(op: str, inputs: int, said: str) -> None:
+def test_the_error_names_the_invalid_value(op: str, inputs: int, said: str) -> None:
     graph = Graph()
     x = graph.value(PARAMETER, data="x")
     graph.fresh(op, *[x] * inputs)
@@ -54,8 +54,8 @@ def test_a_wrong_value_is_named(op: str, inputs: int, said: str) -> None:
         check(graph, {**ARITY, "exp": 1})
 
 
-def test_a_value_of_another_graph_is_refused() -> None:
+def test_a_value_of_another_graph_is_rejected() -> None:
     graph = Graph()
     graph.fresh("exp", Value(PARAMETER, (), "x", 7))
-    with pytest.raises(GraphError, match="not computed before it"):
+    with pytest.raises(GraphError, match="does not compute before it"):
         check(graph, {**ARITY, "exp": 1})

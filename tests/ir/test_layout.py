@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.ir.layout import SWAP, Product, product, swapped, tail, then
+from autofuse.ir.layout import SWAP, Product, compose, product, tail, transposition
 
 
 def test_a_full_permutation_is_a_tail() -> None:
     assert tail((0, 2, 3, 1)) == (-2, -1, -3)
-    assert tail((0, 1, 3, 2)) == SWAP == swapped(-2, -1)
-    assert then(SWAP, SWAP) == ()
+    assert tail((0, 1, 3, 2)) == SWAP == transposition(-2, -1)
+    assert compose(SWAP, SWAP) == ()
 
 
 @pytest.mark.parametrize(

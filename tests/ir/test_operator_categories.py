@@ -1,4 +1,4 @@
-"""Which category an operator's name belongs to."""
+"""Operator names are assigned to categories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of overlapping sites the most beneficial is acted on; of the others one is reported for each rule and place."""
+"""Of overlapping sites, the one with the greatest benefit is replaced. Others are reported once per rule and root."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from autofuse.match.choice import chosen, extent
+from autofuse.match.choice import choose_sites, extent
 from autofuse.match.site import Site
 from autofuse.rule import Fails, Holds, Unknown, Verdict
-from tests.match.test_engine import ATTENTION, found
+from tests.match.test_engine import ATTENTION, sites_of_rule
 
 
 @pytest.fixture
 def site() -> Site:
-    (only,) = found(ATTENTION.format(annotation=": float").replace("* scale", "* 0.125"), "AF101")
+    (only,) = sites_of_rule(ATTENTION.format(annotation=": float").replace("* scale", "* 0.125"), "AF101")
     return only
 
 
@@ -23,7 +23,7 @@ def everything(site: Site) -> bool:
 
 
 def refused(site: Site, verdict: Verdict, steps: int) -> Site:
-    """A match of the same rule at the same place that came so far and no further."""
+    """A declined match of the same rule at the same root, with `steps` matched steps."""
     return replace(site, verdict=verdict, steps=frozenset(sorted(site.steps, key=lambda v: v.serial)[:steps]))
 
 
@@ -35,30 +35,30 @@ def refused(site: Site, verdict: Verdict, steps: int) -> Site:
         pytest.param((Unknown("near"), 1), (Fails("far"), 2), id="what is not known before what fails"),
     ],
 )
-def test_of_two_reasons_for_one_place_one_is_reported(
+def test_of_two_reasons_for_one_root_one_is_reported(
     site: Site, one: tuple[Verdict, int], other: tuple[Verdict, int], turned: bool
 ) -> None:
     sites = [refused(site, *one), refused(site, *other)]
-    (told,) = chosen(reversed(sites) if turned else sites, everything)
+    (told,) = choose_sites(reversed(sites) if turned else sites, everything)
     assert isinstance(told.verdict, (Fails, Unknown)) and told.verdict.why == "near"
 
 
-def test_reasons_for_two_places_are_both_reported_in_program_order(site: Site) -> None:
+def test_reasons_for_two_roots_are_both_reported_in_program_order(site: Site) -> None:
     earlier = replace(refused(site, Fails("earlier"), 1), root=min(site.steps, key=lambda v: v.serial))
     later = refused(site, Fails("later"), 1)
-    assert [s.verdict.why for s in chosen([later, earlier], everything)] == ["earlier", "later"]  # type: ignore[union-attr]
+    assert [s.verdict.why for s in choose_sites([later, earlier], everything)] == ["earlier", "later"]  # type: ignore[union-attr]
 
 
-def test_a_reason_is_not_told_where_the_rule_is_acted_on(site: Site) -> None:
-    assert chosen([refused(site, Fails("why"), 1), site], everything) == [replace(site, covers=())]
+def test_a_reason_is_not_reported_where_the_rule_is_applied(site: Site) -> None:
+    assert choose_sites([refused(site, Fails("why"), 1), site], everything) == [replace(site, covers=())]
 
 
-def test_a_site_that_is_not_usable_stands_in_nobodys_way(site: Site) -> None:
+def test_a_site_that_is_not_usable_blocks_no_other(site: Site) -> None:
     other = replace(site, verdict=Holds("unsafe", "why"))
-    acted = chosen([site, other], lambda s: s.verdict != Holds())
+    acted = choose_sites([site, other], lambda s: s.verdict != Holds())
     assert [s.verdict for s in acted if s.verdict == other.verdict] == [other.verdict]
 
 
-def test_sites_that_overlap_are_not_both_acted_on(site: Site) -> None:
-    once = chosen([site, replace(site, steps=frozenset())], everything)
+def test_overlapping_sites_are_not_both_replaced(site: Site) -> None:
+    once = choose_sites([site, replace(site, steps=frozenset())], everything)
     assert len(once) == 1 and extent(once[0]) == extent(site)

@@ -1,4 +1,4 @@
-"""Sites and their verdicts: what a canonical form took for granted makes an edit unsafe, and says so."""
+"""Sites and their verdicts: an assumption of the canonical form makes an edit unsafe, and is reported."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ KNOWN = {
         .replace("* scale", "* 0.125"),
         "AF101",
     ),
-    "a softmax that is told its dimension": (LOSS.format(dim=", dim=1", index=""), "AF501"),
+    "a softmax with a given dimension": (LOSS.format(dim=", dim=1", index=""), "AF501"),
 }
 
 
-def found(text: str, rule: str) -> list[Site]:
-    """The sites of one rule in the function of a file."""
+def sites_of_rule(text: str, rule: str) -> list[Site]:
+    """The sites of one rule in a function of a file."""
     tree = ast.parse(text)
     (function,) = (n for n in tree.body if isinstance(n, ast.FunctionDef))
     captured = capture(function, file_scope(tree))
@@ -77,22 +77,20 @@ def found(text: str, rule: str) -> list[Site]:
 
 
 @pytest.mark.parametrize(("text", "rule", "assumed"), ASSUMING.values(), ids=ASSUMING)
-def test_what_was_taken_for_granted_makes_a_site_unsafe_and_is_told_once(
-    text: str, rule: str, assumed: list[str]
-) -> None:
-    (site,) = found(text, rule)
+def test_an_assumption_makes_a_site_unsafe_and_is_reported_once(text: str, rule: str, assumed: list[str]) -> None:
+    (site,) = sites_of_rule(text, rule)
     assert isinstance(site.verdict, Holds) and site.verdict.safety == "unsafe"
     assert site.verdict.why.split("; ") == assumed
 
 
 @pytest.mark.parametrize(("text", "rule"), KNOWN.values(), ids=KNOWN)
-def test_a_site_that_takes_nothing_for_granted_is_safe_and_has_nothing_to_tell(text: str, rule: str) -> None:
-    (site,) = found(text, rule)
+def test_a_site_without_an_assumption_is_safe(text: str, rule: str) -> None:
+    (site,) = sites_of_rule(text, rule)
     assert site.verdict == Holds()
 
 
 @pytest.mark.parametrize(("text", "rule", "assumed"), ASSUMING.values(), ids=ASSUMING)
-def test_an_edit_that_takes_something_for_granted_is_made_only_if_asked_for(
+def test_an_edit_with_an_assumption_is_made_only_on_request(
     text: str, rule: str, assumed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "model.py"
@@ -108,25 +106,25 @@ def test_an_edit_that_takes_something_for_granted_is_made_only_if_asked_for(
 
 
 @pytest.mark.parametrize(("text", "rule"), KNOWN.values(), ids=KNOWN)
-def test_one_that_takes_nothing_for_granted_is_made_unasked(text: str, rule: str, tmp_path: Path) -> None:
+def test_an_edit_without_an_assumption_is_always_made(text: str, rule: str, tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(text)
     assert main(["rewrite", str(file)]) == 0
     assert file.read_text() != text
 
 
-def test_a_site_that_is_refused_stays_refused_whatever_was_assumed() -> None:
+def test_a_declined_site_stays_declined_with_an_assumption() -> None:
     text = ATTENTION.format(annotation=": float").replace("return scores.softmax(-1) @ v", "w = scores.softmax(-1)")
-    sites = found(text + "    return w @ v, w\n", "AF101")
+    sites = sites_of_rule(text + "    return w @ v, w\n", "AF101")
     assert [type(s.verdict) for s in sites] == [Fails]
 
 
-def test_a_program_of_hundreds_of_steps_is_read_to_its_end() -> None:
+def test_a_program_with_hundreds_of_steps_is_matched_completely() -> None:
     steps = "".join("    q = torch.relu(q)\n" for _ in range(700))
     text = (
         ATTENTION.format(annotation=": float")
         .replace("* scale", "* 0.125")
         .replace("    scores", steps + "    scores", 1)
     )
-    (site,) = found(text, "AF101")
+    (site,) = sites_of_rule(text, "AF101")
     assert isinstance(site.verdict, Holds)

@@ -1,4 +1,4 @@
-"""A match is refused when something would notice, with the reason and the culprit."""
+"""A match is declined if the program would notice the replacement, with the reason and the culprit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFUSED = {
         "def f(q, k, v, log):\n    w = (q @ k.mT).softmax(-1)\n    log.append(w)\n    return w @ v",
         "probabilities",
     ),
-    "printed": ("def f(q, k, v):\n    s = q @ k.mT\n    print(s)\n    return s.softmax(-1) @ v", "product of matrices"),
+    "printed": ("def f(q, k, v):\n    s = q @ k.mT\n    print(s)\n    return s.softmax(-1) @ v", "matrix product"),
     "asserted": (
         "def f(q, k, v):\n    s = q @ k.mT\n    assert not s.isnan().any()\n    return s.softmax(-1) @ v",
         "product",
@@ -83,7 +83,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_would_be_noticed_is_refused(text: str, said: str) -> None:
+def test_a_match_whose_replacement_would_be_noticed_is_declined(text: str, said: str) -> None:
     found = attention_sites(text)
     assert not any(isinstance(s.verdict, Holds) for s in found)
     if said:
@@ -111,7 +111,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("text", ALLOWED.values(), ids=ALLOWED)
-def test_what_nobody_notices_is_allowed(text: str) -> None:
+def test_a_match_whose_replacement_nobody_notices_is_allowed(text: str) -> None:
     (site,) = attention_sites(text)
     assert isinstance(site.verdict, Holds)
 
@@ -126,7 +126,7 @@ def test_an_unread_sum_is_post_norm_and_a_read_one_is_pre_norm() -> None:
         assert isinstance(site.verdict, Holds) and len(site.results) == results
 
 
-def test_a_residual_added_in_place_to_the_caller_is_refused() -> None:
+def test_an_in_place_residual_add_to_an_argument_is_declined() -> None:
     text = "def f(self, x, y):\n    x += y\n    return F.layer_norm(x, (8,), self.w, self.b)"
     (defined,) = functions(file_scope(ast.parse(HEAD + text)))
     captured = capture(defined.function, defined.scope, defined.owner)
@@ -135,7 +135,7 @@ def test_a_residual_added_in_place_to_the_caller_is_refused() -> None:
     )
 
 
-def test_a_scale_that_comes_after_the_mask_and_may_be_negative_is_assumed_to_be_positive() -> None:
+def test_a_scale_after_the_mask_of_unknown_sign_is_assumed_to_be_positive() -> None:
     text = """
         def f(q, k, v, drop, n):
             s = (q @ k.mT).masked_fill(drop, float("-inf"))
@@ -145,7 +145,7 @@ def test_a_scale_that_comes_after_the_mask_and_may_be_negative_is_assumed_to_be_
     assert [v.safety for v in verdicts if isinstance(v, Holds)] == ["unsafe"]
 
 
-# Reads and views in program order, with the reason against the match; None where it may be acted on.
+# Reads and views in program order, and the reason to decline the match; None if it may be replaced.
 _HEAD = "def f(self, q, k, v, m, z):\n"
 JUDGED = {
     "the key is passed to what may write it": (
@@ -228,7 +228,7 @@ JUDGED = {
 
 
 @pytest.mark.parametrize(("body", "code"), JUDGED.values(), ids=JUDGED)
-def test_a_match_is_judged_by_what_may_see_or_write_what_it_reads(body: str, code: Code | None) -> None:
+def test_a_match_is_judged_by_reads_and_writes_of_its_memory(body: str, code: Code | None) -> None:
     (site,) = attention_sites(_HEAD + textwrap.indent(body, "    "))
     if code is None:
         assert isinstance(site.verdict, Holds)
@@ -237,7 +237,7 @@ def test_a_match_is_judged_by_what_may_see_or_write_what_it_reads(body: str, cod
         assert site.verdict.why.code is code
 
 
-# What shares the memory of q, and what does not.
+# Expressions that share the memory of q, and expressions that do not.
 SHARED = "q q.mT q.view(2,3) q.T q.data q.H q.real q.detach() q.flatten() q.squeeze() q.contiguous() q[0] q[:2] q.t()"
 SHARED += " q.chunk(2) q.detach().mT[0] torch.flatten(q) torch.narrow(q,0,1,2) q.requires_grad_() torch.detach(q)"
 SHARED += " q.unflatten(0,(2,3)).movedim(0,1) q[0][1] q.narrow(0,1,2)"
@@ -246,7 +246,7 @@ OWN += " q.count() k.detach() k torch.flatten() torch.flatten(k,q) torch.narrow(
 
 
 def program(expression: str) -> tuple[Value, Value]:
-    """What an expression and `q` are in the program."""
+    """The values of an expression and of `q`."""
     (defined,) = functions(file_scope(ast.parse(HEAD + f"def f(q, k):\n    return {expression}, q")))
     returned = capture(defined.function, defined.scope).returned
     assert returned is not None
@@ -260,12 +260,12 @@ def test_views_share_memory(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", OWN.split())
-def test_what_is_computed_has_memory_of_its_own(expression: str) -> None:
+def test_a_computed_value_has_its_own_memory(expression: str) -> None:
     v, q = program(expression)
     assert q not in memory_of(v) and v in memory_of(v)
 
 
-def test_a_live_call_of_a_view_shares_the_memory_of_its_first_argument() -> None:
+def test_a_traced_call_of_a_view_shares_the_memory_of_its_first_argument() -> None:
     graph = Graph()
     q = graph.value(PARAMETER, data="q")
     viewed, counted = (graph.fresh(CALL, q, data=(f"torch.Tensor.{name}", ())) for name in ("detach", "count"))
@@ -277,7 +277,7 @@ def test_a_live_call_of_a_view_shares_the_memory_of_its_first_argument() -> None
     ("expression", "metadata"),
     [("q.shape", True), ("q.dtype", True), ("q.size(0)", True), ("q is None", True), ("q.data", False), ("q", False)],
 )
-def test_metadata_says_nothing_of_contents(expression: str, metadata: bool) -> None:
+def test_metadata_does_not_depend_on_the_contents(expression: str, metadata: bool) -> None:
     assert is_metadata(program(expression)[0]) is metadata
 
 

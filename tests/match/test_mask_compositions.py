@@ -1,7 +1,7 @@
-"""Two masks one after the other, of every kind: attention is found through both doors, and its numbers stay.
+"""Pairs of masks of every kind: the FX pass and the codemod find the attention, and results do not change.
 
-Nothing here says how a mask is read: whatever is fused has to compute what the program does, with and without what is
-optional. No row is masked out whole: test_masks.py and the spellings have those.
+The tests do not prescribe how a mask is read: fused code must compute the same as the program, with and without the
+optional arguments. No row is masked out entirely. test_masks.py and the spellings test such rows.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def test_so_it_is_where_scores_are_split_for_the_mask_and_folded_back(mask: str,
 
 
 def holds(model: str, file: Path) -> None:
-    """Whether a file's model is fused by both doors, and computes the same."""
+    """Check that the FX pass and the codemod fuse the model of a file, and that it computes the same."""
     file.write_text(model)
     original = module_at(file).Model().double()
-    file = file.with_name("rewritten.py")  # the live door reads the lines of the original
+    file = file.with_name("rewritten.py")  # the FX pass reads the source lines of the original
     file.write_text(model)
     options = (True, False) if "if given" in model else (False,)
     assert main(["rewrite", "--unsafe", str(file)]) == 0
@@ -120,7 +120,7 @@ def holds(model: str, file: Path) -> None:
     for optional in options:
         assert_same(rewritten, original, optional, text)
         fused = autofuse.optimize(copy.deepcopy(original), arguments(optional))
-        if optional is options[0]:  # scores that are split and folded for no mask are two views, which stay two
+        if optional is options[0]:  # without a mask in between, the two views of the scores stay two views
             assert "AF101" in {s.rule for s in autofuse.report(fused).with_status("fused")}, autofuse.report(fused)
         for other in options:
             assert_same(fused, original, other, text)

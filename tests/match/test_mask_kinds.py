@@ -1,4 +1,4 @@
-"""What kind of mask a mask is proved to be, read from text."""
+"""The kinds that are proved for masks in source text."""
 
 from __future__ import annotations
 
@@ -66,35 +66,35 @@ def test_a_triangle_on_the_main_diagonal_is_proved_causal(dropped: str) -> None:
 @pytest.mark.parametrize(
     ("dropped", "expected"),
     [
-        ("torch.ones(t, s, dtype=torch.bool).triu(s - t + 1)", "its diagonal moved"),
+        ("torch.ones(t, s, dtype=torch.bool).triu(s - t + 1)", "computed diagonal"),
         ("torch.tril(torch.ones(t, s), 2) == 0", "a sliding window: tril with diagonal 2"),
         ("~((i[:, None] - j[None, :] >= 0) & (i[:, None] - j[None, :] < 3))", "a sliding window: the distance"),
         ("key_padding_mask[:, None, None, :]", "key padding"),
         ("key_padding_mask.unsqueeze(1).unsqueeze(2)", "key padding"),
-        ("i[:, None] > j[None, :]", "a mask of what is kept"),
-        ("mask", "a mask of what is kept"),
+        ("i[:, None] > j[None, :]", "a boolean mask"),
+        ("mask", "a boolean mask"),
     ],
 )
-def test_what_is_no_causal_triangle_is_not_called_causal_alone(dropped: str, expected: str) -> None:
+def test_another_mask_is_not_called_just_causal(dropped: str, expected: str) -> None:
     told = kind(_FILL.format(dropped))
     assert expected in told and not told.startswith("causal: positions") and "tril of ones" not in told
 
 
 def test_a_bias_is_a_bias() -> None:
-    assert kind("scores = scores + bias") == "a bias that is added"
+    assert kind("scores = scores + bias") == "an added bias"
     assert kind("scores = scores + (1.0 - mask[:, None, None, :]) * -1e4").startswith("key padding")
 
 
-def test_two_masks_are_told_one_after_the_other() -> None:
+def test_the_kinds_of_two_masks_are_listed() -> None:
     both = _FILL.format("torch.ones(t, s).triu(1).bool()") + "; " + _FILL.format("key_padding_mask[:, None, None]")
     assert kind(both).startswith("causal: ") and "key padding" in kind(both)
 
 
-def test_no_mask_needs_no_word() -> None:
+def test_without_a_mask_the_kind_is_empty() -> None:
     assert kind("pass") == ""
 
 
-# Each drops, or keeps, something else than the columns past the row.
+# Each drops or keeps other entries than those with column > row.
 NOT_CAUSAL = (
     "torch.ones(t, s, dtype=torch.bool).triu()",
     "torch.triu(torch.ones(t, s)) == 1",
@@ -147,7 +147,7 @@ def test_another_triangle_is_not_causal(dropped: str) -> None:
         ('torch.ones(t, s).masked_fill(torch.ones(t, s).triu(1).bool(), float("-inf"))', False),
     ],
 )
-def test_a_filled_triangle_that_is_added_is_causal_above_the_main_diagonal_alone(added: str, causal: bool) -> None:
+def test_an_added_triangle_is_causal_only_above_the_main_diagonal(added: str, causal: bool) -> None:
     assert kind(f"scores = scores + {added}").startswith("causal: ") is causal
 
 
@@ -176,7 +176,7 @@ _TRIANGLES = {
 @pytest.mark.parametrize("door", ["live", "text"])
 @pytest.mark.parametrize("diagonal", [-1, 0, 1, 2])
 @pytest.mark.parametrize("dropped", _TRIANGLES.values(), ids=_TRIANGLES)
-def test_only_the_triangle_above_the_diagonal_becomes_is_causal_and_the_numbers_stay(
+def test_only_the_triangle_above_the_diagonal_becomes_is_causal_and_results_stay(
     dropped: str, diagonal: int, door: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "model.py"
@@ -193,5 +193,5 @@ def test_only_the_triangle_above_the_diagonal_becomes_is_causal_and_the_numbers_
         fused, text = module_at(file).Model(), file.read_text()
         assert "scaled_dot_product_attention(" in text and ("is_causal=True" not in text or causal)
     assert causal is (diagonal == 1)
-    kept = slice(max(0, 1 - diagonal), None)  # the rows before keep nothing at all, which the original gives as NaN
+    kept = slice(max(0, 1 - diagonal), None)  # the earlier rows keep nothing, and the original returns NaN there
     torch.testing.assert_close(fused(given)[..., kept, :], original(given)[..., kept, :], rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Masks are read as one typed form, and proved causal or not."""
+"""Masks are read as a Mask, and proved causal or not."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ FINITE = {
 
 
 @pytest.mark.parametrize("masking", FINITE.values(), ids=FINITE)
-def test_a_finite_fill_is_remembered(masking: str) -> None:
+def test_a_finite_fill_is_recorded(masking: str) -> None:
     assert "fill" in attention_site(masking).captures
 
 
@@ -81,7 +81,7 @@ ADDED = {
 
 
 @pytest.mark.parametrize("masking", ADDED.values(), ids=ADDED)
-def test_what_is_added_is_a_bias(masking: str) -> None:
+def test_an_added_mask_is_a_bias(masking: str) -> None:
     site = attention_site(masking)
     assert site.captures["mask"].op in ("parameter", "mul", "add")
     assert "fill" not in site.captures
@@ -118,11 +118,11 @@ NOT_CAUSAL = {
 
 
 @pytest.mark.parametrize("masking", NOT_CAUSAL.values(), ids=NOT_CAUSAL)
-def test_a_mask_that_only_looks_causal_is_kept_as_it_is(masking: str) -> None:
+def test_a_mask_that_only_looks_causal_stays_a_general_mask(masking: str) -> None:
     assert "is_causal" not in attention_site(masking).captures
 
 
-def test_a_scale_that_comes_after_the_mask_is_still_the_scale() -> None:
+def test_a_scale_after_the_mask_is_the_scale() -> None:
     for masking in ("s = s.masked_fill(mask, float('-inf')) / math.sqrt(64)", "s = (s + mask) * 0.125"):
         site = attention_site(masking)
         assert site.captures["scale"].data == 0.125 and "mask" in site.captures

@@ -1,4 +1,4 @@
-"""Patterns match whatever the order, leave optional steps out, and tell how near they came."""
+"""Patterns match in any order and without optional steps, and report near misses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_optional_steps_may_all_be_missing() -> None:
     assert set(site.captures) == {"query", "key", "value"}
 
 
-def test_a_parameter_takes_all_factors_that_are_left() -> None:
+def test_a_parameter_captures_all_remaining_factors() -> None:
     (site,) = sites_in("def f(q, k, v, a: float, b: float): return (a * (q @ k.mT) / b).softmax(-1) @ v")
     assert site.captures["scale"].op == "mul" and len(site.captures["scale"].inputs) == 2
 
 
-def test_permuted_operands_bind_as_they_stand() -> None:
+def test_permuted_operands_are_captured_with_their_permutation() -> None:
     (site,) = sites_in(
         "import torch\ndef f(q, k, v):\n"
         "    w = torch.einsum('bqhd,bkhd->bhqk', q, k).softmax(-1)\n    return torch.einsum('bhqk,bkhd->bqhd', w, v)"
@@ -41,12 +41,12 @@ def test_permuted_operands_bind_as_they_stand() -> None:
     assert site.results[-1].permutation == (-2, -3, -1)
 
 
-def test_a_cast_inside_is_taken_off_the_operands() -> None:
+def test_a_cast_inside_the_match_is_removed_from_the_operands() -> None:
     (site,) = sites_in("def f(q, k, v): return (q.float() @ k.float().mT).softmax(-1).type_as(v) @ v")
     assert site.captures["query"].op == "parameter"
 
 
-def test_a_cast_of_the_input_alone_stays() -> None:
+def test_a_cast_of_only_the_input_stays() -> None:
     (site,) = sites_in(
         "import torch\ndef f(x, w):\n    x = x.float()\n    return x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6)"
     )
@@ -61,12 +61,12 @@ def test_a_cast_back_after_the_match_belongs_to_it() -> None:
     assert site.captures["x"].op == "cast" and site.root.op == "mul"
 
 
-def test_literals_match_to_the_digits_people_write() -> None:
+def test_literals_match_up_to_the_digits_that_authors_write() -> None:
     (site,) = sites_in("import torch\ndef f(x): return 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.044715 * x ** 3)))")
     assert site.rule.rule.code == "AF301"
 
 
-def test_the_same_x_must_stand_in_every_place() -> None:
+def test_a_parameter_must_be_the_same_value_everywhere() -> None:
     assert sites_in("import torch\ndef f(x, y): return 0.5 * x * (1 + torch.erf(y / 2 ** 0.5))") == []
 
 
@@ -75,7 +75,7 @@ def test_softmax_over_another_dimension_is_a_near_miss() -> None:
     assert "softmax" in str(site.verdict.why) and "-2" in str(site.verdict.why)
 
 
-def test_torchs_own_operation_is_no_site() -> None:
+def test_torchs_own_operation_is_not_a_site() -> None:
     assert sites_in("import torch.nn.functional as F\ndef f(x, w, b): return F.gelu(F.layer_norm(x, (8,), w, b))") == []
 
 
@@ -87,7 +87,7 @@ def test_a_rule_with_two_results_finds_both() -> None:
     assert len(site.results) == 2 and site.rule.replacement.operation == "dropout_add_norm"
 
 
-def test_the_wider_match_wins_over_the_one_inside_it() -> None:
+def test_the_wider_match_is_preferred_to_the_one_inside_it() -> None:
     (site,) = sites_in(
         "import torch, torch.nn.functional as F\ndef f(x, a, b, c, d):\n"
         "    h = F.linear(x, a, b)\n    return F.linear(h * torch.sigmoid(h), c, d)"
@@ -95,7 +95,7 @@ def test_the_wider_match_wins_over_the_one_inside_it() -> None:
     assert site.rule.rule.code == "AF304"
 
 
-def test_what_the_wider_match_takes_care_of_is_named() -> None:
+def test_the_wider_match_names_the_rules_that_it_covers() -> None:
     (site,) = sites_in(
         "import torch, torch.nn.functional as F\ndef f(x, a, b, c, d):\n"
         "    h = F.linear(x, a, b)\n    return F.linear(h * torch.sigmoid(h), c, d)"

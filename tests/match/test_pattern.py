@@ -1,4 +1,4 @@
-"""What a pattern says of itself: which steps may be left out, which parameters are masks, what a match may end in."""
+"""Properties of patterns: optional steps, mask parameters, and the possible last operations."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("step", "inner"), STEPS.values(), ids=STEPS)
-def test_a_step_may_be_left_out_where_all_it_adds_has_a_default(step: Value, inner: Value | None) -> None:
+def test_a_step_is_optional_if_its_other_inputs_have_defaults(step: Value, inner: Value | None) -> None:
     assert Pattern((step,), DEFAULTS).optional(step) is inner
 
 
-def test_a_match_may_end_in_what_an_optional_step_works_on() -> None:
+def test_a_match_may_end_before_an_optional_step() -> None:
     scaled = _GRAPH.value("mul", _GRAPH.value("add", EXP, BIAS), SCALE)
     assert Pattern((X, scaled), DEFAULTS).root is scaled
     assert Pattern((X, scaled), DEFAULTS).root_ops == {"mul", "add", "exp"}
@@ -41,26 +41,26 @@ def test_a_match_may_end_in_what_an_optional_step_works_on() -> None:
     assert Pattern((), {}).root_ops == frozenset()
 
 
-def test_a_parameter_may_be_none_where_that_is_its_default() -> None:
+def test_a_parameter_may_be_none_if_that_is_its_default() -> None:
     pattern = Pattern((EXP,), DEFAULTS)
     assert [pattern.may_be_none(name) for name in ("bias", "scale", "x")] == [True, False, False]
 
 
-def test_the_parameters_of_a_mask_are_all_but_what_is_masked() -> None:
+def test_the_mask_parameters_are_all_inputs_but_the_scores() -> None:
     masked = _GRAPH.value("masked", _GRAPH.value("mul", X, SCALE), BIAS)
     assert Pattern((_GRAPH.value("exp", masked),), {}).masks == {"bias"}
     assert Pattern((masked, EXP), {}).masks == {"bias"}
     assert Pattern((EXP,), {}).masks == frozenset()
 
 
-def test_a_rule_of_autofuse_ships_and_one_of_somebody_else_does_not() -> None:
+def test_only_rules_of_autofuse_ship() -> None:
     rule = load_rules()[0]
     own = type("Own", (rule.rule,), {"__module__": "somebody.rules"})
     assert rule.ships
     assert not LoadedRule(own, rule.pattern, rule.replacement).ships
 
 
-def test_what_is_bound_is_kept_whatever_is_bound_next() -> None:
+def test_a_later_binding_keeps_the_earlier_ones() -> None:
     mask = Mask()
     bound = Bindings().with_capture("x", X).with_step(EXP, ONE).across_cast().with_mask(mask, "why")
     more = bound.with_capture("bias", BIAS).with_step(X, NONE).across_cast()

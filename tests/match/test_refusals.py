@@ -1,4 +1,4 @@
-"""Whoever is refused learns what stands in the way, on which line, and what to change: the same through both doors."""
+"""A refusal names the culprit, its line, and what to change. The FX pass and the codemod report the same."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Refused:
-    """A forward, and what must be said: the value, and parts of the line that is named, the reason and the advice."""
+    """A forward, and what its refusal must contain: the value, and parts of the line, the reason and the advice."""
 
     name: str
     body: str
@@ -90,7 +90,7 @@ BOTH = [
     Refused(
         "a scale that differs from key to key",
         "scale = v.sum(-1, keepdim=True).mT\nreturn torch.softmax(q @ k.mT * scale, -1) @ v",
-        "scale", "scale = ", "may differ from key to key", "multiply the query by `scale`",
+        "scale", "scale = ", "may have another value for each key", "multiply the query by `scale`",
     ),
 ]  # fmt: skip
 
@@ -161,7 +161,7 @@ LIVE = [
 ]  # fmt: skip
 
 
-def named(case: Refused) -> str:
+def case_id(case: Refused) -> str:
     return case.name
 
 
@@ -185,7 +185,7 @@ def found_live(case: Refused) -> SiteReport:
     return site
 
 
-@pytest.mark.parametrize("case", [*BOTH, *TEXT], ids=named)
+@pytest.mark.parametrize("case", [*BOTH, *TEXT], ids=case_id)
 def test_check_names_the_value_its_line_and_what_to_change(case: Refused) -> None:
     found = found_in_text(case)
     assert (found.value, found.value_line) == (case.value, case.number)
@@ -196,20 +196,20 @@ def test_check_names_the_value_its_line_and_what_to_change(case: Refused) -> Non
     assert found.advice.split(",")[0] in annotation_of(found).replace("%0A", "\n")
 
 
-@pytest.mark.parametrize("case", [*BOTH, *LIVE], ids=named)
+@pytest.mark.parametrize("case", [*BOTH, *LIVE], ids=case_id)
 def test_the_report_names_the_value_its_line_and_what_to_change(case: Refused) -> None:
     found = found_live(case)
     assert (found.value, found.value_line) == (case.value, case.number)
     assert f"line {case.number}" in found.reason and case.advice in found.advice
 
 
-@pytest.mark.parametrize("case", BOTH, ids=named)
-def test_both_doors_say_the_same(case: Refused) -> None:
+@pytest.mark.parametrize("case", BOTH, ids=case_id)
+def test_the_fx_pass_and_the_codemod_report_the_same(case: Refused) -> None:
     text, live = found_in_text(case), found_live(case)
     assert (live.reason, live.advice, live.reason_code) == (text.reason, text.advice, text.reason_code)
 
 
-def test_the_live_report_prints_and_stores_the_advice() -> None:
+def test_the_report_of_optimize_prints_and_stores_the_advice() -> None:
     torch.manual_seed(0)
     report = autofuse.report(autofuse.optimize(_Returns(), tuple(torch.randn(3, 2, 4, 8))))
     (site,) = report.sites
@@ -230,10 +230,10 @@ def test_the_json_of_check_has_the_advice() -> None:
     assert found["reason_code"] == "value-returned"
 
 
-# Sentences are made of reasons.
+# From reasons to sentences.
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_parts_are_omitted() -> None:
     value = Graph().const(1)
     told = refusal(Unknown("nothing is known"), "AF101", lambda v: AuthorText("x", 3))
     assert told == Refusal("nothing is known", code="rule-unknown")
@@ -247,17 +247,17 @@ def test_a_rules_own_advice_comes_first() -> None:
     assert (told.advice, told.code) == ("do this, then MY101 applies", "rule-declined")
 
 
-def test_advice_that_does_not_help_the_rule_to_apply_does_not_say_so() -> None:
+def test_advice_that_does_not_enable_the_rule_does_not_name_it() -> None:
     verdict = Fails("it is one already", advice="leave it as it is", enables=False)
     assert refusal(verdict, "MY101", lambda v: AuthorText()).advice == "leave it as it is"
 
 
-def test_a_rules_sentence_and_advice_may_hold_braces() -> None:
+def test_a_rules_sentence_and_advice_may_contain_braces() -> None:
     verdict = Fails("{x} is a set", Graph().const(1), "write `{1}` for {value}")
     told = refusal(verdict, "MY101", lambda v: AuthorText("y", 2))
     assert told.reason == "{x} is a set: `y` (line 2)" and told.advice == "write `{1}` for `y`, then MY101 applies"
 
 
-def test_a_forward_that_cannot_be_read_is_told_with_what_is_written_there() -> None:
+def test_the_refusal_of_a_forward_quotes_the_expression() -> None:
     told = unread(because(forwards.NEEDS_NUMBERS, name="bool"), AuthorText("x > 0", 4))
     assert told.reason == "forward needs the values in a tensor (bool): `x > 0` (line 4)" and told.advice

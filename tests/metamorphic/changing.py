@@ -1,4 +1,4 @@
-"""Changing: each mutation makes another program of a program, in a way that a rewrite is prone to overlook.
+"""Mutations: each changes the meaning of a program in a way that a rewrite may overlook.
 
 A mutated program may still be fused, in part or even as it was; what it computes must stay what it is. Mutations in
 ESCAPES let an intermediate value be seen from outside.
@@ -15,7 +15,7 @@ from tests.metamorphic.draft import Change, Draft, Function, call, expression, n
 _SIMPLE = (ast.Assign, ast.Return, ast.Expr, ast.AugAssign)
 
 
-def _named(draft: Draft) -> Iterator[tuple[Function, list[ast.stmt], int, str]]:
+def _floating_variables(draft: Draft) -> Iterator[tuple[Function, list[ast.stmt], int, str]]:
     """A place after which a local variable holds a floating tensor: (function, block, index, variable)."""
     for function, block, i in draft.statements():
         match block[i]:
@@ -32,12 +32,12 @@ def _parts(draft: Draft) -> Iterator[tuple[Function, list[ast.stmt], int, ast.ex
                     yield function, block, i, part
 
 
-# What is seen from outside.
+# Uses of intermediate values.
 
 
 def use_it_afterwards(draft: Draft) -> Iterator[Change]:
-    """An intermediate value is returned, kept, appended, printed, hooked, or becomes part of the result."""
-    for function, block, i, target in _named(draft):
+    """Return, store, append, print or hook an intermediate value, or make it part of the result."""
+    for function, block, i, target in _floating_variables(draft):
         result = next((s for s in block[i + 1 :] if isinstance(s, ast.Return) and s.value is not None), None)
         if result is not None:
             yield lambda r=result, t=target: setattr(r, "value", ast.Tuple([r.value, name(t)], ast.Load()))
@@ -84,7 +84,7 @@ def use_it_afterwards(draft: Draft) -> Iterator[Change]:
 
 
 def write_in_place(draft: Draft) -> Iterator[Change]:
-    """A tensor is written before, between or after."""
+    """Write to a tensor before, between or after."""
     for function, block, i in draft.statements():
         known = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and draft.is_floating(n)}
         bound = {a.arg for a in function.args.args} | {
@@ -112,7 +112,7 @@ def write_in_place(draft: Draft) -> Iterator[Change]:
 
 
 def write_a_mask(draft: Draft) -> Iterator[Change]:
-    """A mask, or another tensor that is no activation, is written before, between or after."""
+    """Write to a mask, or to another tensor that is not an activation, before, between or after."""
     for function, block, i in draft.statements():
         arguments = {a.arg for a in function.args.args}
         known = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and draft.is_tensor(n)}
@@ -128,7 +128,7 @@ def write_a_mask(draft: Draft) -> Iterator[Change]:
 
 
 def write_an_attribute(draft: Draft) -> Iterator[Change]:
-    """`self.scale` is another one in between, or written by a method that is called there."""
+    """Assign to `self.scale` in between, or call a method that does."""
     for function, block, i in draft.statements():
         if not function.args.args[:1] or function.args.args[0].arg != "self":
             continue
@@ -142,7 +142,7 @@ def write_an_attribute(draft: Draft) -> Iterator[Change]:
 
 
 def cut_the_gradient(draft: Draft) -> Iterator[Change]:
-    """A part is detached, or computed under no_grad."""
+    """Detach a part, or compute it under no_grad."""
     for _, _, _, part in _parts(draft):
         yield lambda part=part: draft.replace(part, call(ast.Attribute(part, "detach", ast.Load())))
         yield lambda part=part: draft.replace(part, ast.Attribute(part, "data", ast.Load()))
@@ -162,7 +162,7 @@ def cut_the_gradient(draft: Draft) -> Iterator[Change]:
 
 
 def change_a_constant(draft: Draft) -> Iterator[Change]:
-    """A number, a dimension or a flag is another one."""
+    """Change a number, a dimension or a flag."""
     for node in draft.expressions(ast.Constant):
         others: list[object] = []
         if isinstance(node.value, bool):
@@ -178,7 +178,7 @@ def change_a_constant(draft: Draft) -> Iterator[Change]:
 
 
 def change_an_operator(draft: Draft) -> Iterator[Change]:
-    """`*` is `+`, `+` is `-`, `==` is `!=`."""
+    """Change an operator: `*` to `+`, `+` to `-`, `==` to `!=`."""
     others = {
         ast.Mult: (ast.Add, ast.Div), ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add,), ast.Div: (ast.Mult, ast.Sub),
         ast.Eq: (ast.NotEq, ast.Gt), ast.NotEq: (ast.Eq,), ast.Gt: (ast.Lt, ast.GtE), ast.Lt: (ast.Gt,),
@@ -207,7 +207,7 @@ def change_an_operator(draft: Draft) -> Iterator[Change]:
 
 
 def swap_operands(draft: Draft) -> Iterator[Change]:
-    """`a - b` is `b - a`; the arguments of a call change places."""
+    """Swap operands: `a - b` becomes `b - a`, or two arguments of a call are swapped."""
     for node in draft.expressions(ast.BinOp):
         if not isinstance(node.op, (ast.Add, ast.Mult)):
 
@@ -223,7 +223,7 @@ def swap_operands(draft: Draft) -> Iterator[Change]:
 
 
 def use_another_variable(draft: Draft) -> Iterator[Change]:
-    """A variable is mistaken for another one of the same shape."""
+    """Replace a variable by another one of the same shape."""
     names = [n for n in draft.expressions(ast.Name) if draft.is_tensor(n)]
     for node in names:
         for other in dict.fromkeys(n.id for n in names if draft.shape(n) == draft.shape(node) and n.id != node.id):
@@ -231,7 +231,7 @@ def use_another_variable(draft: Draft) -> Iterator[Change]:
 
 
 def add_an_operation(draft: Draft) -> Iterator[Change]:
-    """A part is computed upon once more."""
+    """Apply another operation to a part."""
     for _, _, _, part in _parts(draft):
         for text in (
             "x.relu()", "x * 2", "x + 1", "x.abs()", "-x", "x.flip(-1)", "x.float()", "x.clone()", "x.softmax(-1)",
@@ -266,7 +266,7 @@ def _put(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
 
 
 def drop_an_operation(draft: Draft) -> Iterator[Change]:
-    """A step is left out."""
+    """Remove a step."""
     for node in draft.expressions(ast.Call):
         match node.func:
             case ast.Attribute(value=owner) if draft.is_tensor(owner):
@@ -286,7 +286,7 @@ def drop_an_operation(draft: Draft) -> Iterator[Change]:
 
 
 def do_it_twice(draft: Draft) -> Iterator[Change]:
-    """A statement runs twice, in a loop, or not always."""
+    """Run a statement twice, in a loop, or conditionally."""
     for function, block, i in draft.statements():
         s = block[i]
         if not isinstance(s, (*_SIMPLE, ast.If)) or isinstance(s, ast.Return):
@@ -312,7 +312,7 @@ def do_it_twice(draft: Draft) -> Iterator[Change]:
 
 
 def swap_statements(draft: Draft) -> Iterator[Change]:
-    """Two statements change places."""
+    """Swap two statements."""
     for _, block, i in draft.statements():
         if i + 1 < len(block) and all(
             isinstance(s, _SIMPLE) and not isinstance(s, ast.Return) for s in block[i : i + 2]
@@ -325,8 +325,8 @@ def swap_statements(draft: Draft) -> Iterator[Change]:
 
 
 def leave_in_the_middle(draft: Draft) -> Iterator[Change]:
-    """Where the input is large, an intermediate value is returned."""
-    for function, block, i, target in _named(draft):
+    """Return an intermediate value if the input is large."""
+    for function, block, i, target in _floating_variables(draft):
         given = [a.arg for a in function.args.args if a.arg != "self"]
         for limit in (100, 1):
             if given and block is function.body:
@@ -338,7 +338,7 @@ def leave_in_the_middle(draft: Draft) -> Iterator[Change]:
 
 
 def shadow_a_name(draft: Draft) -> Iterator[Change]:
-    """`torch`, `F`, or a function of theirs is the file's own."""
+    """Define `torch`, `F`, or a function of theirs in the file."""
     functions = {n.attr for n in draft.expressions(ast.Attribute) if draft.qualified(n).startswith("torch")}
     last = max(i for i, n in enumerate(draft.tree.body) if isinstance(n, (ast.Import, ast.ImportFrom)))
     for own, meaning in draft.imported.items():
@@ -372,7 +372,7 @@ def shadow_a_name(draft: Draft) -> Iterator[Change]:
 
 
 def replace_a_layer(draft: Draft) -> Iterator[Change]:
-    """A layer is another one after `__init__` gave it, or does more than its class says."""
+    """Replace a layer after `__init__`, or give it additional behaviour."""
     constructors = [n for n in ast.walk(draft.tree) if isinstance(n, Function) and n.name == "__init__"]
     for constructor in constructors:
         layers = [

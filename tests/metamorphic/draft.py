@@ -39,7 +39,7 @@ class Draft:
     # What is there.
 
     def functions(self) -> Iterator[Function]:
-        """Functions and methods that a call runs: not constructors."""
+        """Functions and methods, without constructors."""
         for node in ast.walk(self.tree):
             if isinstance(node, Function) and node.name != "__init__":
                 yield node
@@ -72,7 +72,7 @@ class Draft:
 
     @cached_property
     def imported(self) -> dict[str, str]:
-        """Names of the module and what they were imported as."""
+        """Imported names -> qualified names."""
         found = {}
         for node in self.tree.body:
             if isinstance(node, ast.Import):
@@ -116,7 +116,7 @@ class Draft:
         return found | set(self.imported) | set(dir(builtins))
 
     def fresh(self, wanted: str = "") -> str:
-        """A name that means nothing yet."""
+        """An unused name."""
         taken = self.names()
         candidates = [wanted] if wanted else POOL
         return next(n for i in range(99) for n in (f"{c}{i or ''}" for c in candidates) if n not in taken)
@@ -148,7 +148,7 @@ class Draft:
 
     @cached_property
     def observed(self) -> dict[ast.expr, list[Any]]:
-        """What each expression gave, each time that it was evaluated: tensors without their data."""
+        """The value of each expression at each evaluation: tensors without their data."""
         found: dict[ast.expr, list[Any]] = {}
         tree = _Observing().visit(ast.parse(self.text))
         plain = _Observing(plain=True)
@@ -198,7 +198,7 @@ class Draft:
     # Changing it.
 
     def replace(self, old: ast.AST, new: ast.AST) -> None:
-        """Put `new` where `old` is."""
+        """Replace `old` by `new`."""
         parent = self.parents()[old]
         for name, value in ast.iter_fields(parent):
             if value is old:

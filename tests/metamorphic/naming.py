@@ -21,19 +21,19 @@ from tests.metamorphic.draft import (
 
 
 def rename_a_variable(draft: Draft) -> Iterator[Change]:
-    """`scores` is called `att`, wherever its function says it."""
+    """Rename a variable: `scores` becomes `att` in its function."""
     for function in draft.functions():
-        if _nested(function):
+        if _has_nested_function(function):
             continue
         arguments = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
         keywords = {k.arg for k in ast.walk(draft.tree) if isinstance(k, ast.keyword)}
         inner = {n for c in ast.walk(function) if isinstance(c, COMPREHENSIONS) for n in binds(c)}
-        for old in sorted(({*binds(function)} | arguments) - keywords - inner - {"self"} - _declared(function)):
+        for old in sorted(({*binds(function)} | arguments) - keywords - inner - {"self"} - _declared_names(function)):
             new = draft.fresh()
-            yield lambda function=function, old=old, new=new: _renamed(function, old, new)
+            yield lambda function=function, old=old, new=new: _rename(function, old, new)
 
 
-def _renamed(node: ast.AST, old: str, new: str) -> None:
+def _rename(node: ast.AST, old: str, new: str) -> None:
     for n in ast.walk(node):
         if isinstance(n, ast.Name) and n.id == old:
             n.id = new
@@ -41,21 +41,21 @@ def _renamed(node: ast.AST, old: str, new: str) -> None:
             n.arg = new
 
 
-def _nested(function: Function) -> bool:
+def _has_nested_function(function: Function) -> bool:
     return any(isinstance(n, Scope) for s in function.body for n in ast.walk(s))
 
 
-def _declared(function: Function) -> set[str]:
+def _declared_names(function: Function) -> set[str]:
     return {n for s in ast.walk(function) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
 
 
 def rename_an_attribute(draft: Draft) -> Iterator[Change]:
-    """`self.qkv` is called `self.inner`, in every method."""
+    """Rename an attribute: `self.qkv` becomes `self.inner` in every method."""
     accessed = [n for n in ast.walk(draft.tree) if isinstance(n, ast.Attribute)]
     strings = {n.value for n in ast.walk(draft.tree) if isinstance(n, ast.Constant)}
-    stored = {n.attr for n in accessed if isinstance(n.ctx, ast.Store) and _of_self(n)}
+    stored = {n.attr for n in accessed if isinstance(n.ctx, ast.Store) and _is_of_self(n)}
     for old in sorted(stored - strings):
-        if all(_of_self(n) for n in accessed if n.attr == old) and not hasattr(ast, old):
+        if all(_is_of_self(n) for n in accessed if n.attr == old) and not hasattr(ast, old):
             new = draft.fresh("part_of_it")
 
             def change(old: str = old, new: str = new) -> None:
@@ -65,7 +65,7 @@ def rename_an_attribute(draft: Draft) -> Iterator[Change]:
             yield change
 
 
-def _of_self(node: ast.Attribute) -> bool:
+def _is_of_self(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
@@ -137,7 +137,7 @@ def import_functional_otherwise(draft: Draft) -> Iterator[Change]:
 
 
 def import_inside_the_function(draft: Draft) -> Iterator[Change]:
-    """The function imports what it uses."""
+    """Import inside the function."""
     for function in draft.functions():
         used = reads(function) - binds(function)
         for node in draft.tree.body:

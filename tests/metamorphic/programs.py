@@ -94,7 +94,7 @@ class Program:
 
 @cache
 def fused_examples() -> list[Program]:
-    """Every example that a rule fuses, but for rules about single calls, and what cannot be imported."""
+    """The examples that rules fuse, without rules about single calls, and without examples that cannot be imported."""
     return [p for p in _of_examples(Fused) if _importable(p.text)]
 
 
@@ -117,7 +117,7 @@ def _importable(text: str) -> bool:
 
 @cache
 def spelled() -> list[Program]:
-    """The spellings that both doors find, or the one that can."""
+    """The spellings that the codemod and the FX pass find, or at least one of them."""
     return [p for s in SPELLED if (p := _of_spelling(s)) and p.doors]
 
 
@@ -153,7 +153,7 @@ def _of_spelling(s: Spelling) -> Program | None:
 
 
 def loaded(text: str) -> ModuleType:
-    """`text` as a module of its own, whose lines can be looked up, as those of a file can."""
+    """Load `text` as a module with source lines, like a file."""
     name = f"metamorphic_{next(_numbers)}"
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
@@ -174,7 +174,10 @@ def forgotten(module: ModuleType) -> None:
 
 
 def instance(file: ModuleType, entry: str, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """The program's module, its weights reproducible, its dropout rates zero; a function becomes a module's forward."""
+    """The module of a program, with reproducible weights and zero dropout.
+
+    A function becomes the forward of a module.
+    """
     torch.manual_seed(0)
     found = getattr(file, entry)
     if isinstance(found, type):
@@ -208,7 +211,7 @@ def _as_module(file: ModuleType, entry: str) -> nn.Module:
 
 
 def arguments(program: Program, case: Case | None = None, dtype: torch.dtype = torch.float64) -> tuple[Any, ...]:
-    """Leaves that want gradients, masks that do not; the same numbers each time."""
+    """The arguments, always the same: leaves that require gradients, and masks that do not."""
     case = case or program.case
     return tuple(_argument(i, k, case, dtype) for i, k in enumerate(program.kinds))
 
@@ -224,7 +227,7 @@ def _argument(index: int, kind: str, case: Case, dtype: torch.dtype) -> Any:
 
 
 def ran(file: ModuleType, module: nn.Module, given: tuple[Any, ...], training: bool) -> dict[str, Any]:
-    """Everything that a caller can see of one call."""
+    """Everything that a caller can observe of one call."""
     seen = file.__dict__.setdefault("SEEN", [])
     seen.clear()
     module.train(training)
@@ -253,7 +256,7 @@ def ran(file: ModuleType, module: nn.Module, given: tuple[Any, ...], training: b
 
 
 def _all(result: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every tensor of a result, and what is none as Python prints it; a shape is a tuple."""
+    """Yield every tensor of a result, and other values as their repr. A shape is a tuple."""
     if isinstance(result, (tuple, list)):
         yield f"length of {name}", len(result)
         for i, part in enumerate(result):
@@ -266,12 +269,12 @@ def _all(result: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _weights(output: Tensor) -> Tensor:
-    """Different from entry to entry, so that no gradient vanishes by symmetry."""
+    """Weights that differ for each entry, so that no gradient vanishes by symmetry."""
     return torch.linspace(0.5, 1, output.numel(), dtype=output.dtype).view_as(output)
 
 
 def differences(expected: dict[str, Any], actual: dict[str, Any], digits: float) -> list[str]:
-    """What differs by more than the rounding of doubles, or of constants that were written with few `digits`."""
+    """The differences beyond rounding in double, or beyond the error of constants with few `digits`."""
     numbers = [v for v in expected.values() if isinstance(v, Tensor) and v.is_floating_point() and v.numel()]
     largest = max((float(v.abs().max()) for v in numbers), default=1.0)
     bound = (1e-11 + digits) * max(largest, 1.0)
@@ -283,7 +286,7 @@ def differences(expected: dict[str, Any], actual: dict[str, Any], digits: float)
 def _difference(name: str, expected: Any, actual: Any, bound: float, loose: bool) -> str:
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         same = type(expected) is type(actual) and expected == actual
-        return "" if same else f"{name}: {_told(expected)}, now {_told(actual)}"
+        return "" if same else f"{name}: {_text_of(expected)}, now {_text_of(actual)}"
     if loose and expected.is_floating_point() and actual.is_floating_point():
         actual = actual.to(expected.dtype)  # a file that goes to single precision itself is not about doubles
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
@@ -296,10 +299,10 @@ def _difference(name: str, expected: Any, actual: Any, bound: float, loose: bool
     return f"{name} is off by {off:.1e}, allowed are {bound:.1e}"
 
 
-def _told(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
 def has_nan(results: dict[str, Any]) -> bool:
-    """Whether some row was masked out whole with -inf: what the fused operation gives there is its own."""
+    """Whether a row was masked out entirely with -inf. The fused operation may return another value there."""
     return any(isinstance(v, Tensor) and bool(v.isnan().any()) for v in results.values())

@@ -1,4 +1,4 @@
-"""Composes transformations, sends programs through both doors, and says whether what comes out computes the same."""
+"""Composes transformations, runs programs through the codemod and the FX pass, and compares the results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def steps(among: Sequence[Callable[..., Any]], least: int, most: int) -> st.Sear
 
 
 def each_of(count: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
-    """Run a check on `count` drawn programs, times AUTOFUSE_METAMORPHIC; always the same ones, unless that is set."""
+    """Run a check on `count` times AUTOFUSE_METAMORPHIC drawn programs.
+
+    Without the variable, they are always the same.
+    """
     chosen = settings(
         max_examples=max(1, round(count * TIMES)), deadline=None, database=None, derandomize=TIMES <= 1,
         suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
@@ -45,7 +48,7 @@ def each_of(count: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callab
 
 
 def rewritten(program: Program, wanted: Sequence[Step], layout: Sequence[Step] = ()) -> str:
-    """The program's text after `wanted`, then `layout`; transformations that do not apply are skipped."""
+    """The text of a program after the steps `wanted`, then `layout`. Steps that do not apply are skipped."""
     text = program.text
     for transformation, place in wanted:
         draft = Draft(program, text)
@@ -65,14 +68,14 @@ def _sound(text: str, transformation: Callable[..., Any]) -> str:
 
 @dataclass
 class Outcome:
-    """What a text computes, in training and in evaluation; `error` where it cannot be run."""
+    """The results of a text in training and in evaluation; `error` if it cannot run."""
 
     program: Program
     results: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
 
     def off(self, other: Outcome) -> list[str]:
-        """How `other` differs, beyond rounding."""
+        """The differences of `other` beyond rounding."""
         if other.error:
             return [other.error]
         pairs = zip(self.results, other.results, strict=True)
@@ -80,7 +83,7 @@ class Outcome:
 
 
 def outcome(program: Program, text: str) -> Outcome:
-    """What running `text` gives."""
+    """Run `text`."""
     file = None
     try:
         file = loaded(text)
@@ -104,7 +107,7 @@ def original(program: Program) -> Outcome:
 
 @dataclass
 class Live:
-    """What optimize made of a text: the sites it reports, and how what it computes differs from the original's."""
+    """The result of optimize for a text: the reported sites, and the differences from the original's results."""
 
     sites: tuple[Any, ...]
     report: str
@@ -128,10 +131,10 @@ def live(program: Program, text: str) -> Live:
 
 
 def through_text(text: str, unsafe: bool = True) -> tuple[str, list[Finding]]:
-    """The text with every edit made until none is left, and the findings of the first look."""
+    """The text after all edits, repeated until none is left, and the findings of the first run."""
     found = proposals(text.encode(), "model.py", rules=load_rules())
     return rewritten_bytes(text.encode(), unsafe).decode(), [p.finding for p in found]
 
 
-def told(found: Sequence[Finding]) -> str:
+def text_of_findings(found: Sequence[Finding]) -> str:
     return "\n".join(f"{f.code} line {f.line}, {f.status}: {f.message}" for f in found)

@@ -1,4 +1,4 @@
-"""Preserving: operators, functions and methods of one meaning; keywords and positions; operands in another order."""
+"""Equivalent spellings: operators, functions and methods with the same meaning, keywords, and the order of operands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FUNCTIONAL = {
 }  # fmt: skip
 
 
-def turn_operands_round(draft: Draft) -> Iterator[Change]:
+def swap_commuting_operands(draft: Draft) -> Iterator[Change]:
     """`a * b` is `b * a`."""
     for node in draft.expressions(ast.BinOp):
         sides = (node.left, node.right)
@@ -65,14 +65,14 @@ def regroup(draft: Draft) -> Iterator[Change]:
 
 def operator_as_method(draft: Draft) -> Iterator[Change]:
     """`a * b` is `a.mul(b)`."""
-    for node, word, left, right in _applied(draft):
+    for node, word, left, right in _binary_operations(draft):
         new = call(ast.Attribute(left, word, ast.Load()), right)
         yield lambda node=node, new=new: draft.replace(node, new)
 
 
 def operator_as_function(draft: Draft) -> Iterator[Change]:
     """`a * b` is `torch.mul(a, b)`."""
-    for node, word, left, right in _applied(draft):
+    for node, word, left, right in _binary_operations(draft):
 
         def change(node: ast.expr = node, word: str = word, left: ast.expr = left, right: ast.expr = right) -> None:
             draft.replace(node, call(draft.of_name(f"torch.{word}"), left, right))
@@ -80,7 +80,7 @@ def operator_as_function(draft: Draft) -> Iterator[Change]:
         yield change
 
 
-def _applied(draft: Draft) -> Iterator[tuple[ast.expr, str, ast.expr, ast.expr]]:
+def _binary_operations(draft: Draft) -> Iterator[tuple[ast.expr, str, ast.expr, ast.expr]]:
     for node in draft.expressions(ast.BinOp, ast.Compare):
         match node:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -148,7 +148,7 @@ def _method_or_function(draft: Draft, node: ast.Call) -> tuple[str, list[ast.exp
     return None
 
 
-def give_by_name(draft: Draft) -> Iterator[Change]:
+def pass_by_keyword(draft: Draft) -> Iterator[Change]:
     """`F.softmax(x, -1)` is `F.softmax(x, dim=-1)`."""
     for node, names in _with_parameters(draft):
         for count in range(len(node.args)):
@@ -162,7 +162,7 @@ def give_by_name(draft: Draft) -> Iterator[Change]:
                 yield change
 
 
-def give_by_position(draft: Draft) -> Iterator[Change]:
+def pass_by_position(draft: Draft) -> Iterator[Change]:
     """`F.softmax(x, dim=-1)` is `F.softmax(x, -1)`."""
     for node, names in _with_parameters(draft):
         left = names[len(node.args) :]
@@ -187,7 +187,7 @@ def _with_parameters(draft: Draft) -> Iterator[tuple[ast.Call, tuple[str, ...]]]
                 yield node, _BOTH[node.func.attr][1:]
 
 
-def turn_keywords_round(draft: Draft) -> Iterator[Change]:
+def reorder_keywords(draft: Draft) -> Iterator[Change]:
     """`f(x, a=1, b=2)` is `f(x, b=2, a=1)`."""
     for node in draft.expressions(ast.Call):
         if len(node.keywords) > 1 and all(k.arg for k in node.keywords):
@@ -369,8 +369,8 @@ def make_contiguous(draft: Draft) -> Iterator[Change]:
 
 
 ALL = (
-    turn_operands_round, regroup, operator_as_method, operator_as_function, as_operator, method_as_function,
-    function_as_method, give_by_name, give_by_position, turn_keywords_round, another_softmax, another_transpose,
+    swap_commuting_operands, regroup, operator_as_method, operator_as_function, as_operator, method_as_function,
+    function_as_method, pass_by_keyword, pass_by_position, reorder_keywords, another_softmax, another_transpose,
     another_fill, another_minus_infinity, another_comparison, another_size, another_power, another_division,
     scale_earlier, product_as_einsum, make_contiguous,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Preserving: helpers, branches, contexts, and statements that have nothing to do with it."""
+"""Equivalent structure: helpers, branches, contexts, and unrelated statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIMPLE = (ast.Assign, ast.Return, ast.Expr)
 
 
 def _movable(draft: Draft) -> Iterator[tuple[Function, list[ast.stmt], int, ast.expr, list[str]]]:
-    """Expressions that a function of their own could compute, and the variables that it would be given."""
+    """Yield expressions that a separate function can compute, and the variables that it needs."""
     for function, block, i in draft.statements():
         if not isinstance(block[i], _SIMPLE) or writes(block[i]):
             continue
@@ -46,7 +46,7 @@ def _definition(new: str, arguments: list[str], body: list[ast.stmt], decorators
 
 
 def compute_in_a_helper(draft: Draft) -> Iterator[Change]:
-    """A part of an expression is computed by a function of the file."""
+    """Compute a part of an expression in a function of the file."""
     for _, _, _, part, given in _movable(draft):
         if "self" in given:
             continue
@@ -61,7 +61,7 @@ def compute_in_a_helper(draft: Draft) -> Iterator[Change]:
 
 
 def compute_in_a_method(draft: Draft) -> Iterator[Change]:
-    """A part of an expression is computed by a method of the class."""
+    """Compute a part of an expression in a method of the class."""
     for function, _, _, part, given in _movable(draft):
         owner = draft.owner(function)
         if owner is None or not function.args.args or function.args.args[0].arg != "self":
@@ -76,7 +76,7 @@ def compute_in_a_method(draft: Draft) -> Iterator[Change]:
 
 
 def compute_in_a_static_method(draft: Draft) -> Iterator[Change]:
-    """A part of an expression is computed by a static method of the class."""
+    """Compute a part of an expression in a static method of the class."""
     for function, _, _, part, given in _movable(draft):
         owner = draft.owner(function)
         if owner is None or "self" in given or not function.args.args or function.args.args[0].arg != "self":
@@ -91,7 +91,7 @@ def compute_in_a_static_method(draft: Draft) -> Iterator[Change]:
 
 
 def compute_in_a_nested_function(draft: Draft) -> Iterator[Change]:
-    """A part of an expression is computed by a function inside the function."""
+    """Compute a part of an expression in a nested function."""
     for function, _, _, part, given in _movable(draft):
 
         def change(function: Function = function, part: ast.expr = part, given: list[str] = given) -> None:
@@ -108,7 +108,7 @@ def _after_docstring(function: Function) -> int:
 
 
 def call_the_body(draft: Draft) -> Iterator[Change]:
-    """`forward(x)` returns `self._forward(x)`, which does what it did."""
+    """Move the body of forward to `self._forward`, and call that."""
     for function in draft.functions():
         owner, arguments = draft.owner(function), [a.arg for a in function.args.args]
         if function.args.vararg or function.args.kwarg or function.args.kwonlyargs or function.decorator_list:
@@ -159,26 +159,26 @@ def _masks(draft: Draft, function: Function) -> set[str]:
     return {a for a, kind in zip(arguments, draft.program.kinds, strict=False) if kind in MASKS}
 
 
-def turn_a_branch_round(draft: Draft) -> Iterator[Change]:
-    """`if c: a else: b` is `if not c: b else: a`."""
+def exchange_branches(draft: Draft) -> Iterator[Change]:
+    """Exchange the branches: `if c: a else: b` becomes `if not c: b else: a`."""
     for _, block, i in draft.statements():
         match block[i]:
             case ast.If(orelse=otherwise) as s:
 
                 def change(s: ast.If = s, otherwise: list[ast.stmt] = otherwise) -> None:
-                    s.test = _negated(s.test)
+                    s.test = _negate(s.test)
                     s.body, s.orelse = otherwise or [ast.Pass()], s.body
 
                 yield change
     for node in draft.expressions(ast.IfExp):
 
         def turn(node: ast.IfExp = node) -> None:
-            node.test, node.body, node.orelse = _negated(node.test), node.orelse, node.body
+            node.test, node.body, node.orelse = _negate(node.test), node.orelse, node.body
 
         yield turn
 
 
-def _negated(test: ast.expr) -> ast.expr:
+def _negate(test: ast.expr) -> ast.expr:
     match test:
         case ast.Compare(left=left, ops=[ast.Is()], comparators=right):
             return ast.Compare(left, [ast.IsNot()], right)
@@ -202,7 +202,7 @@ def choose_by_statement(draft: Draft) -> Iterator[Change]:
 
 
 def leave_early(draft: Draft) -> Iterator[Change]:
-    """`if c: a; return x` and what follows are the two sides of a branch."""
+    """Exchange an early return with an else branch."""
     for _, block, i in draft.statements():
         match block[i]:
             case ast.If(body=[*_, ast.Return()], orelse=[]) as s if len(block) > i + 1:
@@ -222,7 +222,7 @@ def leave_early(draft: Draft) -> Iterator[Change]:
 
 
 def record(draft: Draft) -> Iterator[Change]:
-    """Statements stand in `with torch.profiler.record_function(...)`."""
+    """Put statements inside `with torch.profiler.record_function(...)`."""
     for _, block, i in draft.statements():
         for end in range(i + 1, len(block) + 1):
             if any(isinstance(s, (*Scope, ast.Import, ast.ImportFrom)) for s in block[i:end]):
@@ -239,7 +239,7 @@ def record(draft: Draft) -> Iterator[Change]:
 
 
 def do_something_else(draft: Draft) -> Iterator[Change]:
-    """A statement in between that has nothing to do with it."""
+    """Insert an unrelated statement."""
     for function, block, i in draft.statements():
         if i == 0 and isinstance(block[0], ast.Expr) and isinstance(block[0].value, ast.Constant):
             continue
@@ -274,21 +274,21 @@ def _bound_at(function: Function, block: list[ast.stmt], i: int) -> set[str]:
 
 
 def follow_with_dead_code(draft: Draft) -> Iterator[Change]:
-    """Statements after `return`."""
+    """Add statements after `return`."""
     for _, block, i in draft.statements():
         if isinstance(block[i], ast.Return) and i == len(block) - 1:
             yield lambda block=block: block.append(statement("unreachable = 1"))
 
 
 def document(draft: Draft) -> Iterator[Change]:
-    """A docstring."""
+    """Add a docstring."""
     for function in draft.functions():
         if not _after_docstring(function):
             yield lambda f=function: f.body.insert(0, statement("'''What it does.\n\n    At some length.'''"))
 
 
 def annotate(draft: Draft) -> Iterator[Change]:
-    """Types of arguments and of the result."""
+    """Annotate arguments and the result."""
     for function in draft.functions():
 
         def change(function: Function = function) -> None:
@@ -300,7 +300,7 @@ def annotate(draft: Draft) -> Iterator[Change]:
 
 
 def allow_more_arguments(draft: Draft) -> Iterator[Change]:
-    """An argument more, which nobody gives."""
+    """Add an optional argument that no caller passes."""
     for function in draft.functions():
         if function.args.vararg is None and not function.args.kwonlyargs and not function.args.kwarg:
             yield (
@@ -335,6 +335,6 @@ def take_the_layers_part(draft: Draft) -> Iterator[Change]:
 
 ALL = (
     compute_in_a_helper, compute_in_a_method, compute_in_a_static_method, compute_in_a_nested_function, call_the_body,
-    ask_for_none, turn_a_branch_round, choose_by_statement, leave_early, record, do_something_else, do_something_else,
+    ask_for_none, exchange_branches, choose_by_statement, leave_early, record, do_something_else, do_something_else,
     follow_with_dead_code, document, annotate, allow_more_arguments, take_the_layers_part,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Preserving: names for parts of expressions, and expressions in place of names."""
+"""Equivalent temporaries: names for parts of expressions, and expressions instead of names."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def name_two_parts_at_once(draft: Draft) -> Iterator[Change]:
 
 
 def _parts(draft: Draft) -> Iterator[tuple[list[ast.stmt], int, ast.expr]]:
-    """Parts of simple statements that can be computed just before them."""
+    """Yield parts of simple statements that can be computed before the statement."""
     for _, block, i in draft.statements():
         s = block[i]
         if not isinstance(s, (*_SIMPLE, ast.If)) or writes(s.test if isinstance(s, ast.If) else s):
@@ -105,7 +105,7 @@ def inline_a_name(draft: Draft) -> Iterator[Change]:
 
 
 def reuse_a_name(draft: Draft) -> Iterator[Change]:
-    """`y = f(x)` is `x = f(x)`, where x is not needed any more."""
+    """Reuse a name: `y = f(x)` becomes `x = f(x)` if x is not used later."""
     for function, block, i in draft.statements():
         match block[i]:
             case ast.Assign(targets=[ast.Name(id=new)], value=value) if block is function.body:
@@ -113,7 +113,7 @@ def reuse_a_name(draft: Draft) -> Iterator[Change]:
             case _:
                 continue
         after = set[str]().union(*map(reads, block[i + 1 :]), *map(binds, block[i + 1 :]))
-        if _captured(function) or any(new in binds(s) | reads(s) for s in block[:i]) or new in reads(value):
+        if _has_closure(function) or any(new in binds(s) | reads(s) for s in block[:i]) or new in reads(value):
             continue
         for old in sorted(reads(value) - after - set(draft.imported) - {"self"}):
             local = old in binds(function) | {a.arg for a in function.args.args}
@@ -131,10 +131,10 @@ def reuse_a_name(draft: Draft) -> Iterator[Change]:
 
 
 def split_a_name(draft: Draft) -> Iterator[Change]:
-    """`x = f(x)` is `y = f(x)`, and so on below."""
+    """Split a name: `x = f(x)` becomes `y = f(x)`, and later uses change too."""
     for function, block, i in draft.statements():
         match block[i]:
-            case ast.Assign(targets=[ast.Name(id=old)]) if block is function.body and not _captured(function):
+            case ast.Assign(targets=[ast.Name(id=old)]) if block is function.body and not _has_closure(function):
                 pass
             case _:
                 continue
@@ -151,12 +151,12 @@ def split_a_name(draft: Draft) -> Iterator[Change]:
         yield change
 
 
-def _captured(function: ast.FunctionDef) -> bool:
+def _has_closure(function: ast.FunctionDef) -> bool:
     return any(isinstance(n, Scope) for s in function.body for n in ast.walk(s))
 
 
 def give_a_second_name(draft: Draft) -> Iterator[Change]:
-    """`y = x`, and y is used."""
+    """Add `y = x` and use y."""
     for _, block, i in draft.statements():
         if isinstance(block[i], _SIMPLE) and not writes(block[i]):
             for part in draft.unconditional(block[i]):
@@ -210,9 +210,9 @@ def name_the_result(draft: Draft) -> Iterator[Change]:
 
 
 def forget_a_name(draft: Draft) -> Iterator[Change]:
-    """`del x`, once x is not needed any more."""
+    """Add `del x` after the last use of x."""
     for function, block, i in draft.statements():
-        if block is not function.body or _captured(function) or isinstance(block[i], (ast.Return, ast.Raise)):
+        if block is not function.body or _has_closure(function) or isinstance(block[i], (ast.Return, ast.Raise)):
             continue
         later = set[str]().union(*map(reads, block[i + 1 :]), *map(binds, block[i + 1 :]))
         match block[i]:
@@ -228,7 +228,7 @@ def _bound_before(function: ast.FunctionDef, block: list[ast.stmt]) -> set[str]:
 
 
 def assign_in_place(draft: Draft) -> Iterator[Change]:
-    """`x = x + y` is `x += y`, where x is nobody else's."""
+    """Write in place: `x = x + y` becomes `x += y` if nothing else uses x."""
     for _, block, i in draft.statements():
         match block[i]:
             case ast.Assign(targets=[ast.Name(id=target)], value=ast.BinOp(left=ast.Name(id=read), op=op, right=right)):

@@ -22,14 +22,14 @@ from tests.metamorphic.rewriting import (
     outcome,
     rewritten,
     steps,
+    text_of_findings,
     through_text,
-    told,
 )
 
 MUTATED = steps(CHANGING, 1, 2)
 REWRITTEN = steps(PRESERVING, 0, 2)
 Count = Callable[[str, object], None]
-# What the reason of an unsafe edit says that it takes for granted.
+# The assumptions in the messages of unsafe edits.
 ASSUMED = ("assumes", "hooks would not run")
 # What torch itself says where a tensor is written that the backward pass still needs: the original may have kept a
 # copy, by chance.
@@ -50,7 +50,7 @@ def check_text(program: Program, wanted: list[Step]) -> None:
             continue  # an operation of autofuse's computes half precision in float32: its rounding is another
         new = outcome(program, after)
         if not any(t in new.error for t in WRITTEN_IN_PLACE):
-            assert not now.off(new), f"{now.off(new)}\n{told(found)}\n{text}\n->\n{after}"
+            assert not now.off(new), f"{now.off(new)}\n{text_of_findings(found)}\n{text}\n->\n{after}"
 
 
 def check_live(program: Program, wanted: list[Step]) -> None:

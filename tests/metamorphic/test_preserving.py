@@ -1,4 +1,4 @@
-"""A program that means the same is fused as before, and computes the same before and after, forward and backward."""
+"""An equivalent program is fused like the original, and computes the same before and after, forward and backward."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.metamorphic.rewriting import (
     outcome,
     rewritten,
     steps,
+    text_of_findings,
     through_text,
-    told,
 )
 
 # What stands partly in a function of its own, partly outside, is not always rewritten in text: the function may be
@@ -51,7 +51,7 @@ def check_text(program: Program, wanted: list[Step], layout: list[Step]) -> None
     assert not now.off(outcome(program, after)), f"{now.off(outcome(program, after))}\n{text}\n->\n{after}"
     if not excused_in_text(program, wanted) and not any(f.reason_code == writing.LONGER.name for f in found):
         fused = [f for f in found if f.code == program.code and f.status in ("safe", "unsafe")]
-        assert fused, f"{told(found)}\n{text}"
+        assert fused, f"{text_of_findings(found)}\n{text}"
 
 
 def check_live(program: Program, wanted: list[Step]) -> None:

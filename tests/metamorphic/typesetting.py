@@ -1,4 +1,4 @@
-"""Preserving: the same program in another layout. Works on text, after everything else."""
+"""Equivalent layout of the source. These steps change text, after all other steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rewrite = Callable[[], str]
 
 
 def comment_a_line(text: str) -> Iterator[Rewrite]:
-    """A comment at the end of a line, or on one of its own before it."""
+    """Add a comment at the end of a line, or on a separate line before it."""
     lines = text.splitlines(keepends=True)
     for i in sorted(_starts(text)):
         at = lines[i][: len(lines[i]) - len(lines[i].lstrip())]
@@ -22,14 +22,14 @@ def comment_a_line(text: str) -> Iterator[Rewrite]:
 
 
 def leave_lines_blank(text: str) -> Iterator[Rewrite]:
-    """Blank lines between statements."""
+    """Add blank lines between statements."""
     lines = text.splitlines(keepends=True)
     for i in sorted(_starts(text)):
         yield lambda i=i: "".join([*lines[:i], "\n", *lines[i:]])
 
 
 def split_in_brackets(text: str) -> Iterator[Rewrite]:
-    """A line break after a comma or a bracket, and a comment there."""
+    """Add a line break after a comma or a bracket, and a comment there."""
     lines = text.splitlines(keepends=True)
     depth = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -45,7 +45,7 @@ def split_in_brackets(text: str) -> Iterator[Rewrite]:
 
 
 def split_a_statement(text: str) -> Iterator[Rewrite]:
-    """`y = (` and the rest on the next line; or a backslash."""
+    """Continue a statement on the next line, with parentheses or a backslash."""
     lines = text.splitlines(keepends=True)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Assign, ast.Return)) and node.value is not None and node.lineno == node.end_lineno:
@@ -65,7 +65,7 @@ def split_a_statement(text: str) -> Iterator[Rewrite]:
 
 
 def put_on_one_line(text: str) -> Iterator[Rewrite]:
-    """Two statements with a semicolon between them."""
+    """Join two statements with a semicolon."""
     lines = text.splitlines(keepends=True)
     for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)

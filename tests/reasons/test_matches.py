@@ -87,7 +87,7 @@ CASES = [
     Refused(
         "rule-declined",
         "scale = v.sum(-1, keepdim=True).mT\nreturn F.softmax(q @ k.mT * scale, -1) @ v",
-        "scale = ", "multiply the query by `scale`, if it is the same for all keys, then AF101 applies",
+        "scale = ", "multiply the query by `scale` if it is the same for all keys, then AF101 applies",
     ),
     Refused(
         "rule-unknown",

@@ -1,4 +1,4 @@
-"""Rules about DataLoader: it is given what it lacks, and no choice of its author is overruled."""
+"""Rules about DataLoader: missing options are added, and the author's choices are kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOADER = """
         ("DataLoader(dataset, num_workers=4, pin_memory=True, persistent_workers=False)", []),
     ],
 )
-def test_a_loader_is_given_what_it_lacks_and_no_choice_is_overruled(loader: str, expected: list[str]) -> None:
+def test_missing_options_are_added_and_choices_are_kept(loader: str, expected: list[str]) -> None:
     assert sorted(statuses(LOADER.format(loader=loader), "AF602")) == expected
 
 
@@ -60,23 +60,23 @@ ITERATED = {
 
 
 @pytest.mark.parametrize("text", ITERATED)
-def test_workers_of_a_loader_that_is_iterated_once_are_let_go(text: str) -> None:
+def test_a_loader_that_is_iterated_once_needs_no_persistent_workers(text: str) -> None:
     whole = f"import torch\nfrom torch.utils.data import DataLoader\n\n\ndef run(self, dataset, step):\n    {text}\n"
     assert ("unsafe" in statuses(whole, "AF602")) is ITERATED[text]
 
 
-def test_options_that_are_put_together_elsewhere_are_declined() -> None:
+def test_options_that_are_built_elsewhere_are_declined() -> None:
     text = LOADER.format(loader="DataLoader(dataset, num_workers=4, **options)")
     assert set(statuses(text, "AF602")) == {"declined"}
 
 
-def test_workers_of_an_unknown_number_are_advised_in_the_words_of_the_file() -> None:
+def test_an_unknown_number_of_workers_gets_advice_with_its_expression() -> None:
     text = LOADER.format(loader="DataLoader(dataset, num_workers=options.workers)")
     assert any("persistent_workers=options.workers > 0" in f.advice for f in findings(text))
 
 
 @pytest.mark.parametrize("origin", ["torch_geometric.loader", "mine", "monai.data"])
-def test_a_loader_that_is_not_torchs_is_none_of_our_business(origin: str) -> None:
+def test_a_loader_that_is_not_torchs_is_ignored(origin: str) -> None:
     text = LOADER.replace("torch.utils.data import DataLoader, TensorDataset", f"{origin} import DataLoader")
     assert statuses(text.format(loader="DataLoader(dataset)"), "AF602") == []
 

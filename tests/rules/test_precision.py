@@ -1,4 +1,4 @@
-"""Rules about the precision of a training loop: told once, with the line to write, where nobody has thought of it."""
+"""Rules about the precision of a training loop: reported once with the line to write, if the file sets no precision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def codes(first: str = "") -> list[str]:
     return [f.code for f in findings(PLAIN.format(first=first))]
 
 
-def test_full_precision_on_a_gpu_is_told_once_with_the_line_to_write() -> None:
+def test_full_precision_on_a_gpu_is_reported_once_with_the_line_to_write() -> None:
     tf32, autocast = findings(PLAIN.format(first=""))
     assert (tf32.code, tf32.status) == ("AF603", "report") and 'set_float32_matmul_precision("high")' in tf32.advice
     assert (autocast.code, autocast.status) == ("AF604", "report") and "with torch.autocast(" in autocast.advice
@@ -41,7 +41,7 @@ def test_full_precision_on_a_gpu_is_told_once_with_the_line_to_write() -> None:
         "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
     ],
 )
-def test_where_tf32_was_thought_of_only_autocast_is_advised(line: str) -> None:
+def test_a_file_that_mentions_tf32_gets_only_advice_on_autocast(line: str) -> None:
     assert codes(line) == ["AF604"]
 
 
@@ -57,16 +57,16 @@ def test_where_tf32_was_thought_of_only_autocast_is_advised(line: str) -> None:
         "parser.add_argument('--fp16')",
     ],
 )
-def test_where_another_precision_was_thought_of_nothing_is_advised(line: str) -> None:
+def test_a_file_that_mentions_another_precision_gets_no_advice(line: str) -> None:
     assert codes(line) == []
 
 
-def test_a_script_for_the_cpu_is_not_told_about_tensor_cores() -> None:
+def test_a_script_for_the_cpu_gets_no_advice_on_tensor_cores() -> None:
     text = PLAIN.format(first="").replace('.to("cuda")', "")
     assert findings(text) == []
 
 
-def test_a_scaler_for_bfloat16_is_told() -> None:
+def test_a_scaler_for_bfloat16_is_reported() -> None:
     text = """
         import torch
         scaler = torch.amp.GradScaler({arguments})

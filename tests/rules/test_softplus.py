@@ -1,4 +1,4 @@
-"""Softplus spelled out: what is safe to change in a file, and where the numbers become others."""
+"""Hand-written softplus: which edits are safe, and where results change."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def thresholded(threshold: str) -> str:
 @pytest.mark.parametrize(
     "expression, why",
     [
-        (BARE, "where exp(x) overflows the code gives infinity"),
-        ("torch.log1p(x.exp())", "where exp(x) overflows the code gives infinity"),
+        (BARE, "where exp(x) overflows, this code returns infinity"),
+        ("torch.log1p(x.exp())", "where exp(x) overflows, this code returns infinity"),
         (thresholded("20"), "in float16, exp overflows below the threshold"),
         (thresholded("100.0"), "below the threshold exp overflows"),
     ],
 )
-def test_an_edit_that_takes_an_infinity_away_is_made_only_when_asked_for(expression: str, why: str) -> None:
+def test_an_edit_that_removes_an_infinity_is_made_only_on_request(expression: str, why: str) -> None:
     found = finding(expression)
     assert (found.code, found.status) == ("AF308", "unsafe") and why in found.message
 
@@ -46,7 +46,7 @@ def test_a_threshold_below_which_nothing_overflows_is_safe() -> None:
     assert "assumes that `x` is floating-point" in finding(thresholded("11"), name="f").message
 
 
-def test_where_the_threshold_may_be_a_tensor_only_what_stands_inside_is_offered() -> None:
+def test_if_the_threshold_may_be_a_tensor_only_the_inner_softplus_is_offered() -> None:
     found = finding(thresholded("limit"), "x, limit")
     assert found.status == "unsafe" and "where exp(x) overflows" in found.message
     assert found.rule == "HandWrittenSoftplus" and finding(thresholded("11")).rule == "ThresholdedSoftplus"
@@ -66,7 +66,7 @@ class Thresholded(nn.Module):
         return torch.where(x > self.threshold, x, torch.log1p(torch.exp(x)))
 
 
-def test_live_the_numbers_stay_but_for_infinities_that_become_finite() -> None:
+def test_optimize_changes_only_infinities() -> None:
     x = torch.tensor([-100.0, -20.0, -1.0, 0.0, 5.0, 19.0, 21.0, 80.0, 100.0])
     fused = autofuse.optimize(Bare(), (x,), tune=False)
     assert [s.rule for s in autofuse.report(fused).sites if s.status == "fused"] == ["AF308"]
@@ -76,7 +76,7 @@ def test_live_the_numbers_stay_but_for_infinities_that_become_finite() -> None:
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 3.0, 20.0])
-def test_live_a_threshold_is_handed_on(threshold: float) -> None:
+def test_optimize_passes_the_threshold_on(threshold: float) -> None:
     x = torch.linspace(-30.0, 30.0, 101)
     fused = autofuse.optimize(Thresholded(threshold), (x,), tune=False)
     assert [s.rule for s in autofuse.report(fused).sites if s.status == "fused"] == ["AF308"]
@@ -84,6 +84,6 @@ def test_live_a_threshold_is_handed_on(threshold: float) -> None:
 
 
 @pytest.mark.parametrize("dtype, largest", [(torch.float16, 11.0), (torch.bfloat16, 88.0), (torch.float32, 88.0)])
-def test_exp_overflows_where_the_rule_says(dtype: torch.dtype, largest: float) -> None:
+def test_exp_overflows_at_the_limits_of_the_rule(dtype: torch.dtype, largest: float) -> None:
     at, above = torch.tensor([largest, largest + 1], dtype=dtype).exp()
     assert at.isfinite() and above.isinf()

@@ -1,4 +1,4 @@
-"""Rules about loops that train: what each step waits for. All of it is advice."""
+"""Rules about synchronization in training loops. They only give advice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOP = """
 """
 
 
-def told(step: str, text: str = LOOP) -> list[Finding]:
+def reported(step: str, text: str = LOOP) -> list[Finding]:
     body = textwrap.indent(textwrap.dedent(step).strip("\n"), " " * 12)
     return [f for f in findings(text.format(step=body)) if f.code == "AF606"]
 
@@ -51,8 +51,8 @@ def told(step: str, text: str = LOOP) -> list[Finding]:
         ("torch.cuda.empty_cache()", "torch.cuda.empty_cache()"),
     ],
 )
-def test_what_waits_for_the_device_at_every_step_is_told_once(step: str, called: str) -> None:
-    (finding,) = told(step)
+def test_waiting_for_the_device_at_every_step_is_reported_once(step: str, called: str) -> None:
+    (finding,) = reported(step)
     assert finding.status == "report" and f"`{called}" in finding.message
     text = LOOP.format(step=textwrap.indent(step, " " * 12))
     assert rewritten(text) == source(text)
@@ -74,17 +74,17 @@ def test_what_waits_for_the_device_at_every_step_is_told_once(step: str, called:
         "for p in model.parameters():\n    log.append(p.max().item())",
     ],
 )
-def test_what_waits_now_and_then_or_not_at_all_is_left_alone(step: str) -> None:
-    assert told(step) == []
+def test_occasional_waiting_is_left_alone(step: str) -> None:
+    assert reported(step) == []
 
 
-def test_the_sum_to_keep_is_spelled_out() -> None:
-    (finding,) = told("running += loss.item() * x.size(0)")
+def test_the_advice_contains_the_statement_to_write() -> None:
+    (finding,) = reported("running += loss.item() * x.size(0)")
     assert "`running += loss.detach() * x.size(0)`" in finding.advice
 
 
 def test_a_number_that_was_read_once_is_not_read_again() -> None:
-    found = told("loss = loss.item()\nprint(loss)\nrunning += loss")
+    found = reported("loss = loss.item()\nprint(loss)\nrunning += loss")
     assert [f.line for f in found] == [14]
 
 
@@ -141,13 +141,13 @@ def test_a_number_that_was_read_once_is_not_read_again() -> None:
     ],
     ids=["evaluation", "once an epoch", "on the CPU", "for the CPU", "a test"],
 )
-def test_where_nothing_is_trained_on_a_gpu_at_every_step_there_is_nothing_to_say(text: str) -> None:
+def test_without_training_on_a_gpu_nothing_is_reported(text: str) -> None:
     assert [f for f in findings(text) if f.code == "AF606"] == []
 
 
-def test_a_loop_that_is_called_a_test_is_one_only_if_it_asserts_something() -> None:
+def test_a_loop_in_a_test_function_is_ignored_only_if_it_asserts() -> None:
     assert [
-        f.code for f in told("running += loss.item()", LOOP + "\n    def test_loop(model):\n        return model\n")
+        f.code for f in reported("running += loss.item()", LOOP + "\n    def test_loop(model):\n        return model\n")
     ] == ["AF606"]
 
 
@@ -179,7 +179,7 @@ TRAINER = """
 """
 
 
-def test_a_trainer_that_takes_its_model_and_device_is_read_as_a_script_is() -> None:
+def test_a_trainer_class_is_checked_like_a_script() -> None:
     assert [(f.code, f.line) for f in findings(TRAINER)] == [
         ("AF602", 9), ("AF602", 9), ("AF606", 19), ("AF606", 22), ("AF606", 23), ("AF606", 24),
     ]  # fmt: skip

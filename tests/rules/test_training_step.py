@@ -1,4 +1,4 @@
-"""Optimizers and gradients: what is found and advised, and that an edited script trains to the same losses."""
+"""Optimizers and gradients: findings and advice, and edited scripts train to the same losses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from tests.source.rewriting import findings, module_of, rewritten, source
 
 
-def found(text: str) -> list[tuple[str, str, int]]:
-    """(code, status, line) of what is found, without what is declined."""
+def statuses(text: str) -> list[tuple[str, str, int]]:
+    """(code, status, line) of the findings that are not declined."""
     return [(f.code, f.status, f.line) for f in findings(text) if f.status != "declined"]
 
 
@@ -93,13 +93,13 @@ def test_an_edited_script_trains_to_the_same_losses(name: str) -> None:
         "import torch\nAdamW = torch.optim.AdamW\no = AdamW(p)",
     ],
 )
-def test_an_optimizer_is_known_by_what_it_was_imported_as(text: str) -> None:
+def test_an_optimizer_is_recognised_by_its_import(text: str) -> None:
     assert [(f.code, f.status) for f in findings(text + "\n")] == [("AF601", "safe")]
     assert "(p, fused=True)" in rewritten(text + "\n")
 
 
 @pytest.mark.parametrize("given", ["**options", "*arguments"])
-def test_what_a_star_holds_is_told_and_not_edited(given: str) -> None:
+def test_starred_options_are_reported_and_not_edited(given: str) -> None:
     text = f"import torch\no = torch.optim.AdamW({given})\n"
     (finding,) = findings(text)
     assert finding.status == "declined" and f"`{given}`" in finding.reason and rewritten(text) == text
@@ -121,18 +121,18 @@ def test_a_generator_of_parameters_gets_its_parentheses() -> None:
         ("self.o.zero_grad(False)", "self.o.zero_grad()"),
     ],
 )
-def test_zeros_are_let_go_on_request(call: str, after: str) -> None:
-    text = f"import torch\n\ndef f(self, o):\n    {call}  # anew\n"
-    assert found(text) == [("AF605", "unsafe", 4)]
-    assert rewritten(text) == f"import torch\n\ndef f(self, o):\n    {after}  # anew\n"
+def test_setting_to_zero_is_removed_on_request(call: str, after: str) -> None:
+    text = f"import torch\n\ndef f(self, o):\n    {call}  # again\n"
+    assert statuses(text) == [("AF605", "unsafe", 4)]
+    assert rewritten(text) == f"import torch\n\ndef f(self, o):\n    {after}  # again\n"
 
 
-def test_a_comment_beside_an_argument_that_goes_stays() -> None:
+def test_a_comment_next_to_a_removed_argument_stays() -> None:
     text = "import torch\n\ndef f(o):\n    o.zero_grad(\n        set_to_none=False,  # keep\n    )\n"
     assert rewritten(text) == "import torch\n\ndef f(o):\n    # keep\n    o.zero_grad()\n"
 
 
-def test_gradients_that_are_read_are_only_told() -> None:
+def test_gradients_that_are_read_are_only_reported() -> None:
     text = "import torch\n\ndef f(o, p):\n    o.zero_grad(set_to_none=False)\n    return p.grad.norm()\n"
     (finding,) = findings(text)
     assert finding.status == "report" and "line 5" in finding.message and rewritten(text) == text

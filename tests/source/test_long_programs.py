@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from autofuse.ir.steps import limited
+from autofuse.ir.steps import limit_steps
 from autofuse.loading.registry import load_rules
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile
@@ -41,7 +41,7 @@ def no_hang():
 def read(text):
     """The proposals of a program, what of it is not read, and the steps that it took."""
     skipped, rules = list[SkippedFunction](), load_rules()
-    with limited(10**9) as steps:
+    with limit_steps(10**9) as steps:
         found = proposals(text.encode(), "long.py", rules=rules, skipped=skipped)
     return found, skipped, steps.spent
 

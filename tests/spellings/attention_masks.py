@@ -435,7 +435,7 @@ class KeyPaddingExpandedAs(nn.Module):
 
 
 class KeyPaddingOverFlatHeads(Scores):
-    """fairseq: heads are taken out of the batch to be masked, and folded in again."""
+    """fairseq: the batch is viewed as (batch, heads) for the mask, and viewed back."""
 
     def forward(self, q, k, v, key_padding_mask):
         bsz, num_heads, tgt_len, head_dim = q.shape

@@ -1,5 +1,5 @@
 # ruff: noqa
-"""Attention as it is written now and then: other products, other layouts, other ways to mask and normalise."""
+"""Unusual spellings of attention: other products, layouts, masks and normalisations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa
-"""Attention as it was met in public repositories, and first missed."""
+"""Attention of public repositories that autofuse missed at first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from einops import rearrange, repeat
 from torch import einsum, nn
 
 
-def _given(value):
+def _keep_mask(value):
     return value is not None
 
 
@@ -122,7 +122,7 @@ class MaskRepeatedWhereGiven(nn.Module):
         h = self.heads
         q, k, v = map(lambda t: rearrange(t, "b n (h d) -> (b h) n d", h=h), (query, key, value))
         sim = einsum("b i d, b j d -> b i j", q, k) * self.scale
-        if _given(key_padding_mask):
+        if _keep_mask(key_padding_mask):
             key_padding_mask = rearrange(~key_padding_mask, "b ... -> b (...)")
             max_neg_value = -torch.finfo(sim.dtype).max
             key_padding_mask = repeat(key_padding_mask, "b j -> (b h) () j", h=h)
@@ -136,7 +136,7 @@ class MaskOfEitherRank(nn.Module):
 
     def forward(self, q, k, v, keep=None):
         sim = einsum("b h i d, b h j d -> b h i j", q, k)
-        if _given(keep):
+        if _keep_mask(keep):
             if keep.ndim != 4:
                 keep = rearrange(keep, "b j -> b 1 1 j")
             sim = sim.masked_fill(~keep, -torch.finfo(sim.dtype).max)
@@ -292,7 +292,7 @@ class MaskDeletedInItsBranch(nn.Module):
         mask_value = -torch.finfo(dots.dtype).max
 
         # padding
-        if _given(padding):
+        if _keep_mask(padding):
             mask = rearrange(padding != 0, "b j -> b () () j")
             dots.masked_fill_(~mask, mask_value)
             del mask

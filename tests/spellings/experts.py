@@ -1,4 +1,4 @@
-"""Loops over experts as people write them, and what looks like one."""
+"""Loops over experts, and look-alikes."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""What the spelling suites share: which classes there are, what their forward is given, and whether two modules agree.
+"""Shared by the spelling suites: the list of classes, the arguments of their forward, and the comparison of modules.
 
-A spelling is a class in one of the files beside this one. Its forward's argument names say what they get (GIVEN), and
-its class attributes what is expected of it:
+A spelling is a class in one of the files of this folder. The names of forward's parameters determine the arguments
+(GIVEN), and class attributes state what is expected:
 
-    rule         the code it must be fused by (or the file's `rule`; "AF101" if neither says)
-    sites        in how many places of the model (1)
-    also         further codes that may be fused in it
-    safety       "unsafe" where the text can be rewritten only with assumptions
-    arguments    argument name -> entry of GIVEN, where the name does not say it
-    cross        run with keys of another length than the queries, too
+    rule         the code of the rule that must fuse it (default: the file's `rule`, then "AF101")
+    sites        the number of sites in the model (default: 1)
+    also         other codes that may be fused in it
+    safety       "unsafe" if the text can only be rewritten with assumptions
+    arguments    parameter -> entry of GIVEN, if the name does not determine it
+    cross        also run it with another number of keys than queries
     fills        its masks fill with a finite number: a row that keeps no key must still attend evenly
-    digits       how far its constants are from the exact ones, relatively
-    random       its dropout rate is written out: in training only averages can be compared
-    numbers_only a look-alike that may be fused, if its numbers stay
-    softmax_alone  a look-alike of attention whose masked softmax may be fused by itself (AF102), if its numbers stay
-    fuses        codes that the live door alone may fuse in a look-alike
-    doors        the doors that can tell, where not both: "live", "text"
+    digits       the relative error of its constants
+    random       its dropout rate is a literal: in training, only averages can be compared
+    numbers_only a look-alike that may be fused if the results stay the same
+    softmax_alone  a look-alike of attention whose masked softmax may be fused (AF102) if the results stay the same
+    fuses        codes that only the FX pass may fuse in a look-alike
+    doors        "live" (the FX pass) or "text" (the codemod), if only one of them can find it
 
 A class with a parameter `p` in `__init__` has dropout of that rate. Names with an underscore are parts of spellings.
 """
@@ -52,7 +52,7 @@ _numbers = itertools.count()
 
 
 def module_at(path: Path) -> ModuleType:
-    """The file at `path`, imported afresh."""
+    """Import the file at `path`."""
     spec = importlib.util.spec_from_file_location(f"spelled_{path.stem}_{next(_numbers)}", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -97,7 +97,7 @@ class Spelling:
 
     @property
     def single(self) -> bool:
-        """Whether the code itself goes to single precision."""
+        """Whether the code itself casts to single precision."""
         return any(word in self.text() for word in ("float32", ".float()"))
 
     @property
@@ -111,7 +111,7 @@ class Spelling:
         torch.manual_seed(0)
         made = (cls or self.cls)(**({"p": p} if p and self.drops else {}))
         for parameter in made.parameters():
-            if parameter.ndim == 1:  # weights of norms are ones and biases zeros: neither would show an error
+            if parameter.ndim == 1:  # norms have weights of one and biases of zero, which would hide errors
                 nn.init.uniform_(parameter, 0.5, 1.5)
         return made.to(dtype)
 
@@ -134,13 +134,13 @@ def _spellings(path: Path) -> Iterator[Spelling]:
 
 
 def family(s: Spelling) -> tuple[str, str]:
-    """The file that a spelling stands in, and the rule that it is about."""
+    """The file of a spelling, and its rule."""
     return s.path.stem, s.rule
 
 
 @cache
 def by_night() -> frozenset[tuple[str, str]]:
-    """(file, class) of the spellings that the default run leaves out; whatever is new is in it."""
+    """(file, class) of the spellings that the default run leaves out. A new spelling runs by day."""
     return frozenset((file, name) for file, name in map(str.split, BY_NIGHT.read_text().splitlines()))
 
 
@@ -149,7 +149,7 @@ def each(wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
 
 
 def each_but_not_yet(door: str, wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
-    """Known gaps must fail: one that is closed has to leave the table."""
+    """Known gaps must fail. A gap that is closed must be removed from the table."""
     found = [pytest.param(s, id=s.name, marks=(*_night(s), *_gap(door, s))) for s in wanted]
     return pytest.mark.parametrize("spelling", found)
 
@@ -181,14 +181,14 @@ def _extract(path: Path, name: str) -> str:
 
 
 def _own_text(path: Path, name: str) -> str:
-    """The lines of one class or function alone."""
+    """The lines of one class or function."""
     text, _, places = _definitions(path)
     return "".join("".join(text.splitlines(keepends=True)[first:last]) for d, first, last in places if d == name)
 
 
 @cache
 def _definitions(path: Path) -> tuple[str, dict[str, list[str]], list[tuple[str, int, int]]]:
-    """The file's text, the names that each class and function of it mentions, and the lines where each stands."""
+    """The text of the file, and for each class and function, the names that it mentions and its lines."""
     text = path.read_text()
     defined = [n for n in ast.parse(text).body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
     uses = {d.name: [n.id for n in ast.walk(d) if isinstance(n, ast.Name)] for d in defined}
@@ -202,9 +202,9 @@ class Case:
     batch: int
     length: int
     keys: int
-    given: bool = True  # whether optional arguments are
-    rows_dropped: bool = False  # whether masks drop some rows whole
-    small: bool = False  # whether inputs are small, so that an eps shows
+    given: bool = True  # whether optional arguments are passed
+    rows_dropped: bool = False  # whether masks drop some rows entirely
+    small: bool = False  # whether inputs are small, so that eps matters
 
     def __str__(self) -> str:
         return f"{self.batch}x{self.length}x{self.keys}{'' if self.given else ' without options'}"
@@ -218,7 +218,7 @@ def cases(s: Spelling) -> list[Case]:
     """The example, then other sizes, with and without the optional arguments."""
     first = example(s)
     found = [first, Case(3, 5, 7 if "context" in s.parameters else 5)]
-    if "rule" in vars(_file(s.path)) or s.rule == "AF202":  # norms: an eps shows beside small inputs only
+    if "rule" in vars(_file(s.path)) or s.rule == "AF202":  # norms: eps matters only for small inputs
         found.append(replace(first, small=True))
     if "context" in s.parameters or s.asks("cross"):
         found += [Case(2, 4, 7), Case(1, 5, 5)]
@@ -228,7 +228,7 @@ def cases(s: Spelling) -> list[Case]:
 
 
 def arguments(s: Spelling, case: Case, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
-    """What forward is given, in order; floating operands want gradients, masks do not."""
+    """The arguments of forward, in order. Floating-point operands require gradients, and masks do not."""
     chosen = s.asks("arguments", {})
     required = [n for n, p in s.parameters.items() if case.given or p.default is p.empty]
     return tuple(_argument(n, chosen.get(n, n), case, dtype) for n in required)
@@ -252,12 +252,12 @@ class Maker:
         return torch.randn(*shape, generator=self.generator)
 
     def classes(self, *shape: int) -> Tensor:
-        """Every class once and more, if there are enough rows."""
+        """Class indices in which every class occurs, if there are enough rows."""
         drawn = torch.randperm(CLASSES * max(shape), generator=self.generator)[: math.prod(shape)]
         return drawn.reshape(shape) % CLASSES
 
     def keep(self, *shape: int) -> Tensor:
-        """True where kept; the first key always is, unless rows are to be dropped whole."""
+        """True where kept. The first key is always kept, unless rows are to be dropped entirely."""
         kept = torch.rand(*shape, generator=self.generator) > 0.4
         kept[..., 0] = True
         if self.case.rows_dropped:
@@ -265,7 +265,7 @@ class Maker:
         return kept
 
     def padding(self) -> Tensor:
-        """(batch, keys): True where a key is none of the padding at the end."""
+        """(batch, keys): False for the padding at the end."""
         b, s = self.case.batch, self.case.keys
         kept = torch.arange(s)[None, :] < (s - torch.arange(b) % 3)[:, None]
         if self.case.rows_dropped:
@@ -286,7 +286,7 @@ def _additive(m: Maker) -> Tensor:
 
 
 GIVEN: dict[str, Callable[[Maker], Any]] = {
-    # operands: heads apart, heads not yet apart, one head, and hidden states
+    # operands: with a dimension of heads, without one, with one head, and hidden states
     "q": lambda m: m.normal(m.case.batch, HEADS, m.case.length, HEAD_DIM),
     "k": lambda m: m.normal(m.case.batch, HEADS, m.case.keys, HEAD_DIM),
     "v": lambda m: m.normal(m.case.batch, HEADS, m.case.keys, HEAD_DIM),
@@ -307,7 +307,7 @@ GIVEN: dict[str, Callable[[Maker], Any]] = {
     "fixed_x": lambda m: m.normal(m.case.batch, 4, DIM),
     "matrix_positions": lambda m: m.normal(m.case.length, DIM),
     "bias": lambda m: m.normal(1, HEADS, m.case.length, m.case.keys),
-    # losses: (rows, classes) and a class for each row, if the name says nothing else
+    # losses: (rows, classes) and a class for each row, unless the name differs
     "logits": lambda m: m.normal(m.case.batch * m.case.length, CLASSES),
     "logits_3d": lambda m: m.normal(m.case.batch, m.case.length, CLASSES),
     "logits_classes_second": lambda m: m.normal(m.case.batch, CLASSES, m.case.length),
@@ -315,7 +315,7 @@ GIVEN: dict[str, Callable[[Maker], Any]] = {
     "target": lambda m: m.classes(m.case.batch * m.case.length),
     "target_2d": lambda m: m.classes(m.case.batch, m.case.length),
     "row_indices": lambda m: torch.arange(CLASSES) % m.case.batch,
-    # angles of rotary embeddings: (length, head_dim), or what the name says
+    # angles of rotary embeddings: (length, head_dim), unless the name differs
     **{n: lambda m: m.normal(m.case.length, HEAD_DIM) for n in ("cos", "sin")},
     **{f"{n}_half": lambda m: m.normal(m.case.length, HEAD_DIM // 2) for n in ("cos", "sin")},
     **{f"{n}_part": lambda m: m.normal(m.case.length, HEAD_DIM - 2) for n in ("cos", "sin")},
@@ -326,7 +326,7 @@ GIVEN: dict[str, Callable[[Maker], Any]] = {
     "q_even": lambda m: m.normal(m.case.batch, HEADS, 6, HEAD_DIM),
     "q_of_six": lambda m: m.normal(m.case.batch, HEADS, m.case.length, 6),
     "key_factor": lambda m: m.normal(m.case.batch, 1, 1, m.case.keys).exp(),
-    # masks: what is kept or dropped, (batch, 1, queries, keys) if the name says nothing else
+    # masks of kept or dropped entries: (batch, 1, queries, keys), unless the name differs
     "mask": lambda m: _of_rows(m).float(),
     "keep": _of_rows,
     "drop": lambda m: ~_of_rows(m),
@@ -352,7 +352,7 @@ MASKS = frozenset(n for n in GIVEN if list(GIVEN).index(n) >= list(GIVEN).index(
 
 
 def results(module: nn.Module, args: tuple[Any, ...], training: bool, seed: int = 2) -> dict[str, Tensor]:
-    """Outputs, and the gradients of a weighted sum of them, by name."""
+    """The outputs, and the gradients of a weighted sum of them, by name."""
     wanted = {f"argument {i}": a for i, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad}
     wanted |= dict(module.named_parameters())
     for tensor in wanted.values():
@@ -367,7 +367,7 @@ def results(module: nn.Module, args: tuple[Any, ...], training: bool, seed: int 
 
 
 def _weights_for(output: Tensor) -> Tensor:
-    """Different from entry to entry, so that no gradient vanishes by symmetry."""
+    """Weights that differ for each entry, so that no gradient vanishes by symmetry."""
     return torch.linspace(0.5, 1, output.numel(), dtype=output.dtype).view_as(output)
 
 
@@ -395,7 +395,7 @@ def double(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def assert_as_exact(
     s: Spelling, truth: dict[str, Tensor], original: dict[str, Tensor], fused: dict[str, Tensor], where: str
 ) -> None:
-    """The fused results err by no more than a few times what the original errs by.
+    """Check that the error of the fused results is at most a small multiple of the original's error.
 
     Against the original in float64. Four times its own error, which is one draw of a random quantity; sixteen units
     in the last place of the largest entry, for where the original happens to be exact; and one unit of the largest
@@ -438,7 +438,7 @@ def _samples(module: nn.Module, args: tuple[Any, ...], runs: int, seed: int) -> 
 
 
 def called(run: Callable[[], object]) -> set[tuple[str, str]]:
-    """(name, file) of every function that `run` calls; builtins have no file."""
+    """(name, file) of every function that `run` calls. Builtins have no file."""
     found = set[tuple[str, str]]()
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:

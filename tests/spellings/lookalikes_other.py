@@ -101,7 +101,7 @@ class MixedAxes(Affine):
 
 
 class NotCentredVariance(Affine):
-    """The mean is taken off, but the mean square is that of what was not centred."""
+    """The mean is subtracted, but the mean square is that of the original input."""
 
     def forward(self, x):
         mean = x.mean(-1, keepdim=True)

@@ -171,7 +171,7 @@ class ComplexSquared(nn.Module):
 
 
 class ComplexStretched(nn.Module):
-    """The factor is real; only the live door can tell."""
+    """The factor is real, which only the FX pass knows."""
 
     doors = ("live",)
     arguments = {"factor": "cos_half"}

@@ -1,5 +1,5 @@
 # ruff: noqa
-"""Cross entropy spelled out, and the cross entropy of a linear layer."""
+"""Hand-written cross entropy, and the cross entropy of a linear layer."""
 
 import torch
 import torch.nn as nn

@@ -1,5 +1,5 @@
 # ruff: noqa
-"""Activations by hand, gated MLPs, and Linear-activation-Linear."""
+"""Hand-written activations, gated MLPs, and linear-activation-linear."""
 
 import math
 

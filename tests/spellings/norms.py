@@ -1,5 +1,5 @@
 # ruff: noqa
-"""Layer norm and RMS norm, spelled out."""
+"""Hand-written layer norm and RMS norm."""
 
 import math
 

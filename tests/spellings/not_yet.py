@@ -1,6 +1,7 @@
-"""Spellings that a door does not find yet, and why. Must shrink to nothing: one that is found fails its test.
+"""Spellings that the FX pass or the codemod does not find yet, and why. A spelling that is found fails its test here.
 
-(door, class) -> reason. The doors are "live", "text" (with --unsafe) and "safe" (text, without).
+(entry point, class) -> reason. The entry points are "live" (the FX pass), "text" (the codemod with --unsafe) and "safe"
+(the codemod without it).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # ruff: noqa
-"""Rotary position embeddings, spelled out: in halves, in neighbouring pairs, and as complex numbers."""
+"""Hand-written rotary position embeddings: of halves, of neighbouring pairs, and with complex numbers."""
 
 import math
 

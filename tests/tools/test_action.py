@@ -1,4 +1,4 @@
-"""The GitHub Action: its steps are run as the runner runs them, against a `gh` that writes down what it is asked."""
+"""The GitHub Action: its steps run as on a runner, with a `gh` that records its calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ esac
 
 
 class Runner:
-    """A job's folders and environment. autofuse stands where the first step puts it."""
+    """The folders and environment of a job, with autofuse installed as the first step does."""
 
     def __init__(self, folder: Path) -> None:
         self.work, self.temp, tools = folder / "work", folder / "temp", folder / "tools"
@@ -86,7 +86,7 @@ CODES = [("0", "true", 0), ("1", "true", 1), ("1", "false", 0), ("2", "false", 2
 
 
 @pytest.mark.parametrize(("code", "fail", "expected"), CODES)
-def test_the_job_fails_on_findings_if_it_is_to_and_on_errors_always(
+def test_the_job_fails_on_findings_on_request_and_always_on_errors(
     runner: Runner, code: str, fail: str, expected: int
 ) -> None:
     assert runner.step("Result", AUTOFUSE_CODE=code, AUTOFUSE_FAIL=fail).returncode == expected
@@ -106,7 +106,7 @@ def test_one_comment_has_the_diff_and_is_replaced_later(runner: Runner) -> None:
     assert "PATCH repos/me/mine/issues/comments/12" in runner.asked.read_text()
 
 
-def test_what_the_steps_use_is_declared() -> None:
+def test_the_inputs_that_the_steps_use_are_declared() -> None:
     used = set(re.findall(r"inputs\.(\w+)", (REPOSITORY / "action.yml").read_text()))
     assert used == set(ACTION["inputs"])
     outputs = set(re.findall(r"steps\.check\.outputs\.(\w+)", (REPOSITORY / "action.yml").read_text()))

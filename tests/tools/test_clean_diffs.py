@@ -1,4 +1,4 @@
-"""The counting of faults finds each of them, and none where there is none."""
+"""Every class of fault is found, and correct code has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distributed matrix as a page, on made-up results. The rows themselves run in tests/fx/test_distributed.py."""
+"""The page of the distributed matrix, with made-up results. tests/fx/test_distributed.py runs the rows."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ GOOD = Result(
 BAD = Result(1, "FSDP1, CPUOffload", "after", 2, "cpu", "unavailable", "torch itself asks for an accelerator here")
 
 
-def test_a_row_tells_what_was_fused_what_ran_and_how_far_losses_lie_apart() -> None:
+def test_a_row_shows_what_was_fused_what_ran_and_the_difference_of_losses() -> None:
     page = as_markdown([GOOD, BAD])
     assert "| DDP | before | AF101 2 | attention 2 | 4.8e-07 | 1.8e-06 | equal |" in page
     assert "2 rows, 1 equal, 1 unavailable" in page
 
 
-def test_what_does_not_run_stands_there_with_its_reason() -> None:
+def test_a_row_that_does_not_run_shows_the_reason() -> None:
     assert "**FSDP1, CPUOffload, after**: torch itself asks for an accelerator here" in as_markdown([GOOD, BAD])
 
 
-def test_json_has_every_row_and_the_versions() -> None:
+def test_the_json_has_every_row_and_the_versions() -> None:
     read = json.loads(as_json([GOOD]))
     assert read["rows"][0]["name"] == "DDP" and set(read["versions"]) == {"autofuse", "torch"}
 
 
-def test_rows_are_named_once_and_listed_without_being_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_names_are_unique_and_listed_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     names = [(way.name, order) for ranks in RANKS for way, order in rows_of(ranks)]
     assert len(names) == len(set(names))
     assert main(["--list", "--only", "static_graph"]) == 0

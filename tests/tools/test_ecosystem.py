@@ -1,4 +1,4 @@
-"""The ecosystem run, on a made-up package: one class that is rewritten and can be built, one that cannot be."""
+"""The ecosystem run, with a made-up package: one rewritten class can be built, and one cannot."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tools.ecosystem.__main__ import main
-from tools.ecosystem.rewriting import looked_at
-from tools.ecosystem.running import ran
+from tools.ecosystem.rewriting import check_files
+from tools.ecosystem.running import run_both
 from tools.ecosystem.sources import Tree, folders
-from tools.ecosystem.truth import scored
+from tools.ecosystem.truth import score_labels
 
 MODEL = """\
 import torch
@@ -58,30 +58,30 @@ def tree(package: Path) -> Tree:
     return found
 
 
-def test_every_file_is_looked_at_and_keeps_what_is_promised(package: Path) -> None:
-    looked = looked_at(list(tree(package).files()))
+def test_every_file_is_checked_and_keeps_the_promises(package: Path) -> None:
+    looked = check_files(list(tree(package).files()))
     assert [x.file.name for x in looked] == ["__init__.py", "model.py"]
     assert [(f.code, f.status) for f in looked[1].findings] == [("AF101", "safe"), ("AF302", "safe")]
     assert looked[1].broken == () and b"# one row for each query" in (looked[1].after or b"")
 
 
-def test_what_was_rewritten_is_run_before_and_after(package: Path) -> None:
-    looked = looked_at(list(tree(package).files()))
-    outcomes = {r.symbol: (r.outcome, r.why) for r in ran(tree(package), looked)}
+def test_rewritten_code_runs_before_and_after(package: Path) -> None:
+    looked = check_files(list(tree(package).files()))
+    outcomes = {r.symbol: (r.outcome, r.why) for r in run_both(tree(package), looked)}
     assert outcomes["Attention"] == ("equal", "")
     assert outcomes["Unbuildable"][0] == "not run" and "open" in outcomes["Unbuildable"][1]
 
 
 def test_a_wrong_rewrite_is_found(package: Path) -> None:
-    looked = looked_at(list(tree(package).files()))
+    looked = check_files(list(tree(package).files()))
     wrong = [
         replace(x, after=(x.after or b"").replace(b"attention(q, k", b"attention(k, q")) if x.after else x
         for x in looked
     ]
-    assert {r.symbol: r.outcome for r in ran(tree(package), wrong)}["Attention"] == "different"
+    assert {r.symbol: r.outcome for r in run_both(tree(package), wrong)}["Attention"] == "different"
 
 
-def test_the_summary_names_no_path_and_the_json_every_place(
+def test_the_summary_has_no_paths_and_the_json_has_every_place(
     package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path), "--folder", str(package), "--json", str(tmp_path / "run.json")]) == 0
@@ -100,5 +100,5 @@ def test_labelled_places_are_scored(package: Path, tmp_path: Path) -> None:
     absent = {**place, "file": "other.py", "lines": [1, 1], "fusable": "yes"}
     truth = tmp_path / "truth.json"
     truth.write_text(json.dumps([*places, absent, {**place, "grade": "debatable"}]))
-    row = scored(truth, tmp_path / "sources")["attention", "core"]
+    row = score_labels(truth, tmp_path / "sources")["attention", "core"]
     assert {k: n for k, n in row.items() if n} == {"to fuse": 1, "fixed": 1, "not to fuse": 1, "wrong": 1, "absent": 1}

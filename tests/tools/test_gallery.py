@@ -1,4 +1,4 @@
-"""The gallery: a repository is fetched, rewritten, trained before and after, and shown; one that cannot be is named."""
+"""The gallery: a repository is fetched, rewritten, trained before and after, and shown; failures are named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tools.gallery import repository as rows
 from tools.gallery.__main__ import main
 from tools.gallery.data import MAKERS
-from tools.gallery.repository import Repository, Unavailable, listed, made_ready
+from tools.gallery.repository import Repository, Unavailable, all_repositories, prepare_tree
 
 TRAIN = """\
 import torch
@@ -55,7 +55,7 @@ by_hand = ["train.py:Net.forward", "train.py:other"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, object]]:
-    """One run over a repository that is there and one that is not: the exit code, the page and the JSON."""
+    """One run with a repository that exists and one that does not: the exit code, the page and the JSON."""
     folder = tmp_path_factory.mktemp("gallery")
     made = folder / "mirrors" / "somebody+net" / "repo"
     made.mkdir(parents=True)
@@ -87,12 +87,12 @@ def test_a_repository_trains_to_the_same_losses_before_and_after(run: tuple[int,
 
 
 @pytest.mark.night
-def test_what_a_person_would_have_fused_besides_is_named(run: tuple[int, str, dict[str, object]]) -> None:
+def test_missed_places_are_named(run: tuple[int, str, dict[str, object]]) -> None:
     assert "autofuse did not: `train.py:other`\n" in run[1]
 
 
 @pytest.mark.night
-def test_a_repository_that_cannot_be_fetched_is_named_and_the_others_go_on(
+def test_a_repository_that_cannot_be_fetched_is_named_and_the_run_continues(
     run: tuple[int, str, dict[str, object]],
 ) -> None:
     assert "It was not read: no+body/x could not be fetched: " in run[1]
@@ -103,10 +103,10 @@ def test_an_unknown_name_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "No repository is called nobody/nothing." in capsys.readouterr().out
 
 
-def test_a_setting_that_the_file_does_not_have_is_told(tmp_path: Path) -> None:
+def test_a_setting_that_the_file_does_not_have_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     with pytest.raises(Unavailable, match=r"a\.py sets y in 0 lines"):
-        made_ready(Repository("a/b", "0" * 40, ("a.py",), settings={"a.py": {"y": "2"}}), tmp_path)
+        prepare_tree(Repository("a/b", "0" * 40, ("a.py",), settings={"a.py": {"y": "2"}}), tmp_path)
 
 
 @pytest.mark.parametrize("kind", sorted(MAKERS))
@@ -117,8 +117,8 @@ def test_data_is_the_same_at_every_run(kind: str, tmp_path: Path) -> None:
     assert text == (tmp_path / "two").read_bytes() and len(text) > 10_000
 
 
-@pytest.mark.parametrize("row", listed(), ids=lambda row: row.name)
-def test_a_row_is_whole(row: Repository) -> None:
+@pytest.mark.parametrize("row", all_repositories(), ids=lambda row: row.name)
+def test_every_row_is_complete(row: Repository) -> None:
     assert re.fullmatch(r"[\w.-]+/[\w.-]+", row.name) and re.fullmatch("[0-9a-f]{40}", row.commit)
     assert row.rewrite and bool(row.command) != bool(row.untrained)
     assert set(row.data.values()) <= set(MAKERS)

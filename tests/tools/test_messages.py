@@ -34,7 +34,7 @@ def test_each_kind_is_found() -> None:
         ("message", []),
     ],
 )
-def test_a_text_is_read_from_its_expression(source: str, expected: list[str]) -> None:
+def test_the_text_of_an_expression_is_extracted(source: str, expected: list[str]) -> None:
     assert list(texts(ast.parse(source, mode="eval").body)) == expected
 
 

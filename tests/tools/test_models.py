@@ -1,4 +1,4 @@
-"""The table of other people's models: a row is measured, a crash is a row, and the page says what was left."""
+"""The table of public models: a row is measured, a crash is reported in its row, and the page lists declined sites."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tools.models.__main__ import known
-from tools.models.measured import Measured, measured
+from tools.models.__main__ import all_rows
+from tools.models.measured import Measured, measure
 from tools.models.row import Row
-from tools.models.running import ran
+from tools.models.running import run_row
 from tools.models.summary import as_json, as_markdown
 
 
@@ -33,7 +33,7 @@ def row(make: Callable[[], nn.Module], expects: tuple[str, ...] = ("AF101",)) ->
 
 
 def test_a_model_is_built_optimized_compared_trained_and_profiled() -> None:
-    found = measured(row(Attention))
+    found = measure(row(Attention))
     assert list(found.broken()) == []
     assert found.fused == {"AF101": 1}
     assert found.calls == {"attention": 2}  # once in training, once in evaluation
@@ -42,8 +42,8 @@ def test_a_model_is_built_optimized_compared_trained_and_profiled() -> None:
     assert found.operators[1] < found.operators[0]
 
 
-def test_a_rule_that_had_to_fuse_something_and_did_not_is_a_promise_not_kept() -> None:
-    found = measured(row(lambda: nn.Linear(8, 8)))
+def test_an_expected_rule_that_fuses_nothing_is_a_broken_promise() -> None:
+    found = measure(row(lambda: nn.Linear(8, 8)))
     assert list(found.broken()) == ["AF101 fused nothing"]
 
 
@@ -64,13 +64,13 @@ def sleeps() -> nn.Module:
     ("make", "says"),
     [(raises, "ValueError: no such size"), (ends, "its process ended with 3"), (sleeps, "took more than 1 s")],
 )
-def test_what_goes_wrong_in_a_process_is_told_in_its_row(make: Callable[[], nn.Module], says: str) -> None:
-    found = ran(row(make), seconds=1 if make is sleeps else 60)
+def test_the_failure_of_a_process_is_reported_in_its_row(make: Callable[[], nn.Module], says: str) -> None:
+    found = run_row(row(make), seconds=1 if make is sleeps else 60)
     assert found.failure.startswith(says)
     assert f"**{says}" in as_markdown([found], [])
 
 
-def test_the_page_tells_what_was_fused_and_why_the_rest_was_left() -> None:
+def test_the_page_shows_what_was_fused_and_why_the_rest_was_declined() -> None:
     found = Measured("Attention", "torch", fused={"AF101": 2}, calls={"attention": 4}, operators=(20, 10))
     found.refused = {"AF203: a reason": 3}
     page = as_markdown([found], ["another_library"])
@@ -80,9 +80,9 @@ def test_the_page_tells_what_was_fused_and_why_the_rest_was_left() -> None:
     assert '"fused": {' in as_json([found], [])
 
 
-def test_rows_have_names_of_their_own_and_there_are_many() -> None:
+def test_there_are_many_rows_with_unique_names() -> None:
     pytest.importorskip("transformers")
-    rows, absent = known()
+    rows, absent = all_rows()
     assert len({r.name for r in rows}) == len(rows)
     assert sum(r.package == "transformers" for r in rows) >= 25
     assert "transformers" not in absent
@@ -97,10 +97,10 @@ def test_rows_have_names_of_their_own_and_there_are_many() -> None:
         ("Wav2Vec2Model", {"AF101": 2, "AF203": 5, "AF304": 2}),
     ],
 )
-def test_models_that_state_kept_from_being_fused_are_fused(name: str, fused: dict[str, int]) -> None:
-    rows = {r.name: r for r in known()[0]}
+def test_models_with_state_are_fused(name: str, fused: dict[str, int]) -> None:
+    rows = {r.name: r for r in all_rows()[0]}
     if name not in rows:
         pytest.skip("its library is not installed")
-    found = measured(rows[name])
+    found = measure(rows[name])
     assert list(found.broken()) == []
     assert found.fused == fused

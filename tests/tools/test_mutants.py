@@ -1,4 +1,4 @@
-"""The mutants are programs, one change away from the file, and the same for the same seed."""
+"""Mutants are valid programs with one change, and the same seed gives the same mutants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.mutants.areas import AREAS, ROOT
-from tools.mutants.choosing import chosen
+from tools.mutants.choosing import choose_mutants
 from tools.mutants.operators import changes
 
 TEXT = '''
@@ -40,18 +40,18 @@ EXPECTED = {
 @pytest.mark.parametrize(("operator", "lines"), EXPECTED.items(), ids=EXPECTED)
 def test_an_operator_makes_these_lines_and_no_others(operator: str, lines: set[str]) -> None:
     before = TEXT.splitlines()
-    made = [c.made(TEXT).splitlines() for c in changes(TEXT) if c.operator == operator]
+    made = [c.apply(TEXT).splitlines() for c in changes(TEXT) if c.operator == operator]
     new = {line.strip() for after in made for line in after if line not in before}
     assert new == {" ".join(line.split()) for line in lines}
 
 
-def test_words_and_annotations_and_defaults_are_left_alone() -> None:
+def test_texts_annotations_and_defaults_are_not_changed() -> None:
     for change in changes(TEXT):
-        assert change.made(TEXT).splitlines()[:3] == TEXT.splitlines()[:3]
+        assert change.apply(TEXT).splitlines()[:3] == TEXT.splitlines()[:3]
 
 
 def test_the_same_seed_makes_the_same_mutants_evenly_over_the_areas_and_another_makes_others() -> None:
-    one, again, other = (chosen(14, seed) for seed in (1, 1, 2))
+    one, again, other = (choose_mutants(14, seed) for seed in (1, 1, 2))
     assert one == again and {str(m) for m in one} != {str(m) for m in other}
     assert sorted(m.area for m in one) == sorted([*AREAS, *AREAS])
     for mutant in one:

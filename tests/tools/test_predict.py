@@ -1,4 +1,4 @@
-"""The performance model: its arithmetic, the figures of others that it is held against, and one real kernel."""
+"""The performance model: its arithmetic, its errors against published figures, and one real kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_six_gpus_are_in_the_peak_table_with_their_multiprocessors() -> None:
     assert all(gpu.copy > 0 and gpu.multiprocessors > 0 for gpu in GPUS)
 
 
-def test_a_kernel_without_much_to_do_runs_at_the_speed_of_a_copy() -> None:
+def test_a_simple_kernel_runs_at_the_speed_of_a_copy() -> None:
     found = predicted(COPYING, H100)
     assert found.limit == "memory" and found.share > 0.98
 
@@ -52,14 +52,14 @@ def test_a_kernel_without_much_to_do_runs_at_the_speed_of_a_copy() -> None:
         ({"again": 2.0**34}, "memory"),
     ],
 )
-def test_what_binds_is_named_and_costs_time(change: dict[str, float], limit: str) -> None:
+def test_the_limit_is_named_and_costs_time(change: dict[str, float], limit: str) -> None:
     work = replace(COPYING, **change)  # type: ignore[arg-type]
     assert predicted(work, H100).limit == limit
     if work.moved == COPYING.moved:
         assert predicted(work, H100).seconds > predicted(COPYING, H100).seconds
 
 
-def test_what_fits_into_the_last_cache_is_read_again_for_nothing() -> None:
+def test_a_second_read_from_the_last_cache_is_free() -> None:
     assert predicted(replace(COPYING, again=2.0**28), H100).parts == predicted(COPYING, H100).parts
 
 
@@ -72,16 +72,16 @@ def test_a_kernel_that_does_not_fit_on_a_multiprocessor_never_ends() -> None:
     assert predicted(replace(COPYING, resident=0), H100).share == 0.0
 
 
-def test_instructions_in_loops_are_counted_apart() -> None:
+def test_instructions_in_loops_are_counted_separately() -> None:
     found = counted_in(LOOP)
     assert (found.loads, found.looped_loads, found.looped) == (1, 1, 3)  # the branch that ends a loop is one of it
-    assert found.executed(10.0) == found.straight + 30
+    assert found.total(10.0) == found.straight + 30
     with pytest.raises(RuntimeError):
         counted_in("no code")
 
 
-def test_errors_against_published_figures_are_those_that_the_page_states() -> None:
-    """Kernels that reach memory's speed are predicted; the model is set by three figures, which do not count."""
+def test_errors_against_published_figures_are_those_on_the_page() -> None:
+    """Memory-bound kernels are predicted well. The three figures to which the model was fitted do not count."""
     found = published.errors(published.figures())
     assert sum(figure.get("calibrates", False) for figure in published.figures()) == 3
     for group, bound in (("quack, forward, by row", 0.1), ("matrix products", 0.1), ("Liger, forward, by row", 0.2)):
@@ -103,8 +103,8 @@ def test_blocks_of_more_rows_make_linear_cross_entropy_faster() -> None:
 
 
 @pytest.mark.night
-def test_a_norm_of_ours_is_predicted_from_its_own_machine_code() -> None:
-    """In a process of its own: in this one Triton may be set to interpret."""
+def test_a_norm_is_predicted_from_its_machine_code() -> None:
+    """Runs in a separate process, because Triton may be in interpreter mode in this one."""
     code = (
         "from tools.ahead.predict_cases import cases; from tools.ahead.predict_launches import works; "
         "from tools.ahead.predict_gpus import GPUS; from tools.ahead.predict_model import predicted; "

@@ -1,1 +1,1 @@
-"""Compiles every Triton kernel for GPUs that are not there, and holds its registers, spills and memory to bounds."""
+"""Compiles every Triton kernel for GPUs that are not present, and checks its registers, spills and memory."""

@@ -1,16 +1,16 @@
-"""Compiles every Triton kernel of autofuse for GPUs from sm_80 to gfx942 and prints what each takes. Needs no GPU.
+"""Compiles every Triton kernel of autofuse for GPUs from sm_80 to gfx942, and prints its resources. It needs no GPU.
 
     python -m tools.ahead                    every declared call of every file
-    python -m tools.ahead --quick            those that CI compiles
+    python -m tools.ahead --quick            the calls that CI compiles
     python -m tools.ahead --only norm --arch 90 gfx942
     python -m tools.ahead --output ahead.md --json ahead.json
-    python -m tools.ahead --sass             their machine code for sm_90: widths of loads, instructions, blocks
-    python -m tools.ahead --sass --record    take it as the bound for later code (sass_bounds.json)
+    python -m tools.ahead --sass             the machine code for sm_90: widths of loads, instructions, blocks
+    python -m tools.ahead --sass --record    record it as the bound for later code (sass_bounds.json)
     python -m tools.ahead --predict docs/predictions.md
-    python -m tools.ahead --matrix           with the Triton of every torch that is supported, for every target
+    python -m tools.ahead --matrix           with the Triton of every supported torch, for every target
 
-Exits with 1 where a kernel spills, does not fit, falls short of its promised occupancy, is launched on the device that
-happens to be current, or is declared nowhere.
+Exits with 1 if a kernel spills, does not fit, has less than its promised occupancy, is launched on the current device
+instead of its tensors' device, or is not declared.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if troubles else 0
 
 
-def _named(row: Row) -> str:
+def _row_name(row: Row) -> str:
     return f"{row.file}.{row.launch.kernel}, {row.label}, {TARGETS[row.arch].name}"
 
 
 def as_markdown(found: Sequence[Row]) -> str:
-    """One line a kernel and architecture."""
+    """Return a table with one line for each kernel and architecture."""
     cells = [COLUMNS, tuple("---" for _ in COLUMNS), *(_cells(row) for row in found)]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
@@ -109,12 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="only the calls that CI compiles")
     parser.add_argument("--only", nargs="+", metavar="FILE", help="files by name, without .py")
     parser.add_argument("--arch", nargs="+", type=arch_of, metavar="ARCH")
-    parser.add_argument(
-        "--sass", action="store_true", help="judge the machine code, for sm_90 unless --arch says other"
-    )
-    parser.add_argument("--record", action="store_true", help="with --sass: write tools/ahead/sass_bounds.json anew")
+    parser.add_argument("--sass", action="store_true", help="check the machine code, for sm_90 unless --arch is given")
+    parser.add_argument("--record", action="store_true", help="with --sass: write tools/ahead/sass_bounds.json")
     parser.add_argument("--matrix", action="store_true", help="all supported versions of Triton, each in a process")
-    parser.add_argument("--triton", nargs="+", metavar="VERSION", help="with --matrix: these versions alone")
+    parser.add_argument("--triton", nargs="+", metavar="VERSION", help="with --matrix: only these versions")
     parser.add_argument("--home", type=Path, default=HOME, help="with --matrix: where versions and results are kept")
     parser.add_argument("--folder", type=Path, default=KERNELS, help="another folder of Triton files")
     parser.add_argument("--output", type=Path, help="a markdown file for the table, instead of stdout")

@@ -1,6 +1,6 @@
-"""A Triton driver for a GPU that is not there, with two devices: one is current, the tensors lie on the other.
+"""A Triton driver for a GPU that is not present, with two devices: one is current, and the tensors are on the other.
 
-A kernel that is launched without entering the device of its tensors is found by that: it is launched on the wrong one.
+So it finds a kernel that is launched without entering the device of its tensors: it runs on the wrong device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from tools.ahead.targets import KIB, THREADS
 
 
 class Absent:
-    """As much of a driver as compiling asks for. Numbers of devices differ between targets: Triton caches by them."""
+    """The part of a driver that compilation needs.
+
+    Each target has other device numbers, because Triton caches by them.
+    """
 
     def __init__(self, target: GPUTarget, number: int) -> None:
         self.target = target
@@ -31,7 +34,7 @@ class Absent:
         return self
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[object, object, int, int, int]:
-        """What a compiled kernel asks for when it is loaded: module, function, registers, spills, threads at most."""
+        """Load a compiled kernel: return module, function, registers, spills, and the maximum number of threads."""
         return object(), object(), 32, 0, THREADS
 
     def get_device_properties(self, device: int) -> dict[str, int]:
@@ -58,7 +61,7 @@ class Absent:
 
     @contextmanager
     def entered(self, device: Any) -> Iterator[None]:
-        """What torch.cuda.device does where there are devices."""
+        """The counterpart of torch.cuda.device."""
         before, self.current = self.current, getattr(device, "index", device)
         try:
             yield
@@ -68,9 +71,9 @@ class Absent:
 
 @contextmanager
 def absent(target: GPUTarget, number: int) -> Iterator[Absent]:
-    """In the block, tensors on the meta device lie on the device `home` of such a driver, and `elsewhere` is current.
+    """In the block, tensors on the meta device are on the device `home` of such a driver, and `elsewhere` is current.
 
-    Triton's driver stays afterwards: a process that compiles ahead of time launches nothing.
+    The driver stays active afterwards, because a process that compiles ahead of time launches nothing.
     """
     own = Absent(target, number)
     guard = torch.cuda.device

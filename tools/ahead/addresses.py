@@ -1,9 +1,9 @@
-"""Whether a kernel computes addresses in 32 bits that may need more: it reads Triton's intermediate code (TTIR).
+"""Finds addresses that a kernel computes in 32 bits although they may need more, in Triton's intermediate code (TTIR).
 
-What counts is a product, in 32 bits, of a program's number or a loop's variable with a stride, a width or a block, from
-which an address is made: with 2^31 entries it wraps around. Sums do not count, nor the second and third dimension of a
-grid, which have at most 65535 programs. A kernel with a constant LONG has its own code for what 32 bits do not number,
-and its launcher chooses. It knows TTIR; it must not know what a kernel computes.
+It looks for 32-bit products of a program id or a loop variable with a stride, a width or a block size that are part of
+an address: with 2^31 entries they overflow. Sums do not count. The second and third dimension of a grid do not count
+either, because they have at most 65535 programs. A kernel with a constant LONG has separate code for large tensors, and
+its launcher chooses. This file knows TTIR. It must not know what a kernel computes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ _PASSES_ON = (
 
 @dataclass
 class _Flow:
-    """Names of values by what they were made of."""
+    """The names of values, by how they were computed."""
 
     numbers: set[str] = field(default_factory=set)  # of programs and rounds of a loop
     narrow: dict[str, str] = field(default_factory=dict)  # products in 32 bits, by the line that made them
 
 
 def narrow_addresses(ttir: str, has_long_form: bool) -> list[str]:
-    """The products in 32 bits that addresses are made of, as they stand in the code; none where all is well.
+    """Return the 32-bit products in addresses, as lines of the code; empty if there are none.
 
-    has_long_form: whether the kernel has a constant LONG, so that programs' numbers times blocks fit where it is False.
+    Args:
+        ttir: the code.
+        has_long_form: whether the kernel has a constant LONG. If it is False, program ids times block sizes fit.
     """
     flow = _Flow()
     found: dict[str, None] = {}
@@ -81,7 +83,7 @@ def _pass_on(name: str, code: str, used: list[str], flow: _Flow, arguments: set[
 
 
 def _carry(code: str, flow: _Flow, arguments: set[str]) -> None:
-    """What a loop carries is at first what it was given."""
+    """The initial values of a loop's variables are its operands."""
     for inner, outer in _CARRIED.findall(code):
         if outer in flow.numbers:
             flow.numbers.add(inner)

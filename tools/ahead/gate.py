@@ -1,7 +1,7 @@
-"""Which kernels a folder of Triton files has, which of them are declared, and what stands against each.
+"""Finds the kernels in a folder of Triton files, and checks those that are declared.
 
 A kernel is a @triton.jit function that returns nothing and that no other such function of the folder calls by name.
-It knows nothing of what the kernels compute.
+This file does not know what the kernels compute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BY_LAUNCH = "launch it by autofuse.kernels.triton.launch."
 
 @dataclass(frozen=True)
 class Row:
-    """One launch of a declared call on one architecture, and what is wrong with it ("" where nothing is).
+    """One launch of a declared call on one architecture, and what is wrong with it ("" if nothing is).
 
     access: the width of loads and stores that the call promises.
     """
@@ -42,12 +42,12 @@ class Row:
 
 
 def files(folder: Path) -> tuple[ModuleType, ...]:
-    """The modules of a folder, in the order of their names: the package's own, or any other by its path."""
+    """Return the modules of a folder, sorted by name. The folder may belong to the package or not."""
     return tuple(_module(path) for path in sorted(folder.glob("*.py")) if path.stem != "__init__")
 
 
 def rows(module: ModuleType, architectures: Iterable[Arch], quick: bool) -> Iterator[Row]:
-    """Compile what the module declares, all of it or the quick part."""
+    """Compile the declared calls of a module, all or only the quick ones."""
     for entry in declared(module):
         if entry.quick or not quick:
             for arch in architectures:
@@ -56,7 +56,7 @@ def rows(module: ModuleType, architectures: Iterable[Arch], quick: bool) -> Iter
 
 
 def trouble(entry: Ahead, launch: Launch, arch: Arch) -> str:
-    """Why a kernel may not stay as it is, in a sentence for each reason; "" where it may."""
+    """What is wrong with a kernel, in a sentence for each reason; "" if nothing is."""
     return " ".join(_troubles(entry, launch, arch))
 
 
@@ -80,7 +80,7 @@ def _troubles(entry: Ahead, launch: Launch, arch: Arch) -> Iterator[str]:
 
 
 def undeclared(modules: Iterable[ModuleType], launched: Iterable[tuple[str, str]]) -> list[str]:
-    """A sentence for every kernel that no (file, kernel) in `launched` names, where quick entries were run."""
+    """Return a sentence for every kernel that is not among the (file, kernel) pairs in `launched`."""
     functions = {(stem(m), name): f for m in modules for name, f in _functions(m)}
     called = {name for function in functions.values() for name in _names_in(function)}
     kernels = [key for key, function in functions.items() if key[1] not in called and not _returns(function)]
@@ -89,7 +89,7 @@ def undeclared(modules: Iterable[ModuleType], launched: Iterable[tuple[str, str]
 
 
 def declared(module: ModuleType) -> tuple[Ahead, ...]:
-    """The module's table; none where it has no table."""
+    """The declared calls of a module; empty if it declares none."""
     return tuple(getattr(module, "AHEAD", ()))
 
 
@@ -104,7 +104,7 @@ def _functions(module: ModuleType) -> Iterator[tuple[str, JITFunction]]:
 
 
 def _names_in(function: JITFunction) -> set[str]:
-    """Every name that the function's body reads, its own left out."""
+    """Every name that the body of the function reads, without its own."""
     body = ast.walk(ast.parse(function.src))
     names = {n.id if isinstance(n, ast.Name) else n.attr for n in body if isinstance(n, (ast.Name, ast.Attribute))}
     return names - {function.fn.__name__}

@@ -1,7 +1,7 @@
-"""Runs a file's declared calls and compiles what they launch, for a GPU that need not be there.
+"""Runs the declared calls of a file, and compiles the kernels that they launch, for a GPU that need not be present.
 
-Triton is given a driver without a device. Its own binder then decides types, alignment and constants from the
-arguments of each launch, as it would on a GPU; only the launch itself is left out.
+Triton gets a driver without a device. So its own binder determines types, alignment and constants from the arguments of
+each launch, as on a GPU. Only the launch itself is omitted.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ CUOBJDUMP, NVDISASM = _NVIDIA / "cuobjdump", _NVIDIA / "nvdisasm"
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel as one call launches it, compiled.
+    """A compiled kernel, as one call launches it.
 
-    file: where the kernel stands, by its name without .py. programs: how many of them. tile: the entries that a program
-    takes at once, which is what its block sizes multiply to. ideal: bytes for each entry of the smallest of its large
-    operands, where every operand is read or written once. narrow: addresses that are computed in 32 bits and may need
-    more (tools/ahead/addresses.py). guarded: whether the device of its tensors was current. binary: the cubin or, for
-    AMD, the code object; it is left out of comparisons and of what is printed.
+    Attributes:
+        file: the file of the kernel, without .py.
+        programs: the number of programs.
+        tile: the number of entries that a program handles at a time: the product of its block sizes.
+        ideal: bytes for each entry of the smallest large operand, if every operand is read or written once.
+        narrow: addresses that are computed in 32 bits and may need more (tools/ahead/addresses.py).
+        guarded: whether the device of its tensors was current.
+        binary: the cubin or, for AMD, the code object. It is not compared and not printed.
     """
 
     kernel: str
@@ -53,7 +56,7 @@ class Launch:
 
 
 def launches(entry: Ahead, arch: Arch) -> list[Launch]:
-    """Every kernel that `entry` launches, in order, compiled for `arch`. What Triton cannot compile raises."""
+    """Compile every kernel that `entry` launches for `arch`, in order. Errors of Triton's compiler are not caught."""
     with _taken_down(arch) as taken:
         entry.run()
     return taken

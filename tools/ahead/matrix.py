@@ -1,8 +1,8 @@
-"""Every kernel with the Triton of every torch that autofuse supports, for every target: what compiles, and how well.
+"""Compiles every kernel with the Triton of every supported torch, for every target.
 
-Each version of Triton has a process of its own, which is `python -m tools.ahead`. Results are kept by the digest of all
-that they depend on: the kernel's file with what it imports, these tools, the version and the target. What has not
-changed is not compiled again.
+Each version of Triton runs in its own process, `python -m tools.ahead`. Results are cached by a digest of everything
+that they depend on: the file of the kernel and its imports, these tools, the version and the target. So only changed
+kernels are compiled again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.ahead.targets import TARGETS, Arch
 
 REPOSITORY = Path(__file__).parents[2]
 KERNELS = REPOSITORY / "autofuse" / "kernels" / "triton"
-# torch's wheels for Linux say which Triton they take (Requires-Dist); the lowest torch is that of pyproject.toml.
+# torch's Linux wheels name their Triton in Requires-Dist. The lowest torch is the one in pyproject.toml.
 TRITON_OF_TORCH: Mapping[str, str] = MappingProxyType(
     {
         "2.6": "3.2.0",
@@ -38,16 +38,21 @@ TRITON_OF_TORCH: Mapping[str, str] = MappingProxyType(
     }
 )
 VERSIONS = tuple(dict.fromkeys(TRITON_OF_TORCH.values()))
-# Their ptxas does not know these GPUs, nor does the CUDA of the torch that comes with them.
+# The ptxas of these versions does not know these GPUs. Neither does the CUDA version of the corresponding torch.
 NOT_KNOWN: Mapping[str, tuple[Arch, ...]] = MappingProxyType({"3.2.0": (100, 120)})
 HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autofuse-ahead"
 
 
 def matrix(home: Path, versions: Iterable[str], targets: Iterable[Arch]) -> dict[str, list[dict[str, Any]]]:
-    """For each version of Triton the rows of `python -m tools.ahead --json` for all declared calls.
+    """Return the rows of `python -m tools.ahead --json` for all declared calls, by version of Triton.
 
-    home: a folder where versions of Triton are installed, each in a folder of its own, and results are kept. Raises
-    RuntimeError where a version can neither be found nor installed, or fails altogether.
+    Args:
+        home: the folder for the versions of Triton and for cached results.
+        versions: the versions of Triton.
+        targets: the architectures.
+
+    Raises:
+        RuntimeError: a version cannot be installed, or its process fails.
     """
     wanted = tuple(targets)
     known = {version: [t for t in wanted if t not in NOT_KNOWN.get(version, ())] for version in versions}
@@ -86,7 +91,7 @@ def _compiled(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]
 
 
 def _linker(home: Path) -> Path:
-    """In place of ROCm's linker, which Triton asks for up to 3.4: it copies. What it makes is never run."""
+    """A replacement for ROCm's linker, which Triton needs up to 3.4. It copies its input, which is never executed."""
     file = home / "ld.lld"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +103,7 @@ def _linker(home: Path) -> Path:
 
 
 def installed(home: Path, version: str) -> Path:
-    """The folder of a version of Triton, installed from the package index if it is not there."""
+    """Return the folder of a version of Triton. It is installed from the package index if it is missing."""
     folder = home / f"triton-{version}"
     if not (folder / "triton").is_dir():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
@@ -109,12 +114,12 @@ def installed(home: Path, version: str) -> Path:
 
 
 def stems() -> list[str]:
-    """The files of kernels that declare calls, by name."""
+    """Return the names of the kernel files that declare calls."""
     return sorted(p.stem for p in KERNELS.glob("*.py") if "\nAHEAD" in p.read_text())
 
 
 def digest(stem: str, version: str, arch: Arch) -> str:
-    """Of all that the rows of a file of kernels depend on."""
+    """Return the digest of everything that the rows of a kernel file depend on."""
     made = sha256(f"{version} {TARGETS[arch].name} {stem}".encode())
     for path in sorted(_imported(KERNELS / f"{stem}.py") | set(Path(__file__).parent.glob("*.py"))):
         made.update(path.read_bytes())
@@ -123,7 +128,7 @@ def digest(stem: str, version: str, arch: Arch) -> str:
 
 @cache
 def _imported(path: Path) -> frozenset[Path]:
-    """A file of the package and all that it imports from the package."""
+    """A file of the package, and everything that it imports from the package."""
     found, waiting = set[Path](), [path]
     while waiting:
         file = waiting.pop()

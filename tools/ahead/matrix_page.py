@@ -1,4 +1,4 @@
-"""The page about the matrix of versions and targets: docs/kernel-targets.md is what it writes."""
+"""Writes docs/kernel-targets.md, the page about versions of Triton and targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def main(options: argparse.Namespace) -> int:
-    """Compile what changed, write the page, and say what is in trouble. Returns 1 where something is."""
+    """Compile changed kernels, write the page, and print failures. Return 1 if there are any."""
     targets = options.arch or tuple(TARGETS)
     versions = options.triton or VERSIONS
     found = matrix(options.home, versions, targets)
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def page(found: Mapping[str, Rows], targets: Sequence[Arch]) -> str:
-    """Markdown: versions by targets, and the newest version's kernels with registers and blocks."""
+    """Return the page: versions by targets, and the kernels of the newest version with registers and blocks."""
     newest = list(found)[-1]
     return "".join(
         [

@@ -1,9 +1,9 @@
-"""Predicts how fast our kernels are on GPUs that are not here, and how far such predictions are from published figures.
+"""Predicts the speed of autofuse's kernels on GPUs that are not present, and compares with published figures.
 
     python -m tools.ahead --predict                      the tables on stdout
     python -m tools.ahead --predict docs/predictions.md  into a file
 
-Everything here is predicted; nothing was measured. The model is in predict_model.py.
+All results are predictions. Nothing was measured. The model is in predict_model.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ A share is of the speed of a copy of as many bytes. The model: `tools/ahead/pred
 
 
 def table(gpu: Gpu, widths: tuple[int, ...] = WIDTHS) -> Iterator[str]:
-    """A line for each call: its predicted share of a copy's speed at each width, all its launches taken together."""
+    """Yield a line for each call: the predicted share of a copy's speed at each width, for all launches together."""
     yield f"| predicted on {gpu.name} | {' | '.join(map(str, widths))} |"
     yield "| --- " * (len(widths) + 1) + "|"
     by_width = {width: cases(width) for width in widths}
@@ -40,7 +40,7 @@ def table(gpu: Gpu, widths: tuple[int, ...] = WIDTHS) -> Iterator[str]:
 
 
 def _cell(gpu: Gpu, call: object) -> str:
-    """The share, and what binds the slowest launch where it is below the goal."""
+    """The share; below the goal, also the limit of the slowest launch."""
     done = [(work, predicted(work, gpu)) for _, work in works(call, gpu)]  # type: ignore[arg-type]
     total = sum(p.seconds for _, p in done)
     ideal = sum(FIXED + w.moved / gpu.copy for w, _ in done)
@@ -50,7 +50,7 @@ def _cell(gpu: Gpu, call: object) -> str:
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
+    """Return the page, in Markdown."""
     h100 = next(gpu for gpu in GPUS if gpu.name == "H100")
     parts = [_HEAD, f"## Rows of 768 to 16384 in bfloat16 on an H100\n\nThe goal is {GOAL}. In brackets what binds.\n"]
     parts += ["\n".join(table(h100)), "\n## Other GPUs, rows of 1024, 4096 and 16384\n"]
@@ -76,7 +76,7 @@ def _products() -> Iterator[str]:
 
 
 def write(output: Path | None) -> int:
-    """The page on stdout, or into a file."""
+    """Write the page to a file, or print it."""
     if output is None:
         sys.stdout.write(page())
     else:

@@ -1,7 +1,7 @@
-"""The calls of row-wise kernels that the performance model is asked about: widths from 768 to 16384, bfloat16.
+"""The calls of row-wise kernels for the performance model: widths from 768 to 16384, bfloat16.
 
-Tensors have 2^26 entries (128 MiB, more than any second-level cache of NVIDIA's but one) and no data. Each
-backward pass is listed after its forward pass, as a call of its own.
+Tensors have 2^26 entries (128 MiB, more than all but one of NVIDIA's second-level caches) and no data. Each backward
+pass follows its forward pass, as a separate call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Make = Callable[..., Tensor]  # a tensor of some shape, `dtype` bfloat16 unless 
 
 
 def cases(width: int, entries: int = ENTRIES, sample: Make = sample) -> Mapping[str, Call]:
-    """Calls by what they compute, for rows of `width` in tensors of about so many `entries`, made by `sample`."""
+    """Return calls by name, for rows of `width` in tensors with about `entries` entries, made by `sample`."""
     rows = max(entries // width, 1)
     x, weight, one = sample(rows, width), sample(width), sample(rows, 1, dtype=FP32)
     seed, numbers = sample(1, dtype=torch.int64), sample(rows, dtype=FP32)
@@ -32,7 +32,7 @@ def cases(width: int, entries: int = ENTRIES, sample: Make = sample) -> Mapping[
 
     def normed(residual: bool, seeded: bool, centred: bool) -> Call:
         other, drawn = x if residual else None, seed if seeded else None
-        # two tensors of equal shape are two tensors: sample() again, or bytes would be counted once
+        # sample() makes a separate tensor for each operand; a shared tensor's bytes would count only once
         other = sample(rows, width) if residual else other
         p, bias = (0.1 if seeded else 0.0), (weight if centred else None)
         return lambda: norm.forward(x, other, weight, bias, drawn, p, 1e-5, centred, BF16, BF16)

@@ -1,6 +1,6 @@
-"""Instructions that a warp of a compiled kernel executes, counted from NVIDIA's machine code.
+"""Counts the instructions that a warp of a compiled kernel executes, from NVIDIA's machine code.
 
-Loops are branches back; how often each is taken is the caller's to say. Knows disassembly, not kernels.
+A loop is a backward branch. The caller supplies the number of iterations. This file knows disassembly, not kernels.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _NOT_ISSUED = ("NOP",)
 
 @dataclass(frozen=True)
 class Counted:
-    """Instructions of one warp: straight, each executed once, and in all loops, each executed once a turn."""
+    """The instructions of one warp: outside of loops, and in loops (for one iteration)."""
 
     straight: int
     looped: int
     loads: int
     looped_loads: int
 
-    def executed(self, turns: float) -> float:
-        """Of a warp whose loops together take `turns` turns."""
+    def total(self, turns: float) -> float:
+        """The instructions of a warp whose loops run `turns` iterations in total."""
         return self.straight + self.looped * turns
 
 
 def counted(cubin: bytes, cuobjdump: Path) -> Counted:
-    """What `cubin` holds, by NVIDIA's cuobjdump. Raises RuntimeError where that prints no instructions."""
+    """Count the instructions of `cubin`, with NVIDIA's cuobjdump. Raises RuntimeError if that prints none."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -40,7 +40,7 @@ def counted(cubin: bytes, cuobjdump: Path) -> Counted:
 
 
 def counted_in(text: str) -> Counted:
-    """The same of a disassembly."""
+    """Count the instructions of a disassembly."""
     lines = [(int(at, 16), name, rest) for at, name, rest in _LINE.findall(text)]
     if not lines:
         raise RuntimeError("The disassembly holds no instructions.")
@@ -57,7 +57,7 @@ def counted_in(text: str) -> Counted:
 
 
 def _loops(lines: list[tuple[int, str, str]]) -> list[tuple[int, int]]:
-    """First and last address of what a branch back encloses; the branch to itself that ends a kernel is none."""
+    """The first and last address of each loop. The branch to itself at the end of a kernel is not a loop."""
     found = []
     for at, name, rest in lines:
         target = _TARGET.search(rest) if name.split(".")[0] == "BRA" else None

@@ -1,8 +1,8 @@
-"""What the performance model takes of each GPU. It holds numbers and where they come from, nothing else.
+"""The properties of each GPU that the performance model uses, with their sources.
 
-Bandwidth and multiprocessors are those of the peak table (autofuse/profiling/peaks.py). Clocks and second-level caches:
-data sheets and white papers of the makers. Latencies of memory: Luo et al., arXiv:2402.13499, table of the memory
-hierarchy (A100 466 cycles, H100 479, RTX 4090 542); B200 and MI300X are assumed, which `assumed` says.
+Bandwidth and multiprocessors are from the peak table (autofuse/profiling/peaks.py). Clocks and second-level caches are
+from the makers' data sheets and white papers. Memory latencies are from Luo et al., arXiv:2402.13499, table of the
+memory hierarchy (A100 466 cycles, H100 479, RTX 4090 542). Those of B200 and MI300X are assumed, as `assumed` says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autofuse.profiling.peaks import DevicePeak, peak_of
 from tools.ahead.targets import Arch
 
-# The part of the bandwidth of a data sheet that a copy reaches: 0.897 on an H100 (Guo, Zadouri and Dao, "Getting
+# The share of the data sheet's bandwidth that a copy reaches: 0.897 on an H100 (Guo, Zadouri and Dao, "Getting
 # memory-bound kernels to speed-of-light", 2025), 0.896 on an H200 (4.3 of 4.8 TB/s). Assumed of the others.
 COPY = 0.896
 # What a launch takes beside its bytes, on the GPU: the two ends of a line through Liger's figures for the forward pass
@@ -36,7 +36,7 @@ class Gpu:
 
     @property
     def peak(self) -> DevicePeak:
-        """The entry of the peak table. Raises LookupError where there is none."""
+        """The entry of the peak table. Raises LookupError if there is none."""
         found = peak_of(self.device)
         if found is None or found.multiprocessors is None:
             raise LookupError(f"The peak table has no multiprocessors of {self.device}.")
@@ -44,12 +44,12 @@ class Gpu:
 
     @property
     def multiprocessors(self) -> int:
-        """Multiprocessors (AMD: compute units)."""
+        """The number of multiprocessors (AMD: compute units)."""
         return self.peak.multiprocessors or 0
 
     @property
     def copy(self) -> float:
-        """Bytes a second that a copy moves."""
+        """The bytes per second that a copy moves."""
         return COPY * self.peak.bytes_per_second
 
 

@@ -1,7 +1,7 @@
-"""What a call of a kernel's file launches, with what the performance model asks of each launch.
+"""The launches of a call, with the properties that the performance model needs.
 
-Bytes are those of the tensors of a launch, each once: shapes are what is declared. Turns of loops and what is read
-twice are known of each kernel by its name here, and nowhere else. Knows kernels by name; must not know GPUs' numbers.
+The bytes of a launch are those of its tensors, each once, with the declared shapes. Only this file knows, by kernel
+name, the iterations of loops and the data that a kernel reads twice. It must not know the properties of GPUs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Arguments = Mapping[str, Any]
 
 
 def works(call: Callable[[], object], gpu: Gpu) -> list[tuple[str, Work]]:
-    """Every launch of `call`, in order, by the name of its kernel, as `gpu` would run it."""
-    launched = _launched(call, gpu.arch)
-    coded = launched if gpu.code == gpu.arch else _launched(call, gpu.code)
+    """Return every launch of `call`, in order, with the name of its kernel, as `gpu` would run it."""
+    launched = _trace_launches(call, gpu.arch)
+    coded = launched if gpu.code == gpu.arch else _trace_launches(call, gpu.code)
     return [
         (name, _work(name, given, programs, used, gpu, _count(binary)))
         for (name, given, programs, used, _), (*_, binary) in zip(launched, coded, strict=True)
@@ -47,12 +47,12 @@ def _work(name: str, given: Arguments, programs: int, used: Resources, gpu: Gpu,
     target = TARGETS[gpu.arch]
     resident = target.resident(used.registers, used.shared, used.warps)
     warps = TARGETS[gpu.code].gpu.warp_size * 1.0  # of the counted code, for the other's threads
-    issued = code.executed(turns) * used.warps * target.gpu.warp_size / warps
+    issued = code.total(turns) * used.warps * target.gpu.warp_size / warps
     return Work(moved, again, programs, resident, issued, trips)
 
 
 def _bytes(t: Tensor) -> int:
-    """Bytes of memory behind `t`: what is repeated in no memory counts once."""
+    """The bytes of memory of `t`. Expanded dimensions count once."""
     entries = 1
     for size, stride in zip(t.shape, t.stride(), strict=True):
         entries *= size if stride else 1
@@ -71,8 +71,8 @@ def _ONCE(given: Arguments) -> float:
     return 1.0
 
 
-# How often the loops of a kernel are gone through, how many loops there are one after the other, what is read in more
-# than one of them, and what is written where it was read.
+# The iterations of a kernel's loops, the number of successive loops, the data that more
+# than one loop reads, and the data that is written in place.
 _TURNS: Mapping[str, Callable[[Arguments], float]] = {
     "norm._backward": lambda a: _ceil(a, "share", "tall"),
     "norm_wide.affine_backward": lambda a: _ceil(a, "share", "tall"),
@@ -103,8 +103,8 @@ def _count(binary: bytes) -> Counted:
     return counted(binary, CUOBJDUMP)
 
 
-def _launched(call: Callable[[], object], arch: Arch) -> list[tuple[str, Arguments, int, Resources, bytes]]:
-    """File and kernel, arguments by name, programs, what a program takes, and the binary, of each launch."""
+def _trace_launches(call: Callable[[], object], arch: Arch) -> list[tuple[str, Arguments, int, Resources, bytes]]:
+    """For each launch: file and kernel, arguments by name, programs, resources of a program, and the binary."""
     taken: list[tuple[str, Arguments, int, Resources, bytes]] = []
     usual, target = JITFunction.run, TARGETS[arch]
     with absent(target.gpu, list(TARGETS).index(arch)) as driver:

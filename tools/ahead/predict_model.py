@@ -1,12 +1,12 @@
-"""How long one launch should take on a GPU: bytes, instructions, and what one multiprocessor can have on its way.
+"""Predicts the time of one launch on a GPU from its bytes, instructions and requests in flight.
 
-Three times that a launch cannot beat, and what it takes beside them:
-- memory: its bytes over the bandwidth of a copy. What is read again counts where the last cache cannot have kept it.
-- latency: by Little's law, blocks on a multiprocessor at a time and how long each lives. A block lives for its trips to
-  memory, one after the other, and the issue of its instructions among the others'.
+There are three lower bounds of the time of a launch, and a fixed part:
+- memory: its bytes divided by the bandwidth of a copy. A second read counts if the last cache cannot hold the data.
+- latency: by Little's law, from the blocks on a multiprocessor at a time and the lifetime of each. A block lives for
+  its successive accesses to memory and the issue of its instructions among those of other blocks.
 - instructions: four are issued in a cycle on each multiprocessor.
-- fixed: start, ramp and tail of a launch; and where Python takes longer to launch than the GPU to run, that.
-Nothing here was measured: what it gives is a prediction, and is called one wherever it is shown.
+- fixed: start, ramp and tail of a launch; or the time of Python, if that is longer than the time of the GPU.
+Nothing here was measured. Results are predictions, and are labelled so everywhere.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from tools.ahead.predict_gpus import FIXED, Gpu
 
-ISSUED = 4  # instructions in a cycle on each multiprocessor
-# Limits that are close to each other add up, for one is not always at work when another is: the exponent with which
-# they do is chosen, not derived. With 4, two equal limits take 1.19 times as long as one.
+ISSUED = 4  # instructions per cycle and multiprocessor
+# Limits of similar size add up, because they do not always overlap. The exponent is chosen, not derived: with 4, two
+# equal limits take 1.19 times as long as one.
 _EXPONENT = 4.0
 
 
@@ -26,9 +26,13 @@ _EXPONENT = 4.0
 class Work:
     """One launch.
 
-    moved: bytes that it reads and writes, each once. again: those that it reads once more. programs: blocks. resident:
-    how many a multiprocessor holds at once. instructions: that a block's warps execute, summed. trips: to memory, one
-    after the other, of a block.
+    Attributes:
+        moved: the bytes that it reads and writes, each once.
+        again: the bytes that it reads a second time.
+        programs: the number of blocks.
+        resident: the number of blocks that a multiprocessor holds at once.
+        instructions: the instructions of all warps of a block.
+        trips: the successive accesses of a block to memory.
     """
 
     moved: float
@@ -50,7 +54,7 @@ class Predicted:
 
 
 def predicted(work: Work, gpu: Gpu, python: float = 0.0) -> Predicted:
-    """python: seconds of Python for the launch, where the GPU has nothing else to do meanwhile."""
+    """Predict the time of a launch. `python` is Python's time for it in seconds, while the GPU idles."""
     parts = {
         "memory": (work.moved + _missed(work, gpu)) / gpu.copy,
         "latency": _latency(work, gpu),
@@ -63,12 +67,12 @@ def predicted(work: Work, gpu: Gpu, python: float = 0.0) -> Predicted:
 
 
 def copied(moved: float, gpu: Gpu, launches: int = 1) -> float:
-    """Seconds of launches that are bound by memory alone, as a copy is: for figures that others published."""
+    """The seconds of launches that are only bound by memory, like a copy. For comparison with published figures."""
     return launches * FIXED + moved / gpu.copy
 
 
 def _missed(work: Work, gpu: Gpu) -> float:
-    """Bytes read again that come from memory: those of the blocks at work that do not fit into the last cache."""
+    """The bytes that a second read loads from memory: those of active blocks that do not fit into the last cache."""
     if not work.again:
         return 0.0
     at_once = min(work.programs, gpu.multiprocessors * work.resident)
@@ -77,7 +81,7 @@ def _missed(work: Work, gpu: Gpu) -> float:
 
 
 def _latency(work: Work, gpu: Gpu) -> float:
-    """Waves of blocks times the life of one."""
+    """The number of waves of blocks times the lifetime of a block."""
     if not work.resident:
         return math.inf
     slots = gpu.multiprocessors * work.resident

@@ -1,7 +1,7 @@
-"""The performance model of a linear layer's cross entropy: matrix products in blocks of rows, and what stands between.
+"""The performance model of linear layer + cross entropy: matrix products in blocks of rows, and passes over the logits.
 
-For each block of rows three products of its logits, each of which reads or writes the whole weight, a sum of the
-weight's gradient over blocks, and passes over the logits. Must not know how the operation chooses its blocks.
+Each block of rows has three products, each of which reads or writes the whole weight, a sum of the weight's gradient
+over blocks, and passes over the logits. This file must not know how the operation chooses its blocks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Way:
     tile: int = 256
 
 
-# A loss that reads the logits and a gradient that reads and writes others; a bf16 product written, read again, and an
-# fp32 sum read and written. Now: in place, and the product adds to the sum as it is written.
+# Before: the loss reads the logits, and the gradient reads and writes another tensor. The bf16 product is written and
+# read, and the fp32 sum is read and written. Now: the gradient is in place, and the product accumulates into the sum.
 BEFORE = Way(rows=523, logits=6, sums=12)
 NOW = Way(rows=4096, logits=6, sums=8)
 NOW_IN_256_MIB = Way(rows=1024, logits=6, sums=8)
 
 
 def seconds(rows: int, width: int, classes: int, way: Way, gpu: Gpu) -> float:
-    """A step's loss and gradients in bfloat16: x (rows, width), a weight (classes, width). A prediction."""
+    """Predict the seconds for loss and gradients in bfloat16, for x (rows, width) and a weight (classes, width)."""
     blocks = -(-rows // way.rows)
-    padded = -(-way.rows // way.tile) * way.tile  # what is left over of a tile takes as long as a whole one
+    padded = -(-way.rows // way.tile) * way.tile  # a partial tile takes as long as a full one
     products = 3 * 2 * padded * width * classes / (PRODUCTS * gpu.peak.flops["bfloat16"])
     weight = classes * width
     moved = 2 * way.rows * classes * way.logits + weight * (2 * 2 + way.sums)

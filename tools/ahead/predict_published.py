@@ -1,9 +1,9 @@
-"""The model against figures that others published: of torch's own kernels, Liger, quack and FlashAttention.
+"""Compares the model with published figures of torch's own kernels, Liger, quack and FlashAttention.
 
-The figures stand in published.json with their sources, the bytes that each kernel has to move and the arithmetic that
-it has to do. Their machine code is not here, so that only what does not need it is compared: bytes over the bandwidth
-of a copy, arithmetic over the rate of matrix products, and the fixed part of a launch. Figures that the model was set
-by are marked and left out of the errors.
+The figures are in published.json, with their sources, and the bytes and arithmetic of each kernel. Their machine code
+is not available. So only bytes divided by the bandwidth of a copy, arithmetic divided by the rate of matrix products,
+and the fixed part of a launch are compared. Figures that the model was fitted to are marked and excluded from the
+errors.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from autofuse.profiling.peaks import peak_of
 from tools.ahead.predict_gpus import COPY, FIXED
 
 FIGURES = Path(__file__).with_name("published.json")
-# The part of the peak of a data sheet that large matrix products reach: 770 to 800 of 989 TFLOP/s on an H200.
+# The share of the data sheet's peak that large matrix products reach: 770 to 800 of 989 TFLOP/s on an H200.
 PRODUCTS = 0.79
 
 
 def figures() -> list[dict[str, Any]]:
-    """Every published figure."""
+    """Return all published figures."""
     found: list[dict[str, Any]] = json.loads(FIGURES.read_text())["figures"]
     return found
 
 
 def predicted_microseconds(figure: Mapping[str, Any]) -> float:
-    """What the model says of a published figure. Raises LookupError for a GPU that the peak table does not have."""
+    """Predict a published figure. Raises LookupError for a GPU that is not in the peak table."""
     peak = peak_of(figure["device"])
     if peak is None:
         raise LookupError(f"The peak table does not have {figure['device']}.")
@@ -39,7 +39,7 @@ def predicted_microseconds(figure: Mapping[str, Any]) -> float:
 
 
 def errors(chosen: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, float, float]]:
-    """For each group: how many figures, the median of |predicted / published - 1|, and the largest."""
+    """Return for each group the number of figures, the median of |predicted / published - 1|, and the largest."""
     gaps: dict[str, list[float]] = {}
     for figure in chosen:
         if not figure.get("calibrates"):
@@ -49,7 +49,7 @@ def errors(chosen: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, float, f
 
 
 def as_markdown() -> str:
-    """Both tables: the errors of each group, and every figure."""
+    """Return both tables: the errors of each group, and all figures."""
     lines = ["| figures of | number | median error | largest |", "| --- | --- | --- | --- |"]
     lines += [f"| {g} | {n} | {m:.0%} | {most:.0%} |" for g, (n, m, most) in errors(figures()).items()]
     lines += ["", "| what | whose | GPU | shape | dtype | published, us | predicted, us | ratio |", "| --- " * 8 + "|"]

@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a multiprocessor, and how many of its blocks fit there. It knows binaries alone."""
+"""The resources of a multiprocessor that a compiled kernel uses, and the number of its blocks that fit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OF_AMD = ("vgpr_count", "private_segment_fixed_size", "vgpr_spill_count", "sgpr
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one kernel: registers of a thread, bytes of local memory of a thread, bytes of shared memory of a block.
+    """The resources of one kernel: registers and bytes of local memory per thread, bytes of shared memory per block.
 
-    Local memory is off the chip. A kernel has some where its registers did not suffice (spills) or where it indexes an
-    array of its own; neither is wanted in these kernels, so the bound on it is 0. warps: of a block, as the target
-    counts them: 32 threads on NVIDIA's GPUs, 64 on AMD's.
+    Local memory is off the chip. A kernel uses it for spilled registers and for arrays that it indexes. These kernels
+    must have neither, so the bound is 0. `warps` is the number of warps per block: 32 threads each on NVIDIA's GPUs, 64
+    on AMD's.
     """
 
     registers: int
@@ -29,20 +29,20 @@ class Resources:
     warps: int
 
     def occupancy(self, arch: Arch) -> float:
-        """Resident warps over the most that a multiprocessor of `arch` holds; 0 where no block fits."""
+        """Resident warps divided by the maximum of a multiprocessor of `arch`; 0 if no block fits."""
         return TARGETS[arch].occupancy(self.registers, self.shared, self.warps)
 
     def blocks(self, arch: Arch) -> int:
-        """Blocks that a multiprocessor of `arch` holds at once."""
+        """The number of blocks that a multiprocessor of `arch` holds at once."""
         return TARGETS[arch].resident(self.registers, self.shared, self.warps)
 
     def threads(self, arch: Arch) -> int:
-        """Of a block."""
+        """The number of threads of a block."""
         return self.warps * int(TARGETS[arch].gpu.warp_size)
 
 
 def resources(cubin: bytes, dynamic_shared: int, warps: int, cuobjdump: Path) -> Resources:
-    """What `cubin` needs, by NVIDIA's cuobjdump. Raises RuntimeError where that says nothing that can be read."""
+    """Read the resources of `cubin` with NVIDIA's cuobjdump. Raises RuntimeError if its output cannot be parsed."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -55,7 +55,7 @@ def resources(cubin: bytes, dynamic_shared: int, warps: int, cuobjdump: Path) ->
 
 
 def resources_of_amd(assembly: str, shared: int, warps: int) -> Resources:
-    """What a kernel needs on an AMD GPU, by the metadata of its assembly. Raises RuntimeError where there are none."""
+    """Read the resources of a kernel on an AMD GPU from its assembly. Raises RuntimeError if it has no metadata."""
     found = {name: re.search(rf"\.{name}:\s*(\d+)", assembly) for name in _OF_AMD}
     if found["vgpr_count"] is None:
         raise RuntimeError("A kernel's assembly for an AMD GPU does not say how many registers it takes.")

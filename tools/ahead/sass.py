@@ -1,8 +1,8 @@
-"""What a kernel's machine code does to memory: loads and stores of global memory by their width, and instructions.
+"""Counts loads and stores of global memory by width, and instructions, in the machine code of a kernel.
 
-It reads the SASS of a cubin by NVIDIA's nvdisasm. Counts are of the hot part: the loop that touches global memory the
-most, or the whole kernel where none does. Per entry means: per entry of a program's tile, which is what its block sizes
-multiply to. It knows machine code; it must not know what a kernel computes.
+It reads the SASS of a cubin with NVIDIA's nvdisasm. Counts are of the hot part: the loop that accesses the most global
+memory, or the whole kernel if no loop does. "Per entry" means per entry of a program's tile, whose size is the product
+of its block sizes. This file knows machine code. It must not know what a kernel computes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 @dataclass(frozen=True)
 class Instruction:
-    """One of a kernel's. opcode: with its modifiers, "LDG.E.128"; target: the place that a branch goes to, else -1.
+    """One instruction. opcode: with its modifiers, such as "LDG.E.128"; target: the target of a branch, else -1.
 
     divides: whether it calls the function that 64-bit integer division compiles to.
     """
@@ -35,7 +35,7 @@ class Instruction:
 
     @property
     def width(self) -> int:
-        """Bytes that a thread reads or writes of global memory; 0 for what does neither."""
+        """The bytes of global memory that a thread reads or writes; 0 for other instructions."""
         name, *modifiers = self.opcode.split(".")
         if name not in ("LDG", "STG"):
             return 0
@@ -44,10 +44,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Counts of the hot part of a kernel, for one thread and one pass through it.
+    """Counts of the hot part of a kernel, for one thread and one iteration.
 
-    loads, stores: instructions by the bytes that each moves. instructions: all of them. total, divisions: of the whole
-    kernel, all of them and those that call a function to divide numbers of 64 bits.
+    loads, stores: instructions by the bytes that each moves. instructions: all instructions. total: all instructions of
+    the whole kernel. divisions: its calls of a function for 64-bit division.
     """
 
     loads: dict[int, int]
@@ -62,13 +62,13 @@ class MachineCode:
 
     @property
     def bytes_per_access(self) -> float:
-        """The mean width of a load or store; 16 is the most there can be, 0 where there are none."""
+        """The mean width of a load or store in bytes, at most 16; 0 if there are none."""
         accesses = sum(self.loads.values()) + sum(self.stores.values())
         return self.bytes / accesses if accesses else 0.0
 
 
 def machine_code(cubin: bytes, nvdisasm: Path) -> MachineCode:
-    """The counts of a cubin. Raises RuntimeError where nvdisasm says nothing that can be read."""
+    """Return the counts of a cubin. Raises RuntimeError if nvdisasm's output cannot be parsed."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -80,7 +80,7 @@ def machine_code(cubin: bytes, nvdisasm: Path) -> MachineCode:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """The instructions of what nvdisasm prints, without padding."""
+    """Parse the instructions in nvdisasm's output, without padding."""
     found: list[tuple[str, str, bool]] = []
     places: dict[str, int] = {}
     for line in text.splitlines():
@@ -104,7 +104,7 @@ def counted(code: Sequence[Instruction]) -> MachineCode:
 
 
 def _hot(code: Sequence[Instruction]) -> Sequence[Instruction]:
-    """The loop with the most bytes of global memory, without loops inside it that have as many; else everything."""
+    """The innermost loop with the most bytes of global memory; the whole kernel if no loop accesses any."""
     loops = [code[i.target : place + 1] for place, i in enumerate(code) if 0 <= i.target < place]
     moved = lambda part: sum(i.width for i in part)
     worth = [loop for loop in loops if moved(loop)]

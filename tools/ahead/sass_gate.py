@@ -1,8 +1,7 @@
-"""Holds the machine code of every declared kernel to bounds: wide loads, few instructions, no bytes twice.
+"""Checks the machine code of every declared kernel: wide loads, few instructions, no byte twice.
 
-Two bounds. A rule for all: the mean width of loads and stores must reach what the kernel's `Ahead` entry promises. And
-a record, sass_bounds.json, of what each kernel's code was when it was last looked at: what is plainly worse fails.
-`python -m tools.ahead --sass --record` writes the record anew.
+There are two bounds. The mean width of loads and stores must reach the promise of the kernel's `Ahead` entry. And the
+code must not be much worse than the record in sass_bounds.json, which `python -m tools.ahead --sass --record` writes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tools.ahead.sass import MachineCode, machine_code
 from tools.ahead.targets import TARGETS
 
 RECORD = Path(__file__).with_name("sass_bounds.json")
-WORSE = 1.05  # of what is recorded: compilers schedule a little differently from one version to the next
+WORSE = 1.05  # relative to the record: compiler versions schedule instructions a little differently
 MULTIPROCESSORS = 132  # an H100's
 COLUMNS = (
     "file", "call", "kernel", "loads", "stores", "bytes an access", "bytes an entry", "ideal", "instructions an entry",
@@ -29,7 +28,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Judged:
-    """The machine code of one launch. name: what tells it from the others of the table; trouble: "" where it holds.
+    """The machine code of one launch. name: unique in the table; trouble: what is wrong, or "".
 
     entries: of a thread, in one pass through the hot part.
     """
@@ -42,7 +41,7 @@ class Judged:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What is recorded: for each the bound is this number, or a little more (access: less)."""
+        """The recorded numbers. The bound is a little more than each number (for access: less)."""
         blocks = self.row.launch.resources.blocks(self.row.arch)
         return {
             "access": round(self.code.bytes_per_access, 2),
@@ -53,7 +52,7 @@ class Judged:
 
 
 def judged(rows: Iterable[Row], recorded: Mapping[str, Mapping[str, float]]) -> list[Judged]:
-    """The machine code of NVIDIA kernels, each with what stands against it."""
+    """Return the machine code of NVIDIA kernels, with what is wrong with each."""
     seen = Counter[str]()
     found = []
     for row in rows:
@@ -70,7 +69,7 @@ def judged(rows: Iterable[Row], recorded: Mapping[str, Mapping[str, float]]) -> 
 
 
 def trouble(made: Judged, bounds: Mapping[str, float]) -> str:
-    """Why a kernel's machine code may not stay as it is, in sentences; "" where it may."""
+    """What is wrong with the machine code of a kernel, in sentences; "" if nothing is."""
     numbers, found = made.numbers, []
     if made.code.bytes and numbers["access"] < made.row.access:
         found.append(
@@ -89,13 +88,13 @@ def trouble(made: Judged, bounds: Mapping[str, float]) -> str:
 
 
 def record(file: Path = RECORD) -> dict[str, dict[str, float]]:
-    """What is recorded, by the names of launches; nothing where there is no such file."""
+    """Return the record, by names of launches; empty if there is no such file."""
     found: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
     return found
 
 
 def write(found: Iterable[Judged], file: Path = RECORD) -> None:
-    """Record what was found, in place of what was recorded of the same files and targets; the rest stays."""
+    """Write the record. It replaces the entries of the same files and targets, and keeps the others."""
     made = {judged.name: judged.numbers for judged in found}
     anew = {_file_and_target(name) for name in made}
     kept = {name: numbers for name, numbers in record(file).items() if _file_and_target(name) not in anew}

@@ -1,9 +1,9 @@
-"""The GPUs that kernels are compiled for, and what a multiprocessor of each holds.
+"""The GPUs for which kernels are compiled, and the resources of their multiprocessors.
 
-NVIDIA: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; each of four parts hands out its
-registers in units of 256 to a warp, and each block has 1 KiB of shared memory reserved (CUDA Occupancy Calculator).
-AMD: the CDNA2 and CDNA3 instruction set references and HIP's "Hardware features"; a compute unit has four SIMDs of 512
-vector registers a lane, which are handed out in units of 8, and eight waves each.
+NVIDIA: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Each of four partitions allocates
+registers to a warp in units of 256, and 1 KiB of shared memory is reserved for each block (CUDA Occupancy Calculator).
+AMD: the CDNA2 and CDNA3 instruction set references and HIP's "Hardware features". A compute unit has four SIMDs, each
+with eight waves and 512 vector registers per lane, which are allocated in units of 8.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from triton.backends.compiler import GPUTarget
 
 KIB = 1024
-THREADS = 1024  # of a block at most, on every one of them
+THREADS = 1024  # the maximum number of threads of a block, on every target
 Arch = int | str
 
 
@@ -23,9 +23,14 @@ Arch = int | str
 class Target:
     """A GPU as Triton names it, and the limits of one multiprocessor (AMD: compute unit).
 
-    warps, blocks: resident at most. registers: of 32 bits, for each of its `parts`, among which warps are dealt out.
-    unit: the number of registers, of a whole warp, that are handed out together. shared: bytes of a multiprocessor;
-    block_shared: the most that one block may have. reserved: bytes of shared memory that each block takes besides.
+    Attributes:
+        warps: the maximum number of resident warps.
+        blocks: the maximum number of resident blocks.
+        registers: the 32-bit registers of each of its `parts`, to which warps are distributed.
+        unit: the allocation unit of registers, for a whole warp.
+        shared: bytes of shared memory of a multiprocessor.
+        block_shared: the maximum for one block.
+        reserved: additional bytes of shared memory for each block.
     """
 
     name: str
@@ -40,11 +45,11 @@ class Target:
     reserved: int = 1 * KIB
 
     def occupancy(self, registers: int, shared: int, warps: int) -> float:
-        """Resident warps over the most there can be; 0 where no block fits."""
+        """Resident warps divided by the maximum; 0 if no block fits."""
         return self.resident(registers, shared, warps) * warps / self.warps
 
     def resident(self, registers: int, shared: int, warps: int) -> int:
-        """Blocks that a multiprocessor holds at once. registers: of a thread; shared: bytes of a block."""
+        """The number of blocks that a multiprocessor holds at once. registers: per thread; shared: bytes per block."""
         if shared > self.block_shared:
             return 0
         of_a_warp = -(-max(registers, 1) * self.gpu.warp_size // self.unit) * self.unit
@@ -79,7 +84,7 @@ TARGETS: Mapping[Arch, Target] = MappingProxyType(
 
 
 def arch_of(text: str) -> Arch:
-    """What a command line names: 90, sm_90 or gfx942. Raises ValueError for what is not in the table."""
+    """Parse an architecture: 90, sm_90 or gfx942. Raises ValueError if it is not in the table."""
     short = text.removeprefix("sm_")
     found: Arch = int(short) if short.isdigit() else short
     if found not in TARGETS:

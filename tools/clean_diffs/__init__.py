@@ -1,1 +1,1 @@
-"""Counts what a maintainer would send back in the edits that autofuse makes in real sources."""
+"""Counts the faults that a maintainer would object to in autofuse's edits of real sources."""

@@ -1,8 +1,8 @@
-"""`python -m tools.clean_diffs PATHS`: rewrites files in memory, and counts the faults of what changed, by class.
+"""`python -m tools.clean_diffs PATHS`: rewrites files in memory, and counts the faults of the changes, by class.
 
-`--list FILE` names the files to rewrite while PATHS say what belongs to the project; `--keep DIR` writes each changed
-file as it was and as it is now; `--show CLASS` prints the diffs of the functions with that fault; `--unsafe` makes
-unsafe edits too. The limit of a line is what the file's project configures, else the file's own.
+`--list FILE` names the files to rewrite; PATHS then only name the files of the project. `--keep DIR` writes each
+changed file before and after. `--show CLASS` prints the diffs of the functions with that fault. `--unsafe` also makes
+unsafe edits. The maximum line length is configured by the file's project; otherwise it is the file's own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
             functions, clean = functions + 1, clean + (not found)
             counts.update(found)
             if options.show in found or options.show == "all":
-                shown.append(_shown(function, found))
+                shown.append(_diff_text(function, found))
         if options.show in of_file:
             shown.append(f"## {file.path}: {', '.join(of_file)}\n")
     sys.stdout.write("\n".join(shown))
@@ -48,10 +48,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("paths", nargs="*")
     parser.add_argument("--list", type=Path)
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--kept", type=Path, help="count in a folder that --keep wrote, without rewriting")
+    parser.add_argument("--kept", type=Path, help="count the faults in a folder that --keep wrote, without rewriting")
     parser.add_argument("--show", default="")
     parser.add_argument("--unsafe", action="store_true")
-    parser.add_argument("--alone", action="store_true", help="look for evidence in the edited files alone")
+    parser.add_argument("--alone", action="store_true", help="look for evidence only in the edited files")
     return parser.parse_args()
 
 
@@ -73,7 +73,7 @@ def _files(options: argparse.Namespace) -> Iterator[RewrittenFile]:
         yield file
 
 
-def _shown(function: ChangedFunction, found: Counter[str]) -> str:
+def _diff_text(function: ChangedFunction, found: Counter[str]) -> str:
     name = f"{function.path}:{function.name}"
     diff = "".join(text for text, _ in diff_of(name, function.before.encode(), function.after.encode()))
     return f"## {name}: {', '.join(sorted(found))}\n{diff}"

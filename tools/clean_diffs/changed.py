@@ -13,7 +13,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class ChangedFunction:
-    """A function before and after, as whole lines; `file` is the file that it stands in."""
+    """A function before and after, as whole lines. `file` is the file that contains it."""
 
     path: str
     name: str
@@ -23,11 +23,11 @@ class ChangedFunction:
 
     @property
     def trees(self) -> tuple[ast.AST, ast.AST]:
-        return _parsed(self.before), _parsed(self.after)
+        return _parse(self.before), _parse(self.after)
 
 
 def changed_functions(file: RewrittenFile) -> Iterator[ChangedFunction]:
-    """Outermost functions and methods whose text changed; what changed outside of all is the function `<module>`."""
+    """Yield the outermost functions and methods whose text changed. Code outside of all of them is `<module>`."""
     before, after = (_functions(text) for text in (file.before, file.after))
     for name, old in before.items():
         new = after.get(name, "")
@@ -36,7 +36,7 @@ def changed_functions(file: RewrittenFile) -> Iterator[ChangedFunction]:
 
 
 def _functions(source: bytes) -> dict[str, str]:
-    """Qualified name -> text. Names that are defined again are numbered."""
+    """Qualified name -> text. A name that is defined again gets a number."""
     text = source.decode("utf-8", errors="replace").replace("\r\n", "\n")
     lines = text.split("\n")
     found: dict[str, str] = {}
@@ -63,8 +63,8 @@ def _functions(source: bytes) -> dict[str, str]:
     return found
 
 
-def _parsed(text: str) -> ast.AST:
-    """The function in a text that may be indented."""
+def _parse(text: str) -> ast.AST:
+    """The syntax tree of a function's text, which may be indented."""
     if text[:1] in " \t":
         text = "if True:\n" + text
     return ast.parse(text)

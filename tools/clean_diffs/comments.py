@@ -1,4 +1,4 @@
-"""Comments that an edit parted from what they spoke of."""
+"""Finds comments that an edit separated from the code that they describe."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SKIP = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokeni
 
 
 def moved_comments(before: str, after: str) -> list[str]:
-    """Comments that occur more often, that left their line's end, or that stand before what they did not.
+    """Return comments that occur more often, are no longer at the end of their line, or precede other code than before.
 
-    A comment on a line of its own may stay before the changed statement if one of the lines that it stood before went:
-    then no other comment may stand between them.
+    A comment on its own line may stay before a changed statement if the line that followed it is gone, and no other
+    comment is between them.
     """
     old, new = _comments(before), _comments(after)
     found = [c for c, n in (Counter(c for c, _, _ in new) - Counter(c for c, _, _ in old)).items() for _ in range(n)]
@@ -25,14 +25,14 @@ def moved_comments(before: str, after: str) -> list[str]:
         elif not own and any(c == comment and not o for c, o, _ in old):
             continue
         elif own and beside not in kept and any(c == comment and o for c, o, _ in old):
-            continue  # it stands before the statement that was written anew
+            continue  # it precedes the rewritten statement
         else:
             found.append(comment)
     return list(dict.fromkeys(found))
 
 
 def _comments(text: str) -> list[tuple[str, bool, str]]:
-    """(comment, whether it has a line of its own, the line of code that it stands on or before)."""
+    """(comment, whether it is alone on its line, the line of code on which or before which it is)."""
     lines = text.split("\n")
     source = text if text[:1] not in " \t" else "if True:\n" + text
     shift = source.count("\n") - text.count("\n")

@@ -1,6 +1,6 @@
-"""What a maintainer would send back in a changed function, one small test for each class of fault.
+"""Faults that a maintainer would object to in a changed function, with one small check for each class of fault.
 
-A fault is counted where there are more of it after the edit than before. Knows texts and syntax; knows no rules.
+A fault counts if there are more of its class after the edit than before. This file knows text and syntax, and no rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FUSED = frozenset({"scaled_dot_product_attention"})
 
 
 def faults_of(function: ChangedFunction) -> Counter[str]:
-    """Class of fault -> how many more there are after the edit."""
+    """Class of fault -> the number of faults that the edit adds."""
     if function.name == "<module>":
         return Counter()
     before, after = function.trees
@@ -46,7 +46,7 @@ def faults_of(function: ChangedFunction) -> Counter[str]:
 
 
 def faults_of_file(file: RewrittenFile) -> Counter[str]:
-    """Faults of a whole file: it is generated, or its formatter would change it where it did not before."""
+    """Faults of a whole file: it is generated, or a formatter would change it now and did not before."""
     found: Counter[str] = Counter()
     if _GENERATED.search(file.before[:1500].decode(errors="replace")):
         found["generated file"] += 1
@@ -56,7 +56,7 @@ def faults_of_file(file: RewrittenFile) -> Counter[str]:
 
 
 def _dead(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Assignments whose name is not read before it is bound again in the same block, or anywhere; and idle text."""
+    """Yield assignments whose name is not read before it is bound again, or never; and statements without effect."""
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
     declared = {n for s in ast.walk(tree) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
     for node in ast.walk(tree):
@@ -85,7 +85,7 @@ def _bound_again(name: str, rest: list[ast.stmt]) -> bool:
 
 
 def _inverse_transposes(tree: ast.AST) -> Iterator[ast.Call]:
-    """`x.transpose(1, 2).transpose(1, 2)`, also where a name that is read once stands between."""
+    """Yield `x.transpose(1, 2).transpose(1, 2)`, also with a name in between that is read once."""
     turned = {}
     reads = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
     for s in ast.walk(tree):
@@ -122,17 +122,17 @@ def _cast_shapes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _neutral(keyword: str, value: float) -> Callable[[ast.AST], Iterator[ast.AST]]:
-    def found(tree: ast.AST) -> Iterator[ast.AST]:
+    def find_keywords(tree: ast.AST) -> Iterator[ast.AST]:
         for call in _attention_calls(tree):
             for k in call.keywords:
                 if k.arg == keyword and isinstance(k.value, ast.Constant) and k.value.value == value:
                     yield k
 
-    return found
+    return find_keywords
 
 
 def _scaled_by_hand(tree: ast.AST) -> Iterator[ast.AST]:
-    """`scale=1.0` in a call whose query or key is multiplied by something before, in the same function."""
+    """Yield calls with a constant `scale` whose query or key is scaled before in the same function."""
     made: dict[str, list[ast.expr]] = {}
     for s in ast.walk(tree):
         if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name):
@@ -184,7 +184,7 @@ def _overlong(function: ChangedFunction) -> Iterator[str]:
 
 
 def _parentheses(text: str, other: str) -> int:
-    """How many pairs on one line that `other` has not could go without changing the program."""
+    """The number of needless pairs of parentheses on lines that `other` does not have."""
     same = set(other.split("\n"))
     head = "if True:\n" if text[:1] in " \t" else ""
     meant, found = ast.dump(ast.parse(head + text)), 0
@@ -207,7 +207,7 @@ def _parentheses(text: str, other: str) -> int:
 
 
 def _around_calls(text: str) -> int:
-    """How many calls, of one line or several, stand in parentheses of their own for nothing."""
+    """The number of calls over several lines with needless parentheses around them."""
     head = "if True:\n" if text[:1] in " \t" else ""
     lines, found = (head + text).split("\n"), 0
     for n in ast.walk(ast.parse(head + text)):
@@ -219,7 +219,7 @@ def _around_calls(text: str) -> int:
 
 
 def _is_layout(inside: str) -> bool:
-    """Operators of two precedences, which people set in parentheses for readers: `a * (b / c)` is no such case."""
+    """Whether the parentheses help readers, because the operators have different precedences."""
     try:
         node = ast.parse(inside.strip(), mode="eval").body
     except SyntaxError:
@@ -237,28 +237,28 @@ def _closing(line: str, start: int) -> int:
 
 
 def _twice(before: ast.AST, after: ast.AST) -> bool:
-    """Whether the function called the fused operation before, and calls it in one more place now."""
+    """Whether the function called the fused operation before, and calls it in more places now."""
     old, new = len(list(_attention_calls(before))), len(list(_attention_calls(after)))
     return 0 < old < new
 
 
 def _uncalled(function: ChangedFunction, before: ast.AST, after: ast.AST) -> Iterator[str]:
-    """Children and methods that nothing in the file reads any more but their definition, which no message names."""
-    gone = _attributes(before) - _attributes(after)
-    told = " ".join(m for m in function.file.messages if "without a use" in m)
-    if not gone:
+    """Yield submodules and methods that the file defines and no longer reads, and that no message names."""
+    removed = _attributes(before) - _attributes(after)
+    message = " ".join(m for m in function.file.messages if "without a use" in m)
+    if not removed:
         return
     whole = ast.parse(function.file.after)
     read = {n.attr for n in ast.walk(whole) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
     defined = {n.name for n in ast.walk(whole) if isinstance(n, Function)}
     defined |= {n.attr for n in ast.walk(whole) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
-    for name in sorted(gone - read):
-        if name in defined and f"`{name}`" not in told and f"self.{name}" not in told:
+    for name in sorted(removed - read):
+        if name in defined and f"`{name}`" not in message and f"self.{name}" not in message:
             yield name
 
 
 def _attributes(tree: ast.AST) -> set[str]:
-    """The attributes of self that are read."""
+    """The attributes of self that the code reads."""
     return {
         n.attr for n in ast.walk(tree)
         if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "self"

@@ -1,4 +1,4 @@
-"""Real formatters over a file before and after, and how long its lines may be."""
+"""Runs formatters on a file before and after, and finds its maximum line length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USUAL = (79, 80, 88, 100, 119, 120)
 
 @lru_cache(maxsize=4096)
 def limit_of(file: RewrittenFile) -> int:
-    """The number of characters that a line may have: by the file's project, else as the file itself keeps it."""
+    """The maximum line length in characters, as the file's project configures it; else that of the file itself."""
     try:
         from autofuse.source.write.line_length import line_length
     except ImportError:
@@ -28,7 +28,7 @@ def limit_of(file: RewrittenFile) -> int:
 
 
 def unsettled(file: RewrittenFile) -> Iterator[str]:
-    """The formatters that leave the file as it was before, and would change it now."""
+    """Yield the formatters that would change the file now, and would not have changed it before."""
     for name, command in _commands(limit_of(file)):
         if _settled(command, file.before) and not _settled(command, file.after):
             yield name

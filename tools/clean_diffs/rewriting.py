@@ -1,4 +1,4 @@
-"""Files as they are and as autofuse would leave them. Writes nothing."""
+"""Rewrites files in memory. It writes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autofuse.source.evidence.other_files import ProjectFiles
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """One file that changed, and what was said of its edits."""
+    """One changed file, and the messages of its edits."""
 
     path: str
     before: bytes
@@ -26,9 +26,13 @@ class RewrittenFile:
 def rewritten_files(
     paths: Sequence[str], only: Collection[str], unsafe: bool, alone: bool = False
 ) -> Iterator[RewrittenFile]:
-    """The files under `paths` that autofuse changes; with `only`, no others are read for edits.
+    """Yield the files that autofuse changes.
 
-    `alone`: the files that are edited are the whole project, so that no others are looked through for evidence.
+    Args:
+        paths: the files and folders of the project.
+        only: the files to rewrite; empty: all.
+        unsafe: whether to make unsafe edits too.
+        alone: whether to look for evidence only in the rewritten files.
     """
     project = Project(Configuration())
     files = [f for f in project.files(paths) if isinstance(f, SourceFile)]

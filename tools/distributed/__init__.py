@@ -1,1 +1,1 @@
-"""Trains a model plain and optimized in every distributed wrapping, compares, and keeps the table in docs/."""
+"""Trains a model plain and optimized in every distributed wrapping, compares, and writes the table in docs/."""

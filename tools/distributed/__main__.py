@@ -1,12 +1,12 @@
-"""Trains a small model plain and optimized in every distributed wrapping, and keeps the table in docs/distributed.md.
+"""Trains a small model plain and optimized in every distributed wrapping, and writes the table in docs/distributed.md.
 
     python -m tools.distributed                               every row, on CPU with gloo
-    python -m tools.distributed --device cuda                 the same on nccl, where there are GPUs enough
-    python -m tools.distributed --only FSDP2 "DDP, midway"    the rows whose name has one of these words
-    python -m tools.distributed --list                        what there is
+    python -m tools.distributed --device cuda                 the same with nccl, if there are enough GPUs
+    python -m tools.distributed --only FSDP2 "DDP, midway"    the rows whose name contains one of these
+    python -m tools.distributed --list                        list the rows
 
-Starts torchrun itself, once for each number of ranks, and again where a row took its processes down. Exits with 1 where
-a row failed that is not expected to.
+Starts torchrun for each number of ranks, and again if a row ended its processes. Exits with 1 if a row failed that is
+not expected to fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tools.distributed.launch import Result, ran
+from tools.distributed.launch import Result, run_rows
 from tools.distributed.matrix import RANKS, rows_of
 from tools.distributed.table import as_json, as_markdown
 
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     results: list[Result] = []
     for ranks in RANKS:
-        results += ran(ranks, options.only, options.device)
+        results += run_rows(ranks, options.only, options.device)
     for result in results:
         print(f"{result.verdict:10} {result.name}, {result.order}: {result.reason or 'equal'}")
     if options.output:

@@ -1,4 +1,4 @@
-"""Starts the processes for one number of ranks, and again for the rows that are left where they end early."""
+"""Starts the processes for one number of ranks. If they end early, it starts them again for the remaining rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tools.distributed.matrix import rows_of
 from tools.distributed.result import Result
 
 _ROOT = Path(__file__).parents[2]
-_TAIL = 4000  # characters of what failed processes said
+_TAIL = 4000  # the number of characters of a failed process's output to show
 
 
-def ran(ranks: int, only: Sequence[str], device: str) -> list[Result]:
-    """The results of all rows for so many ranks, in order."""
+def run_rows(ranks: int, only: Sequence[str], device: str) -> list[Result]:
+    """Return the results of all rows for a number of ranks, in order."""
     rows = rows_of(ranks, only)
     results: list[Result] = []
     while len(results) < len(rows):
-        found, said = _launched(ranks, only, device, len(results))
+        found, said = _launch(ranks, only, device, len(results))
         results += found
         if len(results) < len(rows) and not (found and found[-1].verdict == "ended"):
             way, order = rows[len(results)]
@@ -32,8 +32,8 @@ def ran(ranks: int, only: Sequence[str], device: str) -> list[Result]:
     return results
 
 
-def _launched(ranks: int, only: Sequence[str], device: str, start: int) -> tuple[list[Result], str]:
-    """What one launch got to, from row `start` on, and what its processes said."""
+def _launch(ranks: int, only: Sequence[str], device: str, start: int) -> tuple[list[Result], str]:
+    """Start the processes at row `start`. Return the results until they ended, and their output."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.jsonl"
         command = [

@@ -11,6 +11,6 @@ RANKS = tuple(sorted({way.ranks for way in WAYS}))
 
 
 def rows_of(ranks: int, only: Sequence[str] = ()) -> list[tuple[Way, Order]]:
-    """The rows for so many ranks; with `only`, those whose name has one of these words."""
+    """Return the rows for a number of ranks; with `only`, the rows whose name contains one of these."""
     rows = [(way, order) for way in WAYS if way.ranks == ranks for order in way.orders]
     return [(w, o) for w, o in rows if not only or any(part in f"{w.name}, {o}" for part in only)]

@@ -1,7 +1,7 @@
-"""The model that is wrapped: a small decoder whose every layer is spelled out by hand.
+"""The model that is wrapped: a small decoder with hand-written layers.
 
-Written as people write models that are meant to be sharded: heads are counted by -1, so that tensor parallelism may
-leave some of them on each rank. Knows nothing of ranks.
+It is written for sharding: the number of heads in a view is -1, so that tensor parallelism may leave some heads on each
+rank. This file does not know ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WIDTH, HEADS, HIDDEN, VOCABULARY, LENGTH, LAYERS = 32, 4, 48, 32, 8, 2
 
 
 class RootMeanSquare(nn.Module):
-    """A norm: (..., width) to the same."""
+    """RMS norm: (..., width) -> (..., width)."""
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class RootMeanSquare(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention: (batch, length, width) to the same."""
+    """Causal self-attention: (batch, length, width) -> (batch, length, width)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
 
 class Gated(nn.Module):
-    """A gated MLP: (batch, length, width) to the same."""
+    """A gated MLP: (batch, length, width) -> (batch, length, width)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Gated(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual."""
+    """Attention and MLP, each with a pre-norm and a residual."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens (batch, length) to logits (batch, length, vocabulary)."""
+    """Tokens (batch, length) -> logits (batch, length, vocabulary)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What became of a row. Plain data, which goes through a file between processes."""
+"""The result of a row. Plain data, which processes exchange through a file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ Verdict = Literal["equal", "failed", "unavailable", "ended"]
 
 @dataclass
 class Result:
-    """One row: what was fused, what ran, how far the losses lie apart.
+    """One row: what was fused, what ran, and the difference of the losses.
 
-    sites: rule -> places fused. seen: kind of fused operator -> calls in one step on rank 0. difference, allowed: the
-    greatest difference of a loss between plain and optimized, and what rounding explains, in nats. seconds: wall clock.
-    raised: whether an exception ended it, rather than a comparison.
+    Attributes:
+        sites: rule -> number of fused sites.
+        seen: kind of fused operator -> calls in one step on rank 0.
+        difference: the largest difference of a loss between plain and optimized, in nats.
+        allowed: the difference that rounding explains, in nats.
+        seconds: wall-clock time.
+        raised: whether an exception ended the row, and not a comparison.
     """
 
     number: int

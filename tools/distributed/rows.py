@@ -1,4 +1,4 @@
-"""A row of the matrix: how a model is wrapped, and when it is optimized. Knows no wrapping; those are in ways_*.py."""
+"""Defines the rows of the matrix: how a model is wrapped, and when it is optimized. The wrappings are in ways_*.py."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tools.distributed.training import (
     batches,
     built,
     clip_plainly,
-    in_nothing,
     peft,
+    without_context,
 )
 
 Order = Literal["before", "after", "midway"]
@@ -34,7 +34,7 @@ ORDERS: Mapping[str, str] = {
 
 @dataclass
 class Job:
-    """One model's way through a row: plain or optimized, on this rank."""
+    """One model of a row, plain or optimized, on this rank."""
 
     device: str
     rank: int
@@ -44,11 +44,11 @@ class Job:
     recipe: Recipe = field(default_factory=Recipe)
 
     def start(self) -> nn.Module:
-        """The model that every rank starts with, on the device."""
+        """The initial model of every rank, on the device."""
         return built(self.recipe).to(self.device)
 
     def before(self, model: nn.Module) -> nn.Module:
-        """Optimized, if that comes before wrapping in this row."""
+        """Optimize the model, if this row does so before wrapping."""
         return self.optimized(model) if self.order == "before" else model
 
     def after(self, model: nn.Module) -> nn.Module:
@@ -58,7 +58,7 @@ class Job:
         return autofuse.optimize(model, self.example()) if self.fused else model
 
     def example(self) -> Tensor:
-        """Tokens of this rank's own: (batch, length), int64."""
+        """The tokens of this rank: (batch, length), int64."""
         return batches(self.rank, 1)[0][0][:, :-1].to(self.device)
 
 
@@ -71,17 +71,17 @@ def start(job: Job) -> nn.Module:
 
 
 def nothing(device: str) -> str:
-    """A row that runs anywhere."""
+    """The row runs everywhere."""
     return ""
 
 
 def accelerator(device: str) -> str:
-    """A row whose wrapping wants an accelerator."""
+    """The row needs an accelerator."""
     return "torch itself asks for an accelerator here" if device == "cpu" else ""
 
 
 def adapters(device: str) -> str:
-    """A row that needs peft."""
+    """The row needs peft."""
     return "" if peft is not None else "peft is not installed"
 
 
@@ -89,11 +89,16 @@ def adapters(device: str) -> str:
 class Way:
     """A wrapping.
 
-    wrap: wraps a model, given the job. expected: the kinds of fused operators that must be seen, each with its calls
-    per micro batch. replicas: how many different batches there are in a step, given the number of ranks; replica: which
-    of them a rank trains on. around: a context for each forward; throughout: one for all of training. finish: what is
-    asked of the plain and the optimized model after training; raises AssertionError. lacks: why the row
-    cannot be run on a device, or "". note: said below the table.
+    Attributes:
+        wrap: wraps the model of a job.
+        expected: kind of fused operator -> expected calls per micro batch.
+        replicas: number of ranks -> number of different batches in a step.
+        replica: rank -> the batch that it trains on.
+        around: the context of each forward.
+        throughout: the context of the whole training.
+        finish: checks the plain and the optimized model after training; raises AssertionError.
+        lacks: why the row cannot run on a device, or "".
+        note: a note below the table.
     """
 
     name: str
@@ -104,7 +109,7 @@ class Way:
     expected: Mapping[str, int] = field(default_factory=lambda: {"attention": 2, "norm": 5, "silu": 2})
     clip: Clip = clip_plainly
     quiet: Quiet = always_in_step
-    around: Around = in_nothing
+    around: Around = without_context
     throughout: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     replicas: Callable[[int], int] = lambda world: world
     replica: Callable[[int], int] = lambda rank: rank
@@ -120,8 +125,8 @@ WAYS: list[Way] = []
 def way(name: str, **options: Any) -> Callable[[Wrap], Wrap]:
     """Register a wrapping."""
 
-    def registered(wrap: Wrap) -> Wrap:
+    def register(wrap: Wrap) -> Wrap:
         WAYS.append(Way(name, wrap, **options))
         return wrap
 
-    return registered
+    return register

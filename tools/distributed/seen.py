@@ -1,4 +1,4 @@
-"""Which fused operators ran: counted by torch's profiler, forward and recomputation, on every thread."""
+"""Counts the fused operators that ran, with torch's profiler: forward and recomputation, on every thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 Seen = dict[str, int]  # kind -> calls
 
-# For each kind, the operators that eager code calls; else those that compiled code has in their place.
+# For each kind, the operator of eager code, and the prefix of the operators in compiled code.
 _OPERATORS = {
     "attention": ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_"),
     "norm": ("aten::rms_norm", "aten::_fused_rms_norm"),
@@ -19,8 +19,8 @@ _OPERATORS = {
 
 
 @contextmanager
-def seen(counts: Seen) -> Iterator[None]:
-    """Count the fused operators that run within, by kind, into `counts`."""
+def count_fused(counts: Seen) -> Iterator[None]:
+    """Count the fused operators that run in the block, by kind, into `counts`."""
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         yield
     names = Counter(e.name for e in recorded.events())

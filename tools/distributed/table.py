@@ -16,53 +16,55 @@ from tools.distributed.training import STEPS
 _HEAD = f"""\
 # The distributed matrix
 
-This page is written by a command and never by hand:
+A command writes this page:
 
 ```sh
 python -m tools.distributed --output docs/distributed.md
 ```
 
-Each row is a way to train on several processes, which torchrun starts. The same small decoder, every layer of it
-spelled out by hand (`tools/distributed/model.py`), is trained for {STEPS} steps twice, plain and optimized, from the
-same parameters and on the same batches, each rank on its own. A row holds if
+Each row is a way to train with several processes, which torchrun starts. A small decoder with hand-written layers
+(`tools/distributed/model.py`) is trained for {STEPS} steps twice, plain and optimized, from the same parameters and on
+the same batches. Each rank has its own batches. A row holds if
 
-- the losses of all steps on all ranks, and the parameters in the end, are equal but for rounding. How much rounding
-  explains is derived as verification derives it: a run in double says what is exact, runs that round each step at
-  random say how far rounding leads away from it ([soundness.md](soundness.md), `autofuse/verify/bounds.py`);
-- torch's profiler saw the fused operators run in the last step, as many as there are places, times micro batches, times
-  two where checkpoints recompute; and none in the plain model. Numbers that agree would prove nothing if every
-  call had fallen back;
+- the losses of all steps on all ranks and the final parameters are equal up to rounding. The bound is that of the
+  verification: a run in double is exact, and runs with random rounding show the effect of rounding
+  ([soundness.md](soundness.md), `autofuse/verify/bounds.py`);
+- torch's profiler counted the expected calls of fused operators in the last step: the number of sites, times micro
+  batches, times two with recomputing checkpoints; and none in the plain model. Otherwise, equal results would prove
+  nothing, because every call may have run the original;
 - all ranks made the same decisions.
 
-`--list` names the rows, `--only WORDS` runs some, `--device cuda` runs them on nccl where there are as many GPUs,
-`--json FILE` keeps every detail.
+`--list` lists the rows, `--only WORDS` runs some, `--device cuda` runs them with nccl if there are enough GPUs, and
+`--json FILE` writes every detail.
 """
 
 _LEGEND = """\
-Fused by rule: at how many places each rule applied; a rule that became part of a larger one counts too. Ran in a step:
-calls of fused attention, norm and SiLU on rank 0. Difference: the greatest one of any loss between plain and
+Fused by rule: the number of sites of each rule; a rule that became part of a larger one counts too. Ran in a step:
+calls of fused attention, norm and SiLU on rank 0. Difference: the largest difference of a loss between plain and
 optimized, in nats.
 """
 
 _AROUND = """\
 ## What to know
 
-- **Order is free.** `optimize` before wrapping verifies at once. On a model that is sharded, distributed or on the meta
-  device the example inputs are put by: each module is captured and verified at its first call, when its parameters
-  are gathered. A model with parameters on the meta device runs its original code until they are materialized.
-- **A fused call never reads what is not there.** Where a rule would read a child's parameters past the child (a gated
-  MLP, an add with the norm behind it) and the child is sharded on its own or distributed, the guard on that child does
-  not hold, and what lies between the children is fused instead: the activation with its product, the norm by itself.
-- **Tensor parallelism.** A module's forward is read as this rank runs it: projections that are split leave it some of
-  the heads, so heads are counted by -1, as in any model that is to be split. Modules that are handed DTensors are read
-  as programs on whole tensors.
-- **Verification of parts.** Where a child is not gathered while its parent is verified, numbers are made up for its
-  parameters, on both sides alike. Under tensor parallelism each rank verifies its own part, without communication.
-- **Ranks agree.** At `optimize` with example inputs rank 0 decides, and the others leave out what it left out. A rank
-  that cannot fuse what rank 0 fused raises an error that names the module, the rule and both reasons. At later captures
-  the first rank to come decides, and nobody waits. [A decision](decisions/ranks-agree-through-the-store.md) says why.
-- **Names are yours.** Reports and `modules=` speak of `blocks.0.attention`, whatever `_fsdp_wrapped_module`,
-  `_checkpoint_wrapped_module`, `_orig_mod` or `module` stand in between.
+- **The order is free.** `optimize` before wrapping verifies at once. If the model is sharded, distributed or on the
+  meta device, the example inputs are not used: each module is captured and verified at its first call, when its
+  parameters are gathered. A model with parameters on the meta device runs its original code until they are
+materialized.
+- **A fused call never reads missing parameters.** A rule may read the parameters of a child without calling it (a gated
+  MLP, an add and the norm after it). If the child is sharded separately or distributed, its guard fails, and the code
+  between the children is fused instead: the activation with its product, or the norm alone.
+- **Tensor parallelism.** autofuse captures a module's forward as this rank runs it. After a split, each rank has some
+  of the heads, so the model must view heads as -1, as usual for tensor parallelism. Modules that get DTensors are
+  captured as programs on whole tensors.
+- **Verification of parts.** If a child is not gathered while its parent is verified, its parameters get random numbers,
+  the same on both sides. Under tensor parallelism, each rank verifies its own part, without communication.
+- **Ranks agree.** At `optimize` with example inputs, rank 0 decides, and the others decline what it declined. A rank
+  that cannot fuse what rank 0 fused raises an error that names the module, the rule and both reasons. At later
+  captures, the first rank decides, and no rank waits. [A decision](decisions/ranks-agree-through-the-store.md) explains
+why.
+- **Names are those of your model.** Reports and `modules=` use `blocks.0.attention`, without `_fsdp_wrapped_module`,
+  `_checkpoint_wrapped_module`, `_orig_mod` or `module`.
 """
 
 

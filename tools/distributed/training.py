@@ -1,8 +1,8 @@
-"""Ten steps of training, plain or wrapped, and what they should have come to.
+"""Trains ten steps, plain or wrapped, and compares the result with the exact one.
 
-The truth is a run of the model alone, in double, on the batches of all ranks. Its randomly rounded runs say how far
-rounding may lead away from it, which is how autofuse verifies a place (autofuse.verify.bounds); here the results are
-the losses of all steps and the parameters in the end. Must not know how a model was wrapped.
+The exact result is a run of the plain model in double on the batches of all ranks. Runs with random rounding show how
+much rounding may change it, as when autofuse verifies a site (autofuse.verify.bounds). Here the results are the losses
+of all steps and the final parameters. This file must not know how a model was wrapped.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ except ImportError:
 from autofuse.verify.arithmetic import DoubleMode, RandomRoundingMode
 from autofuse.verify.bounds import DRAWS, measure_gap, rounding_spread
 from tools.distributed.model import LENGTH, VOCABULARY, Decoder
-from tools.distributed.seen import Seen, seen
+from tools.distributed.seen import Seen, count_fused
 
 STEPS, BATCH, SEED = 10, 2, 20
 RATE, MOMENTUM = 0.1, 0.9
-WATCHED = STEPS - 1  # the step in which operators are counted: whatever is captured late is captured before
+WATCHED = STEPS - 1  # operators are counted in the last step, after every lazy capture
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What training does besides forward, backward and step.
+    """The options of training.
 
-    micro: batches whose gradients are accumulated. clip: the norm to which gradients are clipped, None for not at all.
-    dtype: the coarsest dtype at work. adapters: whether peft's low-rank adapters are trained, and nothing else.
+    Attributes:
+        micro: the number of micro batches whose gradients are accumulated.
+        clip: the norm to which gradients are clipped; None: no clipping.
+        dtype: the coarsest dtype in use.
+        adapters: whether only peft's low-rank adapters are trained.
     """
 
     micro: int = 1
@@ -47,14 +50,14 @@ class Recipe:
 
 @dataclass
 class Ran:
-    """What one rank saw: the loss of each micro batch, and the operators of one step."""
+    """The results on one rank: the loss of each micro batch, and the fused operators of one step."""
 
     losses: list[float] = field(default_factory=list)
     seen: Seen = field(default_factory=dict)
 
 
 def batches(replica: int, micro: int) -> list[list[Tensor]]:
-    """The tokens of each step and micro batch for one replica: (BATCH, LENGTH + 1), int64, anywhere the same."""
+    """Return the tokens of each step and micro batch for one replica: (BATCH, LENGTH + 1), int64."""
     generator = torch.Generator().manual_seed(SEED + replica)
     shape = (BATCH, LENGTH + 1)
     return [[torch.randint(0, VOCABULARY, shape, generator=generator) for _ in range(micro)] for _ in range(STEPS)]
@@ -78,22 +81,25 @@ def always_in_step(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-def in_nothing(device: str) -> AbstractContextManager[Any]:
+def without_context(device: str) -> AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
 def trained(
     model: nn.Module, replica: int, recipe: Recipe, device: str,
-    clip: Clip = clip_plainly, quiet: Quiet = always_in_step, around: Around = in_nothing,
+    clip: Clip = clip_plainly, quiet: Quiet = always_in_step, around: Around = without_context,
     midway: Callable[[], None] = lambda: None,
 ) -> Ran:  # fmt: skip
-    """Train `model` for STEPS steps; each forward runs `around` a context, and `midway` runs between two steps."""
+    """Train `model` for STEPS steps.
+
+    `around` is the context of each forward, and `midway` runs after half the steps.
+    """
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
     ran = Ran()
     for step, micro in enumerate(batches(replica, recipe.micro)):
         if step == STEPS // 2:
             midway()
-        with seen(ran.seen) if step == WATCHED else contextlib.nullcontext():
+        with count_fused(ran.seen) if step == WATCHED else contextlib.nullcontext():
             for place, tokens in enumerate(micro):
                 with quiet(model, place == len(micro) - 1):
                     with around(device):
@@ -109,14 +115,14 @@ def trained(
 
 @dataclass(frozen=True)
 class Reached:
-    """Losses as (replicas, steps * micro), in double, and parameters by name, after the last step."""
+    """The losses (replicas, steps * micro), in double, and the parameters by name, after the last step."""
 
     losses: Tensor
     parameters: dict[str, Tensor]
 
 
 class Truth:
-    """What training comes to in double, and in runs of it that round at random; each recipe is run once."""
+    """The results in double, and with random rounding. Each recipe runs once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[Reached, list[Reached]]] = {}
@@ -130,7 +136,7 @@ class Truth:
         return self._known[key]
 
     def _run(self, replicas: int, recipe: Recipe, rounding: tuple[float, int] | None) -> Reached:
-        """On the mean of the replicas' losses, which is what they have in common."""
+        """Train on the mean of the losses of all replicas, as data parallelism does."""
         model = built(recipe).double()
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
         mode = DoubleMode(recipe.dtype) if rounding is None else RandomRoundingMode(recipe.dtype, *rounding)
@@ -153,7 +159,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The greatest difference of losses between two runs, in nats, what rounding allows, and why that is not enough."""
+    """The largest difference of losses between two runs and the allowed one, in nats; and what is wrong, or ""."""
 
     difference: float
     allowed: float
@@ -161,12 +167,12 @@ class Comparison:
 
 
 def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reached], dtype: torch.dtype) -> Comparison:
-    """Whether `fused` is as near to `exact` as `plain` and the rounded runs let expect, losses and parameters."""
+    """Check that losses and parameters of `fused` are as close to `exact` as `plain` and the rounded runs predict."""
     unit = torch.finfo(dtype).eps / 2
     spreads = [rounding_spread(r.losses, plain.losses, exact.losses) for r in rounded]
     found = measure_gap(fused.losses, plain.losses, exact.losses, unit, spreads)
     difference = float((plain.losses - fused.losses).abs().max())
-    # both err: the optimized by no more than the bound, the plain by what it does
+    # the error of the optimized run is within the bound, and the plain run has its own error
     allowed = found.bound * float(exact.losses.abs().max()) + float((plain.losses - exact.losses).abs().max())
     if not found.within:
         return Comparison(
@@ -189,7 +195,7 @@ def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reach
 
 
 def built(recipe: Recipe | None = None) -> nn.Module:
-    """The model with the parameters that every process starts from, on CPU, in float32."""
+    """Return the model with its initial parameters, the same in every process, on the CPU, in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model: nn.Module = Decoder()

@@ -1,4 +1,4 @@
-"""FullyShardedDataParallel, the first of its name."""
+"""FullyShardedDataParallel (FSDP1)."""
 
 from __future__ import annotations
 

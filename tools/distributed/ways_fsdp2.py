@@ -1,4 +1,4 @@
-"""fully_shard."""
+"""fully_shard (FSDP2)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def per_block(job: Job, model: nn.Module) -> nn.Module:
 
 
 @way("FSDP2 per block, reshard_after_forward=False")
-def kept(job: Job, model: nn.Module) -> nn.Module:
+def without_resharding(job: Job, model: nn.Module) -> nn.Module:
     return _wrapped(job, model, Block, reshard_after_forward=False)
 
 

@@ -1,6 +1,6 @@
-"""State: checkpoints written by one model and read by the other, meta devices, parameters seen whole, restore.
+"""State: checkpoints that one model writes and the other reads, meta devices, full parameters, restore.
 
-What is asked after training is asked of both models, and is in `finish`.
+The checks after training (`finish`) are made on both models.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import autofuse
 from autofuse.fx.session import ranks
 from tools.distributed.model import Block, Decoder
 from tools.distributed.rows import Job, way
-from tools.distributed.seen import Seen, seen
+from tools.distributed.seen import Seen, count_fused
 
 _WHOLE = StateDictOptions(full_state_dict=True)
 
@@ -53,7 +53,7 @@ def _device() -> Any:
 
 def _logits(job: Job, model: nn.Module) -> tuple[Tensor, Seen]:
     counts: Seen = {}
-    with seen(counts), torch.no_grad():
+    with count_fused(counts), torch.no_grad():
         logits = model(job.example())
     return logits, counts
 
@@ -66,7 +66,7 @@ def _same(one: nn.Module, other: nn.Module) -> None:
 
 
 def _through_a_checkpoint(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """What one writes the other reads, bit by bit, and the optimized one stays so."""
+    """Each model reads the checkpoint of the other bit by bit, and the optimized model stays optimized."""
     for source, target in ((fused, plain), (plain, fused)):
         with torch.no_grad():
             for p in source.parameters():
@@ -98,7 +98,7 @@ def ddp_checkpoint(job: Job, model: nn.Module) -> nn.Module:
 
 
 def _with_an_optimizer(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """get_state_dict and set_state_dict, with momenta."""
+    """get_state_dict and set_state_dict with an optimizer that has momentum."""
     both = [(m, torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)) for m in (plain, fused)]
     for model, optimizer in both:
         model(job.example()).float().sum().backward()
@@ -116,7 +116,7 @@ def fsdp2_optimizer(job: Job, model: nn.Module) -> nn.Module:
 
 
 def _seen_whole(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """summon_full_params shows the same tensors under the same names; forward works behind it."""
+    """summon_full_params shows the same tensors under the same names, and forward works after it."""
     for writeback in (False, True):
         with FSDP.summon_full_params(plain, writeback=writeback), FSDP.summon_full_params(fused, writeback=writeback):
             names = [[n for n, _ in m.named_parameters()] for m in (plain, fused)]
@@ -131,7 +131,7 @@ def summoned(job: Job, model: nn.Module) -> nn.Module:
 
 
 def _restored(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """restore gives every module its own class back, whatever is around it."""
+    """restore gives every module its own class back, in every wrapping."""
     set_model_state_dict(fused, get_model_state_dict(plain, options=_WHOLE), options=_WHOLE)
     autofuse.restore(fused)
     expected, _ = _logits(job, plain)
@@ -182,7 +182,7 @@ def ddp_meta(job: Job, model: nn.Module) -> nn.Module:
 
 
 def _agreement(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """Rank 0 decides at optimize, later the first to come; who may not follow says so, as does who waits in vain."""
+    """Rank 0 decides at optimize, later the first rank does. A rank that cannot follow, or waits in vain, raises."""
     tokens, none = job.example(), job.rank == 0
     followed = autofuse.optimize(job.start(), tokens, ignore=["AF303"] if none else [])
     told = {s.rule: s.reason for s in autofuse.report(followed) if s.module == "blocks.0.mlp" and s.status != "fused"}
@@ -202,7 +202,7 @@ def _but_rank_0(job: Job) -> list[str]:
 
 
 def _in_turn(job: Job, act: Callable[[], None], zero_first: bool = True) -> None:
-    """Rank 0 acts before the others, or after them."""
+    """Rank 0 acts before the other ranks, or after them."""
     if (job.rank == 0) != zero_first:
         dist.barrier()
     act()

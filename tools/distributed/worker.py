@@ -1,7 +1,7 @@
-"""Run by torchrun: trains every row plain and optimized; rank 0 writes what came out.
+"""The script that torchrun starts: trains every row plain and optimized. Rank 0 writes the results.
 
-A row that raises on every rank is over; one that ranks leave differently, or not at all, ends the processes, and the
-launcher starts new ones for the rows that are left.
+If a row raises on every rank, the next row follows. If ranks leave a row differently or not at all, the processes end,
+and the launcher starts new ones for the remaining rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tools.distributed.result import Result
 from tools.distributed.rows import Job, Order, Way
 from tools.distributed.training import Ran, Reached, Truth, compared, trained
 
-LIMIT = 60.0  # seconds for a row, and for a rank to wait for the others at its end
+LIMIT = 60.0  # seconds for a row, and for waiting for the other ranks at its end
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -68,7 +68,7 @@ def _row(result: Result, way: Way, order: Order, truth: Truth) -> Result:
             _run(way, order, truth, result)
     except AssertionError as error:
         result.verdict, result.reason = "failed", str(error)
-    except Exception as error:  # a row may raise anything, and the others go on
+    except Exception as error:  # a row may raise any error, and the run continues
         said = str(error).splitlines() or [""]
         result.verdict, result.reason = "failed", f"{type(error).__name__}: {said[0]}"
         result.raised = True
@@ -92,7 +92,7 @@ def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
         found = compared(plain_reached, fused_reached, exact, rounded, way.recipe.dtype)
         result.difference, result.allowed = found.difference, found.allowed
         assert not found.reason, found.reason
-    # Every rank asks the same of what it saw itself.
+    # Every rank checks its own results.
     assert not plain_ran.seen, f"the plain model ran fused operators: {plain_ran.seen}"
     micro = way.recipe.micro
     expected = {kind: n * micro for kind, n in way.expected.items()}
@@ -107,10 +107,10 @@ def _trained(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
     midway = (lambda: job.optimized(model)) if job.order == "midway" else (lambda: None)
     with way.throughout():
         ran = trained(model, way.replica(job.rank), way.recipe, job.device, way.clip, way.quiet, way.around, midway)
-    return model, ran, _reached(way, job, model, ran)
+    return model, ran, _gather_results(way, job, model, ran)
 
 
-def _reached(way: Way, job: Job, model: nn.Module, ran: Ran) -> Reached:
+def _gather_results(way: Way, job: Job, model: nn.Module, ran: Ran) -> Reached:
     told: list[Any] = [None] * job.world
     dist.all_gather_object(told, (way.replica(job.rank), ran.losses))
     losses = dict(told)
@@ -129,7 +129,7 @@ def _agreed(decisions: list[Any]) -> None:
 
 
 def _together(number: int, raised: bool) -> bool:
-    """Whether all ranks have left the row, and none raised alone: what is under way between them may not match then."""
+    """Whether all ranks have left the row, and all or none raised. Otherwise, their collectives may not match."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"row {number} rank {dist.get_rank()}", str(raised))
     keys = [f"row {number} rank {r}" for r in range(dist.get_world_size())]

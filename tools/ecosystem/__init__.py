@@ -1,1 +1,1 @@
-"""Runs autofuse over public packages, and runs what it rewrote: see `python -m tools.ecosystem --help`."""
+"""Rewrites public packages with autofuse, and runs the rewritten code. See `python -m tools.ecosystem --help`."""

@@ -1,7 +1,7 @@
-"""Stands in for libraries that are not installed, so that a file which merely mentions them can be imported.
+"""Replaces libraries that are not installed by stubs, so that a file that only mentions them can be imported.
 
-What is taken from such a library is a class that accepts everything and gives itself; a decorator gives what it
-decorates. Code that really needs one fails later, and is counted as not run.
+Every attribute of a stub is a class that accepts all arguments, and every decorator returns the decorated object. Code
+that really needs the library fails later, and counts as not run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-_REAL = ("torch", "numpy", "tools", "autofuse")  # what is missing in these is missing
+_REAL = ("torch", "numpy", "tools", "autofuse")  # never replaced by stubs
 
 
 class _Kind(type):
@@ -32,7 +32,7 @@ class _Kind(type):
 
 
 class Anything(metaclass=_Kind):
-    """A class that stands for whatever a missing library has."""
+    """A class that replaces every attribute of a missing library."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -56,7 +56,7 @@ class _Absent(ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Asked last: finds whatever nobody else does, unless it belongs to a library that is there."""
+    """The last finder: it finds every module that the others do not, except in installed libraries."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -72,6 +72,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def stand_in() -> None:
-    """From here on, a library that is not installed can be imported."""
+def install_stubs() -> None:
+    """Make imports of missing libraries return stubs from here on."""
     sys.meta_path.append(_Finder())

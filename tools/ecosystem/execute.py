@@ -1,9 +1,9 @@
-"""One half of a comparison, in a process of its own: build what files define, call it, keep what comes out.
+"""Runs one half of a comparison in its own process: builds what files define, calls it, and saves the results.
 
     python -m tools.ecosystem.execute ROOT JOB PLAN OUTPUT
 
-JOB maps modules to symbols. The first run, on the original, searches for arguments that fit and writes them to PLAN;
-the second, on the rewritten copy, reads them. Everything is computed in float64, on one thread, from the same seeds.
+JOB maps modules to symbols. The first run, with the original, searches for arguments that fit and writes them to PLAN.
+The second run, with the rewritten copy, reads them. Both compute in float64, on one thread, with the same seeds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tools.ecosystem.absent import stand_in
-from tools.ecosystem.guesses import calls, constructions, made
+from tools.ecosystem.absent import install_stubs
+from tools.ecosystem.guesses import calls, constructions, make_value
 
-_CALLS = 4  # calls that fit are made of each symbol
+_CALLS = 4  # the number of successful calls for each symbol
 _SEED = 0
-_SECONDS = 30  # for importing one module, and for one symbol
+_SECONDS = 30  # the limit for importing a module and running a symbol
 
 
 def main(root: str, job: str, plan: str, output: str) -> int:
@@ -36,7 +36,7 @@ def main(root: str, job: str, plan: str, output: str) -> int:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     signal.signal(signal.SIGALRM, _too_long)
-    stand_in()
+    install_stubs()
     known = json.loads(Path(plan).read_text()) if Path(plan).exists() else {}
     results: dict[str, list[Tensor]] = {}
     reasons: dict[str, str] = {}
@@ -45,10 +45,10 @@ def main(root: str, job: str, plan: str, output: str) -> int:
             name = f"{module}:{symbol}"
             signal.alarm(_SECONDS)
             try:
-                found = _imported(module)
+                found = _import(module)
                 results[name], known[name] = _run(found, symbol, known.get(name))
             except BaseException as error:
-                reasons[name] = _said(error)
+                reasons[name] = _message(error)
             signal.alarm(0)
     Path(plan).write_text(json.dumps(known))
     torch.save(results, output)
@@ -57,21 +57,21 @@ def main(root: str, job: str, plan: str, output: str) -> int:
 
 
 class NotImported(Exception):
-    """A module that cannot be imported here."""
+    """A module cannot be imported here."""
 
 
-def _imported(module: str) -> Any:
+def _import(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except BaseException as error:
-        raise NotImported(f"could not be imported: {_said(error)}") from error
+        raise NotImported(f"could not be imported: {_message(error)}") from error
 
 
 def _too_long(*_: object) -> None:
     raise TimeoutError(f"took more than {_SECONDS} s")
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, NotImported):
         return str(error)
     text = "".join(traceback.format_exception_only(error)).strip().splitlines()
@@ -79,21 +79,21 @@ def _said(error: BaseException) -> str:
 
 
 def _run(module: Any, symbol: str, plan: Any) -> tuple[list[Tensor], Any]:
-    """Everything that the calls of one symbol gave, and the arguments that were used."""
+    """The tensors that the calls of a symbol return, and the arguments that were used."""
     owner = getattr(module, symbol.partition(".")[0])
     if not inspect.isclass(owner):
-        return _called(owner, None, plan)
+        return _call(owner, None, plan)
     if not issubclass(owner, nn.Module):
         raise TypeError("it is no module")
-    instance, arguments = _built(owner, None if plan is None else plan["arguments"])
+    instance, arguments = _build(owner, None if plan is None else plan["arguments"])
     if plan is not None:
         plan = plan["calls"]
-    results, used = _called(instance.forward, instance, plan)
+    results, used = _call(instance.forward, instance, plan)
     return results, {"arguments": arguments, "calls": used}
 
 
-def _built(owner: type[nn.Module], which: int | None) -> tuple[nn.Module, int]:
-    """An instance, and the number of the guess that fitted."""
+def _build(owner: type[nn.Module], which: int | None) -> tuple[nn.Module, int]:
+    """An instance of a class, and the number of the guess that fitted."""
     first: Exception | None = None
     for number, arguments in enumerate(constructions(owner.__init__)):
         if which not in (None, number):
@@ -106,8 +106,8 @@ def _built(owner: type[nn.Module], which: int | None) -> tuple[nn.Module, int]:
     raise first or TypeError("no constructor was found")
 
 
-def _called(function: Callable[..., Any], module: nn.Module | None, plan: list[int] | None) -> tuple[list[Tensor], Any]:
-    """The tensors that calls give, in training and evaluation, with every gradient; and which guesses fitted."""
+def _call(function: Callable[..., Any], module: nn.Module | None, plan: list[int] | None) -> tuple[list[Tensor], Any]:
+    """The results of calls in training and evaluation with all gradients, and the guesses that fitted."""
     found: list[Tensor] = []
     used: list[int] = []
     first: Exception | None = None
@@ -127,14 +127,14 @@ def _called(function: Callable[..., Any], module: nn.Module | None, plan: list[i
 
 
 def _tensors(function: Callable[..., Any], module: nn.Module | None, given: Any, training: bool) -> list[Tensor]:
-    arguments = {name: made(kind, what, i) for i, (name, (kind, what)) in enumerate(given.items())}
+    arguments = {name: make_value(kind, what, i) for i, (name, (kind, what)) in enumerate(given.items())}
     parameters: list[Tensor] = []
     if module is not None:
         module.train(training)
         module.zero_grad()
         parameters = list(module.parameters())
     torch.manual_seed(_SEED)
-    outputs = [t for t in _inside(function(**arguments)) if t.is_floating_point()]
+    outputs = [t for t in _tensors_in(function(**arguments)) if t.is_floating_point()]
     if not outputs:
         raise TypeError("it returns no tensor of floats")
     weights = [torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view_as(t) for t in outputs]
@@ -147,15 +147,15 @@ def _tensors(function: Callable[..., Any], module: nn.Module | None, given: Any,
     return [t.detach() for t in (*outputs, *(torch.zeros(()) if g is None else g for g in gradients))]
 
 
-def _inside(value: Any) -> Iterator[Tensor]:
+def _tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
         for v in value.values():
-            yield from _inside(v)
+            yield from _tensors_in(v)
     elif isinstance(value, (list, tuple)):
         for v in value:
-            yield from _inside(v)
+            yield from _tensors_in(v)
 
 
 if __name__ == "__main__":

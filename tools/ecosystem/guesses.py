@@ -1,7 +1,6 @@
-"""Small values for arguments, guessed by what they are called: sizes for constructors, tensors for calls.
+"""Guesses small values for arguments by their names: sizes for constructors, tensors for calls.
 
-A guess that does not fit is an exception in somebody else's code, and the next one is tried. Knows names that people
-give; imports torch.
+If a guess does not fit, the called code raises an exception, and the caller tries the next guess.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 WIDTH, HEADS, LENGTH = 32, 4, 10
-_SIZES: tuple[tuple[str, object], ...] = (  # the first that is found in a name counts
+_SIZES: tuple[tuple[str, object], ...] = (  # the first pattern that matches a name counts
     (r"drop|^p$|prob", 0.0),
     (r"eps", 1e-5),
     (r"dim_?head|head_?dim|d_head|d_k|d_v|key_dim|channels_per_head|kv_channels", WIDTH // HEADS),
@@ -43,7 +42,7 @@ _MASKS: tuple[tuple[int, ...], ...] = (
 
 
 class Config:
-    """A configuration that answers every name with a guess."""
+    """A configuration whose attributes are guesses."""
 
     def __init__(self, **known: object) -> None:
         self.__dict__.update(known)
@@ -60,14 +59,14 @@ class Config:
 
 
 def size(name: str, default: object) -> object:
-    """What a constructor is given for `name`."""
+    """The value of the constructor argument `name`."""
     if "config" in name or name in ("cfg", "args", "hparams"):
         return Config()
     return next((value for pattern, value in _SIZES if re.search(pattern, name.lower())), default)
 
 
 def constructions(function: Callable[..., object]) -> Iterator[dict[str, object]]:
-    """Keyword arguments for a constructor: small values for all that have a size, then for what is required only."""
+    """Yield keyword arguments for a constructor: for required arguments and sizes, then for required arguments only."""
     parameters = [p for p in _parameters(function) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     yield {p.name: size(p.name, 1) for p in parameters if p.default is p.empty or _is_size(p.default)}
     yield {p.name: size(p.name, 1) for p in parameters if p.default is p.empty}
@@ -78,12 +77,15 @@ def _is_size(default: object) -> bool:
 
 
 def calls(function: Callable[..., object]) -> Iterator[dict[str, tuple[str, tuple[int, ...] | object]]]:
-    """What a call is given, by name: ("tensor", shape), ("mask", shape) or ("value", it). Most likely first."""
+    """Yield the arguments of a call, by name: ("tensor", shape), ("mask", shape) or ("value", it).
+
+    Likely ones first.
+    """
     parameters = [p for p in _parameters(function) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     required = [p.name for p in parameters if p.default is p.empty]
     optional = [p.name for p in parameters if p.default is None and "mask" in p.name]
     for form in _FORMS:
-        given = {n: _given(n, form) for n in required if "mask" not in n}
+        given = {n: _description(n, form) for n in required if "mask" not in n}
         masked = [n for n in required if "mask" in n]
         for mask in _MASKS if masked else ((),):
             yield {**given, **dict.fromkeys(masked, ("mask", mask))}
@@ -92,7 +94,7 @@ def calls(function: Callable[..., object]) -> Iterator[dict[str, tuple[str, tupl
                 yield {**given, **dict.fromkeys(masked, ("mask", mask)), n: ("mask", mask)}
 
 
-def _given(name: str, form: tuple[int, ...]) -> tuple[str, tuple[int, ...] | object]:
+def _description(name: str, form: tuple[int, ...]) -> tuple[str, tuple[int, ...] | object]:
     low = name.lower()
     if low.endswith("ids") or low in ("tokens", "idx", "input_tokens"):
         return "ids", form[:2]
@@ -103,8 +105,8 @@ def _given(name: str, form: tuple[int, ...]) -> tuple[str, tuple[int, ...] | obj
     return "tensor", form
 
 
-def made(kind: str, what: Any, seed: int) -> Any:
-    """The value that a description stands for, the same for the same seed."""
+def make_value(kind: str, what: Any, seed: int) -> Any:
+    """Make the value that a description from `calls` denotes. The same seed gives the same value."""
     draw = torch.Generator().manual_seed(seed)
     if kind == "tensor":
         return torch.randn(*what, generator=draw, dtype=torch.get_default_dtype()).requires_grad_()
@@ -112,7 +114,7 @@ def made(kind: str, what: Any, seed: int) -> Any:
         return torch.randint(0, 4, what, generator=draw)
     if kind == "mask":
         kept = torch.rand(*what, generator=draw) > 0.3
-        kept[..., 0] = True  # no row is masked out whole: it may give NaN in one and a number in the other
+        kept[..., 0] = True  # no row is masked out entirely: it may give NaN in one half and a number in the other
         return kept
     return what
 

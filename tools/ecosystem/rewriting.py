@@ -1,6 +1,6 @@
-"""One file through the door for files: what is found, and whether what is written holds what is promised.
+"""Rewrites a file with autofuse, and checks the promises: no crash, valid Python, no lost comment, a stable second run.
 
-Promised is: no crash, a text that compiles, no comment lost, nothing left to do in a second run. Knows no torch.
+It does not import torch.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from autofuse.source.write.leading_lines import is_pragma
 
 @dataclass(frozen=True)
 class Looked:
-    """What became of one file. `broken` are sentences on promises that were not kept."""
+    """The result for one file. `broken` has a sentence for each broken promise."""
 
     file: Path
     findings: tuple[Finding, ...] = ()
-    after: bytes | None = None  # the rewritten text, where there is one
+    after: bytes | None = None  # the rewritten text, if the file was rewritten
     edits: int = 0
     refused: tuple[str, ...] = ()
-    unread: str = ""  # why the file could not be read: it is no Python of this version
+    unread: str = ""  # why the file could not be parsed, such as syntax of another Python version
     broken: tuple[str, ...] = field(default=())
 
 
-def looked_at(files: list[Path]) -> list[Looked]:
-    """Every file that mentions torch, by as many processes as there are cores."""
+def check_files(files: list[Path]) -> list[Looked]:
+    """Rewrite every file that mentions torch, with one process for each core."""
     run, settings = RewriteRun(debug=True), FileSettings(Path("/"))
     run.rules(settings)
-    return list(map_in_processes(lambda file: _looked(run, SourceFile(str(file), settings, named=False)), files))
+    return list(map_in_processes(lambda file: _check_file(run, SourceFile(str(file), settings, named=False)), files))
 
 
-def _looked(run: RewriteRun, file: SourceFile) -> Looked:
+def _check_file(run: RewriteRun, file: SourceFile) -> Looked:
     path = Path(file.path)
     warnings.simplefilter("ignore", SyntaxWarning)
     checked = run.check(file)
@@ -60,7 +60,7 @@ def _looked(run: RewriteRun, file: SourceFile) -> Looked:
 
 
 def _broken(run: RewriteRun, file: SourceFile, result: RewriteResult) -> list[str]:
-    """The promises that a rewritten text does not keep."""
+    """The promises that a rewritten text breaks."""
     try:
         compile(result.after, file.path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -68,7 +68,8 @@ def _broken(run: RewriteRun, file: SourceFile, result: RewriteResult) -> list[st
     broken = []
     lost = _comments(result.before) - _comments(result.after)
     lines = {line.partition("#")[0].strip() for line in result.after.decode(errors="replace").splitlines()}
-    lost = Counter({c: n for c, n in lost.items() if _code_before(c, result.before) & lines})  # others went with it
+    # A comment may disappear together with the code that it describes.
+    lost = Counter({c: n for c, n in lost.items() if _code_before(c, result.before) & lines})
     if lost:
         broken.append(f"comments are lost: {', '.join(sorted(lost))}")
     again = run.check_text(result.after, file)
@@ -81,12 +82,12 @@ def _broken(run: RewriteRun, file: SourceFile, result: RewriteResult) -> list[st
 
 
 def _code_before(comment: str, source: bytes) -> set[str]:
-    """What stands before a comment on its lines; a comment on a line of its own goes with what it stands above."""
+    """The code before a comment on the same line, for each line with this comment that has code."""
     lines = source.decode(errors="replace").splitlines()
     return {line.partition("#")[0].strip() for line in lines if comment in line} - {""}
 
 
 def _comments(source: bytes) -> Counter[str]:
-    """The comments of a text, but for those that speak to a tool about a line that may be gone."""
+    """The comments of a text, without instructions to tools about a line that may be gone."""
     tokens = tokenize.tokenize(io.BytesIO(source).readline)
     return Counter(t.string.strip() for t in tokens if t.type == tokenize.COMMENT and not is_pragma(t.string))

@@ -1,7 +1,6 @@
-"""What was rewritten, run before and after: the original package, and a copy of it with the rewritten files.
+"""Runs the rewritten code before and after: the original package, and a copy with the rewritten files.
 
-Each package has two processes of its own, so that nothing it does can reach the run. Knows processes and the
-comparison; how things are built and called is the business of execute.py.
+Each package runs in two processes of its own, so that it cannot affect the rest. execute.py builds and calls the code.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from tools.ecosystem.sources import Tree
 
 REPOSITORY = Path(__file__).parents[2]
 
-# Rounding of some sixteen thousand additions in float64, at the magnitude of the largest value: what a small module
-# and its gradients take. A rewrite that means something else is wrong by many orders more.
+# The rounding error of 2**14 additions in float64 relative to the largest value, enough for a small module and its
+# gradients. A rewrite with another meaning is wrong by many orders of magnitude more.
 _BOUND = 2**14 * torch.finfo(torch.float64).eps
-_BOUND_OF_FLOAT32 = 2**8 * torch.finfo(torch.float32).eps  # where the text itself casts to float32 on the way
+_BOUND_OF_FLOAT32 = 2**8 * torch.finfo(torch.float32).eps  # if the code itself casts to float32
 
 
 @dataclass(frozen=True)
 class Ran:
-    """`outcome`: equal, different, not run; `why` is the difference, or what stood in the way."""
+    """The outcome for a symbol: equal, different, or not run. `why` is the difference, or why it was not run."""
 
     module: str
     symbol: str
@@ -40,8 +39,8 @@ class Ran:
     why: str = ""
 
 
-def ran(tree: Tree, looked: Sequence[Looked]) -> list[Ran]:
-    """Every rewritten function of one tree, run before and after where it can be built small."""
+def run_both(tree: Tree, looked: Sequence[Looked]) -> list[Ran]:
+    """Run every rewritten function of a tree before and after, if small arguments for it can be guessed."""
     changed = [f for f in looked if f.after is not None]
     if not changed:
         return []
@@ -50,26 +49,26 @@ def ran(tree: Tree, looked: Sequence[Looked]) -> list[Ran]:
         shutil.copytree(tree.folder, copy / tree.folder.relative_to(tree.root), copy_function=os.link)
         for f in changed:
             new = copy / f.file.relative_to(tree.root)
-            new.unlink()  # the link, not what it leads to
+            new.unlink()  # removes the hard link, so that the original file is not overwritten
             new.write_bytes(f.after or b"")
         return _both(tree, copy, changed, Path(folder))
 
 
 def _both(tree: Tree, copy: Path, changed: Sequence[Looked], folder: Path) -> list[Ran]:
-    """The original and the copy, each run by a process; what both gave, compared."""
+    """Run the original and the copy, and compare their results."""
     job = {tree.module(f.file): _symbols(f) for f in changed}
     (folder / "job.json").write_text(json.dumps(job))
     names = [(module, symbol) for module, symbols in job.items() for symbol in symbols]
     reasons: list[dict[str, str]] = []
     for half, root in (("before", tree.root), ("after", copy)):
-        if (failure := _executed(root, folder, half, len(names))) is not None:
+        if (failure := _execute(root, folder, half, len(names))) is not None:
             return [Ran(m, s, "not run", f"{half}, {failure}") for m, s in names]
         reasons.append(json.loads((folder / f"{half}.json").read_text()))
     before, after = (torch.load(folder / half) for half in ("before", "after"))
     keys = [(m, s, f"{m}:{s}") for m, s in names]
     bounds = {tree.module(f.file): _bound(f) for f in changed}
     return [
-        _compared(m, s, before.get(k), after.get(k), *(r.get(k, "") for r in reasons), bounds[m]) for m, s, k in keys
+        _compare(m, s, before.get(k), after.get(k), *(r.get(k, "") for r in reasons), bounds[m]) for m, s, k in keys
     ]
 
 
@@ -79,19 +78,19 @@ def _bound(looked: Looked) -> float:
 
 
 def _symbols(looked: Looked) -> list[str]:
-    """What to run of a rewritten file: the classes and functions that hold its edits."""
+    """The classes and functions of a file that contain its edits."""
     found = (_reachable(f.symbol) for f in looked.findings if f.status in ("safe", "unsafe"))
     return list(dict.fromkeys(filter(None, found)))
 
 
 def _reachable(symbol: str) -> str:
-    """The class or function of the module that holds a symbol; nothing where it is nested in a function."""
+    """The class or function of the module that contains a symbol; "" if the symbol is nested in a function."""
     parts = symbol.split(".")
     return "" if symbol.startswith("<") else parts[0] if len(parts) <= 2 or parts[-1] == "<lambda>" else ""
 
 
-def _executed(root: Path, folder: Path, half: str, count: int) -> str | None:
-    """Runs one half; what went wrong, if the process did not end well."""
+def _execute(root: Path, folder: Path, half: str, count: int) -> str | None:
+    """Run one half. Return what went wrong, or None."""
     files = [str(folder / name) for name in ("job.json", "plan.json", half)]
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -100,11 +99,11 @@ def _executed(root: Path, folder: Path, half: str, count: int) -> str | None:
         done = subprocess.run(command, capture_output=True, env=environment, timeout=120 + 10 * count, cwd=folder)
     except subprocess.TimeoutExpired:
         return "the process took too long"
-    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-    return None if done.returncode == 0 else " ".join([f"the process ended with {done.returncode}:", *said])
+    message = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return None if done.returncode == 0 else " ".join([f"the process ended with {done.returncode}:", *message])
 
 
-def _compared(
+def _compare(
     module: str,
     symbol: str,
     before: list[Tensor] | None,
@@ -126,7 +125,7 @@ def _compared(
 
 
 def _error(before: Tensor, after: Tensor, bound: float) -> float:
-    """The largest difference, in units of the bound. NaN before may be anything after: a row masked out whole."""
+    """The largest difference, in units of the bound. Where the original is NaN (a fully masked row), nothing counts."""
     known = ~before.isnan()
     if not bool(known.any()):
         return 0.0

@@ -1,6 +1,6 @@
-"""Where the code comes from: wheels of the pinned packages, installed packages, folders.
+"""Finds the code to read: wheels of pinned packages, installed packages, folders.
 
-Knows pip, archives and `packages.toml`; what is read is never imported here.
+This file knows pip, archives and `packages.toml`. It imports none of the code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIST = Path(__file__).with_name("packages.toml")
 
 @dataclass(frozen=True)
 class Tree:
-    """Code to look at. `root` is what `sys.path` would hold; `folder` is the part of it that is read."""
+    """Code to read. `root` is the entry for `sys.path`, and `folder` the part of it to read."""
 
     name: str
     version: str
@@ -31,27 +31,27 @@ class Tree:
         return f"{self.name} {self.version}".strip()
 
     def files(self) -> Iterator[Path]:
-        """Every Python file, in the order of their paths."""
+        """Yield every Python file, sorted by path."""
         return iter(sorted(self.folder.rglob("*.py")))
 
     def module(self, file: Path) -> str:
-        """The name under which a file is imported."""
+        """The name of the module in a file."""
         parts = file.relative_to(self.root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 class Unavailable(Exception):
-    """A package that cannot be fetched. The message says why."""
+    """A package cannot be fetched. The message says why."""
 
 
-def pinned() -> dict[str, str]:
-    """Name -> version of the packages in the list."""
+def pinned_versions() -> dict[str, str]:
+    """Return name -> version of the packages in `packages.toml`."""
     packages: dict[str, str] = tomllib.loads(LIST.read_text())["packages"]
     return packages
 
 
-def downloaded(name: str, version: str, cache: Path) -> Tree:
-    """The unpacked wheel of one package. Raises Unavailable."""
+def download(name: str, version: str, cache: Path) -> Tree:
+    """Download and unpack the wheel of a package. Raises Unavailable."""
     stem = f"{name.replace('-', '_')}-{version}"
     root = cache / "unpacked" / stem
     if not root.exists():
@@ -75,17 +75,17 @@ def _wheel(name: str, version: str, folder: Path) -> Path:
     raise Unavailable(f"{name} {version} has no wheel.")
 
 
-def installed(name: str) -> Tree:
-    """An installed package by the name that it is imported by. Raises Unavailable."""
+def installed_package(name: str) -> Tree:
+    """Find an installed package by its import name. Raises Unavailable."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
-        raise Unavailable(f"{name} is not installed here, or is no package.")
+        raise Unavailable(f"{name} is not installed here, or is not a package.")
     folder = Path(found.submodule_search_locations[0])
     return Tree(name, "", folder.parent, folder)
 
 
 def folders(paths: Iterable[Path]) -> Iterator[Tree]:
-    """Folders as they are given, each a package or a checkout."""
+    """Yield the trees of folders, each a package or a checkout."""
     for path in paths:
         package = (path / "__init__.py").exists()
         yield Tree(path.name, "", path.parent if package else path, path)

@@ -1,4 +1,4 @@
-"""What a run gave, as Markdown and as JSON: tables without dates and paths, so that they move only with results."""
+"""Writes the results as Markdown and as JSON, without dates and paths, so that only results change them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tools.ecosystem.sources import Tree
 from tools.ecosystem.truth import Scores
 
 _STATUSES = ("safe", "unsafe", "report", "declined")
-_MOST = 24  # reasons that are listed
+_MOST = 24  # the number of listed reasons
 
 
 @dataclass(frozen=True)
 class Package:
-    """One tree and what became of its files; `ran` is None where nothing was run."""
+    """One tree and the results of its files. `ran` is None if nothing was run."""
 
     tree: Tree
     looked: tuple[Looked, ...]
@@ -38,15 +38,15 @@ class Package:
 
 
 def broken(packages: Iterable[Package]) -> Iterator[str]:
-    """Every promise that was not kept, as a sentence."""
+    """Yield a sentence for every broken promise."""
     for p in packages:
         yield from (f"{p.place(looked)}: {sentence}" for looked in p.looked for sentence in looked.broken)
         yield from (f"{p.tree.title}: {r.module}.{r.symbol}: {r.why}" for r in p.ran or () if r.outcome == "different")
 
 
 def as_markdown(packages: Sequence[Package], labels: Scores | None) -> str:
-    """The whole summary."""
-    parts = [_head(packages), _kept(packages), _by_rule(packages), _reasons(packages)]
+    """Return the summary."""
+    parts = [_head(packages), _promises(packages), _by_rule(packages), _reasons(packages)]
     if any(p.ran is not None for p in packages):
         parts.append(_runs(packages))
     if labels is not None:
@@ -62,7 +62,7 @@ def _head(packages: Sequence[Package]) -> str:
         "# The ecosystem run\n",
         f"autofuse {own_version()} over {len(packages)} public packages, each at one version, {files:,} files,",
         f"with unsafe edits included, on Python {python}.\n",
-        "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",
+        "A command writes this page. It has no date, so that only results change it.\n",
         "```sh\npython -m tools.ecosystem CACHE --run --output docs/ecosystem.md\n```\n",
         "`--only NAME ...` takes some of the packages of `tools/ecosystem/packages.toml`; `--help` tells what else it",
         "takes: installed packages, folders, a file of labelled places.",
@@ -70,7 +70,7 @@ def _head(packages: Sequence[Package]) -> str:
     return "\n".join(lines)
 
 
-def _kept(packages: Sequence[Package]) -> str:
+def _promises(packages: Sequence[Package]) -> str:
     looked = [x for p in packages for x in p.looked]
     rewritten = [x for x in looked if x.after is not None]
     sentences = Counter(_kind(s) for x in looked for s in x.broken)
@@ -101,7 +101,7 @@ def _by_rule(packages: Sequence[Package]) -> str:
 
 
 def _reasons(packages: Sequence[Package]) -> str:
-    """Why places are declined or only reported, the names of the program taken out."""
+    """The reasons why sites are declined or only reported, without names of the program."""
     plain = (re.sub(r"`[^`]*`|\(line \d+\)", "…", f.reason) for p in packages for f in p.findings if _refused(f))
     reasons = Counter(re.sub(r"\s+", " ", text).strip() for text in plain)
     rows = _ordered(reasons)[:_MOST]
@@ -111,7 +111,7 @@ def _reasons(packages: Sequence[Package]) -> str:
 
 
 def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
-    """The most frequent first, the rest by name."""
+    """Sort by frequency, then by name."""
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
@@ -161,7 +161,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def as_json(packages: Sequence[Package], labels: Scores | None) -> str:
-    """Everything, place by place."""
+    """Return all findings and runs."""
     data = [
         {
             "package": p.tree.title,

@@ -1,7 +1,7 @@
-"""Places that people labelled, against what is found there.
+"""Scores the findings against places that people have labelled.
 
 The file is a list of objects with `source` (pypi:NAME==VERSION or gh:OWNER/NAME), `file`, `lines`, `kind`, `grade` and
-`fusable` ("yes", or "no:" and why). A place that may not be fused is wrong if a safe edit touches it.
+`fusable` ("yes", or "no:" and the reason). A safe edit of a place that must not be fused is wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autofuse.results.findings import Finding
-from tools.ecosystem.rewriting import looked_at
+from tools.ecosystem.rewriting import check_files
 
 _FAMILY = {
     "attention": "AF1", "softmax": "AF1", "norm": "AF2", "dropout_add_norm": "AF2", "mlp_gelu": "AF3", "glu": "AF3",
@@ -20,14 +20,14 @@ _FAMILY = {
 }  # fmt: skip
 Scores = dict[
     tuple[str, str], Counter[str]
-]  # kind and grade -> how many are to be fused, are fixed, may not, are wrong
+]  # (kind, grade) -> counts of: to fuse, fixed, seen, not to fuse, wrong, absent
 
 
-def scored(truth: Path, sources: Path) -> Scores:
-    """The labelled places by kind and grade; those whose source is not there are counted as `absent`."""
+def score_labels(truth: Path, sources: Path) -> Scores:
+    """Count the labelled places by kind and grade. A place without its source counts as `absent`."""
     places = [p for p in json.loads(truth.read_text()) if p["grade"] != "debatable"]
     files = sorted({f for p in places if (f := _file(sources, p)).exists()})
-    found = {looked.file: looked.findings for looked in looked_at(files)}
+    found = {looked.file: looked.findings for looked in check_files(files)}
     scores: Scores = {}
     for place in places:
         row = scores.setdefault((place["kind"], place["grade"]), Counter())

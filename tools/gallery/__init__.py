@@ -1,1 +1,1 @@
-"""The gallery: public repositories rewritten, and trained before and after in their own training code."""
+"""The gallery: rewrites public repositories, and trains each before and after with its own training code."""

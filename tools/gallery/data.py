@@ -1,4 +1,4 @@
-"""Data for programs that bring none: text and numbers by rule, the same at every run. Knows no repository."""
+"""Generates data for programs that have none: text and numbers, the same at every run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROWS = 1200
 
 
 def words(path: Path) -> None:
-    """Token numbers under 65 as unsigned 16-bit integers, of words that follow a rule: a model can learn some of it."""
+    """Write token ids below 65 as uint16, in repeated words, so that a model can learn something."""
     draw = random.Random(0)
     known = [[draw.randrange(65) for _ in range(draw.randint(2, 7))] for _ in range(40)]
     tokens = [token for _ in range(4000) for token in (*draw.choice(known), 1)]
@@ -20,7 +20,7 @@ def words(path: Path) -> None:
 
 
 def sentences(path: Path) -> None:
-    """Pairs of short sentences, a tab between them."""
+    """Write pairs of short sentences, separated by a tab."""
     draw = random.Random(0)
     known = _vocabulary()
     lines = ("\t".join(" ".join(draw.choices(known, k=6)) for _ in range(2)) for _ in range(2000))
@@ -28,8 +28,8 @@ def sentences(path: Path) -> None:
 
 
 def series(path: Path) -> None:
-    """Hourly values of seven columns with a date in front and the name of the last as its target: waves and noise."""
-    # A wave by a recurrence: no module of this file knows how to compute one, and none needs to.
+    """Write hourly values of seven columns after a date: waves and noise. The last column, OT, is the target."""
+    # A recurrence makes the waves, so that no math module is needed.
     draw = random.Random(0)
     states = [(draw.uniform(-1, 1), draw.uniform(-0.1, 0.1)) for _ in range(7)]
     lines = ["date," + ",".join([*(f"V{i}" for i in range(6)), "OT"])]

@@ -1,4 +1,4 @@
-"""What a run gave, as Markdown and as JSON."""
+"""Writes the results as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tools.gallery.repository import Repository
 from tools.gallery.rewriting import Rewritten
 from tools.gallery.training import ROUNDS, STEPS, Trained
 
-# Training multiplies a rounding error: float32's 6e-8 in a loss may be some thousand times that after 20 steps.
+# Training amplifies rounding errors: float32's 6e-8 in a loss may grow by a factor of some thousands in 20 steps.
 _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One repository. absent: why it was not read. untrained: why it was not trained."""
+    """The results of one repository. `absent` says why it was not read, `untrained` why it was not trained."""
 
     repository: Repository
     rewritten: Rewritten | None = None
@@ -29,12 +29,12 @@ class Shown:
 
 
 def differs(shown: Shown) -> bool:
-    """Whether the losses after are not those before."""
+    """Whether the losses before and after differ by more than rounding explains."""
     return shown.trained is not None and shown.trained.difference > _ROUNDING
 
 
 def as_markdown(shown: Sequence[Shown]) -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n\n".join([_head(shown), _table(shown), *(_one(s) for s in shown)]) + "\n"
 
 
@@ -119,5 +119,5 @@ def _findings(found: Rewritten) -> Iterator[str]:
 
 
 def as_json(shown: Sequence[Shown]) -> str:
-    """All of it: repositories, findings, losses and ratios."""
+    """Return repositories, findings, losses and ratios."""
     return json.dumps({"version": 1, "repositories": [asdict(s) for s in shown]}, indent=2)

@@ -1,10 +1,9 @@
-"""Runs a training program as its user would, and writes down every step of its optimizer until there are enough.
+"""Runs a training program as its user would, and records every optimizer step until there are enough.
 
     python recorded.py OUT STEPS [-m | -c] PROGRAM [ARGUMENT ...]
 
-OUT is JSON: the loss of each backward pass, and the seconds between one step of an optimizer and the next. The program
-is ended after STEPS of them. It knows torch and no repository; it is given to the repository's Python as a file, so it
-imports nothing of autofuse.
+OUT is JSON: the loss of each backward pass, and the seconds between successive optimizer steps. The program is stopped
+after STEPS steps. The repository's Python runs this file as a script, so it imports nothing of autofuse.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class Enough(BaseException):
-    """Ends the program; not an Exception, which a training loop may catch."""
+    """Ends the program. It is not an Exception, because a training loop may catch those."""
 
 
 def main(out: str, steps: int, arguments: list[str]) -> None:
@@ -47,7 +46,7 @@ def main(out: str, steps: int, arguments: list[str]) -> None:
     register_optimizer_step_post_hook(stepped)
     torch.manual_seed(0)
     random.seed(0)
-    with contextlib.suppress(ImportError):  # programs may draw by numpy, and need not
+    with contextlib.suppress(ImportError):  # a program may use numpy's random numbers
         importlib.import_module("numpy").random.seed(0)
     try:
         _run(arguments)

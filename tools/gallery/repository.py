@@ -1,4 +1,4 @@
-"""One repository of the list: where its files are, and what is done to them before it trains. Knows git."""
+"""Fetches the repositories of the list, and prepares their files for training."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIST = Path(__file__).with_name("repositories.toml")
 
 
 class Unavailable(Exception):
-    """A repository that cannot be fetched, or a program that does not start here. The message says why."""
+    """A repository cannot be fetched, or its program does not start here. The message says why."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A row of repositories.toml, which says what its fields mean."""
+    """A row of repositories.toml, which documents the fields."""
 
     name: str
     commit: str
@@ -41,8 +41,8 @@ class Repository:
         return f"https://github.com/{self.name}"
 
 
-def listed() -> list[Repository]:
-    """All rows."""
+def all_repositories() -> list[Repository]:
+    """Return all rows of repositories.toml."""
     rows: list[dict[str, Any]] = tomllib.loads(LIST.read_text())["repository"]
     return [_of(row) for row in rows]
 
@@ -52,10 +52,19 @@ def _of(row: dict[str, Any]) -> Repository:
     return Repository(**fields)
 
 
-def copied(repository: Repository, cache: Path, mirrors: Path | None) -> Path:
-    """The files of the commit in a folder of their own. Raises Unavailable.
+def copy_repository(repository: Repository, cache: Path, mirrors: Path | None) -> Path:
+    """Copy the files of the commit to a new folder.
 
-    mirrors: a folder of bare copies, OWNER+NAME/repo each, that is asked before GitHub is.
+    Args:
+        repository: the repository.
+        cache: the folder for clones and copies.
+        mirrors: a folder of bare copies OWNER+NAME/repo, which are cloned instead of GitHub.
+
+    Returns:
+        The new folder.
+
+    Raises:
+        Unavailable: the repository or a file cannot be fetched.
     """
     folder = cache / repository.name.replace("/", "+")
     clone = folder / "clone"
@@ -65,27 +74,27 @@ def copied(repository: Repository, cache: Path, mirrors: Path | None) -> Path:
         _git("clone", "--quiet", "--no-checkout", source, str(clone), of=repository)
     for path in (*repository.rewrite, repository.directory):
         if path.startswith(("/", "..")):
-            raise Unavailable(f"{repository.name}: {path} lies outside of the repository.")
-    _checked_out(repository, clone)
+            raise Unavailable(f"{repository.name}: {path} is outside of the repository.")
+    _check_out(repository, clone)
     tree = folder / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(clone, tree, ignore=shutil.ignore_patterns(".git"), symlinks=True)
     return tree
 
 
-def _checked_out(repository: Repository, clone: Path) -> None:
-    """Every file of the commit that the clone holds: a bare copy may lack the largest, which are data."""
+def _check_out(repository: Repository, clone: Path) -> None:
+    """Check out every file of the commit that the clone has. A bare copy may lack the largest files, which are data."""
     git = ["-C", str(clone)]
     listed = _git(*git, "ls-tree", "-r", "-z", repository.commit, of=repository).split("\0")
     objects = {path: line.split()[2] for line, _, path in (row.partition("\t") for row in listed if row)}
-    asked = _git(*git, "cat-file", "--batch-check", of=repository, given="\n".join(objects.values())).splitlines()
-    there = [path for path, told in zip(objects, asked, strict=True) if not told.endswith(" missing")]
-    if missing := [name for name in repository.rewrite if not any(_below(path, name) for path in there)]:
+    answers = _git(*git, "cat-file", "--batch-check", of=repository, given="\n".join(objects.values())).splitlines()
+    present = [path for path, answer in zip(objects, answers, strict=True) if not answer.endswith(" missing")]
+    if missing := [name for name in repository.rewrite if not any(_below(path, name) for path in present)]:
         raise Unavailable(f"{repository.name} has no {missing[0]} at {repository.commit[:12]}")
     paths = ["--pathspec-from-file=-", "--pathspec-file-nul"]
     _git(
         *git, "checkout", "--quiet", "--force", repository.commit, *paths, of=repository,
-        given="\0".join(f":(literal){path}" for path in there),
+        given="\0".join(f":(literal){path}" for path in present),
     )  # fmt: skip
 
 
@@ -93,14 +102,14 @@ def _below(path: str, name: str) -> bool:
     return path == name or path.startswith(f"{name}/")
 
 
-def made_ready(repository: Repository, tree: Path) -> None:
-    """Smaller settings and the data that it does not bring, in one copy of its files. Raises Unavailable."""
+def prepare_tree(repository: Repository, tree: Path) -> None:
+    """Write smaller settings and generated data into a copy of a repository. Raises Unavailable."""
     for file, values in repository.settings.items():
         text = (tree / file).read_text()
         for name, value in values.items():
             text, count = re.subn(rf"(?m)^{name} *=[^#\n]*", f"{name} = {value} ", text)
             if count != 1:
-                raise Unavailable(f"{repository.name}: {file} sets {name} in {count} lines, where one was expected.")
+                raise Unavailable(f"{repository.name}: {file} sets {name} in {count} lines instead of one.")
         (tree / file).write_text(text)
     place = tree / repository.directory
     for file, kind in repository.data.items():
@@ -113,9 +122,9 @@ def made_ready(repository: Repository, tree: Path) -> None:
 
 
 def last_line(text: str) -> str:
-    """What an error ends with."""
+    """The last line of an error message."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it says nothing"
+    return lines[-1].strip() if lines else "no message"
 
 
 def _git(*arguments: str, of: Repository, given: str = "") -> str:

@@ -1,4 +1,4 @@
-"""A repository rewritten as its maintainer would: one command over its files, and what the command says."""
+"""Rewrites a repository as its maintainer would: one command for its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.gallery.repository import Repository, Unavailable, last_line
 
 @dataclass(frozen=True)
 class Edit:
-    """One finding: its rule, what may be done with it, where it is, and why no more."""
+    """One finding: its rule, status and place, and the reason why no more is done."""
 
     code: str
     status: str
@@ -28,7 +28,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of the files: findings, and lines that went and came."""
+    """The findings, and the numbers of removed and added lines."""
 
     edits: tuple[Edit, ...]
     removed: int
@@ -39,13 +39,13 @@ class Rewritten:
         return Counter(e.code for e in self.edits if e.status == status)
 
     def missed(self, places: Iterable[str]) -> list[str]:
-        """Of FILE:SYMBOL, where a person would have fused something: those where no edit was proposed."""
+        """The places (FILE:SYMBOL) without a proposed edit, among those where a person would fuse something."""
         found = {f"{e.file}:{e.symbol}" for e in self.edits if e.status in ("safe", "unsafe")}
         return [place for place in places if place not in found]
 
 
 def symbols_of(file: Path) -> set[str]:
-    """Every function of a file by its qualified name."""
+    """Return the qualified name of every function and class of a file."""
     found: set[str] = set()
 
     def walk(node: ast.AST, names: tuple[str, ...]) -> None:
@@ -59,10 +59,10 @@ def symbols_of(file: Path) -> set[str]:
     return found
 
 
-def rewritten(repository: Repository, tree: Path) -> Rewritten:
-    """Rewrite the files in place: the safe edits, or the unsafe ones too where none is safe. Raises Unavailable."""
+def rewrite_repository(repository: Repository, tree: Path) -> Rewritten:
+    """Rewrite the files in place, with safe edits, or with unsafe edits if none is safe. Raises Unavailable."""
     before = {path: path.read_text() for name in repository.rewrite for path in _files(tree / name)}
-    edits = tuple(_checked(repository, tree))
+    edits = tuple(_check(repository, tree))
     unsafe = not any(e.status == "safe" for e in edits)
     done = _autofuse("rewrite", *(["--unsafe"] if unsafe else []), *repository.rewrite, at=tree)
     if done.returncode not in (0, 1):
@@ -73,7 +73,7 @@ def rewritten(repository: Repository, tree: Path) -> Rewritten:
     return Rewritten(edits, removed, added, unsafe)
 
 
-def _checked(repository: Repository, tree: Path) -> list[Edit]:
+def _check(repository: Repository, tree: Path) -> list[Edit]:
     done = _autofuse("check", "--declined", "--format", "json", *repository.rewrite, at=tree)
     try:
         return [_edit(row, tree) for row in json.loads(done.stdout)["findings"]]

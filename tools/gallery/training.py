@@ -1,7 +1,7 @@
-"""The same training program as it was, as it was once more, and rewritten, in turns. Knows processes, not repositories.
+"""Runs a training program in turns: the original, the original again, and the rewritten program.
 
-Interleaved because the machine's speed drifts; once more as it was because that shows what this machine makes of no
-difference (the A/A control). The first steps of each run warm up and are not timed.
+The runs are interleaved because the speed of the machine drifts. The second run of the original is the A/A control: it
+shows how much the machine's timings differ by chance. The first steps of each run are a warm-up and not timed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RECORDED = Path(__file__).with_name("recorded.py")
 
 @dataclass(frozen=True)
 class Trained:
-    """What both programs did. losses: of every backward pass, before and after. again: the A/A control."""
+    """The losses of every backward pass, before and after; the speed; and the A/A control, `again`."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -37,18 +37,18 @@ class Trained:
 
     @property
     def first(self) -> float:
-        """The difference of the first losses, before an optimizer has stepped, relative to the loss before."""
+        """The difference of the first losses, before any optimizer step, relative to the original's loss."""
         return next((abs(a - b) / max(abs(a), 1e-12) for a, b in zip(self.before, self.after, strict=True)), 0.0)
 
     @property
     def difference(self) -> float:
-        """The largest difference of two losses, relative to the loss before."""
+        """The largest difference of two losses, relative to the original's loss."""
         pairs = zip(self.before, self.after, strict=True)
         return max((abs(a - b) / max(abs(a), 1e-12) for a, b in pairs), default=0.0)
 
 
-def trained(repository: Repository, before: Path, after: Path, steps: int = STEPS, rounds: int = ROUNDS) -> Trained:
-    """Train in both folders. Raises Unavailable where the program does not start before anything was changed."""
+def train_both(repository: Repository, before: Path, after: Path, steps: int = STEPS, rounds: int = ROUNDS) -> Trained:
+    """Train in both folders. Raises Unavailable if the original program does not run."""
     seconds: dict[str, list[float]] = {"before": [], "again": [], "after": []}
     losses: dict[str, tuple[float, ...]] = {}
     for turn in range(rounds):
@@ -58,7 +58,7 @@ def trained(repository: Repository, before: Path, after: Path, steps: int = STEP
             seconds[way] += found["seconds"][_WARM_UP:]
             losses[way] = tuple(found["losses"])
     if not losses["before"] or len(losses["before"]) != len(losses["after"]):
-        raise Unavailable("before and after have not the same number of backward passes")
+        raise Unavailable("before and after have different numbers of backward passes")
     return Trained(
         losses["before"], losses["after"], paired_ratio(seconds["before"], seconds["after"]).estimate,
         paired_ratio(seconds["before"], seconds["again"]).estimate,

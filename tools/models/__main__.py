@@ -1,11 +1,11 @@
-"""Optimizes small models of public packages, measures what became of them, and keeps the table in docs/models.md.
+"""Optimizes small models of public packages, measures the results, and writes the table in docs/models.md.
 
-    python -m tools.models                          every model of every library that is installed
-    python -m tools.models --only BertModel GPT2    some of them
+    python -m tools.models                          every model of every installed library
+    python -m tools.models --only BertModel GPT2    some models
     python -m tools.models --output docs/models.md --json models.json
 
-Exits with 1 where a promise is not kept: a crash, a result that differs, a rule that had to fuse something and did not,
-fused code that did not run.
+Exits with 1 if a promise is broken: a crash, a different result, a rule that should fuse something and did not, fused
+code that did not run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.models.row import Row
-from tools.models.running import SECONDS, ran
+from tools.models.running import SECONDS, run_row
 from tools.models.summary import as_json, as_markdown
 
 PACKAGES = (
@@ -26,19 +26,19 @@ PACKAGES = (
     "vit_pytorch",
     "x_transformers",
     "diffusers",
-)  # NAME_models.py holds the rows of each
+)  # the rows of each are in NAME_models.py
 
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    rows, absent = known()
+    rows, absent = all_rows()
     if options.only and (unknown := set(options.only) - {r.name for r in rows}):
         print(f"No row is called {', '.join(sorted(unknown))}. Rows: {', '.join(r.name for r in rows)}.")
         return 2
     chosen = [row for row in rows if not options.only or row.name in options.only]
     results = []
-    with ThreadPoolExecutor(options.jobs) as pool:  # a row has a process of its own
-        for result in pool.map(lambda row: ran(row, options.seconds), chosen):
+    with ThreadPoolExecutor(options.jobs) as pool:  # each row runs in its own process
+        for result in pool.map(lambda row: run_row(row, options.seconds), chosen):
             results.append(result)
             for sentence in result.broken():
                 print(f"{result.name}: {sentence}", file=sys.stderr)
@@ -52,14 +52,14 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if any(True for r in results for _ in r.broken()) else 0
 
 
-def known() -> tuple[list[Row], list[str]]:
-    """All rows whose library is installed, and the libraries that are not."""
+def all_rows() -> tuple[list[Row], list[str]]:
+    """Return the rows whose library is installed, and the names of libraries that are not."""
     rows: list[Row] = []
     absent: list[str] = []
     for package in PACKAGES:
         try:
             rows += importlib.import_module(f"tools.models.{package}_models").ROWS
-        except (ImportError, RuntimeError):  # a library may raise either where it finds not what it needs
+        except (ImportError, RuntimeError):  # libraries raise either if a dependency is missing
             absent.append(package)
     return rows, absent
 
@@ -68,11 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m tools.models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these rows")
-    parser.add_argument("--jobs", type=int, default=1, help="how many rows are measured at a time")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these rows")
+    parser.add_argument("--jobs", type=int, default=1, help="the number of rows that run at the same time")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="the time limit of a row")
-    parser.add_argument("--output", type=Path, help="the table; docs/models.md is kept by this")
-    parser.add_argument("--json", type=Path, help="all that was measured, as JSON")
+    parser.add_argument("--output", type=Path, help="write the table to this file, such as docs/models.md")
+    parser.add_argument("--json", type=Path, help="write all measurements to this file, as JSON")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Models of diffusers with `AttnProcessor`, the processor that spells attention out."""
+"""Models of diffusers with `AttnProcessor`, which has hand-written attention."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""One row, measured: what was fused and why the rest was not, whether results agree, and whether fused code ran.
+"""Measures one row: what was fused and why the rest was not, whether results agree, and whether fused code ran.
 
-Three independent questions: autofuse.verify.modules judges the optimized model as it stands, guards and all; five
-training steps of both are compared with the same steps in double; and a profile of one step counts the operators that
-ran.
+Three independent checks: autofuse.verify.modules compares the optimized model, guards included, with the original. Five
+training steps of both are compared with the same steps in double. A profile of one step counts the operators.
 """
 
 from __future__ import annotations
@@ -35,39 +34,48 @@ from tools.models.row import Row
 
 STEPS = 5
 _SEED = 0
-_RATE = 0.05  # of SGD with momentum: Adam turns the noise in gradients that are 0 into steps of full length
+_RATE = 0.05  # of SGD with momentum; Adam would turn rounding noise in zero gradients into full steps
 _CPU = torch.device("cpu")
 
-_UNEXPLAINED = 32.0  # units of error that are put down to rounding where the original does not run in double
+_UNEXPLAINED = 32.0  # the allowed error in units of rounding, if the original does not run in double
 _CODES = {
     f.__code__: name
-    for place in (ops, plain)  # the second are what calls are made of that need nothing put right
-    for name in set(ops.__all__) - {"kernel_of", "masked", "rows"}  # none of which computes in place of a model
+    for place in (ops, plain)  # `plain` has the functions that fused calls without adjustments are lowered to
+    for name in set(ops.__all__) - {"kernel_of", "masked", "rows"}  # these three replace no computation of a model
     if isinstance(f := getattr(place, name, None), types.FunctionType)
 }
 _CODES |= {f.seen.__code__: name for name in ops.__all__ if hasattr(f := getattr(plain, name, None), "seen")}
 _CODES |= {c: "attention" for c in plain.settled_attention.__wrapped__.__code__.co_consts if hasattr(c, "co_code")}
-# A closure of an activation holds the operation that it stands for as `whole`.
+# The closure of an activation has its operation in the variable `whole`.
 _CODES |= {c: "" for c in plain.activation.__wrapped__.__code__.co_consts if hasattr(c, "co_code")}
 _OPERATIONS: dict[str, set[str]] = defaultdict(set)
 for _loaded in load_rules():
     if _loaded.change is None:
         _OPERATIONS[_loaded.rule.code].add(_loaded.replacement.operation)
-_FALLBACKS = {r.rule.code for r in load_rules() if r.rule.fallback}  # what a caller that wants less does without
+_FALLBACKS = {r.rule.code for r in load_rules() if r.rule.fallback}  # the lowered call may omit their operation
 
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass
 class Measured:
-    """What became of a row. `failure` says why there is nothing more, and is empty where all was measured.
+    """The measurements of a row.
 
-    modules: how many modules have a forward of their own. fused: sites by rule. refused: (rule, reason) of the sites
-    that were seen and left, counted. unread: why modules were not looked into, counted. rolled_back: reasons, counted.
-    difference: empty where outputs and every gradient agree; else what differs. error, bound: of the result nearest
-    to its bound. losses: how much of the bound on the five losses is used up; above 1 they differ. operators:
-    how many ran in one step of training, before and after. calls: of each fused operation in that step and in one
-    forward in evaluation. seconds: what optimize took.
+    Attributes:
+        failure: why the other fields are empty; "" if everything was measured.
+        modules: the number of modules with a forward of their own.
+        fused: rule -> number of fused sites.
+        refused: "rule: reason" -> number of declined sites.
+        unread: reason -> number of modules that could not be captured.
+        rolled_back: "rule: reason" -> number of sites.
+        missing: the expected rules that fused nothing.
+        difference: what differs between the results; "" if outputs and all gradients agree.
+        error: the error of the result that is closest to its bound.
+        bound: the bound of that result.
+        losses: the difference of the five losses, as a share of its bound; above 1 they differ.
+        operators: the number of operators in a training step, before and after.
+        calls: fused operation -> calls in that step and in one forward in evaluation.
+        seconds: the time that optimize took.
     """
 
     name: str
@@ -89,7 +97,7 @@ class Measured:
     seconds: float = 0.0
 
     def broken(self) -> Iterator[str]:
-        """Every promise that was not kept, as a sentence."""
+        """Yield a sentence for every broken promise."""
         if self.failure:
             yield self.failure
         if self.difference:
@@ -99,17 +107,17 @@ class Measured:
         for rule in self.missing:
             yield f"{rule} fused nothing"
         for rule in () if self.failure else self.fused:
-            told = rule not in _FALLBACKS and rule[:3] != "AF3"  # an activation may be torch's own function
-            if told and not self.ran(rule):
+            visible = rule not in _FALLBACKS and rule[:3] != "AF3"  # an activation may be torch's own function
+            if visible and not self.ran(rule):
                 yield f"{rule} fused something that did not run"
 
     def ran(self, rule: str) -> bool:
-        """Whether an operation of a rule's was called, `gelu_tanh` standing for `gelu` with an argument."""
+        """Whether an operation of a rule was called. `gelu_tanh` counts as `gelu` with an argument."""
         return any(call.startswith(operation) for call in self.calls for operation in _OPERATIONS.get(rule, ()))
 
 
-def measured(row: Row) -> Measured:
-    """Build the model of `row` and put every question to it. Raises what the library raises."""
+def measure(row: Row) -> Measured:
+    """Build the model of `row` and measure everything. Errors of the library are not caught."""
     found = Measured(row.name, row.package, row.note)
     torch.manual_seed(_SEED)
     model = row.make()
@@ -121,7 +129,7 @@ def measured(row: Row) -> Measured:
     before = time.perf_counter()
     fused = autofuse.optimize(copy.deepcopy(model), inputs)
     found.seconds = time.perf_counter() - before
-    _tell(found, fused)
+    _add_report(found, fused)
     found.missing = [rule for rule in row.expects if rule not in found.fused]
     outcome = verify(model, fused, *call, copy_object=copied_object)
     found.difference, found.error, found.bound = outcome.reason, outcome.max_error, outcome.bound
@@ -132,8 +140,8 @@ def measured(row: Row) -> Measured:
 
 
 def _call_once(model: nn.Module, call: Batch) -> None:
-    """Some models register buffers when they are first called: that is over before anything is compared."""
-    args, kwargs = _given(call, None)
+    """Call the model once, because some models register buffers at their first call."""
+    args, kwargs = _inputs_of(call, None)
     with torch.no_grad():
         model(*args, **kwargs)
 
@@ -144,21 +152,21 @@ def _call(inputs: Any) -> Batch:
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
 
 
-def _tell(found: Measured, model: nn.Module) -> None:
+def _add_report(found: Measured, model: nn.Module) -> None:
     sites = autofuse.report(model).sites
     found.fused = dict(sorted(Counter(s.rule for s in sites if s.status == "fused").items()))
-    found.rolled_back = _counted(f"{s.rule}: {s.reason}" for s in sites if s.status == "rolled-back")
+    found.rolled_back = _count(f"{s.rule}: {s.reason}" for s in sites if s.status == "rolled-back")
     declined = [s for s in sites if s.status == "declined"]
-    found.refused = _counted(f"{s.rule}: {_plain(s.reason)}" for s in declined if s.rule)
-    found.unread = _counted(_plain(s.reason) for s in declined if not s.rule)
+    found.refused = _count(f"{s.rule}: {_plain(s.reason)}" for s in declined if s.rule)
+    found.unread = _count(_plain(s.reason) for s in declined if not s.rule)
 
 
-def _counted(reasons: Iterator[str]) -> dict[str, int]:
+def _count(reasons: Iterator[str]) -> dict[str, int]:
     return dict(sorted(Counter(reasons).items(), key=lambda c: (-c[1], c[0])))
 
 
 def _plain(reason: str) -> str:
-    """A reason without the names of the program, so that those of equal layers are one."""
+    """A reason without lines and paths, so that equal layers have the same reason."""
     return re.sub(r"\s*\(line \d+\)|, line \d+", "", re.sub(r"\S*/site-packages/", "", reason)).strip()
 
 
@@ -172,7 +180,7 @@ def _losses_gap(model: nn.Module, fused: nn.Module, call: Batch) -> float:
     unit = torch.finfo(dtype).eps / 2
     try:
         exact = _losses(copy_in_double(model), call, DoubleMode(dtype))
-    except RuntimeError:  # a kernel that has no double
+    except RuntimeError:  # a kernel does not support double
         return bounds.measure_gap(after, own, own, _UNEXPLAINED * unit).ratio
     found = bounds.measure_gap(after, own, exact, unit)
     if not found.within:
@@ -184,11 +192,11 @@ def _losses_gap(model: nn.Module, fused: nn.Module, call: Batch) -> float:
 
 
 def _losses(model: nn.Module, call: Batch, arithmetic: AsWrittenMode | None) -> Tensor:
-    """The loss before each of the first steps, (steps,) in double."""
+    """The loss before each step: (steps,), in double."""
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=_RATE, momentum=0.9)
-    args, kwargs = _given(call, arithmetic)
+    args, kwargs = _inputs_of(call, arithmetic)
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -199,7 +207,7 @@ def _losses(model: nn.Module, call: Batch, arithmetic: AsWrittenMode | None) -> 
 
 
 def _step(model: nn.Module, call: Batch, arithmetic: AsWrittenMode | None) -> Tensor:
-    """Forward and backward; the loss in double."""
+    """Run forward and backward, and return the loss in double."""
     args, kwargs = call
     if arithmetic is None:
         loss = loss_of(model(*args, **kwargs))
@@ -212,7 +220,7 @@ def _step(model: nn.Module, call: Batch, arithmetic: AsWrittenMode | None) -> Te
 
 
 def loss_of(returned: Any) -> Tensor:
-    """Half the mean square distance of every result from numbers of its own, summed."""
+    """The sum over all results of half the mean squared distance to random targets."""
     results = [t for t in tensors_in(returned) if t.is_floating_point() and t.requires_grad]
     parts = [0.5 * (t - _target(t)).square().mean() for t in results]
     return torch.stack([p.to(parts[0].dtype) for p in parts]).sum()
@@ -224,7 +232,7 @@ def _target(t: Tensor) -> Tensor:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in a result of whatever containers and objects."""
+    """Yield every tensor in nested containers."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -235,7 +243,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(v)
 
 
-def _given(call: Batch, arithmetic: AsWrittenMode | None) -> Batch:
+def _inputs_of(call: Batch, arithmetic: AsWrittenMode | None) -> Batch:
     def of(value: Any) -> Any:
         if isinstance(value, Tensor):
             return value if arithmetic is None or not value.is_floating_point() else arithmetic.convert(value)
@@ -246,29 +254,29 @@ def _given(call: Batch, arithmetic: AsWrittenMode | None) -> Batch:
     return of(call[0]), of(call[1])
 
 
-# What ran.
+# The operators that ran.
 
 
 def _operators(model: nn.Module, call: Batch) -> int:
-    """How many run in one step of training."""
+    """The number of operators in a training step."""
     model = copy.deepcopy(model).train()
     return sum(category.count for category in count_operators(lambda: _step(model, call, None), _CPU).values())
 
 
 def _fused_calls(model: nn.Module, call: Batch) -> dict[str, int]:
-    """The calls of autofuse's operations in a step of training and a forward in evaluation, by name."""
+    """Operation of autofuse -> calls in a training step and in a forward in evaluation."""
     model = copy.deepcopy(model)
     counts: Counter[str] = Counter()
     inside: list[types.FrameType] = []
 
-    def seen(frame: types.FrameType, event: str, _: object) -> None:
+    def count_call(frame: types.FrameType, event: str, _: object) -> None:
         if event == "call" and not inside and frame.f_code in _CODES:
             inside.append(frame)
             counts[_CODES[frame.f_code] or frame.f_locals["whole"].__name__] += 1
         elif event == "return" and inside and frame is inside[0]:
             inside.clear()
 
-    sys.setprofile(seen)
+    sys.setprofile(count_call)
     try:
         _step(model.train(), call, None)
         with torch.no_grad():

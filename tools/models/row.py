@@ -1,7 +1,7 @@
-"""What one line of the table is made from: a model of somebody else's, tiny, and how it is called.
+"""Defines the rows of the table: a small model of another library, and its inputs.
 
-Each package has one file here with a tuple `ROWS` of these. Such a file imports its library at the top: where the
-library is missing, all its rows are left out, and the table says so.
+Each package has one file here with a tuple `ROWS`. The file imports its library at the top. If the library is missing,
+its rows are left out, and the table says so.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from torch import Tensor, nn
 class Row:
     """One architecture.
 
-    name: unique in the table; the name that the library gives its class, if that says enough.
-    package: the name under which the library is installed, for its version.
-    make: builds the model with small random weights. Nothing in it may be random when it is called: dropout rates and
-        the like are 0, for the table compares training steps. torch is seeded before the call.
-    inputs: makes what the model is called with, as `autofuse.optimize` takes it: a tensor, a tuple of arguments, or a
-        dict of keyword arguments. torch is seeded before this call too.
-    expects: codes of the rules that must fuse something; a row without them shows that a model without anything to
-        fuse runs as before.
-    note: what a reader should know of the row: why nothing can be fused, say.
+    Attributes:
+        name: a unique name; usually the name of the class in the library.
+        package: the name of the installed distribution, for its version.
+        make: builds the model with small random weights. torch is seeded before. The model must not be random when it
+            is called: dropout rates are 0, because training steps are compared.
+        inputs: makes the inputs, as for `autofuse.optimize`: a tensor, a tuple of arguments, or a dict of keyword
+            arguments. torch is seeded before.
+        expects: the codes of rules that must fuse something. A row without any shows that a model with nothing to fuse
+            runs as before.
+        note: a note for readers, such as why nothing can be fused.
     """
 
     name: str
@@ -38,12 +39,12 @@ class Row:
 
 
 def tokens(count: int = 50, batch: int = 2, length: int = 7) -> Tensor:
-    """Random tokens (batch, length), none of the first three, which models keep for padding, beginnings and ends."""
+    """Random token ids (batch, length), int64, from 3 on: models use the first three as special tokens."""
     return torch.randint(3, count, (batch, length))
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
-    """The same model with every dropout layer's rate at 0."""
+    """Set the rate of every dropout layer to 0, and return the model."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0

@@ -1,6 +1,6 @@
-"""Each row in a process of its own, with a time limit: a model that crashes is a row that says so.
+"""Runs each row in its own process, with a time limit, so that a crash is reported in the row.
 
-Knows processes; must not know what is measured.
+This file knows processes. It must not know what is measured.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from tools.models.measured import Measured, measured
+from tools.models.measured import Measured, measure
 from tools.models.row import Row
 
 SECONDS = 300
-# Libraries are imported once; nothing has computed yet, so no thread is lost.
+# A fork need not import the libraries again. Nothing has computed yet, so there are no threads that it would lose.
 _FORK = multiprocessing.get_context("fork")
 
 
-def ran(row: Row, seconds: int = SECONDS) -> Measured:
-    """What became of `row`; where its process does not end well, why."""
-    ours, theirs = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_work, args=(row, theirs))
+def run_row(row: Row, seconds: int = SECONDS) -> Measured:
+    """Measure `row` in a process. If the process fails, the result says why."""
+    receiver, sender = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=_work, args=(row, sender))
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        if not ours.poll(seconds):
+        if not receiver.poll(seconds):
             return Measured(row.name, row.package, failure=f"took more than {seconds} s")
-        return ours.recv()
+        return receiver.recv()
     except EOFError:
         process.join()
         return Measured(row.name, row.package, failure=f"its process ended with {process.exitcode}")
@@ -42,7 +42,7 @@ def _work(row: Row, result: Connection) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     try:
-        result.send(measured(row))
+        result.send(measure(row))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rpartition('site-packages/')[2]}:{place.lineno}"

@@ -1,4 +1,4 @@
-"""What was measured, as Markdown and as JSON: without dates, times and paths, so that it moves only with results."""
+"""Writes the measurements as Markdown and as JSON, without dates, times and paths, so that only results change them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from importlib.metadata import version
 from autofuse.results.distribution import own_version
 from tools.models.measured import STEPS, Measured
 
-_REASONS = 3  # that are told of each row
+_REASONS = 3  # the number of reasons for each row
 
 
 def as_markdown(rows: Sequence[Measured], absent: Sequence[str]) -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n\n".join((_head(rows, absent), _models(rows), _rules(rows), _left(rows))) + "\n"
 
 
@@ -26,24 +26,24 @@ def _head(rows: Sequence[Measured], absent: Sequence[str]) -> str:
     python = platform.python_version().rpartition(".")[0]
     kept = sum(not any(True for _ in r.broken()) for r in rows)
     lines = (
-        "# Models nobody here wrote\n",
+        "# Public models\n",
         f"autofuse {own_version()} on {count} of public packages, small and with random",
         f"weights, on a CPU in float32: {packages}; torch {version('torch').partition('+')[0]}, Python {python}.",
         f"{kept} of {len(rows)} keep every promise.\n",
-        "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",
+        "A command writes this page. It has no date, so that only results change it.\n",
         "```sh\npython -m tools.models --output docs/models.md\n```\n",
-        "`--only NAME ...` takes some rows, `--json FILE` keeps all that was measured. Each row runs in a process of",
-        "its own. The columns:\n",
-        "- **modules**: how many have a forward of their own; **unread**: how many of those that may hold something",
-        "  could not be looked into.",
-        "- **fused**: sites by rule. **left**: sites that were seen and left, with verification's refusals.",
-        "- **equal**: outputs and every gradient, in training and in evaluation, of the optimized model as it stands,",
-        "  guards and all, against float64, within what rounding explains of the original's own error. The number is",
-        "  the share of that bound which is used up.",
+        "`--only NAME ...` runs some rows, and `--json FILE` writes all measurements. Each row runs in its own",
+        "process. The columns:\n",
+        "- **modules**: the number of modules with a forward of their own; **unread**: the number of those that could",
+        "  not be captured.",
+        "- **fused**: sites by rule. **left**: declined sites, and sites that failed verification.",
+        "- **equal**: whether outputs and all gradients of the optimized model, guards included, in training and",
+        "  evaluation, are within a bound that follows from the original's own error against float64. The number is",
+        "  the error as a share of this bound.",
         f"- **trained**: the losses of {STEPS} steps of SGD against the same steps in float64, with the bound that",
-        "  follows from the original's own error. The number is the share of it that is used up.",
-        "- **operators**: how many a profile of one training step counts, before and after. torch's own composites",
-        "  (`rms_norm` on a CPU, attention with a mask that needs a gradient) count as what they are made of.",
+        "  follows from the original's own error. The number is the error as a share of this bound.",
+        "- **operators**: the number of operators in a training step, before and after. torch's own composites",
+        "  (`rms_norm` on a CPU, attention with a mask that needs a gradient) count as their parts.",
         "- **ran**: the calls of fused operations in one training step and one forward in evaluation, together.",
     )
     missing = [f"Left out, because they are not installed here: {', '.join(absent)}."] if absent else []

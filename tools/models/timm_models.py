@@ -1,4 +1,4 @@
-"""Models of timm, with the attention that timm spells out where fused attention is switched off."""
+"""Models of timm with its hand-written attention, which it uses when fused attention is switched off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of transformers, each with its hand-written ("eager") attention, as it runs where weights are asked for."""
+"""Models of transformers with their hand-written ("eager") attention, which they use to return attention weights."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _vision(name: str, config: str, expects: tuple[str, ...] = ("AF101",), note:
 
 
 def _padded() -> dict[str, Tensor]:
-    """Tokens, of which the last of the first sequence are padding."""
+    """Tokens, with padding at the end of the first sequence."""
     mask = torch.ones(2, 7, dtype=torch.long)
     mask[0, 5:] = 0
     return {"input_ids": tokens(), "attention_mask": mask}

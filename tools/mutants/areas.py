@@ -1,4 +1,4 @@
-"""Where mutants are made, and which tests have to notice them: those beside a file's name first, then the area's."""
+"""The areas of the code that are mutated, and the tests that must notice: those of the file first, then the area's."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Area:
-    """`sources` below autofuse/, and `tests` below tests/, files or folders, the quickest first."""
+    """Files and folders of one area.
+
+    Attributes:
+        sources: relative to autofuse/.
+        tests: relative to tests/, the fastest first.
+    """
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
 
     def files(self) -> list[str]:
-        """Every file of the area, as a path from the root."""
+        """Every file of the area, relative to the repository."""
         return sorted(str(p.relative_to(ROOT)) for s in self.sources for p in _files(ROOT / "autofuse" / s))
 
     def tests_of(self, file: str) -> list[str]:
-        """The tests that are run for a file: its own, then the area's."""
+        """The tests to run for a file: its own, then the area's."""
         path = Path(file).relative_to("autofuse")
         own = ROOT / "tests" / path.parent / f"test_{path.name}"
         every = [own, *(ROOT / "tests" / t for t in self.tests)]

@@ -1,4 +1,4 @@
-"""Which mutants a run makes: evenly over the areas, their files and the kinds of change, the same for the same seed."""
+"""Chooses mutants evenly over the areas, their files and the kinds of change. The same seed gives the same mutants."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Mutant:
 
     area: str
     file: str
-    text: str  # of the file as it is
+    text: str  # of the original file
     change: Change
 
     @property
     def changed(self) -> str:
-        """The file's text as the mutant has it."""
-        return self.change.made(self.text)
+        """The text of the file with the change."""
+        return self.change.apply(self.text)
 
     def difference(self) -> str:
-        """The changed lines, as a diff has them."""
+        """The changed lines, as a diff."""
         lines = self.text.splitlines(), self.changed.splitlines()
         return "\n".join([*difflib.unified_diff(lines[0], lines[1], lineterm="", n=1)][2:])
 
@@ -34,23 +34,23 @@ class Mutant:
         return f"{self.file}:{self.change.line}: {self.change.operator}"
 
 
-def chosen(count: int, seed: int, only: tuple[str, ...] = ()) -> list[Mutant]:
-    """`count` mutants of the areas in turn."""
+def choose_mutants(count: int, seed: int, only: tuple[str, ...] = ()) -> list[Mutant]:
+    """Choose `count` mutants, from each area in turn."""
     areas = [name for name in AREAS if not only or name in only]
-    drawn = {name: _drawn(name, Random(f"{seed} {name}")) for name in areas}
+    mutants = {name: _mutants_of(name, Random(f"{seed} {name}")) for name in areas}
     found = list[Mutant]()
-    while len(found) < count and drawn:
-        for name in [*drawn]:
-            mutant = next(drawn[name], None)
+    while len(found) < count and mutants:
+        for name in [*mutants]:
+            mutant = next(mutants[name], None)
             if mutant is None:
-                del drawn[name]
+                del mutants[name]
             elif len(found) < count:
                 found.append(mutant)
     return sorted(found, key=lambda m: (areas.index(m.area), m.file, m.change.start))
 
 
-def _drawn(area: str, random: Random) -> Iterator[Mutant]:
-    """The area's mutants: its files in turn, of each a kind of change, of the kind one."""
+def _mutants_of(area: str, random: Random) -> Iterator[Mutant]:
+    """Yield mutants of an area at random: for each file in turn, a kind of change, then a change of this kind."""
     left = {file: changes((ROOT / file).read_text()) for file in AREAS[area].files()}
     while left:
         files = [*left]
@@ -62,7 +62,7 @@ def _drawn(area: str, random: Random) -> Iterator[Mutant]:
                 continue
             kind = random.choice(kinds)
             change = random.choice([c for c in left[file] if c.operator == kind])
-            left[file] = [c for c in left[file] if c.line != change.line]  # one for each line
+            left[file] = [c for c in left[file] if c.line != change.line]  # at most one change for each line
             mutant = Mutant(area, file, (ROOT / file).read_text(), change)
             if is_program(mutant.changed):
                 yield mutant

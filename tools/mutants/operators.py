@@ -1,6 +1,6 @@
-"""The wrong changes: what of a file's syntax may be replaced by what. Knows no area and runs nothing.
+"""The mutation operators: which part of a file's syntax is replaced by what.
 
-A change replaces one stretch of the text by another, so that a mutant's difference from the original is what one reads.
+A change replaces one part of the text, so that the diff of a mutant is small and readable.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
 }  # fmt: skip
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-# Where a change is none of behaviour, or has no place of its own in the text.
-_PASSED_OVER = (ast.JoinedStr, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom)
+# Nodes whose change does not affect behaviour, or that have no position of their own in the text.
+_SKIPPED = (ast.JoinedStr, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom)
 _NO_BEHAVIOUR = ("annotation", "returns", "decorator_list", "bases", "defaults", "kw_defaults")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One wrong change of a text: from `start` to `end` stands `new` instead."""
+    """One wrong change: `new` replaces the text from `start` to `end`."""
 
     operator: str
     line: int
@@ -33,12 +33,12 @@ class Change:
     end: int
     new: str
 
-    def made(self, text: str) -> str:
+    def apply(self, text: str) -> str:
         return text[: self.start] + self.new + text[self.end :]
 
 
 def is_program(text: str) -> bool:
-    """Whether Python can read it: `pass` in place of an `elif` it cannot."""
+    """Whether a text is valid Python. For example, `pass` cannot replace an `elif`."""
     try:
         ast.parse(text)
     except SyntaxError:
@@ -47,7 +47,7 @@ def is_program(text: str) -> bool:
 
 
 def changes(text: str) -> list[Change]:
-    """Every wrong change that the operators know for a file, in the order of the text, one for each new text."""
+    """Return all changes of a file, in the order of the text, without duplicates."""
     places = _Places(text)
     tree = ast.parse(text)
     found = {(c.start, c.end, c.new): c for node, owner in _walk(tree, None) for c in _changes(node, owner, places)}
@@ -55,7 +55,7 @@ def changes(text: str) -> list[Change]:
 
 
 class _Places:
-    """Where a node stands in the text, counted in characters."""
+    """The positions of nodes in the text, in characters."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines(keepends=True)
@@ -71,9 +71,9 @@ class _Places:
 
 
 def _walk(node: ast.AST, owner: ast.FunctionDef | None) -> Iterator[tuple[ast.AST, ast.FunctionDef | None]]:
-    """Every node that may be changed, and the function that it stands in."""
+    """Yield every node that may be changed, with the function that contains it."""
     for field, child in _children(node):
-        if isinstance(child, _PASSED_OVER) or field in _NO_BEHAVIOUR:
+        if isinstance(child, _SKIPPED) or field in _NO_BEHAVIOUR:
             continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -90,7 +90,7 @@ def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _changes(node: ast.AST, owner: ast.FunctionDef | None, places: _Places) -> Iterator[Change]:
-    if not isinstance(node, (ast.expr, ast.stmt)) or owner is None:  # a table or a default is no behaviour by itself
+    if not isinstance(node, (ast.expr, ast.stmt)) or owner is None:  # tables and defaults are not behaviour
         return
     for operator, make in OPERATORS.items():
         for old, new in make(node, owner):
@@ -98,7 +98,7 @@ def _changes(node: ast.AST, owner: ast.FunctionDef | None, places: _Places) -> I
             yield Change(operator, old.lineno, start, end, new)
 
 
-Replaced = tuple[ast.expr | ast.stmt, str]  # the node that goes, and the text that comes
+Replaced = tuple[ast.expr | ast.stmt, str]  # the replaced node, and the new text
 
 
 def negate_a_condition(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
@@ -121,7 +121,7 @@ def swap_and_with_or(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced
 
 
 def drop_a_condition(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
-    """One part of an `and` or an `or`."""
+    """Drop one operand of an `and` or an `or`."""
     for i in range(len(node.values)) if isinstance(node, ast.BoolOp) else ():
         kept = [ast.unparse(v) for j, v in enumerate(node.values) if j != i]  # type: ignore[attr-defined]
         word = " and " if isinstance(node.op, ast.And) else " or "  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def drop_a_guard(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
 
 
 def drop_a_statement(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
-    """One that is made for what it does: a call, an addition in place, an entry that is set."""
+    """Drop a statement with an effect: a call, an augmented assignment, an assignment to an item or attribute."""
     if isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)) or isinstance(node, ast.AugAssign):
         yield node, "pass"
     if isinstance(node, ast.Assign) and not isinstance(node.targets[0], (ast.Name, ast.Tuple)):
@@ -147,7 +147,7 @@ def drop_a_statement(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced
 
 
 def return_what_came(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
-    """The first argument of the call that is returned, where it has the function's own first parameter."""
+    """Return the first argument of the returned call instead, if it is a parameter of the function."""
     if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Call):
         return
     parameters = {a.arg for a in owner.args.args} - {"self", "cls"}
@@ -157,7 +157,7 @@ def return_what_came(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced
 
 
 def return_nothing_found(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
-    """False for True, and the other way round."""
+    """Exchange True and False."""
     if isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool):
         yield node.value, str(not node.value.value)
 
@@ -168,7 +168,7 @@ def miss_a_number_by_one(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Repl
 
 
 def swap_an_arithmetic_operator(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
-    if isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED and not _of_texts(node):
+    if isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED and not _joins_sequences(node):
         changed = copy.copy(node)
         changed.op = _COMPUTED[type(node.op)]()
         yield node, f"({ast.unparse(changed)})"
@@ -179,8 +179,8 @@ def lose_a_sign(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
         yield node, f"({ast.unparse(node.operand)})"
 
 
-def _of_texts(node: ast.BinOp) -> bool:
-    """Whether texts, lists or tuples are put together: what an operator of numbers cannot do is noticed at once."""
+def _joins_sequences(node: ast.BinOp) -> bool:
+    """Whether strings, lists or tuples are concatenated. Another operator would raise an error at once."""
     kinds = (ast.JoinedStr, ast.List, ast.Tuple)
     sides = (node.left, node.right)
     return any(isinstance(n, kinds) or isinstance(n, ast.Constant) and isinstance(n.value, str) for n in sides)

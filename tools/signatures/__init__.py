@@ -1,6 +1,6 @@
-"""What functions of other packages take, read off their sources and kept as facts for the tests.
+"""Records the signatures of functions of other packages, from their sources, for the tests.
 
-`python -m tools.signatures` downloads the packages that providers come from, parses them and writes, for every function
-that a provider calls, the names and defaults of its parameters to tests/kernels/signatures/. Nothing of a package
-is imported, and nothing of its text is kept but those names.
+`python -m tools.signatures` downloads the packages of the providers and parses them. For every function that a provider
+calls, it writes the names and defaults of the parameters to tests/kernels/signatures/. It imports no package, and keeps
+nothing else of its text.
 """

@@ -1,6 +1,6 @@
-"""Facts about a function or a class in a tree of sources, found by parsing.
+"""Reads facts about a function or a class from sources, by parsing.
 
-Knows Python's syntax; must not know which packages there are.
+This file knows Python's syntax. It must not know packages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Facts = dict[str, Any]
 
 
 def module_file(root: Path, module: str) -> Path | None:
-    """Where a module's source is below `root`; None where it is not."""
+    """Return the source file of a module below `root`; None if there is none."""
     path = root.joinpath(*module.split("."))
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():
@@ -22,11 +22,18 @@ def module_file(root: Path, module: str) -> Path | None:
 
 
 def function_facts(file: Path, name: str) -> Facts | None:
-    """What a function takes and how many values its returns give; of an autograd function, its forward; of another
-    class, its constructor.
+    """Return the parameters of a function, and the numbers of values that it returns.
 
-    {"autograd": bool, "takes": "x, eps=1e-06", "returns": [count, None for what is written as no tuple]}. Annotations
-    are left out, and a default that is no literal is `...`. None where the module has nothing of that name.
+    For an autograd function, these are the facts of its forward; for another class, of its constructor.
+
+    Args:
+        file: the source of a module.
+        name: the function or class.
+
+    Returns:
+        {"autograd": bool, "takes": "x, eps=1e-06", "returns": [count; None for a result that is not written as a
+        tuple]}, without annotations, and with `...` for a default that is not a literal. None if the module has nothing
+        of that name.
     """
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if getattr(node, "name", None) != name:
@@ -44,7 +51,7 @@ def _class_facts(node: ast.ClassDef) -> Facts | None:
     called = methods.get("forward" if is_autograd else "__init__")
     if called is None:
         return None
-    del called.args.args[0]  # the context, or the object
+    del called.args.args[0]  # the context (ctx), or self
     return {"autograd": is_autograd, "takes": _takes(called.args), "returns": _returns(called)}
 
 
@@ -67,7 +74,7 @@ def _literal(default: ast.expr) -> ast.expr:
 
 
 def _returns(function: ast.FunctionDef) -> list[int | None]:
-    """The numbers of values that its own returns give, each once, in the order of the source."""
+    """The numbers of values of its return statements, each once, in the order of the source."""
     counts: list[int | None] = []
     waiting: list[ast.AST] = list(reversed(function.body))
     while waiting:

@@ -1,6 +1,6 @@
-"""The packages whose functions are called, and how their sources are got: by pip or by git, never installed.
+"""The packages whose functions providers call, and how to download their sources with pip or git. None is installed.
 
-Knows names and versions; must not know what is read off the sources.
+This file knows names and versions. It must not know what is read from the sources.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Source:
-    """A package at a version: `requirement` for pip, or the address of a repository."""
+    """A package at a version: a requirement for pip, or the address of a repository."""
 
     name: str
     requirement: str = ""
     repository: str = ""
     is_sdist: bool = False
-    folder: str = ""  # of the repository, where what is imported lies
+    folder: str = ""  # the folder of the repository that contains the importable modules
 
 
 SOURCES = (
@@ -35,19 +35,28 @@ SOURCES = (
 )
 
 
-def fetched(source: Source, folder: Path, checkout: Path | None = None) -> tuple[Path, str]:
-    """A folder with the package's sources, and the version that was got. `checkout`: a repository that is there."""
+def fetch(source: Source, folder: Path, checkout: Path | None = None) -> tuple[Path, str]:
+    """Download the sources of a package.
+
+    Args:
+        source: the package.
+        folder: where to put it.
+        checkout: an existing checkout to use instead of cloning.
+
+    Returns:
+        The folder with the sources, and the version.
+    """
     if source.repository:
-        return _cloned(source, folder, checkout)
+        return _clone(source, folder, checkout)
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), source.requirement]
-    if source.is_sdist:  # pip asks it for its metadata, for which its setup.py imports torch
+    if source.is_sdist:  # pip runs its setup.py for the metadata, and that imports torch
         command += ["--no-binary", ":all:", "--no-build-isolation"]
     subprocess.run(command, check=True, env=os.environ | {"FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE"})
-    return _unpacked(next(p for p in folder.iterdir() if p.is_file())), source.requirement.partition("==")[2]
+    return _unpack(next(p for p in folder.iterdir() if p.is_file())), source.requirement.partition("==")[2]
 
 
-def _unpacked(archive: Path) -> Path:
+def _unpack(archive: Path) -> Path:
     into = archive.parent / "unpacked"
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
@@ -58,7 +67,7 @@ def _unpacked(archive: Path) -> Path:
     return next(into.iterdir())
 
 
-def _cloned(source: Source, folder: Path, checkout: Path | None) -> tuple[Path, str]:
+def _clone(source: Source, folder: Path, checkout: Path | None) -> tuple[Path, str]:
     if checkout is None:
         checkout = folder / source.name
         subprocess.run(["git", "clone", "-q", "--depth", "1", source.repository, str(checkout)], check=True)

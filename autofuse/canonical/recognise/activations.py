@@ -1,9 +1,9 @@
-"""Activation functions, torch's and by hand, as one operation: activation(x, name).
+"""Recognises activation functions, torch's and hand-written, as one operation: activation(x, name).
 
-Names are those of autofuse.ops.ACTIVATIONS: gelu (by erf), gelu_tanh, quick_gelu, silu, relu, relu_squared, mish,
-hardswish; or a module that says it is one. Sources: Hendrycks & Gimpel, arXiv:1606.08415 (the GELUs); Elfwing et al.,
-arXiv:1702.03118 (SiLU); Misra, arXiv:1908.08681 (Mish); Howard et al., arXiv:1905.02244 (hard swish); So et al.,
-arXiv:2109.08668 (squared ReLU). Knows their formulas; knows nothing of what surrounds them.
+The names are those of autofuse.ops.ACTIVATIONS: gelu (with erf), gelu_tanh, quick_gelu, silu, relu, relu_squared, mish,
+hardswish. The name may also be the attribute of a module. Sources of the formulas: Hendrycks & Gimpel, arXiv:1606.08415
+(the GELUs); Elfwing et al., arXiv:1702.03118 (SiLU); Misra, arXiv:1908.08681 (Mish); Howard et al., arXiv:1905.02244
+(hard swish); So et al., arXiv:2109.08668 (squared ReLU).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from autofuse.canonical.arithmetic import (
-    RECOGNISED_IN_PRODUCTS,
-    RECOGNISED_IN_SUMS,
+    PRODUCT_RECOGNISERS,
+    SUM_RECOGNISERS,
     factors_of,
     product,
     total,
@@ -24,15 +24,15 @@ from autofuse.ir.graph import ITEM, Value, is_const, is_equal_const
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 
-_DIGITS = 1e-5  # people write 0.7978845608 and 0.79788 for sqrt(2 / pi)
-_SINGLE = 1.5e-7  # what is closer than that is one number in float32, or the next
+_DIGITS = 1e-5  # relative; authors write 0.7978845608 or 0.79788 for sqrt(2 / pi)
+_SINGLE = 1.5e-7  # relative; closer numbers are equal or neighbours in float32
 _CUBIC = 0.044715
 _QUICK = 1.702
 _GATES = ("activation", "sigmoid")
 
 
-def _ours(op: Op) -> Rewrite:
-    """An activation of ours, and torch's function of that name, where its arguments are the defaults."""
+def _rewrite_of(op: Op) -> Rewrite:
+    """The rewrite of an activation in autofuse.ops and of torch's function of that name, with default arguments."""
 
     def rewrite(view: View, x: Value, *options: Value) -> Value | None:
         usual = all(is_equal_const(v, default) for v, (_, default) in zip(options, op.options, strict=True))
@@ -42,7 +42,7 @@ def _ours(op: Op) -> Rewrite:
 
 
 for _row in OUR_ACTIVATIONS.values():
-    rewrites(_row.name, f"fused_{_row.name}")(_ours(_row))
+    rewrites(_row.name, f"fused_{_row.name}")(_rewrite_of(_row))
 
 
 @rewrites("gelu", "fused_gelu")
@@ -57,7 +57,7 @@ def _relu(view: View, x: Value) -> Value:
 
 @rewrites("log1p")
 def _log1p(view: View, x: Value) -> Value:
-    """log(1 + x), which is what people write as often; the one is rounded more than the other."""
+    """log1p(x) is log(1 + x), which authors write as often. The two only round differently."""
     return view.make("log", total(view, (x, view.const(1))))
 
 
@@ -68,7 +68,7 @@ def _relu6(view: View, x: Value) -> Value:
 
 @rewrites("clamp")
 def _clamp(view: View, x: Value, low: Value, high: Value) -> Value | None:
-    """Bounds as whole numbers where they are; clamp(min=0) is a ReLU."""
+    """Write integral bounds as int. clamp(min=0) is a ReLU."""
     if literal(low) == 0 and is_const(high, None):
         return activation(view, x, "relu")
     bounds = [view.const(int(n)) if (n := literal(b)) is not None and float(n).is_integer() else b for b in (low, high)]
@@ -94,7 +94,7 @@ def _is(v: Value, name: str) -> bool:
 
 
 def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """x * sigmoid(x), or x * sigmoid(1.702 * x)."""
+    """Recognise x * sigmoid(x), and x * sigmoid(1.702 * x)."""
     for gate in factors:
         if gate.op != "sigmoid":
             continue
@@ -111,15 +111,15 @@ def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
 
 
 def _gated_halves(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """Two halves of one last dimension, one of them activated: taken by slices or split, they are those of chunk."""
+    """Write two halves of a last dimension, one of which is activated, as items of `chunk`."""
     parts = {f: part_of(view, f.inputs[0] if f.op in _GATES else f) for f in factors if _may_be_half(f)}
-    for gate, mine in parts.items():
+    for gate, own in parts.items():
         for up, other in parts.items():
-            if gate.op not in _GATES or up.op in _GATES or mine is None or other is None:
+            if gate.op not in _GATES or up.op in _GATES or own is None or other is None:
                 continue
-            if mine.layout != HALVES or not mine.belongs_to(other) or mine.which == other.which:
+            if own.layout != HALVES or not own.belongs_to(other) or own.which == other.which:
                 continue
-            new = [_half(view, gate.inputs[0], mine), _half(view, up, other)]
+            new = [_half(view, gate.inputs[0], own), _half(view, up, other)]
             if new == [gate.inputs[0], up]:
                 continue
             rest = without(factors, (gate, up))
@@ -132,24 +132,24 @@ def _may_be_half(v: Value) -> bool:
 
 
 def _half(view: View, v: Value, part: Part) -> Value:
-    """`v`, a half, as an item of chunk."""
+    """The half `v` as an item of `chunk`."""
     if v.inputs[0].op == "chunk":
         return v
     return view.plain(ITEM, view.plain("chunk", part.of, view.const(2), view.const(-1)), view.const(part.which))
 
 
 def _mish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """x * tanh(softplus(x)), or with softplus(x) as log(1 + exp(x))."""
+    """Recognise x * tanh(softplus(x)), also with log(1 + exp(x)) as softplus."""
     for gate in factors:
-        x = _of_softplus(gate.inputs[0]) if gate.op == "tanh" else None
+        x = _softplus_operand(gate.inputs[0]) if gate.op == "tanh" else None
         rest = without(factors, (gate, *factors_of(x))) if x is not None else None
         if x is not None and rest is not None:
             return [*rest, activation(view, x, "mish")], constant
     return None
 
 
-def _of_softplus(v: Value) -> Value | None:
-    """x where `v` is log(1 + exp(x)), or torch's softplus."""
+def _softplus_operand(v: Value) -> Value | None:
+    """x, if `v` is log(1 + exp(x)) or torch's softplus with default arguments; else None."""
     if v.op == "softplus" and literal(v.inputs[1]) == 1 and literal(v.inputs[2]) == 20 or _is(v, "softplus"):
         return v.inputs[0]
     inner = v.inputs[0] if v.op == "log" else None
@@ -159,7 +159,7 @@ def _of_softplus(v: Value) -> Value | None:
 
 
 def _hardswish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """x * clamp(x + 3, 0, 6) / 6."""
+    """Recognise x * clamp(x + 3, 0, 6) / 6."""
     for gate in factors:
         if gate.op != "clamp" or literal(gate.inputs[1]) != 0 or literal(gate.inputs[2]) != 6:
             continue
@@ -174,7 +174,7 @@ def _hardswish_by_hand(view: View, factors: list[Value], constant: float) -> tup
 
 
 def _gelu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """x * (1 + erf(x / sqrt(2))) or x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))), times one half."""
+    """Recognise x / 2 * (1 + erf(x / sqrt(2))) and x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
     for cdf in factors:
         found = _cdf_of(view, cdf)
         if found is None:
@@ -184,33 +184,33 @@ def _gelu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
         scale = literal(own[-1]) or 1.0
         rest = without(factors, (cdf, *(own[:-1] if literal(own[-1]) is not None else own)))
         if rest is not None:
-            return [*rest, view.assuming(activation(view, x, name), assumed)], constant / (0.5 * scale)
+            return [*rest, view.with_assumption(activation(view, x, name), assumed)], constant / (0.5 * scale)
     return None
 
 
 def _cdf_of(view: View, v: Value) -> tuple[Value, str, str] | None:
-    """(x, name, what is assumed) where `v` is twice the distribution function at x: 1 + erf(...) or 1 + tanh(...)."""
+    """(x, name, assumption), if `v` is 1 + erf(...) or 1 + tanh(...): twice the normal distribution function of x."""
     if v.op != "add" or len(v.inputs) != 2 or literal(v.inputs[1]) != 1:
         return None
     inner = v.inputs[0]
     if inner.op == "erf" and (x := _scaled_by(view, inner.inputs[0], math.sqrt(0.5))) is not None:
-        return x, "gelu", _rounded(inner.inputs[0], math.sqrt(0.5))
+        return x, "gelu", _assumption_of(inner.inputs[0], math.sqrt(0.5))
     if inner.op == "tanh" and (cubic := _scaled_by(view, inner.inputs[0], math.sqrt(2 / math.pi))) is not None:
         x = _cubic_of(view, cubic)
-        return None if x is None else (x, "gelu_tanh", _rounded(inner.inputs[0], math.sqrt(2 / math.pi)))
+        return None if x is None else (x, "gelu_tanh", _assumption_of(inner.inputs[0], math.sqrt(2 / math.pi)))
     return None
 
 
-def _rounded(v: Value, factor: float) -> str:
-    """What is assumed where the code has fewer digits of `factor` than a float32 holds."""
+def _assumption_of(v: Value, factor: float) -> str:
+    """The assumption that the code means `factor`, if its literal differs by more than float32 rounding; else ""."""
     found = literal(factors_of(v)[-1]) or factor
     if math.isclose(found, factor, rel_tol=_SINGLE):
         return ""
-    return f"assumes that {found:.10g} stands for {factor:.10g}, from which it differs by more than float32 rounds"
+    return f"assumes that {found:.10g} stands for {factor:.10g}, although they differ by more than float32 rounding"
 
 
 def _scaled_by(view: View, v: Value, factor: float) -> Value | None:
-    """y where `v` is y * factor."""
+    """y, if `v` is y * factor; else None."""
     items = factors_of(v)
     found = literal(items[-1]) if len(items) > 1 else None
     if found is None:
@@ -222,7 +222,7 @@ def _scaled_by(view: View, v: Value, factor: float) -> Value | None:
 
 
 def _cubic_of(view: View, v: Value) -> Value | None:
-    """x where `v` is x + 0.044715 * x ** 3, or that with x taken out."""
+    """x, if `v` is x + 0.044715 * x ** 3 or x * (1 + 0.044715 * x ** 2); else None."""
     if v.op == "add" and len(v.inputs) == 2:
         for cube, x in (v.inputs, v.inputs[::-1]):
             term = _scaled_by(view, cube, _CUBIC)
@@ -240,7 +240,7 @@ def _cubic_of(view: View, v: Value) -> Value | None:
 
 
 def _common_literal(view: View, terms: list[Value], constant: float) -> Value | None:
-    """0.5 + 0.5 * y is 0.5 * (1 + y)."""
+    """Factor out a literal: 0.5 + 0.5 * y is 0.5 * (1 + y)."""
     if not constant or constant in (1, -1) or not terms:
         return None
     if all(t.op == "mul" and literal(t.inputs[-1]) == constant for t in terms):
@@ -249,5 +249,5 @@ def _common_literal(view: View, terms: list[Value], constant: float) -> Value | 
     return None
 
 
-RECOGNISED_IN_PRODUCTS += [_gated_halves, _silu_by_hand, _gelu_by_hand, _mish_by_hand, _hardswish_by_hand]
-RECOGNISED_IN_SUMS.append(_common_literal)
+PRODUCT_RECOGNISERS += [_gated_halves, _silu_by_hand, _gelu_by_hand, _mish_by_hand, _hardswish_by_hand]
+SUM_RECOGNISERS.append(_common_literal)

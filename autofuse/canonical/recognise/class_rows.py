@@ -1,7 +1,7 @@
-"""Logits in any arrangement: which dimension holds the classes once views, permutations, casts and slices are undone.
+"""Finds the dimension of the classes in logits, through views, permutations, casts and slices.
 
-A row is one set of classes. What is undone must keep each row together, and the rows in their order. Knows layout;
-knows no loss.
+A row is one set of classes. Each of these steps must keep a row together, and the rows in their order. This file knows
+no loss.
 """
 
 from __future__ import annotations
@@ -9,41 +9,57 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autofuse.canonical.recognise.projections import as_linear
-from autofuse.canonical.shapes import elements, moved
+from autofuse.canonical.shapes import elements, source_dimension
 from autofuse.canonical.view import CAST, PERMUTE, View, order_of
 from autofuse.ir import layout
-from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const, is_whole
+from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const, is_full_slice
 
 _THREE = "assumes that the logits have three dimensions"
 _TOGETHER = "assumes that the view keeps the classes of each row together"
-_UNCUT = "assumes that the index leaves the classes alone"
+_UNCUT = "assumes that the index does not select classes"
 
 
 @dataclass(frozen=True)
 class ClassRows:
-    """A value whose classes lie in `dim` (from the end where negative), if `assumed` is true."""
+    """A value and the dimension of its classes.
+
+    Attributes:
+        value: log-probabilities or logits.
+        dim: the dimension of the classes.
+        assumed: the assumption under which this holds; "" if it always holds.
+    """
 
     value: Value
     dim: int
     assumed: str = ""
 
-    def assuming(self, why: str) -> ClassRows:
+    def with_assumption(self, why: str) -> ClassRows:
         known = self.assumed.split("; ") if self.assumed else []
         return self if not why or why in known else replace(self, assumed="; ".join([*known, why]))
 
-    def along(self, dim: int) -> ClassRows:
+    def with_dim(self, dim: int) -> ClassRows:
         return replace(self, dim=dim)
 
 
-def second_or_last(rank: int) -> int:
-    """Where torch's losses have the classes: the second dimension, or the only one."""
+def torch_class_dim(rank: int) -> int:
+    """The dimension of the classes in torch's losses, from the end: the second dimension, or the only one."""
     return 1 - rank if rank > 1 else -1
 
 
-def straightened(view: View, found: ClassRows, rank: int | None, op: str) -> tuple[ClassRows, int | None] | None:
-    """The `op` that `found` is a view or a permutation of, and its rank; `rank` is that of `found`. None: not known."""
+def undo_layout(view: View, found: ClassRows, rank: int | None, op: str) -> tuple[ClassRows, int | None] | None:
+    """Undo views and permutations until the value is an `op`.
+
+    Args:
+        view: the canonical view.
+        found: the value to begin with.
+        rank: its number of dimensions, if known.
+        op: the operation to look for.
+
+    Returns:
+        The `op` with the dimension of its classes, and its rank, if known; None if there is no such operation.
+    """
     while found.value.op != op:
-        inner = _undone(view, found, view.rank(found.value) or rank)
+        inner = _undo_step(view, found, view.rank(found.value) or rank)
         if inner is None:
             return None
         rank = view.rank(found.value) or rank if found.value.op in (PERMUTE, "transpose") else None
@@ -51,53 +67,53 @@ def straightened(view: View, found: ClassRows, rank: int | None, op: str) -> tup
     return found, view.rank(found.value) or rank
 
 
-def _undone(view: View, found: ClassRows, rank: int | None) -> ClassRows | None:
-    """One view or permutation less."""
+def _undo_step(view: View, found: ClassRows, rank: int | None) -> ClassRows | None:
+    """Undo the last view or permutation; None if that is not possible."""
     v, dim = found.value, found.dim
     if dim >= 0 and rank is not None:
-        dim = second_or_last(rank) if dim == 1 else dim - rank
+        dim = torch_class_dim(rank) if dim == 1 else dim - rank
     if v.op == PERMUTE:
-        return _unpermuted(replace(found, dim=dim), order_of(v))
+        return _undo_permute(replace(found, dim=dim), order_of(v))
     if v.op == "transpose":
-        return _untransposed(replace(found, dim=dim))
+        return _undo_transpose(replace(found, dim=dim))
     if v.op == "rearrange":
-        return _unarranged(replace(found, dim=dim))
+        return _undo_rearrange(replace(found, dim=dim))
     if v.op == ITEM and v.inputs[0].op == "log_softmax":
-        return _uncut(view, replace(found, dim=dim))
+        return _undo_index(view, replace(found, dim=dim))
     if v.op == "flatten" and dim == 1 and is_const(v.inputs[1], 0) and is_const(v.inputs[2], 1):
-        return replace(found, value=v.inputs[0], dim=-1).assuming(_THREE)
+        return replace(found, value=v.inputs[0], dim=-1).with_assumption(_THREE)
     if v.op in ("view", "flatten") and (dim == -1 or dim == 1 and view.rank(v) == 2):
-        why = _kept_together(view, v)
-        return None if why is None else replace(found, value=v.inputs[0], dim=-1).assuming(why)
+        why = _view_assumption(view, v)
+        return None if why is None else replace(found, value=v.inputs[0], dim=-1).with_assumption(why)
     return None
 
 
-def _uncut(view: View, found: ClassRows) -> ClassRows | None:
-    """Some rows of a log_softmax are the log_softmax of these rows."""
+def _undo_index(view: View, found: ClassRows) -> ClassRows | None:
+    """Selected rows of a log_softmax are the log_softmax of the selected rows."""
     log_probs, index = found.value.inputs
-    why = _cut(view, found.value)
+    why = _index_assumption(view, found.value)
     parts = index.inputs if index.op == TUPLE else (index,)
     if why is None or found.dim != -1 and not all(p.op == SLICE for p in parts):
         return None
     x = view.plain(ITEM, log_probs.inputs[0], index)
     made = view.plain("log_softmax", x, log_probs.inputs[1])
-    return replace(found, value=view.in_place_of(log_probs, made)).assuming(why)
+    return replace(found, value=view.replace_step(log_probs, made)).with_assumption(why)
 
 
-def _unpermuted(found: ClassRows, order: layout.Tail) -> ClassRows | None:
+def _undo_permute(found: ClassRows, order: layout.Tail) -> ClassRows | None:
     dim = found.dim
     if dim >= 0:
         if dim != 1 or len(order) != 3:
             return None
-        found, dim = found.assuming(_THREE), -2
+        found, dim = found.with_assumption(_THREE), -2
     rows = [source for place, source in enumerate(order, -len(order)) if place != dim]
     if rows != sorted(rows):
         return None
-    return replace(found, value=found.value.inputs[0], dim=moved(order, dim))
+    return replace(found, value=found.value.inputs[0], dim=source_dimension(order, dim))
 
 
-def _untransposed(found: ClassRows) -> ClassRows | None:
-    """A transposition of dimensions that are not all known from the end."""
+def _undo_transpose(found: ClassRows) -> ClassRows | None:
+    """Undo a transposition whose dimensions are not both known from the end."""
     x, *ends = found.value.inputs
     a, b = (e.data for e in ends)
     if type(a) is not int or type(b) is not int or found.dim not in (a, b):
@@ -105,12 +121,12 @@ def _untransposed(found: ClassRows) -> ClassRows | None:
     other = b if found.dim == a else a
     if abs(a - b) == 1 and min(a, b) >= 0:
         inner = replace(found, value=x, dim=other)
-        return inner if other < 2 else inner.assuming(_THREE).along(-1)
-    return replace(found, value=x, dim=other).assuming(_THREE) if {a, b} == {1, -1} else None
+        return inner if other < 2 else inner.with_assumption(_THREE).with_dim(-1)
+    return replace(found, value=x, dim=other).with_assumption(_THREE) if {a, b} == {1, -1} else None
 
 
-def _unarranged(found: ClassRows) -> ClassRows | None:
-    """einops: `b n c -> b c n`, `b n c -> (b n) c`."""
+def _undo_rearrange(found: ClassRows) -> ClassRows | None:
+    """Undo einops.rearrange with a pattern such as `b n c -> b c n` or `b n c -> (b n) c`."""
     pattern = found.value.inputs[1].data
     if not isinstance(pattern, str) or pattern.count("->") != 1:
         return None
@@ -140,17 +156,17 @@ def _groups(words: list[str]) -> list[list[str]]:
     return axes
 
 
-def _kept_together(view: View, v: Value) -> str | None:
-    """What to assume for the last dimension of a view to be that of what it views; None where it is not."""
+def _view_assumption(view: View, v: Value) -> str | None:
+    """The assumption under which a view keeps the last dimension ("" if it always does); None if it does not."""
     if v.op == "flatten":
-        return _kept_by_flatten(view, v)
+        return _flatten_assumption(view, v)
     sizes = elements(v.inputs[1])
     if not sizes:
         return None
     return "" if _is_last_size(view, sizes[-1], v.inputs[0]) else None if is_const(sizes[-1], 1) else _TOGETHER
 
 
-def _kept_by_flatten(view: View, v: Value) -> str | None:
+def _flatten_assumption(view: View, v: Value) -> str | None:
     end, rank = v.inputs[2].data, view.rank(v.inputs[0])
     if type(end) is not int or end == -1:
         return None
@@ -160,7 +176,7 @@ def _kept_by_flatten(view: View, v: Value) -> str | None:
 
 
 def _is_last_size(view: View, size: Value, of: Value) -> bool:
-    """x.size(-1), x.shape[-1]; or a number that is known to be it."""
+    """Whether `size` is x.size(-1) or x.shape[-1], where x has the sizes of `of`."""
     if size.op == "size":
         owner, dim = size.inputs
     elif size.op == ITEM and size.inputs[0].op == ATTRIBUTE and size.inputs[0].data == "shape":
@@ -181,19 +197,19 @@ def _same_sizes(v: Value, of: Value) -> bool:
     return v is of
 
 
-# What linear layers give.
+# The logits of linear layers.
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A linear layer whose rows are those of some logits, and whether those are cast to float32."""
+    """A linear layer that computes logits, with the same rows, and whether the program casts these to float32."""
 
     linear: Value
     in_float32: bool
 
 
 def rows_of(view: View, log_probs: Value) -> Rows | None:
-    """The linear layer that the logits of a log_softmax come from, however they were arranged on the way."""
+    """The linear layer that computes the logits of a log_softmax, before changes of layout; None if there is none."""
     x, dim = log_probs.inputs
     if type(dim.data) is not int:
         return None
@@ -205,26 +221,26 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
                 return None
             found, wide = replace(found, value=found.value.inputs[0]), True
             continue
-        inner = _undone(view, found, view.rank(found.value) or rank)
+        inner = _undo_step(view, found, view.rank(found.value) or rank)
         if inner is None:
             return None
         rank = view.rank(found.value) or rank if found.value.op in (PERMUTE, "transpose") else None
         found = inner
     if found.dim == 1 and (rank := view.rank(found.value) or rank) in (None, 2):
-        found = found.along(-1).assuming("" if rank else "assumes that the logits have two dimensions")
-    return _sliced(view, found, wide) if found.dim == -1 else None
+        found = found.with_dim(-1).with_assumption("" if rank else "assumes that the logits have two dimensions")
+    return _slice_input(view, found, wide) if found.dim == -1 else None
 
 
-def _sliced(view: View, found: ClassRows, wide: bool) -> Rows | None:
-    """The linear layer under slices of its rows, which can as well be taken of its input."""
+def _slice_input(view: View, found: ClassRows, wide: bool) -> Rows | None:
+    """Move slices of the rows from the output of a linear layer to its input; None if there is no linear layer."""
     indices: list[Value] = []
     v = found.value
     while v.op in (ITEM, CAST, "float32"):
         if v.op == ITEM:
-            why = _cut(view, v)
+            why = _index_assumption(view, v)
             if why is None:
                 return None
-            found = found.assuming(why)
+            found = found.with_assumption(why)
             indices.append(v.inputs[1])
         elif _to_float32(view, v):
             wide = True
@@ -239,25 +255,25 @@ def _sliced(view: View, found: ClassRows, wide: bool) -> Rows | None:
         x = view.plain(ITEM, x, index)
     linear = view.plain("linear", x, *weights) if indices else layer
     why = "; ".join(filter(None, (view.assumption(layer), found.assumed)))
-    return Rows(view.assuming(linear, why), wide)
+    return Rows(view.with_assumption(linear, why), wide)
 
 
-def _cut(view: View, item: Value) -> str | None:
-    """What to assume for an index to take whole rows; None where it does not."""
+def _index_assumption(view: View, item: Value) -> str | None:
+    """The assumption under which an index selects whole rows ("" if it always does); None if it does not."""
     container, index = item.inputs
     parts = index.inputs if index.op == TUPLE else (index,)
     if not all(p.op == SLICE or is_const(p) and (p.data is ... or type(p.data) is int) for p in parts):
         return None
     if any(is_const(p, ...) for p in parts):
-        return "" if is_whole(parts[-1]) else None
+        return "" if is_full_slice(parts[-1]) else None
     rank = view.rank(container)
     if rank is not None:
-        return "" if len(parts) < rank or is_whole(parts[-1]) else None
-    return None if len(parts) > 2 and not is_whole(parts[-1]) else _UNCUT
+        return "" if len(parts) < rank or is_full_slice(parts[-1]) else None
+    return None if len(parts) > 2 and not is_full_slice(parts[-1]) else _UNCUT
 
 
 def _to_float32(view: View, v: Value) -> bool:
-    """Whether a cast is one to float32, as the program spells it."""
+    """Whether the program casts to float32 here."""
     if v.op == "float32":
         return True
     for o in view.originals(v):

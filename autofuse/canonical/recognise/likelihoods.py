@@ -1,7 +1,7 @@
-"""Log-softmax, its normaliser and label smoothing, written out.
+"""Recognises hand-written log-softmax, logsumexp and label smoothing.
 
-Knows the arithmetic that leads to what losses.py introduces. Sources: label smoothing is that of Szegedy et al.,
-arXiv:1512.00567, as torch defines it: over all classes, the target's too.
+This file knows the arithmetic that leads to the operations in losses.py. Label smoothing is that of Szegedy et al.,
+arXiv:1512.00567, as torch defines it: over all classes, including the target's.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, total, without
+from autofuse.canonical.arithmetic import SUM_RECOGNISERS, factors_of, product, terms_of, total, without
 from autofuse.canonical.recognise.class_rows import ClassRows
-from autofuse.canonical.recognise.losses import each, log_softmax_in
-from autofuse.canonical.recognise.smoothing import Given, smoothing_of
+from autofuse.canonical.recognise.losses import log_softmax_in, loss_of_each
+from autofuse.canonical.recognise.smoothing import LabelShares, smoothing_of
 from autofuse.canonical.view import View, literal, rewrites
 from autofuse.ir.graph import Value, is_const
 
-UNDERFLOW = "where a probability underflows to 0, its logarithm was -inf and is finite now"
-ONE_EACH = "assumes one target for each row of the normaliser"
+UNDERFLOW = "where a probability underflows to 0, this code gives -inf, and log_softmax gives a finite number"
+ONE_EACH = "assumes one target for each row of the logits"
 _NONE_IGNORED = "assumes that no target is ignored"
 
 
 @rewrites("log")
 def _log(view: View, x: Value) -> Value | None:
     if x.op == "softmax":
-        return view.assuming(view.plain("log_softmax", x.inputs[0], x.inputs[1]), UNDERFLOW)
+        return view.with_assumption(view.plain("log_softmax", x.inputs[0], x.inputs[1]), UNDERFLOW)
     if x.op == "sum" and x.inputs[0].op == "exp":
         return view.make("logsumexp", x.inputs[0].inputs[0], *x.inputs[1:])
     return None
 
 
 def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Value]]:
-    """(term, v) of each term that is sign * v, v being an `op`."""
+    """(term, v) for each term that is sign * v, where v is an `op`."""
     found = []
     for t in terms:
         negative = t.op == "mul" and len(t.inputs) == 2 and literal(t.inputs[1]) == -1
@@ -42,7 +42,7 @@ def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Val
 
 
 def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
-    """x - logsumexp(x, dim, keepdim=True)."""
+    """Recognise x - logsumexp(x, dim, keepdim=True) as log_softmax."""
     for term, normaliser in _signed(terms, "logsumexp", -1):
         x, dim, keepdim = normaliser.inputs
         rest = without(terms, (term, *terms_of(x))) if is_const(keepdim, True) and not constant else None
@@ -52,7 +52,7 @@ def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Val
 
 
 def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value | None:
-    """max + log(sum(exp(x - max))), with either sign."""
+    """Recognise max + log(sum(exp(x - max))) as logsumexp, with either sign."""
     for sign in (1, -1):
         for term, normaliser in _signed(terms, "logsumexp", sign):
             shifted, dim, keepdim = normaliser.inputs
@@ -68,8 +68,8 @@ def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value
     return None
 
 
-def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> Value | None:
-    """logsumexp(x) - x[target], with either sign."""
+def _logsumexp_minus_picked(view: View, terms: list[Value], constant: float) -> Value | None:
+    """Recognise logsumexp(x) - x[target] as a loss, with either sign."""
     for sign in (1, -1):
         for term, normaliser in _signed(terms, "logsumexp", sign):
             kept = is_const(normaliser.inputs[2], True)
@@ -84,55 +84,55 @@ def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> 
                 if found is None or rest is None:
                     continue
                 target, lookup, count = picked.inputs[2:]
-                rows = found.assuming(view.assumption(picked)).assuming(ONE_EACH)
-                of_each = each(view, rows, target, str(lookup.data), count)
+                rows = found.with_assumption(view.assumption(picked)).with_assumption(ONE_EACH)
+                of_each = loss_of_each(view, rows, target, str(lookup.data), count)
                 made = view.plain("unsqueeze", of_each, held.inputs[1]) if kept else of_each
                 return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
     return None
 
 
-def _smoothed(view: View, terms: list[Value], constant: float) -> Value | None:
-    """(1 - s) * nll - s * log_probs.mean(dim): torch's label smoothing."""
+def _label_smoothing(view: View, terms: list[Value], constant: float) -> Value | None:
+    """Recognise (1 - s) * nll - s * log_probs.mean(dim), which is torch's label smoothing."""
     for term in terms:
         plain = next((f for f in factors_of(term) if f.op == "cross_entropy"), None)
         for other in terms if plain is not None else ():
             for spread in factors_of(other):
-                if plain is None or other is term or not _is_spread(view, spread, plain):
+                if plain is None or other is term or not _is_mean_over_classes(view, spread, plain):
                     continue
                 s = product(view, (*(without(factors_of(other), (spread,)) or ()), view.const(-1)))
                 share = product(view, without(factors_of(term), (plain,)) or [view.const(1)])
                 rest = without(terms, (term, other))
-                if rest is not None and _sum_to_one(view, share, s):
+                if rest is not None and _is_sum_one(view, share, s):
                     return total(view, (_with_smoothing(view, plain, s), *rest, view.const(constant)))
     return None
 
 
-def _smoothed_over_others(view: View, terms: list[Value], constant: float) -> Value | None:
-    """(1 - e) * nll - e / (K - 1) * (log_probs.sum(dim) + nll): so much for each class but the target."""
+def _smoothing_over_others(view: View, terms: list[Value], constant: float) -> Value | None:
+    """Recognise (1 - e) * nll - e / (K - 1) * (log_probs.sum(dim) + nll): smoothing over the other K - 1 classes."""
     for term in terms:
         plain = next((f for f in factors_of(term) if f.op == "cross_entropy"), None)
         for other in terms if plain is not None else ():
             for others in factors_of(other):
-                sign = _of_other_classes(view, others, plain) if plain is not None and other is not term else 0
+                sign = _sign_of_other_classes(view, others, plain) if plain is not None and other is not term else 0
                 if not sign or plain is None:
                     continue
                 off = product(view, (*(without(factors_of(other), (others,)) or ()), view.const(sign)))
                 on = product(view, without(factors_of(term), (plain,)) or [view.const(1)])
                 rows = ClassRows(plain.inputs[0], int(str(plain.inputs[6].data)))
-                found = smoothing_of(view, Given(on, off), rows)
+                found = smoothing_of(view, LabelShares(on, off), rows)
                 rest = without(terms, (term, other))
                 if found is None or rest is None:
                     continue
-                loss = view.assuming(plain, "; ".join(filter(None, (view.assumption(plain), found[1]))))
+                loss = view.with_assumption(plain, "; ".join(filter(None, (view.assumption(plain), found[1]))))
                 return total(view, (_with_smoothing(view, loss, found[0]), *rest, view.const(constant)))
     return None
 
 
-def _of_other_classes(view: View, v: Value, plain: Value) -> int:
-    """1 where `v` is the losses of all classes but the target's, -1 where it is less these; 0 if neither."""
+def _sign_of_other_classes(view: View, v: Value, plain: Value) -> int:
+    """1 if `v` is the sum of the losses of all classes but the target's, -1 if it is minus that, 0 otherwise."""
     log_probs, _, weight, ignored, reduction, smoothing, *_ = plain.inputs
-    untouched = is_const(weight, None) and is_const(ignored, None, -100) and is_const(smoothing, 0.0)
-    if v.op != "add" or len(v.inputs) != 2 or not untouched or not is_const(reduction, "none"):
+    default = is_const(weight, None) and is_const(ignored, None, -100) and is_const(smoothing, 0.0)
+    if v.op != "add" or len(v.inputs) != 2 or not default or not is_const(reduction, "none"):
         return 0
     for sign in (1, -1):
         sums, picked = _signed(v.inputs, "sum", -sign), _signed(v.inputs, "cross_entropy", -sign)
@@ -143,8 +143,8 @@ def _of_other_classes(view: View, v: Value, plain: Value) -> int:
     return 0
 
 
-def _is_spread(view: View, v: Value, plain: Value) -> bool:
-    """Whether `v` is the mean over the classes of what `plain` picks from, reduced as `plain` is."""
+def _is_mean_over_classes(view: View, v: Value, plain: Value) -> bool:
+    """Whether `v` is the mean over the classes of the log-probabilities of `plain`, with the same reduction."""
     log_probs, _, weight, ignored, reduction, smoothing, *_ = plain.inputs
     if not is_const(weight, None) or not is_const(ignored, None, -100) or not is_const(smoothing, 0.0):
         return False
@@ -162,7 +162,7 @@ def _is_spread(view: View, v: Value, plain: Value) -> bool:
     )
 
 
-def _sum_to_one(view: View, share: Value, s: Value) -> bool:
+def _is_sum_one(view: View, share: Value, s: Value) -> bool:
     a, b = literal(share), literal(s)
     if a is not None and b is not None:
         return math.isclose(a + b, 1, rel_tol=1e-9)
@@ -173,9 +173,9 @@ def _with_smoothing(view: View, plain: Value, s: Value) -> Value:
     *given, _, dim, lookup, count = plain.inputs
     made = view.plain("cross_entropy", *given, s, dim, lookup, count)
     ignored = _NONE_IGNORED if not is_const(plain.inputs[3], None) else ""
-    return view.assuming(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
+    return view.with_assumption(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
 
 
-RECOGNISED_IN_SUMS += [
-    _shifted_logsumexp, _log_softmax_by_hand, _normaliser_less_picked, _smoothed, _smoothed_over_others,
+SUM_RECOGNISERS += [
+    _shifted_logsumexp, _log_softmax_by_hand, _logsumexp_minus_picked, _label_smoothing, _smoothing_over_others,
 ]  # fmt: skip

@@ -1,6 +1,6 @@
-"""Every way of dropping scores as one operation: keep(scores, what is kept, what fills the rest).
+"""Recognises every way of dropping scores as one operation: keep(scores, boolean mask, fill).
 
-Knows fills and boolean masks; what a whole chain of masks means together is read by autofuse/match/masks.py.
+This file knows single masks. autofuse/match/masks.py combines several masks into one.
 """
 
 from __future__ import annotations
@@ -8,50 +8,55 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
-from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, TUPLE, Value, is_const, is_whole, sides_of
+from autofuse.canonical.arithmetic import PRODUCT_RECOGNISERS, SUM_RECOGNISERS, factors_of, product, without
+from autofuse.canonical.view import CAST, KEEP, View, literal, rewrites, strip_casts
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, TUPLE, Value, is_const, is_full_slice, sides_of
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
-SMALLEST_FILL = -1e3  # exp(-1e3) is 0 in every floating dtype: a fill this low leaves no weight beside a score near 0
-NEGLIGIBLE_FILL = -1e8  # numbers of this size lie 8 apart in float32: no score that means anything comes near
+SMALLEST_FILL = -1e3  # exp(-1e3) is 0 in every floating dtype, so this fill has no weight if another score is near 0
+NEGLIGIBLE_FILL = -1e8  # float32 numbers of this size are 8 apart, so that no reasonable score is near it
 
 
 def is_negligible(fill: float | None) -> bool:
-    """Whether a fill (see fill_of) is so low that what a mask is may be told without regard to scores."""
-    return fill is not None and not fill > NEGLIGIBLE_FILL  # nan, the lowest number, is
+    """Whether a fill (see fill_of) is so low that the scores do not matter."""
+    return (
+        fill is not None and not fill > NEGLIGIBLE_FILL
+    )  # True for nan, which stands for the lowest number of a dtype
 
 
 @rewrites("masked_fill")
 def _masked_fill(view: View, x: Value, dropped: Value, fill: Value) -> Value | None:
     if fill_of(view, fill) is None:
         return None
-    return view.plain(KEEP, x, kept(view, view.make("invert", dropped)), _number_of(fill, x))
+    return view.plain(KEEP, x, as_boolean_mask(view, view.make("invert", dropped)), _number_of(fill, x))
 
 
 @rewrites("masked_at")
 def _masked_at(view: View, x: Value, index: Value, fill: Value) -> Value | None:
-    """`scores[mask] = fill`: a boolean index takes the dimensions of the scores in order, from where it stands."""
+    """`scores[mask] = fill`.
+
+    A boolean index covers as many dimensions of the scores as it has, from its position on.
+    """
     *front, dropped = index.inputs if index.op == TUPLE else (index,)
     boolean = _is_boolean(dropped)
-    if fill_of(view, fill) is None or boolean is False or not all(is_const(f, ...) or is_whole(f) for f in front):
+    if fill_of(view, fill) is None or boolean is False or not all(is_const(f, ...) or is_full_slice(f) for f in front):
         return None
-    places, rank, taken = len(front), view.rank(x), view.rank(dropped)
+    places, rank, mask_rank = len(front), view.rank(x), view.rank(dropped)
     if any(is_const(f, ...) for f in front):
         fits: bool | None = places == 1
     else:
-        fits = None if rank is None or taken is None else rank - taken == places
+        fits = None if rank is None or mask_rank is None else rank - mask_rank == places
     if fits is False:
         return None
-    assumed = "" if fits else "assumes that the mask has all dimensions of what it is an index of"
+    assumed = "" if fits else "assumes that the mask has all dimensions of the tensor that it indexes"
     assumed = assumed if boolean else "; ".join(filter(None, ("assumes that the index is a boolean mask", assumed)))
-    made = view.plain(KEEP, x, kept(view, view.make("invert", dropped)), _number_of(fill, x))
-    return view.assuming(made, assumed)
+    made = view.plain(KEEP, x, as_boolean_mask(view, view.make("invert", dropped)), _number_of(fill, x))
+    return view.with_assumption(made, assumed)
 
 
 def _is_boolean(v: Value) -> bool | None:
-    """Whether an index holds truth values: True, False (as far as can be seen it does not), or None for `~x`."""
+    """Whether an index is boolean: True, False (the text does not show it), or None (unknown, for `~x`)."""
     if v.op == "invert":
         return _is_boolean(v.inputs[0]) or None
     if v.op in (ITEM, "expand_as", "expand", "tril", "triu"):
@@ -64,17 +69,17 @@ def _is_boolean(v: Value) -> bool | None:
 @rewrites("where")
 def _where(view: View, test: Value, x: Value, other: Value) -> Value | None:
     if literal(x) is not None and literal(other) is not None:
-        return None  # a mask of two numbers, not masked scores
+        return None  # this is a mask with two numbers, not masked scores
     if fill_of(view, other) is not None:
-        return view.plain(KEEP, x, kept(view, test), _number_of(other, x))
+        return view.plain(KEEP, x, as_boolean_mask(view, test), _number_of(other, x))
     if fill_of(view, x) is not None:
-        return view.plain(KEEP, other, kept(view, view.make("invert", test)), _number_of(x, other))
+        return view.plain(KEEP, other, as_boolean_mask(view, view.make("invert", test)), _number_of(x, other))
     return None
 
 
-def kept(view: View, test: Value) -> Value:
-    """`test`, known to be a boolean tensor."""
-    test = unexpanded(test)
+def as_boolean_mask(view: View, test: Value) -> Value:
+    """`test`, marked as a boolean mask."""
+    test = without_expand(test)
     return test if test.op in BOOLEAN else view.plain("kept", test)
 
 
@@ -86,17 +91,17 @@ def _expand(view: View, x: Value, shape: Value) -> Value | None:
     return view.plain("expand_as", x, read.inputs[0]) if whole else None
 
 
-def unexpanded(mask: Value) -> Value:
-    """`mask` as it was before it was expanded to the shape of the scores, to which it is broadcast in any case."""
+def without_expand(mask: Value) -> Value:
+    """`mask` without an expansion to the shape of the scores, to which it is broadcast anyway."""
     return mask.inputs[0] if mask.op == "expand_as" else mask
 
 
 def _number_of(fill: Value, scores: Value) -> Value:
-    """The number that `fill` is full of, where it is a tensor: torch.full_like(scores, -1e9).
+    """The number in a constant tensor such as torch.full_like(scores, -1e9); `fill` itself if it is a number.
 
-    What it is like is broadcast with the scores, as a number is.
+    The tensor is broadcast with the scores, as a number is.
     """
-    fill = bare(fill)
+    fill = strip_casts(fill)
     if fill.op in ("full", "full_like") and len(fill.inputs) > 1:
         return _number_of(fill.inputs[1], scores)
     if fill.op == "mul" and len(fill.inputs) == 2 and fill.inputs[0].op == "ones_like":
@@ -117,26 +122,26 @@ def _invert(view: View, x: Value) -> Value | None:
 
 @rewrites("logical_not")
 def _logical_not(view: View, x: Value) -> Value:
-    """`~x` of a boolean; of a number it asks whether it is zero."""
+    """`~x` for a boolean tensor; for numbers, whether they are zero."""
     return view.make("invert", x) if x.op in BOOLEAN else view.make("eq", x, view.const(0))
 
 
 @rewrites("logical_and")
 def _logical_and(view: View, x: Value, other: Value) -> Value:
-    return view.make("and", _truth(view, x), _truth(view, other))
+    return view.make("and", _as_boolean(view, x), _as_boolean(view, other))
 
 
 @rewrites("logical_or")
 def _logical_or(view: View, x: Value, other: Value) -> Value:
-    return view.make("or", _truth(view, x), _truth(view, other))
+    return view.make("or", _as_boolean(view, x), _as_boolean(view, other))
 
 
-def _truth(view: View, x: Value) -> Value:
+def _as_boolean(view: View, x: Value) -> Value:
     return x if x.op in BOOLEAN else view.make("ne", x, view.const(0))
 
 
-def _product_with_mask(view: View, terms: list[Value], constant: float) -> Value | None:
-    """GPT-2's `w * b - 1e4 * (1 - b)`, b being 0 or 1."""
+def _binary_mask(view: View, terms: list[Value], constant: float) -> Value | None:
+    """GPT-2's mask `w * b - 1e4 * (1 - b)`, in which b is 0 or 1."""
     if constant or len(terms) != 2:
         return None
     for scores, fill in (terms, terms[::-1]):
@@ -146,7 +151,7 @@ def _product_with_mask(view: View, terms: list[Value], constant: float) -> Value
         if found and rest and binary is not False:
             kept = view.make("ne", found[0], view.const(0))
             made = view.plain(KEEP, product(view, rest), kept, view.const(found[1]))
-            return view.assuming(made, "" if binary else "assumes that the mask holds 0 and 1 alone")
+            return view.with_assumption(made, "" if binary else "assumes that the mask holds only 0 and 1")
     return None
 
 
@@ -154,7 +159,7 @@ _SAME_ENTRIES = frozenset({CAST, "kept", "bool", "to", "float", "float32", "unsq
 
 
 def _is_binary(view: View, v: Value) -> bool | None:
-    """Whether `v` holds 0 and 1 alone: True by proof, None where the text does not say, False where nobody knows."""
+    """Whether `v` holds only 0 and 1: True (proved), None (the text does not show it), or False (it may not)."""
     if v.op in BOOLEAN or v.op in ("ones", "zeros", "ones_like", "zeros_like"):
         return True
     facts = [known for o in view.originals(v) if (known := view.facts.known.get(o)) is not None]
@@ -167,7 +172,7 @@ def _is_binary(view: View, v: Value) -> bool | None:
 
 
 def _fill_outside(v: Value) -> tuple[Value, float] | None:
-    """(b, fill) where `v` is (1 - b) * fill."""
+    """(b, fill), if `v` is (1 - b) * fill; else None."""
     if v.op != "mul" or len(v.inputs) != 2 or v.inputs[0].op != "add":
         return None
     number, opposite = literal(v.inputs[1]), v.inputs[0].inputs
@@ -177,15 +182,15 @@ def _fill_outside(v: Value) -> tuple[Value, float] | None:
     return (b.inputs[0], number) if b.op == "mul" and len(b.inputs) == 2 and literal(b.inputs[1]) == -1 else None
 
 
-def _scaled_after(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """Masked scores times a number known to be positive are scaled scores, masked."""
-    masked = next((f for f in factors if _masked_in_parts(f)), None)
+def _scale_masked_scores(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """Move a positive factor from masked scores to the scores."""
+    masked = next((f for f in factors if _is_masked_scores(f)), None)
     rest = without(factors, (masked,)) if masked is not None else None
     if masked is None or not rest and constant == 1 or constant <= 0:
         return None
     if any(view.number(f) is False for f in rest or ()):
         return None
-    if masked.op == CHOICE:  # a mask that may not be given
+    if masked.op == CHOICE:  # an optional mask
         sides = (product(view, [side, *(rest or ()), view.const(constant)]) for side in masked.inputs[1:])
         return [view.make(CHOICE, masked.inputs[0], *sides)], 1
     fill = fill_of(view, masked.inputs[2])
@@ -195,13 +200,13 @@ def _scaled_after(view: View, factors: list[Value], constant: float) -> tuple[li
     scaled = product(view, [masked.inputs[0], *(rest or ()), view.const(constant)])
     kept = view.plain(KEEP, scaled, masked.inputs[1], scaled_fill)
     if not all(map(view.number, rest or ())):
-        return [view.assuming(kept, "assumes that the scale is a positive number")], 1
-    positive = all(_positive(view, f) for f in rest or ())
-    return [kept if positive else view.assuming(kept, "assumes that the scale is positive")], 1
+        return [view.with_assumption(kept, "assumes that the scale is a positive number")], 1
+    positive = all(_is_positive(view, f) for f in rest or ())
+    return [kept if positive else view.with_assumption(kept, "assumes that the scale is positive")], 1
 
 
 def _scaled_fill(view: View, fill: Value, rest: Sequence[Value], constant: float) -> Value | None:
-    """What a fill becomes with the scores; None where that may be no fill any more. -inf stays what it is."""
+    """The fill after scaling; None if it may be too high for a fill then. -inf does not change."""
     number = literal(fill)
     if number == -math.inf:
         return fill
@@ -209,24 +214,24 @@ def _scaled_fill(view: View, fill: Value, rest: Sequence[Value], constant: float
     return scaled if fill_of(view, scaled) is not None else fill if number is None or rest else None
 
 
-def _masked_in_parts(v: Value) -> bool:
-    """Whether `v` is masked scores, in one arm of a branch at least."""
+def _is_masked_scores(v: Value) -> bool:
+    """Whether `v` is masked scores, at least in one branch."""
     return any(side.op == KEEP for side in sides_of(v))
 
 
-def _positive(view: View, v: Value) -> bool:
-    """Whether a number is positive whatever it is computed from."""
+def _is_positive(view: View, v: Value) -> bool:
+    """Whether a number is proved to be positive."""
     if any(known.positive for o in view.originals(v) if (known := view.facts.known.get(o)) is not None):
         return True
     if v.op == "reciprocal":
-        return _positive(view, v.inputs[0])
+        return _is_positive(view, v.inputs[0])
     if v.op in ("pow", "number_pow") and (exponent := literal(v.inputs[1])) is not None and exponent % 1:
-        return True  # the root of a size
+        return True  # such as the root of a size
     return v.op == "number_sqrt" or (literal(v) or 0) > 0
 
 
 def fill_of(view: View, v: Value) -> float | None:
-    """What a mask fills with: -inf, a low number, nan for the minimum of some dtype; None if `v` is no fill."""
+    """The fill of a mask: -inf, a low number, or nan for the lowest number of a dtype; None if `v` is no fill."""
     if v.op == CAST or v.op == "tensor":
         return fill_of(view, v.inputs[0])
     if v.op == ATTRIBUTE and v.data == "min" and v.inputs[0].op == "finfo":
@@ -234,20 +239,20 @@ def fill_of(view: View, v: Value) -> float | None:
     if v.op == "mul" and len(v.inputs) == 2 and v.inputs[0].op == "ones_like":
         return fill_of(view, v.inputs[1])
     if v.op == "mul" and len(v.inputs) == 2 and literal(v.inputs[1]) is not None:
-        return _share_of_minimum(v.inputs[0], literal(v.inputs[1]) or 0.0)
+        return _part_of_minimum(v.inputs[0], literal(v.inputs[1]) or 0.0)
     if v.op in ("full_like", "full") and len(v.inputs) > 1:
         return fill_of(view, v.inputs[1])
     number = literal(v)
     return number if number is not None and number <= SMALLEST_FILL else None
 
 
-def _share_of_minimum(v: Value, factor: float) -> float | None:
-    """-finfo.max, or finfo.min / 2."""
+def _part_of_minimum(v: Value, factor: float) -> float | None:
+    """nan, if `v * factor` is a low number such as -finfo.max or finfo.min / 2; else None."""
     if v.op != ATTRIBUTE or v.inputs[0].op != "finfo":
         return None
-    wanted = {"max": -1, "min": 1}.get(str(v.data), 0)
-    return math.nan if 1e-3 < factor * wanted <= 1 else None
+    sign = {"max": -1, "min": 1}.get(str(v.data), 0)
+    return math.nan if 1e-3 < factor * sign <= 1 else None
 
 
-RECOGNISED_IN_SUMS.insert(0, _product_with_mask)
-RECOGNISED_IN_PRODUCTS.append(_scaled_after)
+SUM_RECOGNISERS.insert(0, _binary_mask)
+PRODUCT_RECOGNISERS.append(_scale_masked_scores)

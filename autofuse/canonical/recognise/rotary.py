@@ -1,24 +1,24 @@
-"""Rotary position embeddings as one operation: rotation(x, cos, sin), of halves or of neighbouring pairs.
+"""Recognises rotary position embeddings as one operation: rotation(x, cos, sin).
 
-A pair (a, b) of `x` becomes (a * cos - b * sin, b * cos + a * sin). The pairs are entry i of either half of the last
-dimension, or entries 2i and 2i + 1. People write it with the rotated vector (-b, a), entry by entry, or as a product of
-complex numbers. Source: Su et al., arXiv:2104.09864. Knows these formulas; what pairs are made of is rotary_pairs.py's.
+A pair (a, b) of entries of `x` becomes (a * cos - b * sin, b * cos + a * sin). The pairs are entry i of each half of
+the last dimension, or entries 2i and 2i + 1. Authors write it with the rotated vector (-b, a), elementwise, or as a
+product of complex numbers. Source: Su et al., arXiv:2104.09864. rotary_pairs.py recognises the pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, without
+from autofuse.canonical.arithmetic import SUM_RECOGNISERS, factors_of, product, terms_of, without
 from autofuse.canonical.recognise.rotary_pairs import HALVES, PAIRS, Part, merges_last_two, part_of, split_in_two
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, View, rewrites
 from autofuse.ir.graph import ATTRIBUTE, TUPLE, Value, is_const
 
-ROTATED = "rotated"  # inputs: x; data: the layout. (-b, a) for each pair
+ROTATED = "rotated"  # (-b, a) for each pair; inputs: x; data: the layout
 ROTATION = "rotation"  # inputs: x, cos, sin; data: the layout
-_STACKED = "stacked"  # inputs: first, second entries of pairs, side by side in a dimension of their own
-_COMPLEX = "complex_pairs"  # inputs: x; data: the layout. a + bi for each pair
+_STACKED = "stacked"  # inputs: the first and second entries of all pairs, stacked in a new last dimension
+_COMPLEX = "complex_pairs"  # a + bi for each pair; inputs: x; data: the layout
 
 
 @rewrites("fused_rotary")
@@ -30,19 +30,19 @@ def _fused_rotary(view: View, x: Value, cos: Value, sin: Value, interleaved: Val
 
 @rewrites("cat")
 def _cat(view: View, tensors: Value, dim: Value) -> Value | None:
-    """Both halves, one after the other."""
+    """The concatenation of two halves."""
     parts = elements(tensors) if tensors.op == TUPLE else ()
     if len(parts) != 2:
         return None
     x = _some_part(view, parts)
     place = -1 if _is_last(view, dim, x) else from_end(view, x, dim)
     if place is None and type(dim.data) is int and dim.data > 0:
-        return _of_rank(view, _joined(view, parts[0], parts[1], HALVES), dim.data + 1)
-    return _joined(view, parts[0], parts[1], HALVES) if place == -1 else None
+        return _assume_rank(view, _join(view, parts[0], parts[1], HALVES), dim.data + 1)
+    return _join(view, parts[0], parts[1], HALVES) if place == -1 else None
 
 
 def _is_last(view: View, dim: Value, x: Value) -> bool:
-    """Whether `dim` is the number of dimensions of a part of `x`, less one."""
+    """Whether `dim` is `part.dim() - 1` for a part of `x`."""
     if dim.op != "add" or len(dim.inputs) != 2 or not is_const(dim.inputs[1], -1):
         return False
     count = dim.inputs[0]
@@ -51,22 +51,22 @@ def _is_last(view: View, dim: Value, x: Value) -> bool:
     return part is not None and part.of is x
 
 
-def _of_rank(view: View, v: Value | None, rank: int | None) -> Value | None:
-    """`v`, which is right only if it has `rank` dimensions."""
+def _assume_rank(view: View, v: Value | None, rank: int | None) -> Value | None:
+    """`v` with the assumption that it has `rank` dimensions."""
     if v is None or rank is None:
         return v
-    return _if(view, v, f"assumes that what is rotated has {rank} dimensions")
+    return _add_assumption(view, v, f"assumes that the rotated tensor has {rank} dimensions")
 
 
-def _if(view: View, v: Value, why: str) -> Value:
-    """`v`, which is right only if what it already assumes holds, and `why`."""
+def _add_assumption(view: View, v: Value, why: str) -> Value:
+    """`v` with one more assumption."""
     known = view.assumption(v)
-    return v if why in known else view.assuming(v, f"{known}; {why}" if known else why)
+    return v if why in known else view.with_assumption(v, f"{known}; {why}" if known else why)
 
 
 @rewrites("stack")
 def _stack(view: View, tensors: Value, dim: Value) -> Value | None:
-    """Both entries of each pair, side by side; merging the last two dimensions makes them neighbours."""
+    """The two entries of each pair, stacked in a new last dimension. A later view makes them neighbours."""
     parts = elements(tensors) if tensors.op == TUPLE else ()
     if len(parts) != 2:
         return None
@@ -76,7 +76,7 @@ def _stack(view: View, tensors: Value, dim: Value) -> Value | None:
 
 
 def _some_part(view: View, parts: Sequence[Value]) -> Value:
-    """A value of the same rank as what is joined: what its parts are parts of, as far as that is known."""
+    """The value whose parts are in `parts`, if known; else the first part. It has the rank of the parts."""
     for term in (t for p in parts for t in terms_of(p)):
         for factor in factors_of(term):
             if (part := part_of(view, factor)) is not None:
@@ -89,7 +89,7 @@ def _view_as_complex(view: View, x: Value) -> Value | None:
     found = split_in_two(view, x)
     if found is None or found.layout != PAIRS:
         return None
-    return _of_rank(view, view.plain(_COMPLEX, found.of, data=PAIRS), found.rank)
+    return _assume_rank(view, view.plain(_COMPLEX, found.of, data=PAIRS), found.rank)
 
 
 @rewrites("complex")
@@ -97,18 +97,18 @@ def _complex(view: View, real: Value, imag: Value) -> Value | None:
     a, b = part_of(view, real), part_of(view, imag)
     if a is None or b is None or (a.of, a.layout) != (b.of, b.layout) or (a.which, b.which) != (0, 1):
         return None
-    return _of_rank(view, view.plain(_COMPLEX, a.of, data=a.layout), a.rank)
+    return _assume_rank(view, view.plain(_COMPLEX, a.of, data=a.layout), a.rank)
 
 
 @rewrites("view_as_real")
 def _view_as_real(view: View, x: Value) -> Value | None:
-    """Pairs that are turned by a product of complex numbers, side by side."""
-    found = _turned(view, x)
+    """Pairs that are rotated by a complex product."""
+    found = _complex_rotation(view, x)
     return view.plain(_STACKED, found) if found is not None and found.data == PAIRS else None
 
 
-def _turned(view: View, x: Value) -> Value | None:
-    """rotation(x, f.real, f.imag) where `x` is the product of its pairs, as complex numbers, and f."""
+def _complex_rotation(view: View, x: Value) -> Value | None:
+    """rotation(y, f.real, f.imag), if `x` is the product of f and the pairs of y as complex numbers; else None."""
     numbers = [f for f in factors_of(x) if f.op == _COMPLEX]
     rest = without(factors_of(x), numbers[:1]) if len(numbers) == 1 else None
     if not rest:
@@ -119,8 +119,8 @@ def _turned(view: View, x: Value) -> Value | None:
         return None
     real, imag = view.plain("real", factor), view.plain("imag", factor)
     made = view.plain(ROTATION, numbers[0].inputs[0], real, imag, data=numbers[0].data)
-    made = view.assuming(made, view.assumption(numbers[0]))
-    return made if known else _if(view, made, "assumes that the factor is complex")
+    made = view.with_assumption(made, view.assumption(numbers[0]))
+    return made if known else _add_assumption(view, made, "assumes that the factor is complex")
 
 
 # Both entries of each pair.
@@ -131,7 +131,7 @@ def _flatten(view: View, x: Value, start: Value, end: Value) -> Value | None:
     two = type(start.data) is int and start.data >= 0 and is_const(end, start.data + 1)
     if x.op != _STACKED or not two and not is_const(end, -1):
         return None
-    merged = _merged(view, x)
+    merged = _merge_last_two(view, x)
     if is_const(start, -2) or merged is None:
         return merged
     rank = view.rank(merged.inputs[0])
@@ -139,45 +139,46 @@ def _flatten(view: View, x: Value, start: Value, end: Value) -> Value | None:
         return merged if is_const(start, rank - 1) else None
     if type(start.data) is not int or start.data < 0:
         return None
-    return _of_rank(view, merged, start.data + 1)
+    return _assume_rank(view, merged, start.data + 1)
 
 
 @rewrites("view", "view_as", "rearrange")
 def _reshaped(view: View, x: Value, *shape: Value) -> Value | None:
     if x.op != _STACKED:
         return None
-    merged = _merged(view, x)
+    merged = _merge_last_two(view, x)
     return merged if merged is not None and merges_last_two(view, x, merged.inputs[0], shape) else None
 
 
-def _merged(view: View, stacked: Value) -> Value | None:
+def _merge_last_two(view: View, stacked: Value) -> Value | None:
+    """The value after the last two dimensions of `stacked` are merged; None if that is no rotation."""
     if len(stacked.inputs) == 1:
         return stacked.inputs[0]
     first, second = stacked.inputs
-    return _joined(view, first, second, PAIRS)
+    return _join(view, first, second, PAIRS)
 
 
-def _joined(view: View, first: Value, second: Value, layout: str) -> Value | None:
-    """What the first and second entries of all pairs make together, where that is a rotation or a part of one."""
-    return _rotated(view, first, second, layout) or _rotated_in_parts(view, first, second, layout)
+def _join(view: View, first: Value, second: Value, layout: str) -> Value | None:
+    """The rotated vector or the rotation with these first and second entries of all pairs; None if it is neither."""
+    return _rotated_vector(view, first, second, layout) or _rotation_of_parts(view, first, second, layout)
 
 
-def _rotated(view: View, first: Value, second: Value, layout: str) -> Value | None:
-    """(-b, a), or its opposite (b, -a)."""
+def _rotated_vector(view: View, first: Value, second: Value, layout: str) -> Value | None:
+    """Recognise (-b, a) and its negative (b, -a)."""
     for negated, plain, which, sign in ((first, second, 0, 1), (second, first, 1, -1)):
         other = part_of(view, product(view, (negated, view.const(-1))))
         own = part_of(view, plain)
         if own is None or other is None or not own.belongs_to(other) or own.layout != layout:
             continue
         if own.which == which and other.which == 1 - which:
-            made = _of_rank(view, view.plain(ROTATED, own.of, data=layout), own.rank)
+            made = _assume_rank(view, view.plain(ROTATED, own.of, data=layout), own.rank)
             assert made is not None
             return made if sign == 1 else product(view, (made, view.const(-1)))
     return None
 
 
-def _rotated_in_parts(view: View, first: Value, second: Value, layout: str) -> Value | None:
-    """(a * cos - b * sin, b * cos + a * sin)."""
+def _rotation_of_parts(view: View, first: Value, second: Value, layout: str) -> Value | None:
+    """Recognise (a * cos - b * sin, b * cos + a * sin)."""
     if not first.op == second.op == "add" or not len(first.inputs) == len(second.inputs) == 2:
         return None
     for a_cos, b_sin in (first.inputs, first.inputs[::-1]):
@@ -187,12 +188,12 @@ def _rotated_in_parts(view: View, first: Value, second: Value, layout: str) -> V
                 continue
             part, (cos, minus_sin, other_cos, sin) = found
             if cos is other_cos and minus_sin is product(view, (sin, view.const(-1))):
-                return _of_rank(view, view.plain(ROTATION, part.of, cos, sin, data=layout), part.rank)
+                return _assume_rank(view, view.plain(ROTATION, part.of, cos, sin, data=layout), part.rank)
     return None
 
 
 def _factors_of_parts(view: View, terms: Sequence[Value], layout: str) -> tuple[Part, list[Value]] | None:
-    """The first entries, and what first, second, second and first entries are multiplied by in `terms`."""
+    """The first entries, and the factors of first, second, second and first entries in `terms`; else None."""
     first: Part | None = None
     others: list[Value] = []
     for term, which in zip(terms, (0, 1, 1, 0), strict=True):
@@ -221,30 +222,30 @@ def _part_and_rest(view: View, term: Value, which: int, layout: str, first: Part
 
 
 def _rotation(view: View, terms: list[Value], constant: float) -> Value | None:
-    """x * cos + rotated(x) * sin."""
+    """Recognise x * cos + rotated(x) * sin."""
     if constant or len(terms) != 2:
         return None
-    for turned, straight in (terms, terms[::-1]):
-        for factor in factors_of(turned):
-            rotated = _uncast_rotated(view, factor)
-            sin = without(factors_of(turned), (factor,)) if rotated is not None else None
+    for sin_term, cos_term in (terms, terms[::-1]):
+        for factor in factors_of(sin_term):
+            rotated = _as_rotated(view, factor)
+            sin = without(factors_of(sin_term), (factor,)) if rotated is not None else None
             if rotated is None or not sin:
                 continue
             x = rotated.inputs[0]
-            cos = without(factors_of(straight), factors_of(x))
+            cos = without(factors_of(cos_term), factors_of(x))
             if cos:
                 made = view.plain(ROTATION, x, product(view, cos), product(view, sin), data=rotated.data)
-                return view.assuming(made, view.assumption(rotated))
+                return view.with_assumption(made, view.assumption(rotated))
     return None
 
 
-def _uncast_rotated(view: View, v: Value) -> Value | None:
-    """`v` as a rotated vector; rotating before a cast is rotating after it."""
+def _as_rotated(view: View, v: Value) -> Value | None:
+    """`v` as a rotated vector; else None. A cast after the rotation becomes a cast before it."""
     if v.op == CAST and v.inputs[0].op == ROTATED:
         inner = v.inputs[0]
         cast = view.plain(ROTATED, view.make(CAST, inner.inputs[0]), data=inner.data)
-        return view.assuming(cast, view.assumption(inner))
+        return view.with_assumption(cast, view.assumption(inner))
     return v if v.op == ROTATED else None
 
 
-RECOGNISED_IN_SUMS.append(_rotation)
+SUM_RECOGNISERS.append(_rotation)

@@ -1,7 +1,7 @@
-"""The two halves of a last dimension, and its neighbouring pairs, however they are taken.
+"""Recognises the two halves of a last dimension, and its neighbouring pairs.
 
-`x.chunk(2, -1)`, slices up to and from the middle, every second entry, and views that give the pairs a dimension of
-their own. Knows which entries of which value a part holds; knows no arithmetic.
+The spellings are `x.chunk(2, -1)`, slices to and from the middle, every second entry, and views with a dimension of
+size 2 for the pairs. This file knows which entries of which value a part contains. It knows no arithmetic.
 """
 
 from __future__ import annotations
@@ -10,17 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autofuse.canonical.shapes import elements, from_end
-from autofuse.canonical.sizes import Sizes, dimensions, is_half, is_size, lengths, same
+from autofuse.canonical.sizes import Sizes, dimensions, is_half, is_size, lengths, same_shape
 from autofuse.canonical.view import CAST, View
 from autofuse.ir.graph import CONST, ITEM, SLICE, TUPLE, Value, is_const
 
-HALVES = "halves"  # a pair is entry i of either half
+HALVES = "halves"  # a pair is entry i of each half
 PAIRS = "pairs"  # a pair is entries 2i and 2i + 1
 
 
 @dataclass(frozen=True)
 class Part:
-    """The first (`which` is 0) or second entries of all pairs of `of`, if that has `rank` dimensions (any: None)."""
+    """The first or second entries of all pairs of a value.
+
+    Attributes:
+        of: the value.
+        layout: HALVES or PAIRS.
+        which: 0 for the first entries, 1 for the second.
+        rank: the number of dimensions that `of` must have; None: any.
+    """
 
     of: Value
     layout: str
@@ -33,7 +40,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """`of`, if it has `rank` dimensions, with the last made two: (2, d / 2) for halves, (d / 2, 2) for pairs."""
+    """A value whose last dimension of size d is split into (2, d / 2) for halves or (d / 2, 2) for pairs.
+
+    Attributes:
+        of: the value before the split.
+        layout: HALVES or PAIRS.
+        rank: the number of dimensions that `of` must have; None: any.
+    """
 
     of: Value
     layout: str
@@ -46,21 +59,22 @@ class Split:
 
 
 def part_of(view: View, v: Value) -> Part | None:
-    """What `v` holds of what; a change of dtype afterwards is one before."""
+    """`v` as a part of a value; None if it is none. A cast of a part becomes a part of a cast."""
     if v.op == CAST:
         inner = part_of(view, v.inputs[0])
         return replace(inner, of=view.make(CAST, inner.of)) if inner else None
     if v.op == "select":
-        return _selected(view, *v.inputs)
+        return _selected_part(view, *v.inputs)
     if v.op != ITEM:
         return None
     container, index = v.inputs
     if container.op in ("chunk", "split", "unbind"):
-        return _element(view, container, index)
-    return _indexed(view, container, index.inputs if index.op == TUPLE else (index,))
+        return _element_part(view, container, index)
+    return _indexed_part(view, container, index.inputs if index.op == TUPLE else (index,))
 
 
-def _element(view: View, parts: Value, index: Value) -> Part | None:
+def _element_part(view: View, parts: Value, index: Value) -> Part | None:
+    """An element of the result of chunk, split or unbind."""
     which = index.data
     x, dim = parts.inputs[0], from_end(view, parts.inputs[0], parts.inputs[-1])
     if type(which) is not int or which not in (0, 1, -1, -2):
@@ -68,13 +82,13 @@ def _element(view: View, parts: Value, index: Value) -> Part | None:
     if parts.op == "unbind":
         found = split_in_two(view, x)
         return Part(found.of, found.layout, which % 2, found.rank) if found and found.dim == dim else None
-    if dim != -1 or not _in_halves(view, parts):
+    if dim != -1 or not _has_two_halves(view, parts):
         return None
     return Part(x, HALVES, which % 2)
 
 
-def _in_halves(view: View, parts: Value) -> bool:
-    """Whether chunk or split gives two parts of one size."""
+def _has_two_halves(view: View, parts: Value) -> bool:
+    """Whether chunk or split returns two parts of the same size."""
     x, how = parts.inputs[:2]
     if parts.op == "chunk":
         return is_const(how, 2)
@@ -83,15 +97,15 @@ def _in_halves(view: View, parts: Value) -> bool:
     return is_half(view, how, x)
 
 
-def _selected(view: View, x: Value, dim: Value, index: Value) -> Part | None:
+def _selected_part(view: View, x: Value, dim: Value, index: Value) -> Part | None:
     found = split_in_two(view, x)
     if found is None or from_end(view, x, dim) != found.dim or index.data not in (0, 1, -1, -2):
         return None
     return Part(found.of, found.layout, int(str(index.data)) % 2, found.rank)
 
 
-def _indexed(view: View, x: Value, index: Sequence[Value]) -> Part | None:
-    """x[..., :half], x[..., ::2], or [..., 0] of what is split in two."""
+def _indexed_part(view: View, x: Value, index: Sequence[Value]) -> Part | None:
+    """x[..., :half], x[..., ::2], or [..., 0] of a split value."""
     last = index[-1]
     if not _only_last(view, x, index):
         return _of_split(view, x, index)
@@ -111,13 +125,13 @@ def _indexed(view: View, x: Value, index: Sequence[Value]) -> Part | None:
 
 
 def _only_last(view: View, x: Value, index: Sequence[Value]) -> bool:
-    """Whether an index leaves all dimensions but the last as they are, as far as is known of their number."""
+    """Whether an index takes all dimensions but the last entirely, as far as the rank is known."""
     if len(index) == 2 and is_const(index[0], ...):
         return True
-    return len(index) > 1 and all(map(_everything, index[:-1])) and view.rank(x) in (len(index), None)
+    return len(index) > 1 and all(map(_is_full, index[:-1])) and view.rank(x) in (len(index), None)
 
 
-def _everything(index: Value) -> bool:
+def _is_full(index: Value) -> bool:
     return index.op == SLICE and all(is_const(i, None) for i in index.inputs)
 
 
@@ -129,28 +143,28 @@ def _of_split(view: View, x: Value, index: Sequence[Value]) -> Part | None:
     which, before, after = index[len(index) - 1 - kept], index[: len(index) - 1 - kept], index[len(index) - kept :]
     rank = view.rank(x)
     whole = len(before) == 1 and is_const(before[0], ...)
-    whole = whole or all(map(_everything, before)) and rank == len(index)
-    if not whole or not all(map(_everything, after)) or which.op != CONST or which.data not in (0, 1, -1, -2):
+    whole = whole or all(map(_is_full, before)) and rank == len(index)
+    if not whole or not all(map(_is_full, after)) or which.op != CONST or which.data not in (0, 1, -1, -2):
         return None
     return Part(found.of, found.layout, int(str(which.data)) % 2, found.rank)
 
 
-# Views with a dimension for the two of a pair.
+# Views with a dimension of size 2 for the entries of a pair.
 
 
 def split_in_two(view: View, v: Value) -> Split | None:
-    """What `v` is, with the last dimension made two of which one has size 2."""
+    """The value whose last dimension `v` splits into two, one of size 2; None if it does not."""
     if v.op == CAST:
         inner = split_in_two(view, v.inputs[0])
         return replace(inner, of=view.make(CAST, inner.of)) if inner else None
     if v.op == "view":
-        return _viewed(view, v.inputs[0], dimensions(view, v.inputs[1]))
+        return _split_by_view(view, v.inputs[0], dimensions(view, v.inputs[1]))
     if v.op == "unflatten":
-        return _unflattened(view, *v.inputs)
-    return _rearranged(v) if v.op == "rearrange" else None
+        return _split_by_unflatten(view, *v.inputs)
+    return _split_by_rearrange(v) if v.op == "rearrange" else None
 
 
-def _unflattened(view: View, x: Value, dim: Value, sizes: Value) -> Split | None:
+def _split_by_unflatten(view: View, x: Value, dim: Value, sizes: Value) -> Split | None:
     layout, place = _layout_of(elements(sizes)), from_end(view, x, dim)
     if place == -1 and layout:
         return Split(x, layout)
@@ -158,8 +172,8 @@ def _unflattened(view: View, x: Value, dim: Value, sizes: Value) -> Split | None
     return Split(x, layout, int(str(dim.data)) + 1) if layout and unknown else None
 
 
-def _viewed(view: View, x: Value, shape: list[Value | Sizes] | None) -> Split | None:
-    if shape is None or len(shape) < 3 or not _leading(view, x, shape[:-2]):
+def _split_by_view(view: View, x: Value, shape: list[Value | Sizes] | None) -> Split | None:
+    if shape is None or len(shape) < 3 or not _is_leading(view, x, shape[:-2]):
         return None
     layout = _layout_of([s for s in shape[-2:] if isinstance(s, Value)])
     return Split(x, layout) if layout else None
@@ -171,10 +185,10 @@ def _layout_of(last: Sequence[Value]) -> str | None:
     return PAIRS if is_const(last[1], 2) else HALVES if is_const(last[0], 2) else None
 
 
-def _leading(view: View, x: Value, shape: Sequence[Value | Sizes]) -> bool:
-    """Whether `shape` is that of `x` without its last dimension."""
+def _is_leading(view: View, x: Value, shape: Sequence[Value | Sizes]) -> bool:
+    """Whether `shape` is the shape of `x` without the last dimension."""
     if len(shape) == 1 and isinstance(shape[0], Sizes):
-        return shape[0].less == 1 and same(view, shape[0].of, x)
+        return shape[0].less == 1 and same_shape(view, shape[0].of, x)
     sizes = [s for s in shape if isinstance(s, Value)]
     if len(sizes) != len(shape) or view.rank(x) != len(shape) + 1:
         return False
@@ -183,45 +197,45 @@ def _leading(view: View, x: Value, shape: Sequence[Value | Sizes]) -> bool:
 
 
 def merges_last_two(view: View, stacked: Value, x: Value, shape: Sequence[Value]) -> bool:
-    """Whether view, view_as or rearrange with arguments `shape` gives `stacked`, all pairs of `x`, the shape of `x`."""
+    """Whether view, view_as or rearrange with arguments `shape` gives the stacked pairs of `x` the shape of `x`."""
     if len(shape) == 2:
-        return _merging(str(shape[0].data))
+        return _is_merging(str(shape[0].data))
     (only,) = shape
     if only.op != TUPLE:
-        return same(view, only, x) or _equally_long(view, only, x)  # view_as(x)
-    wanted = dimensions(view, only)
-    if wanted is None:
+        return same_shape(view, only, x) or _has_equal_sizes(view, only, x)  # view_as(x)
+    sizes = dimensions(view, only)
+    if sizes is None:
         return False
-    if len(wanted) == 1 and isinstance(wanted[0], Sizes):
-        return wanted[0].less == 0 and same(view, wanted[0].of, x)
-    *leading, last = wanted
+    if len(sizes) == 1 and isinstance(sizes[0], Sizes):
+        return sizes[0].less == 0 and same_shape(view, sizes[0].of, x)
+    *leading, last = sizes
     if not isinstance(last, Value) or not (
-        _leading(view, x, leading) or _leading_of(view, stacked, len(leading), leading)
+        _is_leading(view, x, leading) or _is_leading_of_stacked(view, stacked, len(leading), leading)
     ):
         return False
-    return is_const(last, -1) or is_size(view, last, x, -1) or _product_of_last_two(view, stacked, last)
+    return is_const(last, -1) or is_size(view, last, x, -1) or _is_product_of_last_two(view, stacked, last)
 
 
-def _leading_of(view: View, stacked: Value, count: int, shape: Sequence[Value | Sizes]) -> bool:
-    """Whether `shape` is that of `stacked` without its last two dimensions."""
+def _is_leading_of_stacked(view: View, stacked: Value, count: int, shape: Sequence[Value | Sizes]) -> bool:
+    """Whether `shape` is the shape of `stacked` without the last two dimensions."""
     if view.rank(stacked) != count + 2:
         return False
     return all(isinstance(s, Value) and is_size(view, s, stacked, i - count - 2) for i, s in enumerate(shape))
 
 
-def _product_of_last_two(view: View, stacked: Value, v: Value) -> bool:
+def _is_product_of_last_two(view: View, stacked: Value, v: Value) -> bool:
     if v.op != "mul" or len(v.inputs) != 2:
         return False
     return any(is_size(view, a, stacked, -2) and is_size(view, b, stacked, -1) for a, b in (v.inputs, v.inputs[::-1]))
 
 
-def _equally_long(view: View, a: Value, b: Value) -> bool:
+def _has_equal_sizes(view: View, a: Value, b: Value) -> bool:
     one, other = lengths(view, a), lengths(view, b)
     return one is not None and one == other and None not in one
 
 
-def _rearranged(v: Value) -> Split | None:
-    """einops: `... (d two) -> ... d two` with one of them given as 2."""
+def _split_by_rearrange(v: Value) -> Split | None:
+    """einops.rearrange with the pattern `... (d two) -> ... d two`, in which one of the sizes is 2."""
     x, pattern, axes = v.inputs
     words = _words(str(pattern.data))
     if words is None:
@@ -236,7 +250,7 @@ def _rearranged(v: Value) -> Split | None:
     return Split(x, HALVES) if first in two else None
 
 
-def _merging(pattern: str) -> bool:
+def _is_merging(pattern: str) -> bool:
     words = _words(pattern)
     if words is None or len(words[0]) < 2:
         return False
@@ -245,7 +259,7 @@ def _merging(pattern: str) -> bool:
 
 
 def _words(pattern: str) -> tuple[list[str], list[str]] | None:
-    """The axes of both sides; those in brackets are one, with a space between its parts."""
+    """The axes of both sides of a pattern. A group in parentheses is one axis, with a space between its parts."""
     sides = pattern.split("->")
     if len(sides) != 2:
         return None

@@ -1,23 +1,23 @@
-"""Softmax beside a sink: one more score in each row, of which no weight is left.
+"""Recognises softmax with a sink: one more score in each row, whose weight is dropped.
 
-Introduces sink_softmax(scores, sinks), over the last dimension: softmax(cat(scores, sinks))[..., :-1]. Knows layout;
-knows no mask.
+Introduces sink_softmax(scores, sinks), over the last dimension: softmax(cat(scores, sinks))[..., :-1]. This file knows
+no mask.
 """
 
 from __future__ import annotations
 
 from autofuse.canonical.shapes import elements, from_end
-from autofuse.canonical.sizes import asked
+from autofuse.canonical.sizes import size_query
 from autofuse.canonical.view import CAST, View, literal, rewrites
-from autofuse.ir.graph import ITEM, SLICE, TUPLE, Value, is_const, is_whole
+from autofuse.ir.graph import ITEM, SLICE, TUPLE, Value, is_const, is_full_slice
 
 SINK_SOFTMAX = "sink_softmax"
 
 
 @rewrites(ITEM)
 def _without_sink(view: View, weights: Value, index: Value) -> Value | None:
-    """softmax(cat((scores, sinks)))[..., :-1], or with the sinks before the scores; cast or dropped out since."""
-    cut = _cut(index)
+    """softmax(cat((scores, sinks)))[..., :-1], or with the sinks first, and with casts or dropout in between."""
+    cut = _last_slice(index)
     if cut is None:
         return None
     if weights.op in (CAST, "dropout"):
@@ -48,22 +48,22 @@ def _casts(x: Value) -> list[Value]:
     return found[::-1]
 
 
-def _cut(index: Value) -> Value | None:
-    """What is left of the last dimension, where nothing else is cut."""
+def _last_slice(index: Value) -> Value | None:
+    """The slice of the last dimension, if the index takes the other dimensions entirely; else None."""
     if index.op != TUPLE or len(index.inputs) < 2:
         return None
     *others, last = index.inputs
-    whole = all(is_const(i, ...) or is_whole(i) for i in others)
-    known = any(is_const(i, ...) for i in others) or len(others) == 3  # scores have four dimensions mostly
+    whole = all(is_const(i, ...) or is_full_slice(i) for i in others)
+    known = any(is_const(i, ...) for i in others) or len(others) == 3  # scores usually have four dimensions
     return last if whole and known and last.op == SLICE and is_const(last.inputs[2], None, 1) else None
 
 
 def _keeps_first(view: View, cut: Value, scores: Value) -> bool:
-    """Whether all but the last are left: `:-1`, and `: scores.size(-1)`."""
+    """Whether a slice takes all entries but the last: `:-1` or `: scores.size(-1)`."""
     start, end = cut.inputs[:2]
     if not is_const(start, None, 0):
         return False
-    size = asked(end)
+    size = size_query(end)
     if size is None or size[0] is not scores or size[1] is None:
         return literal(end) == -1
     rank = view.rank(scores)
@@ -79,7 +79,7 @@ def _is_last(view: View, dim: Value, parts: tuple[Value, ...]) -> bool:
 
 
 def _is_one_column(view: View, sinks: Value) -> bool:
-    """Whether the last size is written to be 1."""
+    """Whether the text shows that the last size is 1."""
     while sinks.op in (CAST, "expand") and not (sinks.op == "expand" and _ends_in_one(sinks)):
         sinks = sinks.inputs[0]
     if sinks.op == "unsqueeze":

@@ -1,7 +1,7 @@
-"""Means, variances and norms, however they are spelled out.
+"""Recognises means, variances and norms in all spellings.
 
-Introduces two operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) without weight or bias, whose `axes` is
--n for the last n dimensions. Knows statistics; knows no layout beyond which dimension is meant.
+Introduces layer_norm(x, axes, eps) and rms_norm(x, axes, eps), without weight and bias. `axes` is -n for the last n
+dimensions.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, product, total, without
+from autofuse.canonical.arithmetic import PRODUCT_RECOGNISERS, SUM_RECOGNISERS, product, total, without
 from autofuse.canonical.shapes import elements, from_end
-from autofuse.canonical.sizes import holds_size, is_size, lengths, number_of_size
-from autofuse.canonical.view import CAST, View, bare, literal, rewrites
+from autofuse.canonical.sizes import ensures_size, is_size, lengths, number_of_size
+from autofuse.canonical.view import CAST, View, literal, rewrites, strip_casts
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
 
 
@@ -29,7 +29,7 @@ for _op in ("mean", "sum", "amax", "amin", "prod", "all", "any", "max", "logsume
 
 @rewrites("var")
 def _var(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value) -> Value | None:
-    """The biased variance is the mean of squared distances; the unbiased one is left alone."""
+    """The biased variance is the mean of squared deviations. The unbiased variance is not simplified."""
     if not is_const(unbiased, False, 0):
         return None
     centred = total(view, (x, product(view, (view.make("mean", x, dim, view.const(True)), view.const(-1)))))
@@ -47,7 +47,7 @@ def _var_mean(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value)
 
 
 def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """sum(x, -1) / x.size(-1)."""
+    """Recognise sum(x, -1) / x.size(-1) as a mean."""
     for found in factors:
         if found.op != "sum" or not is_const(found.inputs[1], -1):
             continue
@@ -63,7 +63,10 @@ def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
 
 
 def _is_length(view: View, v: Value, x: Value) -> bool:
-    """x.size(-1) or x.shape[-1], read off `x` or off what it is computed from, entry by entry; float() of that."""
+    """Whether `v` is the last size of `x`: x.size(-1), x.shape[-1], or float() of it.
+
+    The size may be that of another tensor, if `x` is computed from it elementwise.
+    """
     v = v.inputs[0] if v.op == "number" else v
     if any(is_size(view, v, y, -1) for y in _as_wide(view, x)):
         return True
@@ -72,7 +75,7 @@ def _is_length(view: View, v: Value, x: Value) -> bool:
 
 
 def _divides_by_length(view: View, x: Value, factor: float) -> bool:
-    """Whether `factor` is one over the last size of `x`, which is known, or which the front end makes sure of."""
+    """Whether `factor` is one over the last size of `x`. The size is known, or the front end ensures it."""
     known = _known_length(view, x)
     if known:
         return math.isclose(factor * known, 1)
@@ -81,17 +84,17 @@ def _divides_by_length(view: View, x: Value, factor: float) -> bool:
 
 
 def _has_length(view: View, x: Value, number: int) -> bool:
-    return any(holds_size(view, y, -1, number) for y in _as_wide(view, x))
+    return any(ensures_size(view, y, -1, number) for y in _as_wide(view, x))
 
 
 def _known_length(view: View, x: Value) -> int | None:
-    """The last size of `x`, or of what it is computed from entry by entry, as a number."""
+    """The last size of `x` as a number; None if unknown."""
     found = (known[-1] for y in _as_wide(view, x) if (known := lengths(view, y)))
     return next((n for n in found if type(n) is int), None)
 
 
 def _as_wide(view: View, x: Value) -> Iterator[Value]:
-    """`x`, and what has its last size: x of x ** 2, of 2 * x, and of x - mean(x, -1, keepdim)."""
+    """Yield `x` and operands with the same last size: x of x ** 2, 2 * x, and x - mean(x, -1, keepdim=True)."""
     yield x
     if x.op in (CAST, "square"):
         yield from _as_wide(view, x.inputs[0])
@@ -102,8 +105,8 @@ def _as_wide(view: View, x: Value) -> Iterator[Value]:
 
 
 def _is_one_wide(v: Value) -> bool:
-    """Whether the last size of `v` is 1: a reduction that keeps its dimension, and what is computed of that."""
-    v = bare(v)
+    """Whether the last size of `v` is 1: a reduction with keepdim=True, or an elementwise function of one."""
+    v = strip_casts(v)
     if v.op in ("mean", "sum", "amax", "amin"):
         return is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
     if v.op == "mul":
@@ -113,14 +116,14 @@ def _is_one_wide(v: Value) -> bool:
 
 @rewrites("norm", "vector_norm")
 def _vector_norm(view: View, x: Value, order: Value, dim: Value, keepdim: Value, dtype: Value) -> Value | None:
-    """The root of the sum of squares."""
+    """The Euclidean norm is the square root of the sum of squares."""
     if not is_const(order, 2, 2.0, "fro", None) or is_const(dim, None) or not is_const(dtype, None):
         return None
     return view.make("sqrt", view.make("sum", view.make("square", x), dim, keepdim))
 
 
 def _variance_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
-    """mean(x ** 2) - mean(x) ** 2, of which the view remembers that it is written so."""
+    """Recognise mean(x ** 2) - mean(x) ** 2 as a variance, and record that the program computes this difference."""
     if constant or len(terms) != 2:
         return None
     for squares, square in (terms, terms[::-1]):
@@ -146,7 +149,7 @@ def _negated_square(v: Value) -> bool:
 
 
 def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """(x - mean(x)) * rsqrt(var(x) + eps), or x * rsqrt(mean(x ** 2) + eps), among `factors`."""
+    """Recognise (x - mean(x)) * rsqrt(var(x) + eps) and x * rsqrt(mean(x ** 2) + eps) among `factors`."""
     for root in factors:
         if (without_eps := _norm_and_root(view, factors, constant, root)) is not None:
             return without_eps
@@ -154,27 +157,27 @@ def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
         if found is None:
             continue
         squared, eps = found
-        for taken in _same_but_for_casts(factors, squared):
-            rest = without(factors, (root, *taken))
+        for operand in _factors_equal_to(factors, squared):
+            rest = without(factors, (root, *operand))
             if rest is not None:
                 return [*rest, _norm(view, squared, eps)], constant
     return None
 
 
 def _norm_and_root(view: View, factors: list[Value], constant: float, root: Value) -> tuple[list[Value], float] | None:
-    """x / norm(x) * sqrt(x.size(-1)): an RMS norm whose eps is 0."""
-    total_of = bare(root).inputs[0] if bare(root).op == "rsqrt" else None
-    if total_of is None or bare(total_of).op != "sum" or not _keeps_last(bare(total_of)):
+    """Recognise x / norm(x) * sqrt(x.size(-1)) as an RMS norm with eps 0."""
+    total_of = strip_casts(root).inputs[0] if strip_casts(root).op == "rsqrt" else None
+    if total_of is None or strip_casts(total_of).op != "sum" or not _keeps_last(strip_casts(total_of)):
         return None
-    squares = bare(bare(total_of).inputs[0])
+    squares = strip_casts(strip_casts(total_of).inputs[0])
     if squares.op != "square":
         return None
     width = next((f for f in factors if _is_root_of_length(view, f, squares)), None)
     known = None if width else _known_length(view, squares)
     if width is None and not (known and math.isclose(constant, math.sqrt(known))):
         return None
-    for taken in _same_but_for_casts(factors, squares.inputs[0]):
-        rest = without(factors, (root, *taken, *([width] if width else [])))
+    for operand in _factors_equal_to(factors, squares.inputs[0]):
+        rest = without(factors, (root, *operand, *([width] if width else [])))
         if rest is not None:
             return [*rest, _norm(view, squares.inputs[0], view.const(0.0))], constant if width else 1
     return None
@@ -185,7 +188,7 @@ def _keeps_last(reduction: Value) -> bool:
 
 
 def _is_root_of_length(view: View, v: Value, x: Value) -> bool:
-    """sqrt(x.size(-1)), x.shape[-1] ** 0.5."""
+    """Whether `v` is sqrt(x.size(-1)) or x.shape[-1] ** 0.5."""
     if v.op in ("pow", "number_pow") and is_const(v.inputs[1], 0.5) or v.op in ("number_sqrt", "sqrt"):
         size = v.inputs[0].inputs[0] if v.inputs[0].op == "number" else v.inputs[0]
         return _is_length(view, size, x)
@@ -193,8 +196,8 @@ def _is_root_of_length(view: View, v: Value, x: Value) -> bool:
 
 
 def _squares_and_eps(view: View, root: Value, factors: list[Value]) -> tuple[Value, Value] | None:
-    """(y, eps) where `root` is rsqrt(mean(y ** 2, -1, keepdim) + eps); without one, it is 0."""
-    root = bare(root)
+    """(y, eps), if `root` is rsqrt(mean(y ** 2, -1, keepdim=True) + eps); else None. A missing eps is 0."""
+    root = strip_casts(root)
     if root.op != "rsqrt":
         return None
     terms = root.inputs[0].inputs if root.inputs[0].op == "add" else (root.inputs[0],)
@@ -203,15 +206,15 @@ def _squares_and_eps(view: View, root: Value, factors: list[Value]) -> tuple[Val
         return None
     ((term, mean),) = means.items()
     squares, dim, keepdim = mean.inputs
-    if bare(squares).op != "square" or not is_const(dim, -1) or not is_const(keepdim, True):
+    if strip_casts(squares).op != "square" or not is_const(dim, -1) or not is_const(keepdim, True):
         return None
     rest = [t for t in terms if t is not term]
-    return bare(squares).inputs[0], total(view, rest) if rest else view.const(0.0)
+    return strip_casts(squares).inputs[0], total(view, rest) if rest else view.const(0.0)
 
 
 def _mean_in(view: View, term: Value, factors: list[Value]) -> Value | None:
-    """The mean that `term` is: also sum(x, -1) / n where one of `factors` is a weight of n entries."""
-    term = bare(term)
+    """`term` as a mean; else None. sum(x, -1) / n is a mean too, if one of `factors` is a weight with n entries."""
+    term = strip_casts(term)
     if term.op == "mean":
         return term
     if term.op != "mul" or len(term.inputs) != 2 or term.inputs[0].op != "sum" or term.inputs[1].op != "reciprocal":
@@ -221,26 +224,26 @@ def _mean_in(view: View, term: Value, factors: list[Value]) -> Value | None:
     return view.make("mean", *found.inputs) if weighed else None
 
 
-def _same_but_for_casts(factors: list[Value], wanted: Value) -> list[tuple[Value, ...]]:
-    """The factors that together are `wanted`."""
-    found: list[tuple[Value, ...]] = [(f,) for f in factors if bare(f) is bare(wanted)]
-    return [*found, bare(wanted).inputs] if bare(wanted).op == "mul" else found
+def _factors_equal_to(factors: list[Value], value: Value) -> list[tuple[Value, ...]]:
+    """The groups of factors whose product is `value`, apart from casts."""
+    found: list[tuple[Value, ...]] = [(f,) for f in factors if strip_casts(f) is strip_casts(value)]
+    return [*found, strip_casts(value).inputs] if strip_casts(value).op == "mul" else found
 
 
 def _norm(view: View, squared: Value, eps: Value) -> Value:
-    x = _centred(squared)
+    x = _uncentred(squared)
     op, operand = ("rms_norm", squared) if x is None else ("layer_norm", x)
     return view.plain(op, operand, view.const(-1), eps)
 
 
-def _centred(v: Value) -> Value | None:
-    """x where `v` is x - mean(x, -1, keepdim)."""
+def _uncentred(v: Value) -> Value | None:
+    """x, if `v` is x - mean(x, -1, keepdim=True); else None."""
     if v.op != "add":
         return None
     for term in v.inputs:
         if term.op != "mul" or len(term.inputs) != 2 or literal(term.inputs[1]) != -1:
             continue
-        mean = bare(term.inputs[0])
+        mean = strip_casts(term.inputs[0])
         if mean.op != "mean" or not is_const(mean.inputs[1], -1) or not is_const(mean.inputs[2], True):
             continue
         rest = without(v.inputs, (term,))
@@ -252,7 +255,7 @@ def _centred(v: Value) -> Value | None:
 
 @rewrites("layer_norm")
 def _layer_norm(view: View, x: Value, shape: Value, weight: Value, bias: Value, eps: Value) -> Value:
-    """torch's own, in the terms of the one by hand."""
+    """Express torch's layer norm as the norm without weight and bias, a product and a sum."""
     normed = view.plain("layer_norm", x, _axes(view, shape), eps)
     return _affine(view, normed, weight, bias)
 
@@ -278,7 +281,7 @@ def _affine(view: View, normed: Value, weight: Value, bias: Value) -> Value:
 
 
 def _axes(view: View, shape: Value) -> Value:
-    """-n where `shape` is known to have n elements, as the shape of the last n dimensions has; else `shape` itself."""
+    """-n, if `shape` is known to have n elements, so that the norm is over n dimensions; else `shape` itself."""
     if shape.op == CONST and isinstance(shape.data, tuple):
         return view.const(-len(shape.data))
     if shape.op == TUPLE:
@@ -289,7 +292,7 @@ def _axes(view: View, shape: Value) -> Value:
 
 
 def _last_of_a_shape(v: Value) -> bool:
-    """x.shape[-1:] or x.size()[-1:]."""
+    """Whether `v` is x.shape[-1:] or x.size()[-1:]."""
     if v.op != ITEM or v.inputs[1].op != SLICE or not is_const(v.inputs[1].inputs[0], -1):
         return False
     owner = v.inputs[0]
@@ -297,7 +300,7 @@ def _last_of_a_shape(v: Value) -> bool:
 
 
 def _dimension(view: View, x: Value, dim: Value) -> Value | None:
-    """The one dimension that `dim` names, counted from the end."""
+    """The single dimension in `dim`, counted from the end; None if unknown."""
     if dim.op == TUPLE:
         inner = elements(dim)
         return _dimension(view, x, inner[0]) or inner[0] if len(inner) == 1 else None
@@ -305,5 +308,5 @@ def _dimension(view: View, x: Value, dim: Value) -> Value | None:
     return None if place is None else view.const(place)
 
 
-RECOGNISED_IN_PRODUCTS += [_mean_by_hand, _norm_by_hand]
-RECOGNISED_IN_SUMS.append(_variance_by_hand)
+PRODUCT_RECOGNISERS += [_mean_by_hand, _norm_by_hand]
+SUM_RECOGNISERS.append(_variance_by_hand)

@@ -160,7 +160,7 @@ def _kernel(site: Site, come: list[fx.Node]) -> str:
 
 def _gone(captured: CapturedTrace, site: Site) -> list[fx.Node]:
     """What only the replaced results needed: calls of children too, whoever asked for a size on the way."""
-    gone = {captured.nodes[v] for v in (*site.doomed.values, *(r.value for r in site.results)) if v in captured.nodes}
+    gone = {captured.nodes[v] for v in (*site.removed.values, *(r.value for r in site.results)) if v in captured.nodes}
     return dead(captured.trace.graph, {n for n in gone if n.op not in ("placeholder", "output")})
 
 

@@ -23,7 +23,7 @@ from autofuse.fx.trace.contents import STORES
 from autofuse.fx.trace.operation_names import called, erase_dead, is_harmless, operation_of
 from autofuse.fx.trace.plain_children import is_pristine
 from autofuse.fx.trace.tracer import ForwardTrace
-from autofuse.ir.binding import bound_arguments, like_another
+from autofuse.ir.binding import bound_arguments, replace_like_argument
 from autofuse.ir.facts import Known
 from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, ITEM, MODULE, OPAQUE, PARAMETER, SINK, SLICE, TUPLE, Graph, Value
 from autofuse.ir.vocabulary import MODULES, OPS
@@ -192,7 +192,7 @@ class _Lowering:
         op = operation_of(node)
         inputs = bound_arguments(self.graph, op, arguments, named) if op else None
         if op is not None and inputs is not None:
-            op, inputs = like_another(self.graph, op, inputs)
+            op, inputs = replace_like_argument(self.graph, op, inputs)
             return self.operation(op.name, inputs, bool(node.meta.get("writes")))
         make = self.graph.value if is_harmless(node) and not node.meta.get("writes") else self.graph.fresh
         return make(CALL, *arguments, *named.values(), data=(called(node), tuple(named)))

@@ -190,7 +190,7 @@ def _found(lowered: CapturedTrace, site: Site, key: SiteKey) -> Found:
 def _is_a_childs(lowered: CapturedTrace, site: Site) -> bool:
     """Whether a match lies wholly in a child that was read: there it is the child's own affair."""
     node = lowered.nodes.get(site.root)
-    steps = {*(site.doomed.values or site.steps), *(r.value for r in site.results)} - {site.root}
+    steps = {*(site.removed.values or site.steps), *(r.value for r in site.results)} - {site.root}
     return node is None or node in lowered.entered and not any(v in lowered.nodes for v in steps)
 
 

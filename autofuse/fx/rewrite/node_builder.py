@@ -56,7 +56,7 @@ class Builder:
             node = self.captured.nodes.get(original)
             if (
                 node is not None
-                and original not in self.site.doomed.values
+                and original not in self.site.removed.values
                 and self.order.get(node, self.limit) < self.limit
                 and not self.reads_what_goes(node)
             ):
@@ -77,7 +77,7 @@ class Builder:
     def goes(self, node: fx.Node) -> bool:
         """Whether what a node computes goes with the match, or is one of its results."""
         value = self.captured.values.get(node)
-        return value in self.site.doomed.values or any(r.value is value for r in self.site.results)
+        return value in self.site.removed.values or any(r.value is value for r in self.site.results)
 
     def inside(self, inner: InlinedNode, node: Any) -> Any:
         """What a node of a child computes that is read in place of its call, computed here. Raises CannotBuild."""
@@ -100,7 +100,7 @@ class Builder:
         if v.op == CONST:
             return v.data
         node = self.captured.nodes.get(v)
-        if node is None or v in self.site.doomed.values or self.order.get(node, self.limit) >= self.limit:
+        if node is None or v in self.site.removed.values or self.order.get(node, self.limit) >= self.limit:
             raise CannotBuild(because(writing.VALUE_IN_CHILD))
         return node
 
@@ -109,7 +109,7 @@ class Builder:
         if node.op != "call_method" or node.target != "size" or len(node.args) < 2 or node.args[0] not in inner.values:
             return None
         asked, dim = inner.values[node.args[0]], node.args[1]  # type: ignore[index]
-        if asked not in self.site.doomed.values or (outer := self.captured.nodes.get(asked)) is None:
+        if asked not in self.site.removed.values or (outer := self.captured.nodes.get(asked)) is None:
             return None
         size = self.captured.trace.sizes.get(outer, ())[dim]  # type: ignore[index]
         return None if size is None else size_node(self.captured, size, node.meta.get("v"))
@@ -118,7 +118,7 @@ class Builder:
         """Whether a node asks a tensor that goes for its dtype or shape, and would keep it alive."""
         if node.target not in ("type_as", "expand_as"):
             return False
-        gone = {self.captured.nodes.get(v) for v in self.site.doomed.values}
+        gone = {self.captured.nodes.get(v) for v in self.site.removed.values}
         return any(n in gone for n in node.all_input_nodes)
 
     def derived(self, v: Value) -> Any:

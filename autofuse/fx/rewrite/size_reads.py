@@ -28,7 +28,7 @@ def sizes_elsewhere(
     """
     return {
         node: _elsewhere(captured, node, results, made)
-        for value in site.doomed.metadata
+        for value in site.removed.metadata
         if (node := captured.nodes.get(value)) is not None and _is_size(node) and node.users
     }
 

@@ -75,7 +75,7 @@ class Blocks(Assignments):
         mark = self.names.mark
         if statement.orelse or not ends:
             # The other branch must not use expensive results of this branch, because only one of them runs.
-            self.graph.part_ways(first, _is_heavy)
+            self.graph.separate_branch(first, _is_heavy)
         self.branch_start = len(self.graph.values)
         ends_else = self.read_block(statement.orelse)
         self.branch_depth -= 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from abc import abstractmethod
 
-from autofuse.ir.binding import bound_arguments, like_another
+from autofuse.ir.binding import bound_arguments, replace_like_argument
 from autofuse.ir.facts import named_ranks
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, IS_NONE, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.ir.harmless import HARMLESS
@@ -257,7 +257,7 @@ class Calls(Inlining, Elements):
         inputs = bound_arguments(self.graph, op, arguments, named)
         if inputs is None:
             return None
-        op, inputs = like_another(self.graph, op, inputs)
+        op, inputs = replace_like_argument(self.graph, op, inputs)
         self.record_named_ranks(op, inputs)
         result = (self.graph.fresh if op.effect == "random" else self.graph.value)(op.name, *inputs)
         self.captured.spellings.setdefault(result, set()).update({name, *(f"{name}({k}=)" for k in named)})

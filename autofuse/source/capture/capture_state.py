@@ -129,7 +129,7 @@ class CaptureState(ABC):
         new = {k: v for k, v in facts.items() if getattr(known, k) is None}
         self.captured.known[value] = replace(known, **new)  # type: ignore[arg-type]
         if any(fact is not None for fact in new.values()):
-            self.facts.learned()
+            self.facts.forget_unknowns()
         if "rank" in new and value.op in _KEEP_RANK:
             self.require_rank(value.inputs[0], new["rank"])  # type: ignore[arg-type]
 

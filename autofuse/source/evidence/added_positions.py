@@ -99,7 +99,7 @@ _CREATION_FUNCTIONS = frozenset("arange ones zeros full tensor ones_like zeros_l
 def _operand_dtypes(claim: Claim) -> set[object]:
     facts = claim.view.facts
     operands = [o for n in ("query", "key") for o in program_values(claim, claim.site.captures[n])]
-    scores = [v for v in claim.site.doomed.values if v.op in _PRODUCTS]
+    scores = [v for v in claim.site.removed.values if v.op in _PRODUCTS]
     return {facts.dtype(v) for v in (*operands, *scores)}
 
 

@@ -19,7 +19,7 @@ def describe_callees(claim: Claim) -> str:
     defined = claim.defined
     kind_by_name = dict[str, str]()
     results = {r.value for r in claim.site.results}
-    values = {*claim.site.doomed.values, *results, *_tuples_of(claim, results)}
+    values = {*claim.site.removed.values, *results, *_tuples_of(claim, results)}
     for v in sorted(values, key=lambda v: v.serial):
         for place in claim.captured.positions.get(v, ()):
             if isinstance(place.node, ast.Call):

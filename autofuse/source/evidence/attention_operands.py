@@ -217,5 +217,5 @@ def _operand_tensors(product: Value) -> list[Value]:
 
 
 def _removed_values(claim: Claim) -> list[Value]:
-    values = {*claim.site.doomed.values, *(r.value for r in claim.site.results)}
+    values = {*claim.site.removed.values, *(r.value for r in claim.site.results)}
     return sorted(values, key=lambda v: v.serial)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 from autofuse.canonical import CAST, LEAF, PERMUTE
-from autofuse.ir.floating import NEEDS_FLOATING, is_layer
+from autofuse.ir.floating import NEEDS_FLOATING, is_linear_layer
 from autofuse.ir.graph import CALL, CHOICE, ITEM, PARAMETER, Value
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS, SAME_SIZES
 from autofuse.rule import Fails
@@ -65,7 +65,9 @@ def _is_floating_value(claim: Claim, v: Value) -> bool:
     sources = set(_values_of_same_dtype(v))
     if any(_comes_from_layer(claim, s) or _is_data_argument(claim, s) for s in sources):
         return True
-    uses = (u for u in find_always_computed(claim.captured, claim.site.root) if u.op in NEEDS_FLOATING or is_layer(u))
+    uses = (
+        u for u in find_always_computed(claim.captured, claim.site.root) if u.op in NEEDS_FLOATING or is_linear_layer(u)
+    )
     return any(sources & set(_values_of_same_dtype(u.inputs[0])) for u in uses)
 
 

@@ -22,7 +22,7 @@ def scores_are_not_computed_twice(claim: Claim) -> Iterator[Missing | Fails]:
     if claim.site.rule.replacement.operation != "attention":
         return
     removed = (*claim.edit.removals, *(span for span, _ in claim.edit.replacements))
-    for v in claim.site.doomed.values:
+    for v in claim.site.removed.values:
         computed = [
             p.node for p in claim.captured.positions.get(v, ()) if not isinstance(p.node, (ast.Name, ast.Attribute))
         ]

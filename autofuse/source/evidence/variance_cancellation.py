@@ -15,5 +15,5 @@ from autofuse.source.evidence.claim import Claim, Missing
 
 def variance_has_no_cancellation(claim: Claim) -> Iterator[Missing | Fails]:
     """Reports a variance that the code computes as a difference of two means."""
-    if any(claim.view.of(v) in claim.view.differences for v in claim.site.doomed.values):
+    if any(claim.view.of(v) in claim.view.differences for v in claim.site.removed.values):
         yield Missing("assumes that the mean is not much larger than the deviation, where E[x^2] - E[x]^2 loses digits")

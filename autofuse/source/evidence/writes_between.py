@@ -34,7 +34,7 @@ _RETURN_HELD_TENSORS = frozenset(
 
 def nothing_writes_to_operands(claim: Claim) -> Iterator[Missing | Fails]:
     """Fails if the text shows a write to an operand before the fused call; reports places that may write to it."""
-    steps = claim.site.doomed.values | claim.site.steps
+    steps = claim.site.removed.values | claim.site.steps
     start, end = min((v.serial for v in steps), default=claim.site.root.serial), claim.site.root.serial
     operands = [v for v in _operands(claim, steps) if any(map(_is_shared, memory_of(v, through_parts=True)))]
     if not operands:

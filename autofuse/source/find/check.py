@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import Value
-from autofuse.match.choice import chosen, extent
+from autofuse.match.choice import choose_sites, extent
 from autofuse.match.engine import every_site
 from autofuse.match.pattern import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
@@ -278,7 +278,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
     if context.wanted_edit is not None:
         usable_sites = (s for s in sites if isinstance(s.verdict, Holds) and can_edit(s))
         return [proposal_for(s) for s in usable_sites if edits[_site_key(s)] == context.wanted_edit]
-    best = chosen(sites, can_edit)
+    best = choose_sites(sites, can_edit)
     reported = [(s, proposal_for(s)) for s in best if not _is_only_layout(view, s.root) and _position(captured, s)]
     return _wait_for_earlier(
         [*(p for _, p in reported), *_safe_parts_of_unsafe(reported, sites, can_edit, proposal_for)], text
@@ -356,7 +356,7 @@ def _safe_parts_of_unsafe(
     safe_parts = [s for s in parts if proposal_for(s).finding.status == "safe"]
     within = [
         (s, tuple(finding for values, finding in unsafe if extent(s) & values))
-        for s in chosen(safe_parts, lambda s: True)
+        for s in choose_sites(safe_parts, lambda s: True)
     ]
     return [replace(proposal_for(s), waits_for=covering) for s, covering in within]
 
@@ -379,7 +379,7 @@ def _edit(placement: Placement, site: Site) -> Edit | Verdict:
 def _refuse_crossing(captured: CapturedFunction, site: Site) -> Fails | None:
     """Refuses a match that crosses a loop, `with` or `try` block: outside, the same code may mean something else."""
     root = next(computing_places(captured, site.root), None)
-    for v in sorted(site.doomed.values, key=lambda v: -v.serial) if root else ():
+    for v in sorted(site.removed.values, key=lambda v: -v.serial) if root else ():
         places = list(computing_places(captured, v))
         if places and root and not any(p.region == root.region for p in places):
             block = next(iter((*places[0].region, *root.region)))
@@ -437,12 +437,12 @@ def _extent(captured: CapturedFunction, site: Site) -> tuple[int, int, int]:
     root = _position(captured, site)
     assert root is not None, "sites without a position are not reported"
     places = [root]
-    for v in site.doomed.values | (site.steps if not site.doomed.values else frozenset()):
+    for v in site.removed.values | (site.steps if not site.removed.values else frozenset()):
         earlier = [p for p in computing_places(captured, v) if p.statement.lineno <= root.statement.lineno]
         places += earlier[-1:]
     sequentials = [
         c.constructor
-        for v in site.doomed.values
+        for v in site.removed.values
         for p in captured.positions.get(v, [])
         if (c := _sequential_of(captured, p))
     ]

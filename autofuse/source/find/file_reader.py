@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from autofuse.ir.steps import TooMuchWork, limited
+from autofuse.ir.steps import TooMuchWork, limit_steps
 from autofuse.rule import RuleError
 
 _Result = TypeVar("_Result")
@@ -56,7 +56,7 @@ class FileReader:
         """Returns the result of `read`, which reads a function of `size` bytes; an empty list if it fails."""
         budget = min(STEPS + STEPS_PER_BYTE * size, MAX_STEPS)
         limit = max(self.remaining // 2, MIN_STEPS)  # leave half of the budget for the functions that follow
-        with limited(min(budget + self.spare, limit, MAX_STEPS)) as steps:
+        with limit_steps(min(budget + self.spare, limit, MAX_STEPS)) as steps:
             try:
                 return read()
             except TooMuchWork as reason:

@@ -59,7 +59,7 @@ def branches_before(
     blocks: Mapping[int, tuple[list[ast.stmt], int]],
 ) -> Iterator[Branch]:
     """Yields the branches that compute a part of the site, of each `if` that always runs before `root` is reached."""
-    for value in sorted(site.doomed.values, key=lambda v: v.serial):
+    for value in sorted(site.removed.values, key=lambda v: v.serial):
         for place in dict.fromkeys(captured.positions.get(value, [])):
             if place.inlined or place.inner or place.region != root.region or not is_unconditional(place):
                 continue

@@ -319,7 +319,7 @@ class Placement:
         self._check_in_place(root)
         moved_places = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
         dead = self._dead_statements(site, speller.used | set(bound), root, place, moved_places)
-        self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        self._check_names(dead, root, place, {*site.removed.metadata, *self._shape_reads(speller)})
         self._check_helper_removed(site, root, dead)
         for u in speller.folded_scales:
             if _is_self_assignment(u):
@@ -414,9 +414,9 @@ class Placement:
 
     def _removed_values(self, site: Site) -> frozenset[Value]:
         """The removed values, and values computed from them. The new text can mention neither."""
-        key = (site.root, site.doomed.values)
+        key = (site.root, site.removed.values)
         if key not in self._removed_cache:
-            removed, results = set(site.doomed.values), {r.value for r in site.results}
+            removed, results = set(site.removed.values), {r.value for r in site.results}
             first_serial = min((v.serial for v in removed), default=site.root.serial)
             for v in sorted(ancestors(site.root, since=first_serial), key=lambda v: v.serial):
                 if v not in results and not is_metadata(v) and any(i in removed for i in v.inputs):
@@ -449,15 +449,15 @@ class Placement:
             target = statement.targets[0]
             if (
                 isinstance(target, ast.Name)
-                and values[0] in site.doomed.values
+                and values[0] in site.removed.values
                 and root.names.get(target.id) is values[0]
             ):
                 yield from (p for p in self.captured.positions[values[0]] if p.node is statement.value)
 
     def _find_definition(self, value: Value, root: ValuePosition, site: Site) -> ValuePosition | None:
         """A position that computes or names `value` and that always runs before the root."""
-        first_serial = min((v.serial for v in site.doomed.values), default=0)
-        if any(v in site.doomed.values for v in ancestors(value, since=first_serial)):
+        first_serial = min((v.serial for v in site.removed.values), default=0)
+        if any(v in site.removed.values for v in ancestors(value, since=first_serial)):
             return None
         places = [
             *computing_places(self.captured, value),
@@ -508,7 +508,7 @@ class Placement:
     def _replace_metadata_reads(self, site: Site, speller: Speller, imports: Imports) -> list[tuple[TextSpan, NewText]]:
         """The replacements of reads of the shape, dtype or device of a removed value: the operands have the same."""
         replacements = []
-        for read in sorted({*site.doomed.metadata, *self._shape_reads(speller)}, key=lambda v: v.serial):
+        for read in sorted({*site.removed.metadata, *self._shape_reads(speller)}, key=lambda v: v.serial):
             for place in self.captured.positions.get(read, []):
                 if _is_within(place.node, speller.root.node):
                     continue
@@ -565,17 +565,17 @@ class Placement:
         """
         unneeded = self._unneeded_values(site, used) | set(self._tuples_with_results(site))
         dead = set()
-        for statement in self.names.binders(unneeded | site.doomed.values):
+        for statement in self.names.binders(unneeded | site.removed.values):
             values = self.captured.assigned[statement]
             must_stay = statement in self.captured.effects and not self._is_moved(statement, moved)
             must_stay = must_stay or statement in (root.statement, place.statement)
             if hasattr(statement, "body"):  # such as `if (w := f(x)) is not None:`, which binds a name
-                if any(v in site.doomed.values for v in values):
+                if any(v in site.removed.values for v in values):
                     raise Unwritable(because(writing.HEAD_STAYS))
             elif values and not must_stay and all(v in unneeded for v in values):
                 if not self._drops_calls(statement, used):
                     dead.add(statement)
-                elif any(v in site.doomed.values for v in values):
+                elif any(v in site.removed.values for v in values):
                     raise Unwritable(because(writing.HELPER_CALLS))
         bound = {v for s in dead for v in self.captured.assigned[s]}
         for statement, deleted in self.captured.deleted.items():
@@ -590,7 +590,7 @@ class Placement:
         """Yields tuples of a result and removed values: `out` in `out = attend(x); y = out[0]`."""
         results = {r.value for r in site.results}
         for user in (u for v in results for u in self.captured.graph.users[v] if u.op == TUPLE):
-            if not self.captured.graph.users[user] and all(i in results | site.doomed.values for i in user.inputs):
+            if not self.captured.graph.users[user] and all(i in results | site.removed.values for i in user.inputs):
                 yield user
 
     def _check_helper_removed(self, site: Site, root: ValuePosition, dead: set[ast.stmt]) -> None:

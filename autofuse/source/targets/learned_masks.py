@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 
-from autofuse.ir.floating import is_layer
+from autofuse.ir.floating import is_linear_layer
 from autofuse.ir.graph import ATTRIBUTE, CALL, ITEM, PARAMETER, Value
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
@@ -41,7 +41,7 @@ def _is_learned(v: Value, owner: ClassScope, scope: FileScope) -> bool:
     if v.op in ("add", "sub") and len(v.inputs) == 2:
         return all(_is_learned(i, owner, scope) for i in v.inputs)
     v = _without_views(v)
-    if is_layer(v):
+    if is_linear_layer(v):
         return True
     attribute = v.inputs[0] if v.op == CALL and v.inputs else v
     if attribute.op != ATTRIBUTE or attribute.inputs[0].op != PARAMETER or attribute.inputs[0].data != "self":
@@ -65,7 +65,7 @@ def _is_from_layer(v: Value) -> bool:
         elif v.op == CALL and len(v.inputs) == 2 and v.inputs[0].op == ATTRIBUTE:
             v = v.inputs[1]
         else:
-            return is_layer(v)
+            return is_linear_layer(v)
 
 
 def _without_views(v: Value) -> Value:

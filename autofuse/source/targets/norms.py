@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from autofuse.canonical import CAST, LEAF, PERMUTE, bare
+from autofuse.canonical import CAST, LEAF, PERMUTE, strip_casts
 from autofuse.ir.dtypes import FLOAT32, NUMBER, Dtype, promoted
 from autofuse.ir.graph import Value, ancestors, is_const
 from autofuse.reasons import writing
@@ -59,7 +59,7 @@ def _input_of_one_dtype(x: Value, affine: Arguments, function: str, speller: Spe
         return text, ""
     # The code promotes the input to float32 or wider: the result is float32 unless the input is float64.
     if not affine and result > FLOAT32 and (text := _input_text(speller, x, FLOAT32)) is not None:
-        return text, f"assumes that `{speller.text(bare(x))}` is not float64"
+        return text, f"assumes that `{speller.text(strip_casts(x))}` is not float64"
     # If the code has the norm as a value of its own, that value is a separate site, and no assumption is needed.
     for dtype in () if bare_dtypes else _input_dtypes(speller, x):
         text = _input_text(speller, x, dtype)
@@ -75,7 +75,7 @@ def _last_size(x: Value, text: str, speller: Speller) -> str:
     """The text of the normalized shape; it is read from the input without its cast."""
     if not text.isidentifier() and x.op == CAST:
         with suppress(Unwritable):  # only the cast value may have a name
-            text = speller.text(bare(x))
+            text = speller.text(strip_casts(x))
     return fill("{0}.shape[-1:]", text)
 
 
@@ -124,7 +124,9 @@ def _input_dtypes(speller: Speller, x: Value) -> list[Dtype]:
 
 
 def _input_values(speller: Speller, x: Value) -> list[Value]:
-    return [o for v in (x, speller.view.plain(CAST, bare(x)), bare(x)) for o in _program_values(speller, v)]
+    return [
+        o for v in (x, speller.view.plain(CAST, strip_casts(x)), strip_casts(x)) for o in _program_values(speller, v)
+    ]
 
 
 def _program_values(speller: Speller, v: Value) -> list[Value]:
@@ -142,7 +144,7 @@ def _input_text(speller: Speller, x: Value, dtype: Dtype) -> str | None:
         if speller.view.of(original).op != CAST:
             return speller.text(speller.view.of(original))
         if dtype in _METHODS:
-            return fill("{0}." + _METHODS[dtype] + "()", speller.text(bare(x)))
+            return fill("{0}." + _METHODS[dtype] + "()", speller.text(strip_casts(x)))
     return None
 
 

@@ -37,7 +37,7 @@ from autofuse.ir.graph import (
     ancestors,
 )
 from autofuse.ir.harmless import HARMLESS
-from autofuse.ir.layout import SWAP, Tail, inverse, then
+from autofuse.ir.layout import SWAP, Tail, compose, inverse
 from autofuse.ir.spelling import SPELLINGS
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
@@ -442,7 +442,7 @@ class Speller:
             if value is not None and other.op == PERMUTE and other.inputs[0] is inner:
                 self.used.add(value)
                 self.removed_statements |= self._removed_by_name.get(name, set())
-                return permuted_text(name, then(inverse(order_of(other)), order))
+                return permuted_text(name, compose(inverse(order_of(other)), order))
         return None
 
     def cast_text(self, v: Value) -> str:
@@ -608,7 +608,7 @@ def find_call_places(captured: CapturedFunction, site: Site) -> list[ValuePositi
     calls = [p for p in captured.positions.get(root, []) if isinstance(p.node, ast.Call)]
     if inner := [p for p in calls if p.inner]:
         return inner
-    removed_values = {*(site.doomed.values or site.steps), *(r.value for r in site.results)} - {root}
+    removed_values = {*(site.removed.values or site.steps), *(r.value for r in site.results)} - {root}
     outside = (p for v in removed_values for p in captured.positions.get(v, []))
     return calls if any(p.node not in [c.node for c in calls] for p in outside) else []
 

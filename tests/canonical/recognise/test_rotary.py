@@ -1,4 +1,4 @@
-"""Rotary embeddings: every spelling is one rotation, and what turns pairs in another way is none."""
+"""Rotary embeddings: every spelling is one rotation, and other formulas are not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def f(x, cos, sin, z):
 
 
 def canonical(body: str) -> tuple[View, Value]:
-    """What a function of x, cos, sin and z returns."""
+    """The canonical result of a function of x, cos, sin and z."""
     (defined,) = functions(file_scope(ast.parse(HEAD + textwrap.indent(textwrap.dedent(body).strip(), "    "))))
     captured = capture(defined.function, defined.scope)
     record_lengths(captured)
@@ -36,7 +36,7 @@ def canonical(body: str) -> tuple[View, Value]:
 
 
 def written(v: Value) -> str:
-    """A canonical value as text, without places."""
+    """A canonical value as text, without serials."""
     parts = ", ".join(map(written, v.inputs))
     return f"{v.op}{'' if v.data is None else f'[{v.data}]'}" + (f"({parts})" if parts else "")
 
@@ -91,7 +91,7 @@ def test_every_spelling_is_one_rotation(layout: str, body: str) -> None:
         "torch.complex(x[..., ::2], x[..., 1::2])",
     ],
 )
-def test_a_product_of_complex_numbers_turns_pairs(numbers: str) -> None:
+def test_a_product_of_complex_numbers_rotates_pairs(numbers: str) -> None:
     view, found = canonical(f"return torch.view_as_real({numbers} * z).flatten(-2)")
     assert written(found) == "rotation[pairs](parameter[x], real(parameter[z]), imag(parameter[z]))"
     assert view.assumption(found) == "assumes that the factor is complex"
@@ -100,11 +100,11 @@ def test_a_product_of_complex_numbers_turns_pairs(numbers: str) -> None:
 def test_dimensions_counted_from_the_front_are_an_assumption() -> None:
     view, found = canonical("r = torch.stack((-x[:, :, 1::2], x[:, :, ::2]), -1).flatten(2)\nreturn x * cos + r * sin")
     assert found.op == ROTATION
-    assert view.assumption(found) == "assumes that what is rotated has 3 dimensions"
+    assert view.assumption(found) == "assumes that the rotated tensor has 3 dimensions"
 
 
 @pytest.mark.parametrize("known", ["assert x.ndim == 3", "assert 3 == x.dim()", "b, n, d = x.shape"])
-def test_they_are_none_where_the_text_says_how_many_there_are(known: str) -> None:
+def test_there_is_no_assumption_if_the_rank_is_known(known: str) -> None:
     view, found = canonical(f"{known}\na, b_ = x.chunk(2, 2)\nreturn x * cos + torch.cat((-b_, a), 2) * sin")
     assert found.op == ROTATION and view.assumption(found) == ""
 
@@ -125,5 +125,5 @@ def test_they_are_none_where_the_text_says_how_many_there_are(known: str) -> Non
         "p = torch.view_as_complex(x.reshape((-1, 2) + x.shape[:-1]))\nreturn torch.view_as_real(p * z).flatten(-2)",
     ],
 )
-def test_what_turns_pairs_in_another_way_is_no_rotation(body: str) -> None:
+def test_another_formula_is_not_a_rotation(body: str) -> None:
     assert canonical(body)[1].op != ROTATION

@@ -1,4 +1,4 @@
-"""Label smoothing over the other classes: torch's, with more of it."""
+"""Label smoothing over the other classes is torch's label smoothing with a larger factor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import autofuse
 
 
 class OverOthers(nn.Module):
-    """As much as `smoothing` is spread over the classes but the target's."""
+    """Distributes `smoothing` over all classes but the target's."""
 
     def __init__(self, classes: int, smoothing: float) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def loss_and_gradient(module: nn.Module, logits: Tensor, target: Tensor) -> tupl
 @pytest.mark.parametrize("cls", [OverOthers, ByLikelihoods])
 @pytest.mark.parametrize("classes", [2, 3, 11])
 @pytest.mark.parametrize("smoothing", [0.1, 0.37, 0.5])
-def test_the_loss_is_torchs_with_the_smoothing_of_all_classes(
+def test_the_loss_is_torchs_with_smoothing_over_all_classes(
     cls: type[OverOthers], classes: int, smoothing: float
 ) -> None:
     logits, target = drawn(classes)
@@ -58,7 +58,7 @@ def test_the_loss_is_torchs_with_the_smoothing_of_all_classes(
         torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-14)
 
 
-def test_another_number_of_classes_is_spread_over_as_before() -> None:
+def test_the_original_runs_for_another_number_of_classes() -> None:
     logits, target = drawn(11)
     module = autofuse.optimize(OverOthers(11, 0.1), (logits.detach(), target), tune=False)
     logits, target = drawn(7)
@@ -68,7 +68,7 @@ def test_another_number_of_classes_is_spread_over_as_before() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.6, 0.95, -0.1])
-def test_more_than_torch_takes_for_some_number_of_classes_is_left_alone(smoothing: float) -> None:
+def test_smoothing_beyond_torchs_limit_is_left_alone(smoothing: float) -> None:
     logits, target = drawn(11)
     module = autofuse.optimize(ByLikelihoods(11, smoothing), (logits.detach(), target), tune=False)
     torch.testing.assert_close(module(logits, target), ByLikelihoods(11, smoothing)(logits, target))

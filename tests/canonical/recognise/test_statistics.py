@@ -1,4 +1,4 @@
-"""Means by sums: over the size that they are divided by, and over no other."""
+"""Means that are written as sums: divided by the size of the dimension, and by no other number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import autofuse
 
 
 class Norm(nn.Module):
-    """An RMS norm whose mean is a sum over what `width` says."""
+    """An RMS norm whose mean is a sum divided by `width`."""
 
     def __init__(self, dim: int = 8) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def codes(module: nn.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("cls", [Norm, OfModule, OfWeight])
-def test_a_sum_over_the_width_is_a_mean(cls: type[Norm]) -> None:
+def test_a_sum_divided_by_the_width_is_a_mean(cls: type[Norm]) -> None:
     plain = cls()
     fused = cls()
     fused.load_state_dict(plain.state_dict())
@@ -65,12 +65,12 @@ def test_a_sum_over_the_width_is_a_mean(cls: type[Norm]) -> None:
 
 
 @pytest.mark.parametrize("cls", [OfRows, OfHalf])
-def test_a_sum_over_another_number_is_no_mean(cls: type[Norm]) -> None:
+def test_a_sum_divided_by_another_number_is_not_a_mean(cls: type[Norm]) -> None:
     module = autofuse.optimize(cls(), torch.randn(2, 8, 8, dtype=torch.float64), tune=False)
     assert codes(module) == []
 
 
-def test_a_width_that_the_guard_does_not_keep_is_divided_by_as_before() -> None:
+def test_the_original_runs_if_the_guard_on_the_width_fails() -> None:
     plain, fused = OfModule(), OfModule()
     fused.load_state_dict(plain.state_dict())
     autofuse.optimize(fused, torch.randn(2, 3, 8, dtype=torch.float64), tune=False)

@@ -1,4 +1,4 @@
-"""Addresses that are computed in 32 bits are found in Triton's intermediate code, and no others."""
+"""Only addresses that may overflow in 32 bits are found in Triton's intermediate code."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ GOOD = {
 
 
 @pytest.mark.parametrize("lines", BAD.values(), ids=BAD)
-def test_a_product_of_32_bits_is_told(lines: list[str]) -> None:
+def test_a_32_bit_product_is_reported(lines: list[str]) -> None:
     (found,) = narrow_addresses("\n".join([HEAD, *lines]), has_long_form=False)
     assert found.startswith("arith.muli") and "loc(" not in found
 
 
 @pytest.mark.parametrize("lines", GOOD.values(), ids=GOOD)
-def test_what_cannot_overflow_is_not(lines: list[str]) -> None:
+def test_an_address_that_cannot_overflow_is_not_reported(lines: list[str]) -> None:
     assert narrow_addresses("\n".join([HEAD, *lines]), has_long_form=False) == []
 
 
-def test_a_kernel_with_a_form_for_many_rows_may_number_few_in_32_bits() -> None:
+def test_a_kernel_with_a_long_form_may_use_32_bits_otherwise() -> None:
     code = "\n".join([HEAD, *BAD["a program times a block"]])
     assert narrow_addresses(code, has_long_form=True) == []
     assert narrow_addresses("\n".join([HEAD, *BAD["a row times a stride"]]), has_long_form=True)

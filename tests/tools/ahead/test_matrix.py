@@ -1,4 +1,4 @@
-"""The matrix of Triton's versions and targets: what it takes to be new, what it keeps, and the page that it writes."""
+"""The matrix of Triton's versions and targets: what it compiles again, what it caches, and the page that it writes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def row(file: str, arch: Any, registers: int = 40, trouble: str = "") -> dict[st
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, list[str]]]:
-    """What is compiled, in place of compiling it."""
+def compiled_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, list[str]]]:
+    """Records what would be compiled, and compiles nothing."""
     calls: list[tuple[str, Any, list[str]]] = []
 
     def compiled(triton: Path, arch: Any, stems: list[str]) -> list[dict[str, Any]]:
@@ -39,31 +39,31 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, list[str]]]:
     return calls
 
 
-def test_what_has_not_changed_is_not_compiled_again(asked: list[Any], tmp_path: Path) -> None:
+def test_unchanged_files_are_not_compiled_again(compiled_calls: list[Any], tmp_path: Path) -> None:
     first = matrix(tmp_path, ["3.7.1"], [90, "gfx942"])
-    assert asked == [("triton-3.7.1", 90, stems()), ("triton-3.7.1", "gfx942", stems())]
-    assert matrix(tmp_path, ["3.7.1"], [90, "gfx942"]) == first and len(asked) == 2
+    assert compiled_calls == [("triton-3.7.1", 90, stems()), ("triton-3.7.1", "gfx942", stems())]
+    assert matrix(tmp_path, ["3.7.1"], [90, "gfx942"]) == first and len(compiled_calls) == 2
     matrix(tmp_path, ["3.6.0"], [90])
-    assert asked[2:] == [("triton-3.6.0", 90, stems())]
+    assert compiled_calls[2:] == [("triton-3.6.0", 90, stems())]
 
 
-def test_one_file_that_changed_is_compiled_alone(
-    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_a_changed_file_is_compiled(
+    compiled_calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix(tmp_path, ["3.7.1"], [90])
     usual = digest
     monkeypatch.setattr(made_by, "digest", lambda stem, *rest: usual(stem, *rest) + "x" * (stem == "rotary"))
     matrix(tmp_path, ["3.7.1"], [90])
-    assert asked[1:] == [("triton-3.7.1", 90, ["rotary"])]
+    assert compiled_calls[1:] == [("triton-3.7.1", 90, ["rotary"])]
 
 
-def test_a_version_is_not_asked_for_gpus_that_it_does_not_know(asked: list[Any], tmp_path: Path) -> None:
+def test_a_version_does_not_compile_for_unknown_gpus(compiled_calls: list[Any], tmp_path: Path) -> None:
     for version, unknown in NOT_KNOWN.items():
         matrix(tmp_path, [version], [*unknown, 80])
-    assert {arch for _, arch, _ in asked} == {80}
+    assert {arch for _, arch, _ in compiled_calls} == {80}
 
 
-def test_a_digest_goes_by_what_a_file_imports() -> None:
+def test_a_digest_depends_on_the_imports_of_a_file() -> None:
     imported = {p.relative_to(REPOSITORY).as_posix() for p in made_by._imported(made_by.KERNELS / "gated.py")}
     assert {f"autofuse/kernels/triton/{name}.py" for name in ("gated", "activations", "launch", "rows")} <= imported
     assert "autofuse/kernels/triton/norm.py" not in imported and "autofuse/kernels/devices.py" in imported
@@ -76,7 +76,7 @@ def test_every_file_that_declares_calls_is_compiled() -> None:
     assert set(stems()) >= {stem for stem, module in modules.items() if getattr(module, "AHEAD", ())}
 
 
-def test_the_versions_begin_with_that_of_the_lowest_torch() -> None:
+def test_the_first_version_is_that_of_the_lowest_torch() -> None:
     lowest = re.search(r'"torch>=([\d.]+)"', (REPOSITORY / "pyproject.toml").read_text())
     assert lowest is not None and next(iter(TRITON_OF_TORCH)) == lowest.group(1)
     assert VERSIONS[0] == TRITON_OF_TORCH[lowest.group(1)]
@@ -107,6 +107,6 @@ def test_targets_are_named_as_triton_names_them(text: str, arch: Any) -> None:
     assert arch_of(text) == arch
 
 
-def test_another_target_is_refused_with_those_there_are() -> None:
+def test_an_unknown_target_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"sm_75 is no target\. There are sm_80, sm_86"):
         arch_of("sm_75")

@@ -1,4 +1,4 @@
-"""Machine code is read off nvdisasm's listing: the loop that touches memory, widths, instructions."""
+"""The counts of nvdisasm's listing: the loop that accesses memory, widths, instructions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LISTING = """
 """
 
 
-def test_the_listing_is_read_with_predicates_and_without_padding() -> None:
+def test_the_listing_is_parsed_with_predicates_and_without_padding() -> None:
     code = instructions(LISTING)
     assert [i.opcode for i in code][:4] == ["LDC", "LDG.E", "LDG.E.128", "FADD"]
     assert len(code) == 11 and code[5] == Instruction("BRA", 2) and code[10].target == 10
@@ -41,7 +41,7 @@ def test_the_listing_is_read_with_predicates_and_without_padding() -> None:
         ("STG.E.EF.128", 16), ("LDS.128", 0), ("STS.U16", 0), ("LDGSTS.E", 0), ("FADD", 0),
     ],
 )  # fmt: skip
-def test_widths_are_those_of_global_memory_alone(opcode: str, width: int) -> None:
+def test_only_accesses_to_global_memory_have_a_width(opcode: str, width: int) -> None:
     assert Instruction(opcode).width == width
 
 
@@ -57,10 +57,10 @@ def test_without_such_a_loop_it_is_the_whole_kernel() -> None:
     assert made.loads == {4: 1} and made.stores == {16: 1} and made.instructions == 4 and made.bytes_per_access == 10.0
 
 
-def test_a_loop_that_moves_little_of_it_all_does_not_count() -> None:
+def test_a_loop_that_moves_few_bytes_does_not_count() -> None:
     wide = [Instruction("LDG.E.128")] * 8
     assert counted([*wide, Instruction("LDG.E"), Instruction("BRA", 8)]).loads == {4: 1, 16: 8}
 
 
-def test_what_touches_no_memory_has_no_width() -> None:
+def test_an_instruction_without_memory_access_has_no_width() -> None:
     assert counted([Instruction("FADD")]).bytes_per_access == 0.0
