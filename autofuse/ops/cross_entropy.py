@@ -17,7 +17,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.ops.class_lookups import NEVER, as_torch_takes, looked_up, may_underflow, of_logarithms
+from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup, loss_of_logarithms, may_underflow
 
 _REDUCTIONS = ("mean", "sum", "none")
 # Logits. Measured on one thread: 2**17 of them take 0.47 ms forward and backward in our loops, 0.20 in torch's kernels;
@@ -51,7 +51,7 @@ def cross_entropy(
     check_reduction(reduction)
     if of_probabilities and may_underflow(logits, dim):
         taken = (dim, weight, ignored(ignore_index), lookup, count, reduction, label_smoothing)
-        return of_logarithms(logits, target, *taken)
+        return loss_of_logarithms(logits, target, *taken)
     if lookup is not None:
         return _looked_up(logits, target, dim, lookup, count, reduction, label_smoothing)
     loss: Tensor = _OP(
@@ -67,7 +67,7 @@ def _looked_up(
     """The same where every target counts; what torch's losses do not take is looked up."""
     classes = logits.shape[dim if logits.ndim > 1 else 0]
     rows = logits.numel() // classes if classes else -1
-    taken = as_torch_takes(target, rows, classes, lookup, count)
+    taken = as_torch_target(target, rows, classes, lookup, count)
     if taken is not None:
         try:
             loss: Tensor = _OP(
@@ -76,7 +76,7 @@ def _looked_up(
             return loss
         except (IndexError, ValueError, RuntimeError):  # which the lookup raises in its own words
             pass
-    return looked_up(logits, target, dim, lookup, count, reduction, label_smoothing)
+    return loss_by_lookup(logits, target, dim, lookup, count, reduction, label_smoothing)
 
 
 def nll(

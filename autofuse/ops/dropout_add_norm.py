@@ -17,7 +17,7 @@ from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
-from autofuse.ops.affine import Affine, fits_into, shifted
+from autofuse.ops.affine import Affine, add_bias, fits_into
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.norm_operators import dtype_of, normed_by, refused
 from autofuse.ops.rms_norm import rms_norm
@@ -73,7 +73,7 @@ def _by_torch(
     if residual_in_fp32:
         residual = residual.to(torch.promote_types(residual.dtype, torch.float32))
     total = residual + (F.dropout(x, dropout_p) if training and dropout_p else x)
-    normed = layer_norm(total, weight, bias, eps) if norm == "layer" else shifted(rms_norm(total, weight, eps), bias)
+    normed = layer_norm(total, weight, bias, eps) if norm == "layer" else add_bias(rms_norm(total, weight, eps), bias)
     normed = normed.to(x.dtype) if residual_in_fp32 else normed
     return (total, normed) if prenorm else normed
 

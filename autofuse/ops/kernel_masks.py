@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from autofuse.ops.attention_operands import covers_a_square
+from autofuse.ops.attention_operands import is_square_mask
 from autofuse.ops.known_masks import known_mask
 
 
@@ -28,7 +28,7 @@ def as_kernels_mask(
     known = known_mask(mask) if fits else None
     if known is not None and known.keeps_all:
         return None, False, None
-    if known is None or not known.is_causal or not covers_a_square(mask, query.shape[-2], key.shape[-2]):
+    if known is None or not known.is_causal or not is_square_mask(mask, query.shape[-2], key.shape[-2]):
         return mask, False, fill
     if mask.dtype is torch.bool:
         return None, True, fill

@@ -16,7 +16,7 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.ops.affine import Affine, affine, fitting, is_usual
+from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
 from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
 
 
@@ -35,10 +35,10 @@ def normed_by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, eps: 
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes) and is_usual(bias, x, sizes):
         return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]
-    scale, shift = fitting(weight, x), fitting(bias, x)
+    scale, shift = as_kernel_operand(weight, x), as_kernel_operand(bias, x)
     if (weight is None) == (scale is None) and (bias is None) == (shift is None):
         return F.layer_norm(x, sizes, scale, shift, eps)
-    return affine(F.layer_norm(x, sizes, eps=eps), weight, bias)
+    return apply_affine(F.layer_norm(x, sizes, eps=eps), weight, bias)
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:

@@ -20,7 +20,7 @@ from autofuse.kernels.operators import define, differentiate
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
-from autofuse.ops.class_lookups import NEVER, as_torch_takes, looked_up
+from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup
 from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, cross_entropy, ignored, wide
 from autofuse.torch_private import FakeTensor, keeps_graph
 
@@ -78,11 +78,11 @@ def _looked_up(
 ) -> Tensor:  # fmt: skip
     """The same where every target counts; what torch's losses do not take is looked up in all of the logits."""
     classes = weight.shape[0]
-    taken = as_torch_takes(target, x.shape[:-1].numel(), classes, lookup, count)
+    taken = as_torch_target(target, x.shape[:-1].numel(), classes, lookup, count)
     if taken is None or out_of_range(taken, classes, NEVER) is not None:
         logits = F.linear(x, weight, bias)
         logits = logits.to(wide(logits.dtype)) if in_float32 else logits
-        return looked_up(logits, target, -1, lookup, count, reduction, label_smoothing)
+        return loss_by_lookup(logits, target, -1, lookup, count, reduction, label_smoothing)
     return linear_cross_entropy(
         x, weight, taken, bias=bias, ignore_index=NEVER, label_smoothing=label_smoothing, reduction=reduction,
         in_float32=in_float32,

@@ -18,7 +18,7 @@ from autofuse.kernels.dropout_bits import kept
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.provider import HALVES_AND_SINGLE
 from autofuse.kernels.row_shapes import as_rows, shaped
-from autofuse.ops.affine import Affine, one_for_each_column
+from autofuse.ops.affine import Affine, has_entry_per_column
 from autofuse.torch_private import has_kernel_for
 
 KERNELS = Kernels(compiled="autofuse.kernels.compiled.norm", triton="autofuse.kernels.triton.norm")
@@ -221,7 +221,7 @@ def refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: object =
     for name, t in (("weight", weight), ("bias", bias)):
         if t is None:
             continue
-        if not isinstance(t, Tensor) or t.layout is not torch.strided or not one_for_each_column(t, x):
+        if not isinstance(t, Tensor) or t.layout is not torch.strided or not has_entry_per_column(t, x):
             return f"It takes a {name} of one entry for each column."
         if t.dtype not in HALVES_AND_SINGLE or t.device != x.device:
             return f"It takes a {name} of fp32, bf16 or fp16 on x's device."

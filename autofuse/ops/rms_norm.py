@@ -17,7 +17,7 @@ from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.ops.affine import Affine, affine, fitting, is_usual
+from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
 from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
 from autofuse.torch_private import FUSED_RMS_NORM_BACKWARD
 
@@ -39,10 +39,10 @@ def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes):
         return torch.rms_norm(x, sizes, weight, eps)  # type: ignore[arg-type]
-    scale = fitting(weight, x)
+    scale = as_kernel_operand(weight, x)
     if (weight is None) == (scale is None):
         return F.rms_norm(x, sizes, scale, eps)
-    return affine(F.rms_norm(x, sizes, eps=eps), weight, None)
+    return apply_affine(F.rms_norm(x, sizes, eps=eps), weight, None)
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:

@@ -19,7 +19,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention import attention
-from autofuse.ops.attention_operands import covers_a_square, dtypes_of, operands, with_heads
+from autofuse.ops.attention_operands import dtypes_of, is_square_mask, operands, with_heads
 from autofuse.ops.attention_thresholds import SUNK, scores
 from autofuse.ops.finite_fills import UNDERFLOWS, for_each_head, vanishes, weighs_nothing
 from autofuse.ops.kernel_masks import as_kernels_mask
@@ -58,7 +58,7 @@ def sink_attention(
         return weighs_nothing(fill, query, key, scale, dtype)
 
     if mask is not None and kept is None and not is_causal:
-        if mask_is_causal and covers_a_square(mask, query.shape[-2], key.shape[-2]) and negligible(fill):
+        if mask_is_causal and is_square_mask(mask, query.shape[-2], key.shape[-2]) and negligible(fill):
             mask, is_causal, fill = None, True, None
         else:
             mask, is_causal, fill = as_kernels_mask(query, key, mask, fill, negligible)
@@ -144,7 +144,7 @@ def _with_a_key(
         mask = mask.expand(*mask.shape[:-1], key.shape[-2] - 1)
         mask = F.pad(mask, (0, 1), value=mask.dtype is torch.bool)
     made = attention(query, key, value, mask=mask, dropout_p=dropout_p, training=training, is_causal=is_causal)
-    return given.restored(made[..., 1:, :] if is_causal else made)
+    return given.restore(made[..., 1:, :] if is_causal else made)
 
 
 _WIDTH = 8  # kernels take heads of a multiple of this
@@ -163,7 +163,7 @@ def _by_flash(
         mask = mask if mask.dtype is not torch.bool else torch.where(mask, 0.0, -math.inf).to(query.dtype)
         mask = mask[(None,) * (4 - mask.ndim)].expand(-1, -1, query.shape[-2], key.shape[-2])
     beside = sinks.reshape((1,) * (4 - sinks.ndim) + sinks.shape)[..., 0]
-    return given.restored(_FORWARD(query, key, value, beside, mask, given.is_causal, given.scale)[0])
+    return given.restore(_FORWARD(query, key, value, beside, mask, given.is_causal, given.scale)[0])
 
 
 def _unsuited(

@@ -15,7 +15,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
-from autofuse.ops.attention_operands import computed_in, covers_a_square, dtypes_of, operands, with_heads
+from autofuse.ops.attention_operands import compute_dtype, dtypes_of, is_square_mask, operands, with_heads
 from autofuse.ops.attention_thresholds import CAPPED, scores
 from autofuse.ops.finite_fills import UNDERFLOWS, for_each_head, is_exact_as_sum, vanishes
 from autofuse.ops.kernel_masks import as_kernels_mask
@@ -50,7 +50,7 @@ def soft_capped_attention(
         return vanishes(fill, dtype) or fill is not None and -fill > 2 * abs(cap) + UNDERFLOWS
 
     if mask is not None and kept is None and not is_causal:
-        if mask_is_causal and covers_a_square(mask, query.shape[-2], key.shape[-2]) and negligible(fill):
+        if mask_is_causal and is_square_mask(mask, query.shape[-2], key.shape[-2]) and negligible(fill):
             mask, is_causal = None, True
         else:
             mask, is_causal, fill = as_kernels_mask(query, key, mask, fill, negligible)
@@ -101,7 +101,7 @@ def _by_blocks(
 ) -> Tensor:  # fmt: skip
     given = operands(query, key, value, mask, scale, is_causal, fill, False)
     p = dropout_p if training else 0.0
-    return given.restored(
+    return given.restore(
         attention_by_blocks(given.query, given.key, given.value, given.mask, p, given.is_causal, given.scale, cap)
     )
 
@@ -110,7 +110,7 @@ def _unsuited_to_blocks(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
-    dtype = computed_in(query, key, value)
+    dtype = compute_dtype(query, key, value)
     if dtype not in (torch.float32, torch.bfloat16):
         return f"It computes in float32 and bfloat16, not in {dtype}."
     if cap <= 0:
@@ -125,7 +125,7 @@ def _by_flex(
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     given = operands(query, key, value, mask, scale, is_causal, fill, False)
-    return given.restored(
+    return given.restore(
         flex.attend(given.query, given.key, given.value, given.mask, given.is_causal, given.scale, cap)
     )
 

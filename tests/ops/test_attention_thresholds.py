@@ -21,7 +21,7 @@ def chosen(dtype: torch.dtype, size: int, drops: bool = False, learned: bool = F
 def test_single_precision_leaves_the_flash_kernel_for_what_it_does_not_take(
     unfused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thresholds, "half_is_unfused", lambda: unfused)
+    monkeypatch.setattr(thresholds, "flash_is_slow_in_half", lambda: unfused)
     single = torch.float32
     assert chosen(single, 2**30) == "torch"
     assert [chosen(single, n, drops=True) for n in (DROPPED - 1, DROPPED)] == ["torch", "blocks"]
@@ -32,10 +32,10 @@ def test_half_precision_goes_by_the_formula_then_by_blocks_where_the_flash_kerne
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     half, sizes = torch.bfloat16, (HALF // 4, HALF, STEPS, STEPS + 1)
-    monkeypatch.setattr(thresholds, "half_is_unfused", lambda: True)
+    monkeypatch.setattr(thresholds, "flash_is_slow_in_half", lambda: True)
     assert [chosen(half, n) for n in sizes] == ["torch", "steps", "steps", "blocks"]
     assert chosen(half, HALF // 16, width=64) == "steps", "one query of many keys"
-    monkeypatch.setattr(thresholds, "half_is_unfused", lambda: False)
+    monkeypatch.setattr(thresholds, "flash_is_slow_in_half", lambda: False)
     assert {chosen(half, n) for n in sizes} == {"torch"}
 
 
@@ -44,4 +44,4 @@ def test_a_cpu_that_says_nothing_of_itself_is_taken_for_one_with_a_good_flash_ke
 ) -> None:
     for name in ("is_avx512_bf16_supported", "is_amx_tile_supported"):
         monkeypatch.setattr(thresholds, name, names.NAMES[name].instead("it is not there"))
-    assert thresholds.half_is_unfused.__wrapped__() is False
+    assert thresholds.flash_is_slow_in_half.__wrapped__() is False
