@@ -18,7 +18,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import in_rows
-from autofuse.ops.elementwise import biased_by, enter
+from autofuse.ops.elementwise import register_torch_function, run_biased
 
 _ACTIVATIONS: dict[str, Callable[..., Tensor]] = {}
 ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(_ACTIVATIONS)
@@ -42,7 +42,7 @@ def define(
     Returns:
         The function to call: an `Operation` that chooses a provider, or `torchs` if there is no choice.
     """
-    enter(name, torchs)
+    register_torch_function(name, torchs)
     if in_kernels:
         _IN_KERNELS.add(name)
     own = _own_providers(name, on_cuda) if wins_from else ()
@@ -83,4 +83,4 @@ def _refusal(x: Tensor) -> str:
 
 
 def _by_kernel(kernel: str, name: str, x: Tensor) -> Tensor:
-    return biased_by(kernel, x, None, name)
+    return run_biased(kernel, x, None, name)

@@ -75,8 +75,7 @@ def adamw(
 
 
 def update_of(optimizer: Optimizer) -> str:
-    """How an optimizer from `adamw` computes its steps, for example "torch AdamW, fused". If not fused, with the
-    reason.
+    """How an optimizer from `adamw` computes its steps, and if not fused, why: "torch AdamW, fused".
 
     Args:
         optimizer: an optimizer that `adamw` returned.

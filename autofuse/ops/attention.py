@@ -1,5 +1,4 @@
-"""Attention: softmax(query @ key.mT, masked) @ value, without forming the (query x key) matrix if a kernel can avoid
-it.
+"""Attention: softmax(query @ key.mT, masked) @ value, if possible without forming the (query x key) matrix.
 
 torch's scaled_dot_product_attention computes it, also on a CPU, if its flash kernel there accepts the operands. That
 kernel supports neither dropout nor a mask that requires a gradient. These two cases, and half precision on CPUs whose
@@ -24,7 +23,7 @@ from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_formula import attention_in_steps
 from autofuse.ops.attention_operands import Operands, compute_dtype, dtypes_of, is_square_mask, operands, with_heads
 from autofuse.ops.attention_thresholds import blocks_are_slower, steps_are_slower
-from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
+from autofuse.ops.derivatives import differentiable_twice, needs_unfused_formula, unfused_attention
 from autofuse.ops.distributed import attention_by_formula, attention_on_parts, is_distributed
 from autofuse.ops.finite_fills import (
     attention_step_by_step,
@@ -124,9 +123,7 @@ _VECTORS = (
 def _may_be_causal(
     query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Tensor, fill: float | None, dtype: torch.dtype
 ) -> bool:
-    """Whether the kernel's causal path may replace a causal mask: the numbers that an added mask adds must be low
-    enough.
-    """
+    """Whether the kernel's causal path may replace a causal mask: an added mask must add low enough numbers."""
     boolean = mask is None or mask.dtype is torch.bool
     return boolean or weighs_nothing(fill, query, key, scale, dtype)
 
@@ -183,9 +180,7 @@ def _by_torch(
 
 
 def _attend_on_equal_widths(inputs: Operands, p: float) -> Tensor:
-    """Pads the narrower of keys and values with zeros, because the fused kernels need equal widths. Zeros change
-    nothing.
-    """
+    """Pads the narrower of keys and values with zeros: the fused kernels need equal widths, and zeros change nothing."""
     query, key, value, mask, is_causal, scale = inputs[:6]
     missing = query.shape[-1] - value.shape[-1]
     if missing == 0:
@@ -199,8 +194,8 @@ def _native(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
-    if beyond_kernels(query, key, value) or mask is not None and _needs_gradient_below(mask):
-        return unfused(query, key, value, mask, p, is_causal, scale)
+    if needs_unfused_formula(query, key, value) or mask is not None and _needs_gradient_below(mask):
+        return unfused_attention(query, key, value, mask, p, is_causal, scale)
     if type(query) is not Tensor and is_distributed(query):
         return _attend_on_parts(query, key, value, mask, p, is_causal, scale)
     if p and mask is None and query.is_cpu and query.dtype not in _HALVES:
@@ -229,9 +224,7 @@ def _with_dropout(query: Tensor, key: Tensor, value: Tensor, p: float, is_causal
 def _attend_on_parts(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
-    """Runs the kernel on each rank's part. With dropout torch's own rules apply, which coordinate the ranks'
-    generators.
-    """
+    """Runs the kernel on each rank's part. With dropout torch's own rules coordinate the ranks' generators."""
 
     def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         return _native(query, key, value, mask, p, is_causal, scale)

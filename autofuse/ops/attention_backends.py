@@ -21,7 +21,7 @@ from autofuse.kernels.packages import TORCH
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 from autofuse.kernels.requirements import HALVES
 from autofuse.ops.attention_operands import Operands, operands
-from autofuse.ops.derivatives import beyond_kernels, differentiable_twice
+from autofuse.ops.derivatives import differentiable_twice, needs_unfused_formula
 
 _NOT_HERE = "torch has no such kernel for these operands on this device."
 
@@ -70,7 +70,7 @@ def _refusal(
     if query.device.type != "cuda":
         return "It runs on CUDA only."
     inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
-    if beyond_kernels(inputs.query, inputs.key, inputs.value):
+    if needs_unfused_formula(inputs.query, inputs.key, inputs.value):
         return "It has no derivatives of gradients and no forward mode, which these tensors ask for."
     can_use: Callable[..., bool] | None = getattr(torch.backends.cuda, usable, None)
     if can_use is None:

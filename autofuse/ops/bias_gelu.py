@@ -12,7 +12,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 from autofuse.kernels.requirements import in_rows
-from autofuse.ops.elementwise import beaten_by_torch, biased_by
+from autofuse.ops.elementwise import reason_torch_is_as_fast, run_biased
 
 _NAMES = {"none": "gelu", "tanh": "gelu_tanh"}
 
@@ -52,11 +52,11 @@ def _refusal(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
 
 
 def _loop_refusal(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
-    return _refusal(x, bias, approximate) or beaten_by_torch(x, _NAMES[approximate])
+    return _refusal(x, bias, approximate) or reason_torch_is_as_fast(x, _NAMES[approximate])
 
 
 def _by_kernel(kernel: str, x: Tensor, bias: Tensor, approximate: str = "none") -> Any:
-    return biased_by(kernel, x, bias, _NAMES[approximate])
+    return run_biased(kernel, x, bias, _NAMES[approximate])
 
 
 _OP = Operation(

@@ -58,9 +58,7 @@ def loss_by_lookup(
 
 @torch.no_grad()
 def may_underflow(logits: Tensor, dim: int) -> bool:
-    """Whether a probability may be 0 or lose digits. Returns True if the logits cannot be read without a
-    synchronization.
-    """
+    """Whether a probability may be 0 or lose digits; True if reading the logits needs a synchronization."""
     if not logits.numel() or not can_look(logits):
         return True
     least, most = logits.aminmax()

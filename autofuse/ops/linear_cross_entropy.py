@@ -21,7 +21,7 @@ from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup
-from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, cross_entropy, ignored, wide
+from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, cross_entropy, torch_ignore_index, wide_dtype
 from autofuse.torch_private import FakeTensor, keeps_graph
 
 _LEAST = 2**16  # logits; so few are formed whole, by torch's own functions
@@ -55,7 +55,7 @@ def linear_cross_entropy(
     if of_probabilities:  # whether one underflows, only all of the logits tell
         logits = F.linear(x, weight, bias)
         return cross_entropy(
-            logits.to(wide(logits.dtype)) if in_float32 else logits, target, dim=-1, ignore_index=ignore_index,
+            logits.to(wide_dtype(logits.dtype)) if in_float32 else logits, target, dim=-1, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count, of_probabilities=True,
         )  # fmt: skip
     if lookup is not None:
@@ -81,7 +81,7 @@ def _looked_up(
     taken = as_torch_target(target, x.shape[:-1].numel(), classes, lookup, count)
     if taken is None or out_of_range(taken, classes, NEVER) is not None:
         logits = F.linear(x, weight, bias)
-        logits = logits.to(wide(logits.dtype)) if in_float32 else logits
+        logits = logits.to(wide_dtype(logits.dtype)) if in_float32 else logits
         return loss_by_lookup(logits, target, -1, lookup, count, reduction, label_smoothing)
     return linear_cross_entropy(
         x, weight, taken, bias=bias, ignore_index=NEVER, label_smoothing=label_smoothing, reduction=reduction,
@@ -96,7 +96,7 @@ def _whole(
     logits = F.linear(x, weight, bias).reshape(-1, weight.shape[0])
     loss = F.cross_entropy(
         logits.float() if in_float32 and logits.dtype is not torch.float64 else logits, target.reshape(-1),
-        ignore_index=ignored(ignore_index), reduction=reduction, label_smoothing=label_smoothing,
+        ignore_index=torch_ignore_index(ignore_index), reduction=reduction, label_smoothing=label_smoothing,
     )  # fmt: skip
     if reduction == "none":
         loss = loss.reshape(target.shape)
@@ -126,7 +126,14 @@ def _in_blocks(kernel: str) -> Any:
         if autocast_is_on(x.device.type) and x.dtype is not torch.float64:
             lower, result = torch.get_autocast_dtype(x.device.type), torch.float32
             x, weight, bias = x.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
-        given = x.reshape(-1, x.shape[-1]), weight, bias, target.reshape(-1), ignored(ignore_index), label_smoothing
+        given = (
+            x.reshape(-1, x.shape[-1]),
+            weight,
+            bias,
+            target.reshape(-1),
+            torch_ignore_index(ignore_index),
+            label_smoothing,
+        )
         if reduction == "none":
             of_rows: Tensor = _losses(*given, kernel)[0]
             return of_rows.reshape(target.shape).to(result)
@@ -152,7 +159,7 @@ def _linear_cross_entropy(
 
 
 def _fake_losses(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    made = x.new_empty(x.shape[0], dtype=wide(x.dtype))
+    made = x.new_empty(x.shape[0], dtype=wide_dtype(x.dtype))
     return made, torch.empty_like(made)
 
 
@@ -205,7 +212,7 @@ def _fake_ahead(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
     mean: bool, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return x.new_empty((), dtype=wide(x.dtype)), *blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
+    return x.new_empty((), dtype=wide_dtype(x.dtype)), *blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
 
 
 def _linear_cross_entropy_scaled(gradient: Tensor, ahead: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -295,7 +302,7 @@ differentiate(_scaled, _no_second_derivative, _save_nothing)
 def _refusal(x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int | None = None, **_: Any) -> str:
     if target.dtype is not torch.int64:
         return f"Targets are {target.dtype}, and it takes class indices in torch.int64."
-    if out_of_range(target, weight.shape[0], ignored(ignore_index)) is not None:
+    if out_of_range(target, weight.shape[0], torch_ignore_index(ignore_index)) is not None:
         return "A target is out of range."
     return "So few logits are formed whole." if _is_small(x, weight) else ""
 

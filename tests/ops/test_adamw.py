@@ -60,7 +60,7 @@ def test_parameters_that_torch_does_not_fuse_are_updated_by_its_default_and_the_
     for own in (nn.Parameter(torch.randn(3, dtype=torch.complex64)), nn.Parameter(torch.randn(3, device="meta"))):
         groups = [{"params": (x for x in parameters()), "weight_decay": 0.0}, {"params": own}]
         optimizer = ops.adamw(groups, lr=0.5)
-        assert update_of(optimizer).startswith("torch AdamW, by its default: ")
+        assert update_of(optimizer).startswith("torch AdamW, torch's default way: ")
         assert "floating point" in update_of(optimizer)
         assert [len(group["params"]) for group in optimizer.param_groups] == [3, 1]
         assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 1e-2]
@@ -136,7 +136,7 @@ def test_parameters_sharded_by_fsdp_are_updated_in_one_kernel() -> None:
 
 
 def test_apex_is_taken_by_name_and_says_what_stands_in_the_way() -> None:
-    with pytest.raises(RuntimeError, match="apex's FusedAdam was asked for"):
+    with pytest.raises(RuntimeError, match="apex's cannot use apex's FusedAdam"):
         ops.adamw(parameters(), provider="apex")
     with pytest.raises(ValueError, match="no provider called 'fast'"):
         ops.adamw(parameters(), provider="fast")

@@ -38,7 +38,7 @@ def test_each_kernel_is_a_measured_choice_on_cuda_alone(name: str) -> None:
     provider = PROVIDERS[name]
     assert provider in OPERATIONS["attention"].providers and not provider.default and provider.devices == ("cuda",)
     q = torch.randn(1, 2, 4, 8)
-    assert provider.check(q, q, q) == "It runs on CUDA."
+    assert provider.check(q, q, q) == "It runs on CUDA only."
     assert "values as wide" in provider.check(q, q, torch.randn(1, 2, 4, 16))
     assert "number as scale" in provider.check(q, q, q, scale=torch.ones(()))
 
