@@ -180,7 +180,7 @@ def _by_torch(
 
 
 def _attend_on_equal_widths(inputs: Operands, p: float) -> Tensor:
-    """Pads the narrower of keys and values with zeros: the fused kernels need equal widths, and zeros change nothing."""
+    """Pads the narrower of keys and values with zeros. The fused kernels need equal widths; zeros change nothing."""
     query, key, value, mask, is_causal, scale = inputs[:6]
     missing = query.shape[-1] - value.shape[-1]
     if missing == 0:

@@ -20,7 +20,7 @@ def default_order(operation: Operation, device: str) -> tuple[str, ...]:
 
 
 def markdown() -> str:
-    """A row for each operation: the providers on each device, and the number of elements below which torch's code runs."""
+    """A row for each operation: its providers on each device, and below how many elements torch's code runs."""
     lines = [
         "| operation | " + " | ".join(_DEVICES.values()) + " | elsewhere | plain torch below |",
         "| --- " * 5 + "|",

@@ -16,7 +16,7 @@ from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 from autofuse.ops.affine import Affine, add_bias, fits_into
 from autofuse.ops.layer_norm import layer_norm
-from autofuse.ops.norm_operators import dtype_of, normed_by, refused
+from autofuse.ops.norm_operators import norm_dtype, norm_refusal, run_norm
 from autofuse.ops.rms_norm import rms_norm
 
 Result = Tensor | tuple[Tensor, Tensor]
@@ -96,10 +96,10 @@ def _by_kernel(
         sum_dtype, normed = torch.float32, x.dtype
     else:
         sum_dtype = torch.promote_types(x.dtype, residual.dtype)
-        normed = dtype_of(f"{norm}_norm", x, residual, weight, bias)
+        normed = norm_dtype(f"{norm}_norm", x, residual, weight, bias)
     p = dropout_p if training else 0.0
     seed = drawn_seed(x.device) if p else None
-    result, total = normed_by(
+    result, total = run_norm(
         kernel, x, residual.expand_as(x), weight, bias, seed, p, eps, norm == "layer", normed, sum_dtype
     )
     return (total, result) if prenorm else result
@@ -118,7 +118,7 @@ def _refusal(
         return "It needs a dropout probability of at least 0 and below 1."
     if residual.shape != x.shape and not (training and dropout_p and fits_into(residual, x)):
         return "It needs a residual of x's shape: torch's addition reads a smaller residual only once."
-    return refused(x, weight, bias, eps)
+    return norm_refusal(x, weight, bias, eps)
 
 
 def _sizes(

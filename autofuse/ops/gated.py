@@ -20,7 +20,7 @@ from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Check, Provider
 from autofuse.kernels.requirements import alike, first, in_rows
 from autofuse.kernels.row_shapes import as_rows, rows, shaped
-from autofuse.ops.activations import Activation, named
+from autofuse.ops.activations import Activation, activation_refusal
 from autofuse.ops.activations import activation as activated
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.gated", compiled="autofuse.kernels.compiled.gated")
@@ -185,11 +185,17 @@ def _half_shape(shape: torch.Size) -> tuple[int, ...]:
 
 
 def _product_refusal(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> str:
-    return first(named(activation), alike(gate, up, "gate and up"), in_rows(gate, "the gate"), in_rows(up, "up"))
+    return first(
+        activation_refusal(activation), alike(gate, up, "gate and up"), in_rows(gate, "the gate"), in_rows(up, "up")
+    )
 
 
 def _halves_refusal(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> str:
-    return first(named(activation), "" if x.shape[-1] % 2 == 0 else "It needs an even last dimension.", in_rows(x, "x"))
+    return first(
+        activation_refusal(activation),
+        "" if x.shape[-1] % 2 == 0 else "It needs an even last dimension.",
+        in_rows(x, "x"),
+    )
 
 
 def _product_by_kernel(kernel: str, gate: Tensor, up: Tensor, *, activation: str = "silu") -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.ops.readable import can_look
-from autofuse.ops.watched_memory import State, state_of, watched
+from autofuse.ops.watched_memory import State, state_of, watch
 
 BIAS = -512.0  # an added number below this drops a key
 _TYPES = (Tensor, nn.Buffer)
@@ -101,7 +101,7 @@ def _read_and_remember(mask: Tensor) -> KnownMask:
     key, before = id(base), _read.get(id(base))
     shadows = before.shadows if before is not None and before.tensor() is base else ()
     if mask.is_cpu:  # watch before reading, so that no write in between goes unnoticed
-        shadow = watched(mask) if len(shadows) < _WATCHED_AT_MOST else None
+        shadow = watch(mask) if len(shadows) < _WATCHED_AT_MOST else None
         state = () if shadow is None else state_of(mask)
         shadows, known = shadows if shadow is None else (*shadows, shadow), _read_on_cpu(mask)
     else:

@@ -16,7 +16,7 @@ import autofuse.ops  # noqa: F401 - defines the operations
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.packages import TRITON
 from autofuse.kernels.rehearsal import _without_data, compiled_trouble, rehearsed
-from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sampled
+from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sample_call
 from tools.ahead.absent import absent
 from tools.ahead.targets import TARGETS
 
@@ -34,7 +34,7 @@ def main(broken: bool, named: list[str]) -> None:
             for provider in operation.providers:
                 if provider.package is TRITON and (not named or name in named):
                     maker = Maker(torch.bfloat16, torch.device("cpu"), True)
-                    call = sampled(name, SAMPLES[name].of_model(MODEL), maker)
+                    call = sample_call(name, SAMPLES[name].of_model(MODEL), maker)
                     args, kwargs = call.args, call.kwargs
                     trouble = compiled_trouble(provider.run, device, args, kwargs)
                     kernels = [] if broken else rehearsed(provider.run, device, *_without_data(args, kwargs, None))

@@ -27,7 +27,7 @@ def test_pinned_attention_agrees(assert_agree: Agree, groups: int, masked: str, 
     if mask is not None and mask.dtype is torch.bool:
         mask[..., 0] = True
     options = {"mask": mask, "scale": 0.3, "is_causal": masked == "causal"}
-    pinned = partial(backends._attended, SDPBackend.MATH, groups_beside_masks)
+    pinned = partial(backends._attend, SDPBackend.MATH, groups_beside_masks)
     ours = lambda q, k, v: pinned(q, k, v, **options)
     plain = lambda q, k, v: reference.attention(q, k, v, **options)
     assert_agree(ours, plain, q, k, v, terms=6 * 8)
@@ -54,10 +54,10 @@ def test_heads_are_repeated_only_for_kernels_that_take_no_groups() -> None:
     half = torch.bfloat16
     q, k = torch.randn(1, 4, 3, 8, dtype=half), torch.randn(1, 2, 3, 8, dtype=half)
     given = backends.operands(q, k, k, torch.ones(3, 3, dtype=torch.bool), 1.0, False, None, False)
-    assert backends._as_taken(given, True)[1].shape[1] == 2
-    assert backends._as_taken(given, False)[1].shape[1] == 4
+    assert backends._as_kernel_operands(given, True)[1].shape[1] == 2
+    assert backends._as_kernel_operands(given, False)[1].shape[1] == 4
     unmasked = backends.operands(q, k, k, None, 1.0, False, None, False)
-    assert backends._as_taken(unmasked, False)[3]
+    assert backends._as_kernel_operands(unmasked, False)[3]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -189,7 +189,7 @@ def test_a_mask_is_read_once_for_all_layers(monkeypatch: pytest.MonkeyPatch, inf
     with torch.inference_mode(inference):
         mask = added(causal(), None).expand(2, 1, T, T)
         assert known_mask(mask) is not None
-        monkeypatch.setattr(known_masks, "_on_cpu", lambda m: pytest.fail("it is read again"))
+        monkeypatch.setattr(known_masks, "_read_on_cpu", lambda m: pytest.fail("it is read again"))
         q, k, v = (x.detach() for x in operands())
         for _ in range(3):
             ops.attention(q, k, v, mask=mask)
@@ -242,4 +242,4 @@ def test_what_a_compiler_traces_reads_no_mask() -> None:
 @pytest.mark.parametrize("fill", ["boolean", *FILLS])
 def test_a_device_is_asked_once_for_the_same(kind: str, fill: str) -> None:
     mask = KINDS[kind]() if fill == "boolean" else added(KINDS[kind](), FILLS[fill])
-    assert known_masks._on_device(mask) == known_masks._on_cpu(mask)
+    assert known_masks._read_on_device(mask) == known_masks._read_on_cpu(mask)

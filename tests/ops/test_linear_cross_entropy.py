@@ -199,7 +199,7 @@ def test_a_second_derivative_is_refused_in_a_sentence(reduction: str) -> None:
     x, weight, _, target = operands()
     loss = ops.linear_cross_entropy(x.requires_grad_(), weight, target, reduction=reduction)
     gradient = torch.autograd.grad(loss.sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"takes all of the logits\. Compute the loss as"):
+    with pytest.raises(RuntimeError, match=r"needs all logits at once\. Compute the loss as"):
         gradient[0].sum().backward()
 
 

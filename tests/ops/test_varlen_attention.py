@@ -67,7 +67,7 @@ def test_weights_are_dropped_in_training_only() -> None:
     ("change", "word"),
     [
         ({"query": torch.zeros(1, 4, H, D)}, "takes \\(tokens, heads, width\\)"),
-        ({"cu_seqlens_q": torch.tensor([0, 4])}, "one start for each sequence"),
+        ({"cu_seqlens_q": torch.tensor([0, 4])}, "cumulative lengths of shape"),
         ({"cu_seqlens_q": torch.tensor([0, 2, 3])}, "end at the number of tokens"),
         ({"cu_seqlens_k": torch.tensor([0, 5, 4])}, "not to fall"),
         ({"cu_seqlens_k": torch.tensor([1, 2, 4])}, "start at 0"),

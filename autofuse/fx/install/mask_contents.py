@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
 from autofuse.fx.trace.ambient_state import unobserved
-from autofuse.ops.watched_memory import State, state_of, watched
+from autofuse.ops.watched_memory import State, state_of, watch
 from autofuse.torch_private import (
     TensorGuards,
     assumed_constant,
@@ -93,7 +93,7 @@ def _proved(x: Tensor, before: _Proof | None) -> _Proof:
         earlier = (*earlier, before.shadow)
     form, shadow, copy = _form(x), None, None
     if form is not None and x.is_cpu:
-        shadow = watched(x) if len(earlier) < _SHARED_AT_MOST else None
+        shadow = watch(x) if len(earlier) < _SHARED_AT_MOST else None
         copy = x.detach().clone() if shadow is None and x.numel() <= _LARGEST_COMPARED else None
         known = shadow is not None or copy is not None
         form = form if known and _form(x) == form else None
