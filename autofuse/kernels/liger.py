@@ -61,7 +61,7 @@ _LINEAR_CROSS_ENTROPY = PackageFunction(
 # Norms. "gemma" is the casting that rounds once, as torch does: "llama" rounds before the weight as well.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
+def _norm_refusal(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
     return first(
         affine(x, weight, "weight", needed=True),
         affine(x, bias, "bias"),
@@ -71,23 +71,23 @@ def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
     )
 
 
-def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight, None, eps)
+def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_refusal(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
     return _RMS_NORM(x, weight, eps, 0.0, "gemma", False)
 
 
-def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias, eps)
+def _layer_norm_refusal(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_refusal(x, weight, bias, eps)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     return _LAYER_NORM(x, weight, torch.zeros_like(weight) if bias is None else bias, eps)
 
 
-def _dropout_add_norm_misfit(
+def _dropout_add_norm_refusal(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
@@ -97,7 +97,7 @@ def _dropout_add_norm_misfit(
         none_given(bias, "bias"),
         alike(x, residual, "x and residual"),
         "It keeps the residual in the dtype of x." if residual_in_fp32 and x.dtype is not torch.float32 else "",
-        _norm_misfit(x, weight, None, eps),
+        _norm_refusal(x, weight, None, eps),
     )
 
 
@@ -114,11 +114,11 @@ def _dropout_add_norm(
 _GATES = {"silu": (_SWIGLU, _SWIGLU_BACKWARD), "gelu_tanh": (_GEGLU, _GEGLU_BACKWARD)}
 
 
-def _gated_product_misfit(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
-    return first(_activation_misfit(activation), alike(gate, up, "gate and up"), width_at_most(gate, _WIDEST))
+def _gated_product_refusal(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
+    return first(_activation_refusal(activation), alike(gate, up, "gate and up"), width_at_most(gate, _WIDEST))
 
 
-def _activation_misfit(activation: Any) -> str:
+def _activation_refusal(activation: Any) -> str:
     known = isinstance(activation, str) and activation in _GATES
     return "" if known else "It has the activations silu and gelu_tanh."
 
@@ -127,8 +127,8 @@ def _gated_product(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> Any
     return _Gated.apply(activation, gate, up)  # type: ignore[no-untyped-call]
 
 
-def _gated_activation_misfit(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> str:
-    return first(_activation_misfit(activation), "" if x.shape[-1] % 2 == 0 else "It takes two halves.")
+def _gated_activation_refusal(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> str:
+    return first(_activation_refusal(activation), "" if x.shape[-1] % 2 == 0 else "It takes two halves.")
 
 
 def _gated_activation(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> Any:
@@ -160,7 +160,7 @@ class _Gated(torch.autograd.Function):
 # Rotary embeddings. The kernel turns a query and a key where they lie: a copy, and an empty key of one head.
 
 
-def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+def _rotary_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
     return first("It turns halves, not neighbouring pairs." if interleaved else "", turnable(x, cos, sin))
 
 
@@ -179,7 +179,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 # Softmax and losses.
 
 
-def _masked_softmax_misfit(
+def _masked_softmax_refusal(
     scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
 ) -> str:
     return first(none_given(mask, "mask"), width_at_most(scores, _WIDEST))
@@ -190,7 +190,7 @@ def _masked_softmax(scores: Tensor, mask: Tensor | None = None, *, scale: Any = 
     return _SOFTMAX(scaled.contiguous())
 
 
-def _cross_entropy_misfit(
+def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
@@ -214,7 +214,7 @@ def _cross_entropy(
     return nan_where_none_counts(loss, flat, ignore_index) if reduction == "mean" else loss
 
 
-def _linear_cross_entropy_misfit(
+def _linear_cross_entropy_refusal(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
 ) -> str:  # fmt: skip
@@ -259,38 +259,38 @@ def _once(run: Any) -> Any:
 
 PROVIDERS = (
     _provider(
-        "rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit,
+        "rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_refusal,
         "Liger's RMS norm, computed in float32 and rounded once.",
     ),
     _provider(
-        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit, "Liger's layer norm.",
+        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_refusal, "Liger's layer norm.",
     ),
     _provider(
-        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_misfit, "Liger's fused add and RMS norm.",
+        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_refusal, "Liger's fused add and RMS norm.",
     ),
     _provider(
-        "gated_product", twice_differentiable("gated_product", _gated_product), _gated_product_misfit,
+        "gated_product", twice_differentiable("gated_product", _gated_product), _gated_product_refusal,
         "Liger's SwiGLU or GeGLU.", "Liger's backward kernel, on copies: it writes over what it is given.",
     ),
     _provider(
-        "gated_activation", twice_differentiable("gated_activation", _gated_activation), _gated_activation_misfit,
+        "gated_activation", twice_differentiable("gated_activation", _gated_activation), _gated_activation_refusal,
         "Liger's SwiGLU of two halves, or GeGLU.",
     ),
     _provider(
-        "rotary", _rotary, _rotary_misfit, "Liger's RoPE, on a copy: it turns in place.",
+        "rotary", _rotary, _rotary_refusal, "Liger's RoPE, on a copy: it turns in place.",
         "The same kernel, turning the other way.",
     ),
     _provider(
-        "masked_softmax", _once(_masked_softmax), _masked_softmax_misfit, "Liger's softmax.",
+        "masked_softmax", _once(_masked_softmax), _masked_softmax_refusal, "Liger's softmax.",
         dtypes=(torch.float32,),  # its backward multiplies, and in float16 sums, in the dtype of the scores
     ),
     _provider(
-        "cross_entropy", _once(_cross_entropy), _cross_entropy_misfit,
+        "cross_entropy", _once(_cross_entropy), _cross_entropy_refusal,
         "Liger's cross entropy, on a copy: it leaves the gradient in the logits.",
         "Computed by Liger in the forward pass, scaled in the backward.",
     ),
     _provider(
-        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_misfit,
+        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_refusal,
         "Liger's linear and cross entropy by blocks of rows, weights' gradients summed in float32.",
         "Computed by Liger in the forward pass, scaled in the backward.",
     ),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from autofuse.kernels.decisions import Kind, any_decided, decided
+from autofuse.kernels.decisions import Kind, has_measurements, measured_ranking
 from autofuse.kernels.devices import run_on_device_of
 from autofuse.kernels.failures import CallKind, Failures, call_kind
 from autofuse.kernels.gpu_thresholds import GpuThreshold
@@ -127,7 +127,7 @@ class Operation:
 
     def _plain_dtypes(self) -> frozenset[torch.dtype]:
         """The dtypes in which plain torch code takes every call: nobody else who may be chosen has them."""
-        measured = any_decided(self.name)
+        measured = has_measurements(self.name)
         taken = {d for p in self.providers if p is not self.torch and (p.default or measured) for d in p.dtypes}
         self._torchs = _DTYPES - taken
         return self._torchs
@@ -237,7 +237,7 @@ class Operation:
 
     def _ordered(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
         possible = self.candidates(kind, dtype)
-        measured = [p for name in decided(kind) for p in possible if p.name == name]
+        measured = [p for name in measured_ranking(kind) for p in possible if p.name == name]
         if self.torch in measured:
             return tuple(measured[: measured.index(self.torch) + 1])
         defaults = [p for p in possible if p.default and p not in measured and p is not self.torch]
@@ -246,7 +246,7 @@ class Operation:
     @property
     def failures(self) -> dict[str, str]:
         """For each provider that failed, why, the last time."""
-        return self._failures.told()
+        return self._failures.last_reasons()
 
     def failure(self, provider: str) -> str:
         """Why a provider is asked for no call at all any more, as a sentence; "" where it is asked."""

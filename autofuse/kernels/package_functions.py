@@ -40,7 +40,7 @@ class PackageFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _function(self)(*args, **kwargs)
 
-    def misfit(self, parameters: Sequence[inspect.Parameter]) -> str:
+    def refusal(self, parameters: Sequence[inspect.Parameter]) -> str:
         """Why a function of these parameters cannot be called as this one is, as a sentence; "" where it can."""
         if any(p.kind in _VARIADIC for p in parameters):
             return f"{self.path} takes any arguments: what it does with them cannot be known."
@@ -73,9 +73,9 @@ def _function(borrowed: PackageFunction) -> Callable[..., Any]:
         raise Unavailable(f"{borrowed.path} does not say what it takes: {error}") from error
     if is_autograd and parameters and parameters[0].name == "ctx":
         parameters = parameters[1:]
-    misfit = borrowed.misfit(parameters)
-    if misfit:
-        raise Unavailable(misfit)
+    refusal = borrowed.refusal(parameters)
+    if refusal:
+        raise Unavailable(refusal)
     called: Callable[..., Any] = there.apply if is_autograd else there
     return called
 

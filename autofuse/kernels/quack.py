@@ -64,7 +64,7 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 # Norms.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object, needed: bool = False) -> str:
+def _norm_refusal(x: Tensor, weight: Any, bias: Any, eps: object, needed: bool = False) -> str:
     return first(
         affine(x, weight, "weight", needed),
         affine(x, bias, "bias"),
@@ -74,16 +74,16 @@ def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object, needed: bool = 
     )
 
 
-def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight, None, eps)
+def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_refusal(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
     return _RMS_NORM(x, weight, None, eps=eps)
 
 
-def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias, eps, needed=True)
+def _layer_norm_refusal(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_refusal(x, weight, bias, eps, needed=True)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -111,7 +111,7 @@ class _LayerNorm(torch.autograd.Function):
         return *found, None
 
 
-def _dropout_add_norm_misfit(
+def _dropout_add_norm_refusal(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
@@ -121,7 +121,7 @@ def _dropout_add_norm_misfit(
         no_dropout(dropout_p, training),
         summands(x, residual, residual_in_fp32),
         "It gives no gradient of the residual alone." if residual.requires_grad and not seen else "",
-        _norm_misfit(x, weight, bias, eps),
+        _norm_refusal(x, weight, bias, eps),
     )
 
 
@@ -137,7 +137,7 @@ def _dropout_add_norm(
 # Softmax, losses, rotary embeddings, Linear-activation-Linear.
 
 
-def _masked_softmax_misfit(
+def _masked_softmax_refusal(
     scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
 ) -> str:
     unscaled = isinstance(scale, (int, float)) and scale == 1
@@ -155,7 +155,7 @@ def _masked_softmax(
     return with_whole_gradient(_SOFTMAX(rows)).view(scores.shape)
 
 
-def _cross_entropy_misfit(
+def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
@@ -175,7 +175,7 @@ def _cross_entropy(
     return reduced(with_whole_gradient(losses), rows, target, ignore_index, reduction)
 
 
-def _linear_cross_entropy_misfit(
+def _linear_cross_entropy_refusal(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
 ) -> str:  # fmt: skip
@@ -205,7 +205,7 @@ def _linear_cross_entropy(
     return loss if in_float32 or autocasts(x) else loss.to(x.dtype)
 
 
-def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+def _rotary_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
     width = x.shape[-1]
     return first(
         turnable(x, cos, sin),
@@ -225,7 +225,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return result
 
 
-def _mlp_misfit(
+def _mlp_refusal(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
@@ -259,26 +259,26 @@ def _once(run: Any) -> Any:
 
 
 PROVIDERS = (
-    _provider("rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit, "quack's RMS norm."),
+    _provider("rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_refusal, "quack's RMS norm."),
     _provider(
-        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit,
+        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_refusal,
         "quack's layer norm, with its weights in float32.",
     ),
     _provider(
-        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_misfit, "quack's fused add and RMS norm.",
+        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_refusal, "quack's fused add and RMS norm.",
     ),
-    _provider("masked_softmax", _once(_masked_softmax), _masked_softmax_misfit, "quack's softmax."),
-    _provider("cross_entropy", _once(_cross_entropy), _cross_entropy_misfit, "quack's cross entropy."),
+    _provider("masked_softmax", _once(_masked_softmax), _masked_softmax_refusal, "quack's softmax."),
+    _provider("cross_entropy", _once(_cross_entropy), _cross_entropy_refusal, "quack's cross entropy."),
     _provider(
-        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_misfit,
+        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_refusal,
         "quack's linear and cross entropy by blocks of rows, the weight's gradient summed in float32.",
         "Computed by quack in the forward pass, scaled in the backward.", HALVES,
     ),
     _provider(
-        "rotary", _rotary, _rotary_misfit, "quack's rotary embedding.", "The same kernel, turning the other way.",
+        "rotary", _rotary, _rotary_refusal, "quack's rotary embedding.", "The same kernel, turning the other way.",
     ),
     _provider(
-        "mlp", twice_differentiable("mlp", _mlp), _mlp_misfit, "quack's matrix products with an activation in them.",
+        "mlp", twice_differentiable("mlp", _mlp), _mlp_refusal, "quack's matrix products with an activation in them.",
         dtypes=HALVES,
     ),
 )  # fmt: skip

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.cache import KEPT, LIBRARY, Cache, keep_file, kept_file
+from autofuse.kernels.cache import KEPT, LIBRARY, Cache, find_kept_file, keep_file
 from autofuse.kernels.decisions import hardware, versions
 from autofuse.kernels.size_conditions import Plain
 from autofuse.torch_private import on_demand
@@ -95,7 +95,7 @@ class KeptRegion:
     def loop(self) -> Callable[[list[Any]], Any] | None:
         """What runs it; None where a file is gone or damaged."""
         try:
-            paths = [kept_file(name) for name in self.loops]
+            paths = [find_kept_file(name) for name in self.loops]
             if not all(paths):
                 return None
             made = _run(self.source, [_loaded(path) for path in paths if path])

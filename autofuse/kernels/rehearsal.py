@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.devices import standing_for
-from autofuse.kernels.failures import trains
+from autofuse.kernels.devices import treat_meta_as
+from autofuse.kernels.failures import needs_gradient
 from autofuse.kernels.own_thread import in_own_thread
 from autofuse.kernels.packages import TRITON, loaded
 from autofuse.kernels.provider import Provider
@@ -33,7 +33,7 @@ def backward_trouble(provider: Provider, args: Sequence[Any], kwargs: Mapping[st
     counts as one that compiles: nothing is known against it.
     """
     x = args[0]
-    if provider.package is not TRITON or not x.is_cuda or not trains((*args, *kwargs.values())):
+    if provider.package is not TRITON or not x.is_cuda or not needs_gradient((*args, *kwargs.values())):
         return ""
     if torch.cuda.is_current_stream_capturing():
         return ""  # nothing may be loaded meanwhile; what warmed up for the capture was rehearsed
@@ -65,7 +65,7 @@ def rehearsed(
     args and kwargs: with tensors on the meta device. Raises DoesNotCompile (autofuse/kernels/triton/launch.py), and
     whatever `run` raises for tensors without data.
     """
-    with standing_for(device), loaded(_LAUNCH).rehearsing() as compiled, torch.enable_grad():
+    with treat_meta_as(device), loaded(_LAUNCH).rehearsing() as compiled, torch.enable_grad():
         made = run(*args, **kwargs)
         results = [t for t in tensors_in((made,)) if t.requires_grad]
         torch.autograd.backward(results, [torch.empty_like(t) for t in results])

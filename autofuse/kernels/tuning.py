@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.candidate_timing import WARM, raced
+from autofuse.kernels.candidate_timing import WARM, race_steps
 from autofuse.kernels.decisions import Kind, decide, decision
 from autofuse.kernels.operation import OPERATIONS, Operation, is_plain, traced
 from autofuse.kernels.policy import settings
@@ -231,7 +231,7 @@ def _timed(
 ) -> CandidateTime:
     steps = {name: call.step(run) for name, run in runs.items()}
     known = [_weighed(trials[name], run, steps[name], call) for name, run in runs.items()]
-    return raced(steps, known, seconds, call.device)
+    return race_steps(steps, known, seconds, call.device)
 
 
 def _weighed(trial: Trial, run: Function, step: Callable[[], object], call: FunctionCall) -> Trial:

@@ -307,7 +307,7 @@ def _flex_refusal(
 ) -> str:  # fmt: skip
     if mask is None:
         return "It is for calls with a mask; without one torch's flash kernel computes the same."
-    return flex.misfit(query, key, value, mask, dropout_p if training else 0.0)
+    return flex.refusal(query, key, value, mask, dropout_p if training else 0.0)
 
 
 def _sizes(

@@ -15,7 +15,7 @@ from torch import Tensor
 from autofuse.kernels import operators
 from autofuse.kernels.compiled import attention as kernel
 from autofuse.kernels.compiled import blocks
-from autofuse.kernels.dropout_bits import bits, drawn_seed, least_kept
+from autofuse.kernels.dropout_bits import bits, draw_seed, least_kept
 
 _NOTHING = nullcontext()
 KEPT_BYTES = 2**25
@@ -48,7 +48,7 @@ def attention_by_blocks(
         mask = mask[(None,) * (4 - mask.ndim)]
         if mask.shape[-1] != key.shape[-2]:  # the mask has one entry for all keys of a query
             mask = mask.expand(*mask.shape[:-1], key.shape[-2])
-    seed = drawn_seed(query.device) if dropout_p else None
+    seed = draw_seed(query.device) if dropout_p else None
     elements = blocks.ELEMENTS[query.element_size() <= 2]
     settings = (float(dropout_p), is_causal, float(scale), float(cap), elements)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.kernels.dropout_bits import drawn_seed
+from autofuse.kernels.dropout_bits import draw_seed
 from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
@@ -98,7 +98,7 @@ def _by_kernel(
         sum_dtype = torch.promote_types(x.dtype, residual.dtype)
         normed = norm_dtype(f"{norm}_norm", x, residual, weight, bias)
     p = dropout_p if training else 0.0
-    seed = drawn_seed(x.device) if p else None
+    seed = draw_seed(x.device) if p else None
     result, total = run_norm(
         kernel, x, residual.expand_as(x), weight, bias, seed, p, eps, norm == "layer", normed, sum_dtype
     )

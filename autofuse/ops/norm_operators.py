@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.dropout_bits import kept
+from autofuse.kernels.dropout_bits import keep_mask
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.provider import HALVES_AND_SINGLE
 from autofuse.kernels.row_shapes import as_rows, shaped
@@ -178,7 +178,7 @@ def _gradients_by_formula(ctx: Any, given: Tensor, carried: Tensor | None) -> tu
 def _drop(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """dropout(x), drawn from `seed`."""
     rows = torch.arange(math.prod(x.shape[:-1]), device=x.device).view(x.shape[:-1])
-    return torch.where(kept(seed, rows, x.shape[-1], p), x / (1.0 - p), 0.0)
+    return torch.where(keep_mask(seed, rows, x.shape[-1], p), x / (1.0 - p), 0.0)
 
 
 _norm = define(norm, _fake, direct=_norm_or_none)

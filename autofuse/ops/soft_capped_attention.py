@@ -153,7 +153,7 @@ def _flex_refusal(
 ) -> str:  # fmt: skip
     if cap <= 0:
         return "It needs a cap above 0."
-    return flex.misfit(query, key, value, mask, dropout_p if training else 0.0)
+    return flex.refusal(query, key, value, mask, dropout_p if training else 0.0)
 
 
 _OP = Operation(

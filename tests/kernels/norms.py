@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.dropout_bits import kept
+from autofuse.kernels.dropout_bits import keep_mask
 
 EPS = 1e-5
 SEED = 1234567890123456789
@@ -91,7 +91,7 @@ def check(kernel: Any, case: Case) -> None:
 
 def _sum(x: Tensor, residual: Tensor | None, seed: Tensor | None, p: float) -> Tensor:
     if seed is not None:
-        x = torch.where(kept(seed, torch.arange(len(x)), x.shape[1], p), x / (1 - p), 0.0)
+        x = torch.where(keep_mask(seed, torch.arange(len(x)), x.shape[1], p), x / (1 - p), 0.0)
     return x if residual is None else x + residual
 
 

@@ -26,7 +26,7 @@ for i in range(20):
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache_module, "_told", set())
+    monkeypatch.setattr(cache_module, "_logged", set())
     return tmp_path / "cache"
 
 

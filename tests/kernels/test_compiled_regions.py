@@ -31,7 +31,7 @@ def scaled() -> CompiledRegion:
 def test_any_number_of_rows_runs_in_few_compilations(scaled: CompiledRegion) -> None:
     for rows in (64, 65, 100, 511, 300):
         _check(scaled, torch.randn(rows, 40), torch.randn(40))
-    assert len(scaled._made) <= 2
+    assert len(scaled._compilations) <= 2
     assert not packages.COMPILER.missing()
 
 

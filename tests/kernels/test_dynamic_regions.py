@@ -30,7 +30,7 @@ def weighted() -> DynamicRegion:
 def test_any_sizes_run_in_one_compilation(weighted: DynamicRegion) -> None:
     for rows, columns in ((4, 40), (7, 33), (2, 500), (40, 40)):
         _check(weighted, torch.randn(rows, columns), torch.randn(rows, columns))
-    assert sum(map(len, weighted._compiled.values())) == 1
+    assert sum(map(len, weighted._loops.values())) == 1
     assert not packages.COMPILER.missing()
 
 
@@ -46,7 +46,7 @@ def test_named_dimensions_are_compiled_in() -> None:
     made = free_region(x=(-1,))(lambda x: x + x.shape[-1])
     for width in (3, 5, 3):
         assert torch.equal(made(torch.zeros(2, width)), torch.full((2, width), float(width)))
-    assert len(made._compiled) == 2
+    assert len(made._loops) == 2
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

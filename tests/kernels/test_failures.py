@@ -64,7 +64,7 @@ def test_calls_on_two_devices_are_of_two_kinds() -> None:
     failures = Failures("doubled")
     failures.add("own", "It spills.", there)
     assert failures.at("own", there) == "It spills." and not failures.at("own", here) and not failures.for_all("own")
-    assert failures.told() == {"own": "It spills."}
+    assert failures.last_reasons() == {"own": "It spills."}
 
 
 def test_the_log_says_for_which_calls(caplog: pytest.LogCaptureFixture) -> None:

@@ -49,7 +49,7 @@ def test_it_attends_on_a_cpu(operands: tuple[Tensor, ...]) -> None:
 
 def test_what_it_refuses_is_told(operands: tuple[Tensor, ...]) -> None:
     query, key, value = operands
-    assert "dropout" in flex.misfit(query, key, value, None, 0.1)
-    assert "empty" in flex.misfit(query[:0], key, value, None, 0.0)
-    assert "backward" in flex.misfit(query.requires_grad_(), key, value, None, 0.0)
-    assert "gradient" in flex.misfit(query.detach(), key, value, torch.zeros(T, S, requires_grad=True), 0.0)
+    assert "dropout" in flex.refusal(query, key, value, None, 0.1)
+    assert "empty" in flex.refusal(query[:0], key, value, None, 0.0)
+    assert "backward" in flex.refusal(query.requires_grad_(), key, value, None, 0.0)
+    assert "gradient" in flex.refusal(query.detach(), key, value, torch.zeros(T, S, requires_grad=True), 0.0)

@@ -33,7 +33,7 @@ def _parameters(takes: str) -> list[inspect.Parameter]:
 @pytest.mark.parametrize("path", CALLED)
 def test_every_function_that_is_called_was_recorded_and_takes_what_it_is_given(path: str) -> None:
     assert FUNCTIONS[path] is not None, "python -m tools.signatures did not find it"
-    assert CALLED[path].misfit(_parameters(FUNCTIONS[path]["takes"])) == ""
+    assert CALLED[path].refusal(_parameters(FUNCTIONS[path]["takes"])) == ""
 
 
 def test_what_was_recorded_is_called_and_has_a_stand_in() -> None:
@@ -76,8 +76,8 @@ def test_modules_that_packages_are_known_by_are_in_their_distributions() -> None
     ],
 )
 def test_a_function_of_another_signature_is_not_called(takes: str, said: str) -> None:
-    misfit = PackageFunction("module", "function", ("x", "weight"), ("eps",)).misfit(_parameters(takes))
-    assert (said in misfit) if said else misfit == ""
+    refusal = PackageFunction("module", "function", ("x", "weight"), ("eps",)).refusal(_parameters(takes))
+    assert (said in refusal) if said else refusal == ""
 
 
 def test_what_a_module_lacks_is_unavailable() -> None:

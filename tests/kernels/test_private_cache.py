@@ -34,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder that is taken where the user names none; no umask helps to keep it private."""
     monkeypatch.delenv("AUTOFUSE_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cache_module, "_told", set())
+    monkeypatch.setattr(cache_module, "_logged", set())
     umask = os.umask(0)
     yield tmp_path / "autofuse"
     os.umask(umask)

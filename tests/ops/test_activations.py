@@ -50,5 +50,5 @@ def test_extremes_stay_finite_or_infinite_as_they_should() -> None:
 
 
 def test_an_unknown_activation_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(ValueError, match=r"no activation called 'swish'.*silu"):
+    with pytest.raises(ValueError, match=r"activation 'swish' is unknown.*silu"):
         ops.activation(torch.ones(1), "swish")

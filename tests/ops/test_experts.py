@@ -48,7 +48,7 @@ def test_a_second_derivative_is_right() -> None:
 
 def test_rows_that_no_expert_has_are_an_error() -> None:
     operands, _ = given(ENDS["one has all"], False, False)
-    with pytest.raises(ValueError, match="rows end at 8"):
+    with pytest.raises(ValueError, match="last expert end at 8"):
         ops.grouped_linear(operands[0], operands[1], None, torch.tensor([1, 2, 3, 8]))
 
 

@@ -44,7 +44,7 @@ def test_gated_product_agrees(assert_agree: Agree, shapes: tuple[tuple[int, ...]
 def test_an_odd_width_and_an_unknown_activation_are_refused() -> None:
     with pytest.raises(ValueError, match="last dimension of 7"):
         ops.gated_activation(torch.randn(2, 7))
-    with pytest.raises(ValueError, match="no activation called 'swish'"):
+    with pytest.raises(ValueError, match="activation 'swish' is unknown"):
         ops.gated_product(torch.randn(2), torch.randn(2), activation="swish")
 
 

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
-from autofuse.kernels.dropout_bits import drawn_seed, kept
+from autofuse.kernels.dropout_bits import draw_seed, keep_mask
 from autofuse.ops.norm_operators import norm_dtype, norm_refusal, run_norm
 
 pytest.importorskip("triton")
@@ -34,7 +34,7 @@ def operands(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 def block(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """A pre-norm block's step with dropout, by the operator."""
-    seed = drawn_seed(x.device)
+    seed = draw_seed(x.device)
     return run_norm("triton", x, residual, weight, bias, seed, P, 1e-5, True, x.dtype, x.dtype)
 
 
@@ -81,7 +81,7 @@ def test_it_is_the_formula_with_the_draws_of_its_seed() -> None:
     seed = torch.tensor([99])
 
     def by_hand(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        keep = kept(seed, torch.arange(ROWS).view(2, -1), C, P)
+        keep = keep_mask(seed, torch.arange(ROWS).view(2, -1), C, P)
         total = residual + torch.where(keep, x / (1 - P), 0.0)
         return torch.nn.functional.layer_norm(total, (C,), weight, bias), total
 
@@ -160,7 +160,7 @@ def test_its_second_derivative_is_that_of_the_formula() -> None:
     seed = torch.tensor([11])
 
     def by_hand(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        keep = kept(seed, torch.arange(ROWS).view(2, -1), C, P)
+        keep = keep_mask(seed, torch.arange(ROWS).view(2, -1), C, P)
         total = residual + torch.where(keep, x / (1 - P), 0.0)
         return torch.nn.functional.layer_norm(total, (C,), weight, bias), total
 
@@ -181,7 +181,7 @@ def test_only_one_of_two_results_is_used() -> None:
     run = lambda: run_norm("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
     of_total = torch.autograd.grad(run()[1].sum(), given, allow_unused=True)
     assert torch.equal(of_total[1], torch.ones_like(given[1])) and not of_total[2].any()
-    assert torch.equal(of_total[0] == 0, ~kept(seed, torch.arange(ROWS).view(2, -1), C, P))
+    assert torch.equal(of_total[0] == 0, ~keep_mask(seed, torch.arange(ROWS).view(2, -1), C, P))
     assert all(g is not None for g in torch.autograd.grad(run()[0].sum(), given))
 
 

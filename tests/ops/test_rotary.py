@@ -222,7 +222,7 @@ def test_what_kernels_do_not_take_is_torchs(given: tuple[Tensor, ...], monkeypat
 def test_what_does_not_divide_into_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match="does not divide into pairs"):
         ops.rotary(torch.randn(T, 7), torch.randn(T, 7), torch.randn(T, 7))
-    with pytest.raises(ValueError, match="a factor a pair"):
+    with pytest.raises(ValueError, match="a factor for each pair"):
         ops.rotary(torch.randn(T, D), torch.randn(T, 3), torch.randn(T, D))
 
 

@@ -66,10 +66,10 @@ def test_weights_are_dropped_in_training_only() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"query": torch.zeros(1, 4, H, D)}, "takes \\(tokens, heads, width\\)"),
+        ({"query": torch.zeros(1, 4, H, D)}, "takes \\(tokens, heads, head_dim\\)"),
         ({"cu_seqlens_q": torch.tensor([0, 4])}, "cumulative lengths of shape"),
         ({"cu_seqlens_q": torch.tensor([0, 2, 3])}, "end at the number of tokens"),
-        ({"cu_seqlens_k": torch.tensor([0, 5, 4])}, "not to fall"),
+        ({"cu_seqlens_k": torch.tensor([0, 5, 4])}, "never decrease"),
         ({"cu_seqlens_k": torch.tensor([1, 2, 4])}, "start at 0"),
     ],
 )

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from autofuse import ops
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.remembered_times import found, keep, place_of
-from autofuse.kernels.candidate_timing import raced
+from autofuse.kernels.candidate_timing import race_steps
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
 from autofuse.kernels.ranking import ORIGINAL, CandidateTime, ranked
@@ -164,7 +164,7 @@ class _Site:
         functions = {FUSED: self.after, ORIGINAL: self.before}
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
-        measured = raced(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
+        measured = race_steps(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
         return decided(measured, kernel, choice)
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.compiled_regions import region
-from autofuse.kernels.dropout_bits import kept
+from autofuse.kernels.dropout_bits import keep_mask
 
 _WHOLE = 2**21  # elements: up to here both passes of a gradient find what they read in a cache of 32 MiB
 _PART = 2**17  # elements of the rows that a core's second-level cache holds, in the two tensors that are read twice
@@ -83,7 +83,7 @@ def _forward(
     made: list[Tensor] = []
     if seed is not None:
         rows = torch.arange(x.shape[0], device=x.device)
-        z = torch.where(kept(seed, rows, x.shape[1], p), z * _scale(p), 0.0)
+        z = torch.where(keep_mask(seed, rows, x.shape[1], p), z * _scale(p), 0.0)
     if residual is not None:
         z = z + residual.float()
     if residual is not None or seed is not None:
@@ -121,7 +121,7 @@ def _backward(
     if dresidual is not None:
         dresidual.copy_(dz.to(dresidual.dtype))
     if seed is not None and numbers is not None:
-        dz = torch.where(kept(seed, numbers, dz.shape[1], p), dz * _scale(p), 0.0)
+        dz = torch.where(keep_mask(seed, numbers, dz.shape[1], p), dz * _scale(p), 0.0)
     dx.copy_(dz.to(dx.dtype))
     return of_weight, of_bias
 

@@ -56,4 +56,4 @@ def test_compiled_with_a_bias() -> None:
 def test_compiled_without_a_bias_for_any_width() -> None:
     for hidden in (40, 56):
         check_biased(kernel, Case(128, hidden, torch.float32, "mish"), with_bias=False)
-    assert len(kernel._forward._made) == 1
+    assert len(kernel._forward._compilations) == 1

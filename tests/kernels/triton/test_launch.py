@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from autofuse.kernels.devices import index_of, multiprocessors, standing_for
+from autofuse.kernels.devices import index_of, multiprocessors, treat_meta_as
 from autofuse.kernels.triton import launch as launcher
 from autofuse.kernels.triton.launch import DoesNotCompile, launch, rehearsing
 from tests.kernels.triton.standing_in import Kernel, two_devices
@@ -96,9 +96,9 @@ def test_a_rehearsal_names_the_kernel_that_does_not_compile(there: Absent) -> No
 def test_a_stand_in_has_the_properties_of_its_device() -> None:
     meta = torch.device("meta")
     assert index_of(X) is None and multiprocessors(meta) == 132
-    with standing_for(torch.device("cuda", 5)):
+    with treat_meta_as(torch.device("cuda", 5)):
         assert index_of(X) == 5 and index_of(torch.empty(1)) is None
-        with standing_for(torch.device("cuda", 6)):
+        with treat_meta_as(torch.device("cuda", 6)):
             assert index_of(X) == 6
         assert index_of(X) == 5
     assert index_of(X) is None
