@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import autofuse
-from autofuse.measure.memory import peak_of
+from autofuse.measure.memory import measure_peak_memory
 
 
 def language_model(kind: str, options: argparse.Namespace) -> nn.Module:
@@ -64,7 +64,7 @@ def main() -> int:
         ids = torch.randint(1, options.vocabulary, (1, options.length))
         autofuse.optimize(model, {"input_ids": ids[:, :64], "labels": ids[:, :64]}, tune=False)
         losses = [step_of(m, ids)() for m in (plain, model)]
-        peaks = [peak_of(step_of(m, ids), torch.device("cpu")) for m in (plain, model)]
+        peaks = [measure_peak_memory(step_of(m, ids), torch.device("cpu")) for m in (plain, model)]
         eager, optimized = (p.bytes or 0 for p in peaks)
         print(f"{kind}: {eager / 2**20:.0f} MiB -> {optimized / 2**20:.0f} MiB, {optimized / eager:.2f} times")
         results.append({"model": kind, "eager_bytes": eager, "optimized_bytes": optimized, "losses": losses})

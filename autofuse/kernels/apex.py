@@ -17,16 +17,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
+from autofuse.kernels.loss_arguments import as_rows, reduce_losses, row_loss_refusal, torch_ignore_index
 from autofuse.kernels.package_functions import (
     PackageFunction,
     once_differentiable,
     twice_differentiable,
-    with_whole_gradient,
+    with_contiguous_gradient,
 )
 from autofuse.kernels.packages import APEX_DENSE, APEX_LOSSES, APEX_NORMS
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import a_number, affine, divides, first, lowered, no_autocast, no_dropout, one_dtype
+from autofuse.kernels.requirements import (
+    autocast_dtype,
+    first_refusal,
+    multiples_of,
+    no_autocast,
+    no_dropout,
+    norm_operand,
+    number,
+    one_dtype,
+)
 
 _NORMS = "apex.normalization.fused_layer_norm"
 _LAYER_NORM = PackageFunction(
@@ -55,7 +64,7 @@ _NO_CLASS = -1
 
 
 def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return first(affine(x, weight, "weight"), no_autocast(x), a_number(eps))
+    return first_refusal(norm_operand(x, weight, "weight"), no_autocast(x), number(eps))
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
@@ -65,7 +74,9 @@ def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
 
 def _layer_norm_refusal(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
     needed = bias is not None
-    return first(affine(x, weight, "weight", needed), affine(x, bias, "bias"), no_autocast(x), a_number(eps))
+    return first_refusal(
+        norm_operand(x, weight, "weight", needed), norm_operand(x, bias, "bias"), no_autocast(x), number(eps)
+    )
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -79,7 +90,7 @@ def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    return row_wise(logits, target, dim, weight)
+    return row_loss_refusal(logits, target, dim, weight)
 
 
 def _cross_entropy(
@@ -87,10 +98,10 @@ def _cross_entropy(
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     rows, flat = as_rows(logits, target, dim)
-    counts = flat != ignored(ignore_index)
+    counts = flat != torch_ignore_index(ignore_index)
     to_float = rows.dtype is torch.float16  # its losses, and so the gradient it receives, are then float32
     losses = _CROSS_ENTROPY(rows, flat.where(counts, 0), label_smoothing, _NO_CLASS, to_float)
-    return reduced(with_whole_gradient(losses).where(counts, 0.0), rows, target, ignore_index, reduction)
+    return reduce_losses(with_contiguous_gradient(losses).where(counts, 0.0), rows, target, ignore_index, reduction)
 
 
 def _mlp_refusal(
@@ -98,13 +109,13 @@ def _mlp_refusal(
     *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
     rows = x.numel() // max(x.shape[-1], 1)
-    return first(
+    return first_refusal(
         "" if activation == "gelu_tanh" else "It supports the activation gelu_tanh only.",
         "" if up_bias is not None and down_bias is not None else "It needs both biases.",
         no_dropout(dropout_p, training),
         one_dtype(x, up_weight, up_bias, down_weight, down_bias),
-        divides((rows, *up_weight.shape, *down_weight.shape), 8),
-        lowered(x),
+        multiples_of((rows, *up_weight.shape, *down_weight.shape), 8),
+        autocast_dtype(x),
     )
 
 
@@ -113,7 +124,7 @@ def _mlp(
     *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> Any:  # fmt: skip
     operands = (x.reshape(-1, x.shape[-1]), up_weight, up_bias, down_weight, down_bias)
-    result = with_whole_gradient(_MLP(*(t.contiguous() for t in operands if t is not None)))
+    result = with_contiguous_gradient(_MLP(*(t.contiguous() for t in operands if t is not None)))
     return result.view(*x.shape[:-1], result.shape[-1])
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.kernels.requirements import first, lowered, one_dtype
+from autofuse.kernels.requirements import autocast_dtype, first_refusal, one_dtype
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # (batch, length, heads, head_dim), three times
 
@@ -30,7 +30,7 @@ def attention_refusal(
         return "It supports causal masks only."
     if (is_causal or mask is not None) and query.shape[2] > key.shape[2]:
         return "It aligns causal masks at the bottom right, which differs if there are more queries than keys."
-    return first(_sizes(query, key, value), one_dtype(query, key, value), lowered(query))
+    return first_refusal(_sizes(query, key, value), one_dtype(query, key, value), autocast_dtype(query))
 
 
 def _sizes(query: Tensor, key: Tensor, value: Tensor) -> str:
@@ -81,4 +81,4 @@ def packed_refusal(
         return "It needs cumulative lengths in int32."
     if is_causal and cu_seqlens_q is not cu_seqlens_k:
         return "It aligns causal masks at the bottom right: it needs the same tensor of lengths for queries and keys."
-    return first(one_dtype(query, key, value), lowered(query))
+    return first_refusal(one_dtype(query, key, value), autocast_dtype(query))

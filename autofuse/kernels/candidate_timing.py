@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from autofuse.kernels.policy import settings
-from autofuse.kernels.ranking import CandidateTime, ranked
+from autofuse.kernels.ranking import CandidateTime, rank
 from autofuse.measure.device_timing import CudaClock, DeviceClock, race_on_device
 from autofuse.measure.pair_count import warm_up
 from autofuse.measure.race import Race, race, typical, typical_interval
@@ -46,7 +46,7 @@ def race_steps(
         times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=device)
         summary_of_all = _summarize(trials, times)
         for seed, longer in enumerate(_LONGER, 1):
-            if not summary_of_all.unclear(ranked(summary_of_all, "speed")[0][0]):
+            if not summary_of_all.unclear(rank(summary_of_all, "speed")[0][0]):
                 break
             open_names = [name for name in order if len(times.samples[name]) >= len(times.control)]
             more = race({name: steps[name] for name in open_names}, seconds=longer * seconds, seed=seed, device=device)

@@ -11,7 +11,7 @@ from autofuse.kernels.attention_layouts import attend_by_heads, attention_refusa
 from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import HALVES, capability, device_capability, first, no_dropout
+from autofuse.kernels.requirements import HALVES, capability, device_capability, first_refusal, no_dropout
 
 _LEAST = (8, 0)
 _OPTIONS = ("dropout_p", "softmax_scale", "causal", "softcap", "deterministic")
@@ -33,7 +33,7 @@ def _attention_refusal(
 
 def _kernel_refusal(query: Tensor, value: Tensor, p: float) -> str:
     width = max(query.shape[-1], value.shape[-1])
-    return first(
+    return first_refusal(
         "" if width <= 256 else f"It supports a head_dim of at most 256, not {width}.",
         "" if p < 1 else "It needs a dropout probability below 1.",
         capability(query, _LEAST),
@@ -78,7 +78,7 @@ def _soft_capped_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first(
+    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It needs a cap above 0.",
         _kernel_refusal(query, value, 0.0),

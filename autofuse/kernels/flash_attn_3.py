@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from autofuse.kernels.attention_layouts import attend_by_heads, attention_refusal, packed_refusal
-from autofuse.kernels.package_functions import PackageFunction, once_differentiable, result_alone, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, first_result, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN_3
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import HALVES, capability, device_capability, divides, first, no_dropout
+from autofuse.kernels.requirements import HALVES, capability, device_capability, first_refusal, multiples_of, no_dropout
 
 _OPTIONS = ("softmax_scale", "causal", "softcap")
 _ATTENTION = PackageFunction("flash_attn_interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
@@ -29,10 +29,10 @@ _WIDEST = 256
 def _kernel_refusal(query: Tensor, value: Tensor) -> str:
     found = device_capability(query)
     widths = (query.shape[-1], value.shape[-1])
-    return first(
+    return first_refusal(
         capability(query, _HOPPER),
         "It runs on Hopper (compute capability 9) only." if found is not None and found[0] != 9 else "",
-        divides(widths, 8),
+        multiples_of(widths, 8),
         "" if max(widths) <= _WIDEST else f"It supports a head_dim of at most {_WIDEST}, not {max(widths)}.",
     )
 
@@ -41,7 +41,7 @@ def _attention_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal) or first(
+    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal) or first_refusal(
         no_dropout(dropout_p, training), _kernel_refusal(query, value)
     )
 
@@ -56,7 +56,7 @@ def _attention(
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float) -> Tensor:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return result_alone(_ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap))
+        return first_result(_ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap))
 
     return attend_by_heads(attend, query, key, value, causal)
 
@@ -65,7 +65,7 @@ def _soft_capped_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first(
+    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It needs a cap above 0.",
         _kernel_refusal(query, value),
@@ -83,7 +83,7 @@ def _varlen_refusal(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int,
     *, scale: Any = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
-    return packed_refusal(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal) or first(
+    return packed_refusal(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal) or first_refusal(
         no_dropout(dropout_p, training), _kernel_refusal(query, value)
     )
 
@@ -95,7 +95,7 @@ def _varlen(
     output = _VARLEN(
         query, key, value, cu_seqlens_q, cu_seqlens_k, max_q, max_k, softmax_scale=scale, causal=is_causal, softcap=0.0
     )
-    return result_alone(output)
+    return first_result(output)
 
 
 _ITS_OWN = "FlashAttention 3's own backward pass."

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.attention_layouts import attend_by_heads, attention_refusal, packed_refusal
-from autofuse.kernels.package_functions import PackageFunction, once_differentiable, result_alone, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, first_result, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN_4
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import HALVES, capability, device_capability, divides, first, no_dropout
+from autofuse.kernels.requirements import HALVES, capability, device_capability, first_refusal, multiples_of, no_dropout
 
 _OPTIONS = ("softmax_scale", "causal", "softcap", "deterministic")
 _ATTENTION = PackageFunction("flash_attn.cute.interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
@@ -30,9 +30,9 @@ def _kernel_refusal(query: Tensor, key: Tensor, value: Tensor) -> str:
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     deterministic = torch.are_deterministic_algorithms_enabled()
     found = device_capability(query)
-    return first(
+    return first_refusal(
         capability(query, _HOPPER if training else (8, 0)),
-        divides((query.shape[-1], value.shape[-1]), 8),
+        multiples_of((query.shape[-1], value.shape[-1]), 8),
         _width_refusal((query.shape[-1], value.shape[-1]), found),
         "It is not deterministic on this device." if deterministic and found is not None and found[0] == 12 else "",
     )
@@ -49,7 +49,7 @@ def _attention_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal) or first(
+    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal) or first_refusal(
         no_dropout(dropout_p, training),
         _kernel_refusal(query, key, value),
     )
@@ -66,7 +66,7 @@ def _attention(
 def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float) -> Tensor:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         deterministic = torch.are_deterministic_algorithms_enabled()
-        return result_alone(
+        return first_result(
             _ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap, deterministic=deterministic)
         )
 
@@ -78,7 +78,7 @@ def _soft_capped_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first(
+    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It needs a cap above 0.",
         "" if max(query.shape[-1], value.shape[-1]) <= 128 else "It supports caps for a head_dim of at most 128.",
@@ -98,7 +98,7 @@ def _varlen_refusal(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int,
     *, scale: Any = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
-    return packed_refusal(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal) or first(
+    return packed_refusal(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal) or first_refusal(
         no_dropout(dropout_p, training),
         _kernel_refusal(query, key, value),
     )
@@ -112,7 +112,7 @@ def _varlen(
         query, key, value, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_q, max_seqlen_k=max_k,
         softmax_scale=scale, causal=is_causal, softcap=0.0, deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
-    return result_alone(output)
+    return first_result(output)
 
 
 _ITS_OWN = "flash-attn-4's own backward pass."

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
+from autofuse.kernels.loss_arguments import as_rows, reduce_losses, row_loss_refusal, torch_ignore_index
 from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import (
     FLASH_ATTN_ACTIVATIONS,
@@ -27,21 +27,21 @@ from autofuse.kernels.packages import (
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
 from autofuse.kernels.requirements import (
     HALVES,
-    a_number,
-    affine,
-    alike,
+    autocast_dtype,
     capability,
     device_capability,
-    divides,
-    first,
-    lowered,
+    first_refusal,
+    multiples_of,
     no_autocast,
     no_dropout,
+    norm_operand,
+    number,
     one_dtype,
+    same_shape_and_dtype,
     summands,
     width_at_most,
 )
-from autofuse.kernels.rotary_arguments import turnable, turned
+from autofuse.kernels.rotary_arguments import rotary_refusal, rotate
 
 _LEAST = (8, 0)
 _NORM = PackageFunction(
@@ -64,9 +64,9 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType({"gelu_tanh": "gelu_approx", 
 
 
 def _norm_refusal(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
-    return first(
-        affine(x, weight, "weight", needed=True), affine(x, bias, "bias"), no_autocast(x), capability(x, _LEAST),
-        width_at_most(x, 65536 // x.element_size()), a_number(eps),
+    return first_refusal(
+        norm_operand(x, weight, "weight", needed=True), norm_operand(x, bias, "bias"), no_autocast(x),
+        capability(x, _LEAST), width_at_most(x, 65536 // x.element_size()), number(eps),
     )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _dropout_add_norm_refusal(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
-    return first(
+    return first_refusal(
         summands(x, residual, residual_in_fp32),
         "" if not training or dropout_p < 1 else "It needs a dropout probability below 1.",
         _norm_refusal(x, weight, bias, eps),
@@ -113,11 +113,11 @@ def _dropout_add_norm(
 
 
 def _rotary_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
-    return first(turnable(x, cos, sin), width_at_most(x, 256), capability(x, _LEAST))
+    return first_refusal(rotary_refusal(x, cos, sin), width_at_most(x, 256), capability(x, _LEAST))
 
 
 def _rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    return turned(_rotate, x, cos, sin, interleaved)
+    return rotate(_rotate, x, cos, sin, interleaved)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -126,7 +126,10 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 
 
 def _gated_product_refusal(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
-    return first("" if activation == "silu" else "It supports the activation silu.", alike(gate, up, "gate and up"))
+    return first_refusal(
+        "" if activation == "silu" else "It supports the activation silu.",
+        same_shape_and_dtype(gate, up, "gate and up"),
+    )
 
 
 def _gated_product(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> Any:
@@ -137,7 +140,7 @@ def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    return first(row_wise(logits, target, dim, weight), capability(logits, _LEAST))
+    return first_refusal(row_loss_refusal(logits, target, dim, weight), capability(logits, _LEAST))
 
 
 def _cross_entropy(
@@ -145,8 +148,10 @@ def _cross_entropy(
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     rows, flat = as_rows(logits, target, dim)
-    losses = _CROSS_ENTROPY(rows, flat, label_smoothing=label_smoothing, ignore_index=ignored(ignore_index))[0]
-    return reduced(losses, rows, target, ignore_index, reduction)
+    losses = _CROSS_ENTROPY(rows, flat, label_smoothing=label_smoothing, ignore_index=torch_ignore_index(ignore_index))[
+        0
+    ]
+    return reduce_losses(losses, rows, target, ignore_index, reduction)
 
 
 def _mlp_refusal(
@@ -155,14 +160,14 @@ def _mlp_refusal(
 ) -> str:  # fmt: skip
     known = isinstance(activation, str) and activation in _ACTIVATIONS
     found = device_capability(x)
-    return first(
+    return first_refusal(
         "" if known else "It supports the activations gelu_tanh and relu.",
         no_dropout(dropout_p, training),
         one_dtype(x, up_weight, up_bias, down_weight, down_bias),
-        divides((*up_weight.shape, *down_weight.shape), 128 if activation == "relu" else 8),
+        multiples_of((*up_weight.shape, *down_weight.shape), 128 if activation == "relu" else 8),
         capability(x, _LEAST),
         "From compute capability 9.0 on it runs unfused." if found is not None and found >= (9, 0) else "",
-        lowered(x),
+        autocast_dtype(x),
     )
 
 

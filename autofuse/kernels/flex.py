@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.flex_blocks import block_mask, reader
-from autofuse.kernels.packages import COMPILER, loaded
+from autofuse.kernels.packages import COMPILER, load_module
 
 _LEAST_WIDTH = 16  # of a head, for its kernels on GPUs
 
@@ -77,5 +77,5 @@ def score_mod(mask: Tensor | None, is_causal: bool, scale: float, cap: float) ->
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    compiled: Callable[..., Any] = torch.compile(loaded("torch.nn.attention.flex_attention").flex_attention)
+    compiled: Callable[..., Any] = torch.compile(load_module("torch.nn.attention.flex_attention").flex_attention)
     return compiled

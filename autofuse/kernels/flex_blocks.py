@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.kernels.packages import loaded
+from autofuse.kernels.packages import load_module
 
 BLOCK = 128
 _FLEX = "torch.nn.attention.flex_attention"
@@ -38,7 +38,7 @@ def block_mask(mask: Tensor | None, is_causal: bool, queries: int, keys: int, de
 
 @lru_cache(maxsize=64)
 def _causal_block_mask(queries: int, keys: int, device: torch.device) -> Any:
-    return loaded(_FLEX).create_block_mask(_is_causal, None, None, queries, keys, device)
+    return load_module(_FLEX).create_block_mask(_is_causal, None, None, queries, keys, device)
 
 
 def _is_causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def _block_mask_of(mask: Tensor, queries: int, keys: int) -> Any:
     full = blocks.all(-1).all(-2)
     counts_and_indices = (*_counts_and_indices(kept & ~full), *_counts_and_indices(full))
     options = {"seq_lengths": (queries, keys)} if _supports_lengths() else {}
-    return loaded(_FLEX).BlockMask.from_kv_blocks(
+    return load_module(_FLEX).BlockMask.from_kv_blocks(
         *counts_and_indices, BLOCK_SIZE=BLOCK, mask_mod=reader(mask), **options
     )
 
@@ -80,4 +80,4 @@ def reader(mask: Tensor) -> Callable[..., Tensor]:
 
 @cache
 def _supports_lengths() -> bool:
-    return "seq_lengths" in inspect.signature(loaded(_FLEX).BlockMask.from_kv_blocks).parameters
+    return "seq_lengths" in inspect.signature(load_module(_FLEX).BlockMask.from_kv_blocks).parameters

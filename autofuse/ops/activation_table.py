@@ -17,7 +17,7 @@ from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import in_rows
+from autofuse.kernels.requirements import evenly_spaced_rows
 from autofuse.ops.elementwise import register_torch_function, run_biased
 
 _ACTIVATIONS: dict[str, Callable[..., Tensor]] = {}
@@ -79,7 +79,7 @@ def _torch_provider(name: str, function: Callable[..., Tensor]) -> Provider:
 
 
 def _refusal(x: Tensor) -> str:
-    return in_rows(x, "x")
+    return evenly_spaced_rows(x, "x")
 
 
 def _by_kernel(kernel: str, name: str, x: Tensor) -> Tensor:

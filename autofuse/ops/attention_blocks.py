@@ -117,7 +117,7 @@ def _backward(ctx: Any, gradient: Tensor | None, of_kept: Tensor | None) -> tupl
     if torch.is_grad_enabled():
         inputs = (query, key, value, mask, seed, *ctx.settings)
         needed = (*needed, *(False,) * 6)
-        return (*operators.by_formula(_formula, inputs, (gradient,), needed)[:4], *nothing)
+        return (*operators.formula_gradients(_formula, inputs, (gradient,), needed)[:4], *nothing)
     gradients = _BACKWARD(gradient, query, key, value, mask, seed, kept, *ctx.settings, needed[3])
     return (*(g if w else None for g, w in zip(gradients, needed, strict=True)), *nothing)
 

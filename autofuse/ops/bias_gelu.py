@@ -11,7 +11,7 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
-from autofuse.kernels.requirements import in_rows
+from autofuse.kernels.requirements import evenly_spaced_rows
 from autofuse.ops.elementwise import reason_torch_is_as_fast, run_biased
 
 _NAMES = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -48,7 +48,7 @@ def _refusal(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
         return "It needs a contiguous bias with one entry for each column, on x's device."
     if bias.dtype not in HALVES_AND_SINGLE:
         return "It needs a bias in fp32, bf16 or fp16."
-    return in_rows(x, "x")
+    return evenly_spaced_rows(x, "x")
 
 
 def _loop_refusal(x: Tensor, bias: Tensor, approximate: str = "none") -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autofuse.kernels.class_targets import out_of_range
 from autofuse.kernels.operation import Operation
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup, loss_of_logarithms, may_underflow
@@ -292,7 +292,7 @@ def _backward(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None
     logits, target, weight, normalizers, total = ctx.saved_tensors
     if torch.is_grad_enabled():
         needed = [True] + [False] * 7
-        return tuple(by_formula(_formula, (logits, target, weight, *ctx.rest), [gradient], needed))
+        return tuple(formula_gradients(_formula, (logits, target, weight, *ctx.rest), [gradient], needed))
     ignore_index, label_smoothing, reduction, _dtype, kernel = ctx.rest
     result = _gradient(
         gradient, logits, target, weight, normalizers, total, ignore_index, label_smoothing, reduction, kernel

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
-from autofuse.kernels.row_shapes import as_rows, shaped
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
+from autofuse.kernels.row_shapes import as_rows, reshape_like
 
 _BY_TORCH: dict[str, Callable[..., Tensor]] = {}
 BY_TORCH: Mapping[str, Callable[..., Tensor]] = MappingProxyType(_BY_TORCH)
@@ -47,7 +47,7 @@ def biased(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tens
     if not x.numel():
         return _fake(x, bias, activation, kernel)
     result: Tensor = _KERNELS[kernel].forward(as_rows(x, kernel), bias, activation)
-    return shaped(result, x)
+    return reshape_like(result, x)
 
 
 def biased_backward(
@@ -59,7 +59,7 @@ def biased_backward(
     x_gradient, bias_gradient = _KERNELS[kernel].backward(
         as_rows(grad, kernel), as_rows(x, kernel), bias, activation, wants_bias
     )
-    return shaped(x_gradient, x), x.new_empty(0) if bias_gradient is None else bias_gradient
+    return reshape_like(x_gradient, x), x.new_empty(0) if bias_gradient is None else bias_gradient
 
 
 def _fake(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tensor:
@@ -82,7 +82,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x_gradient, bias_gradient = ctx.needs_input_grad[:2]
     if torch.is_grad_enabled():
         formula = lambda x, bias: BY_TORCH[ctx.activation](x if bias is None else x + bias)
-        return *by_formula(formula, (x, bias), (grad,), (x_gradient, bias_gradient)), None, None
+        return *formula_gradients(formula, (x, bias), (grad,), (x_gradient, bias_gradient)), None, None
     dx, dbias = _biased_backward(grad, x, bias, ctx.activation, bias_gradient, ctx.kernel)
     return dx if x_gradient else None, dbias if bias_gradient else None, None, None
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Check, Provider
-from autofuse.kernels.requirements import alike, first, in_rows
-from autofuse.kernels.row_shapes import as_rows, rows, shaped
+from autofuse.kernels.requirements import evenly_spaced_rows, first_refusal, same_shape_and_dtype
+from autofuse.kernels.row_shapes import as_rows, reshape_like, rows
 from autofuse.ops.activations import Activation, activation_refusal
 from autofuse.ops.activations import activation as activated
 
@@ -104,7 +104,7 @@ def gated(gate: Tensor, up: Tensor, activation: str, kernel: str) -> Tensor:
     if not gate.numel():
         return gate.new_empty(gate.shape)
     result: Tensor = _KERNELS[kernel].forward(as_rows(gate, kernel), as_rows(up, kernel), activation)
-    return shaped(result, gate)
+    return reshape_like(result, gate)
 
 
 def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str, kernel: str) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str, kern
         return gate.new_empty(gate.shape), up.new_empty(up.shape)
     operands = as_rows(grad, kernel), as_rows(gate, kernel), as_rows(up, kernel)
     gate_gradient, up_gradient = _KERNELS[kernel].backward(*operands, activation)
-    return shaped(gate_gradient, gate), shaped(up_gradient, up)
+    return reshape_like(gate_gradient, gate), reshape_like(up_gradient, up)
 
 
 _GATED = define(gated, lambda gate, up, activation, kernel: gate.new_empty(gate.shape))
@@ -131,7 +131,7 @@ def _gated_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gate, up = ctx.saved_tensors
     if torch.is_grad_enabled():
         formula = lambda gate, up: _product_by_torch(gate, up, activation=ctx.activation)
-        return *by_formula(formula, (gate, up), (grad,), ctx.needs_input_grad[:2]), None, None
+        return *formula_gradients(formula, (gate, up), (grad,), ctx.needs_input_grad[:2]), None, None
     return *_GATED_BACKWARD(grad, gate, up, ctx.activation, ctx.kernel), None, None
 
 
@@ -152,7 +152,7 @@ def gated_halves_backward(grad: Tensor, x: Tensor, activation: str, gate_first: 
     if not x.numel():
         return x.new_empty(x.shape)
     result: Tensor = _KERNELS[kernel].packed_backward(rows(grad), rows(x), activation, gate_first)
-    return shaped(result, x)
+    return reshape_like(result, x)
 
 
 _GATED_HALVES = define(gated_halves, lambda x, activation, gate_first, kernel: x.new_empty(_half_shape(x.shape)))
@@ -170,7 +170,7 @@ def _halves_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = ctx.saved_tensors
     if torch.is_grad_enabled():
         formula = lambda x: _halves_by_torch(x, activation=ctx.activation, gate_first=ctx.gate_first)
-        return *by_formula(formula, (x,), (grad,), (True,)), None, None, None
+        return *formula_gradients(formula, (x,), (grad,), (True,)), None, None, None
     return _GATED_HALVES_BACKWARD(grad, x, ctx.activation, ctx.gate_first, ctx.kernel), None, None, None
 
 
@@ -185,16 +185,19 @@ def _half_shape(shape: torch.Size) -> tuple[int, ...]:
 
 
 def _product_refusal(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> str:
-    return first(
-        activation_refusal(activation), alike(gate, up, "gate and up"), in_rows(gate, "the gate"), in_rows(up, "up")
+    return first_refusal(
+        activation_refusal(activation),
+        same_shape_and_dtype(gate, up, "gate and up"),
+        evenly_spaced_rows(gate, "the gate"),
+        evenly_spaced_rows(up, "up"),
     )
 
 
 def _halves_refusal(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> str:
-    return first(
+    return first_refusal(
         activation_refusal(activation),
         "" if x.shape[-1] % 2 == 0 else "It needs an even last dimension.",
-        in_rows(x, "x"),
+        evenly_spaced_rows(x, "x"),
     )
 
 

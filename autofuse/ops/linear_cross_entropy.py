@@ -193,7 +193,7 @@ def _fake_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, normalizers: Tensor,
     ignore_index: int, label_smoothing: float, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
+    return blocks.empty_gradients(x, weight, bias, (of_x, of_weight, of_bias))
 
 
 def _save_operands(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -227,7 +227,9 @@ def _fake_ahead(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
     mean: bool, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return x.new_empty((), dtype=wide_dtype(x.dtype)), *blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
+    return x.new_empty((), dtype=wide_dtype(x.dtype)), *blocks.empty_gradients(
+        x, weight, bias, (of_x, of_weight, of_bias)
+    )
 
 
 def _linear_cross_entropy_scaled(gradient: Tensor, ahead: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -235,7 +237,7 @@ def _linear_cross_entropy_scaled(gradient: Tensor, ahead: Tensor, operands: Sequ
 
     `operands` are the tensors from which the loss was computed. They connect the graph of a second derivative to them.
     """
-    return blocks.scaled(ahead, gradient, torch.empty_like(ahead))
+    return blocks.scale_gradient(ahead, gradient, torch.empty_like(ahead))
 
 
 def _fake_scaled(gradient: Tensor, ahead: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -261,7 +263,7 @@ def _scaled_gradients(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tenso
             gradients.append(_scaled(gradient, ahead, [t for t in saved[3:] if t is not None]))
         else:
             gradients.append(
-                blocks.scaled(ahead, gradient, ahead) if _is_used_up(ahead) else _scaled(gradient, ahead, [])
+                blocks.scale_gradient(ahead, gradient, ahead) if _is_used_up(ahead) else _scaled(gradient, ahead, [])
             )
     return *gradients, *(None,) * 8
 

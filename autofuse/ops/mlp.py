@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import Operation
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import autocasts, first, no_dropout, one_dtype
+from autofuse.kernels.requirements import autocasts, first_refusal, no_dropout, one_dtype
 from autofuse.kernels.row_shapes import rows
 from autofuse.ops.activations import Activation, activation_refusal
 from autofuse.ops.activations import activation as activated
@@ -138,7 +138,12 @@ def _gradients(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, .
     x, projected, up_weight, up_bias, down_weight, down_bias = ctx.saved_tensors
     if torch.is_grad_enabled():
         formula = partial(_formula, ctx.activation)
-        return *by_formula(formula, (x, up_weight, up_bias, down_weight, down_bias), (grad,), wanted), None, None, None
+        return (
+            *formula_gradients(formula, (x, up_weight, up_bias, down_weight, down_bias), (grad,), wanted),
+            None,
+            None,
+            None,
+        )
     gradients = _backward(grad, x, projected, up_weight, up_bias, down_weight, ctx.activation, list(wanted), ctx.kernel)
     return *(g if wants else None for g, wants in zip(gradients, wanted, strict=True)), None, None, None
 
@@ -158,7 +163,7 @@ def _refusal(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     *, activation: Activation = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
-    return first(
+    return first_refusal(
         activation_refusal(activation),
         no_dropout(dropout_p, training),
         "" if autocasts(x) else one_dtype(x, up_weight, up_bias, down_weight, down_bias),

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.dropout_bits import keep_mask
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
 from autofuse.kernels.provider import HALVES_AND_SINGLE
-from autofuse.kernels.row_shapes import as_rows, shaped
+from autofuse.kernels.row_shapes import as_rows, reshape_like
 from autofuse.ops.affine import Affine, has_entry_per_column
 from autofuse.torch_private import has_kernel_for
 
@@ -49,7 +49,7 @@ def _norm_or_none(
         as_rows(x, kernel), None if residual is None else as_rows(residual, kernel), _contiguous(weight),
         _contiguous(bias), seed, p, eps, centred, normed, summed,
     )  # fmt: skip
-    return shaped(out, x), None if total is None else shaped(total, x), mean, rstd
+    return reshape_like(out, x), None if total is None else reshape_like(total, x), mean, rstd
 
 
 def _fake(
@@ -93,7 +93,7 @@ def _backward_or_none(
         as_rows(given, kernel), None if carried is None else as_rows(carried, kernel), as_rows(total, kernel),
         _contiguous(weight), mean, rstd, seed, p, x_dtype, residual_dtype, wants_weight, wants_bias,
     )  # fmt: skip
-    return shaped(dx, total), None if dresidual is None else shaped(dresidual, total), dweight, dbias
+    return reshape_like(dx, total), None if dresidual is None else reshape_like(dresidual, total), dweight, dbias
 
 
 def _fake_backward(
@@ -168,7 +168,7 @@ def _gradients_by_formula(ctx: Any, given: Tensor, carried: Tensor | None) -> tu
         return (y if bias is None else y + bias).to(given.dtype)
 
     wanted = (True, *ctx.needs_input_grad[2:4])
-    dz, dweight, dbias = by_formula(formula, (total, weight, bias), (given,), wanted)
+    dz, dweight, dbias = formula_gradients(formula, (total, weight, bias), (given,), wanted)
     assert dz is not None
     dz = dz.to(torch.float32) if carried is None else dz.to(torch.float32) + carried
     dx_dropped = dz if seed is None else _drop(dz, seed, ctx.p)

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import operators
-from autofuse.kernels.folded_operands import broadcasts_to, dense, fold, in_order_of_memory, whole
+from autofuse.kernels.folded_operands import (
+    broadcasts_to,
+    empty_in_memory_order,
+    fold,
+    with_contiguous_rows,
+    without_broadcast,
+)
 from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
@@ -78,12 +84,14 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 def _rotation(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, kernel: str) -> Tensor:
     """x rotated by the angles. With `inverse`, by the transposed rotation, which is its gradient."""
     dtype = _dtype(x, cos, sin)
-    result: Tensor = _KERNELS[kernel].forward(whole(x), dense(cos), dense(sin), interleaved, inverse, dtype)
+    result: Tensor = _KERNELS[kernel].forward(
+        without_broadcast(x), with_contiguous_rows(cos), with_contiguous_rows(sin), interleaved, inverse, dtype
+    )
     return result
 
 
 def _fake(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, kernel: str) -> Tensor:
-    return in_order_of_memory(whole(x), _dtype(x, cos, sin))
+    return empty_in_memory_order(without_broadcast(x), _dtype(x, cos, sin))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -107,7 +115,7 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
             ctx.interleaved,
         )
 
-    return (*operators.by_formula(formula, (x, cos, sin), (gradient,), ctx.needs_input_grad[:3]), *rest)
+    return (*operators.formula_gradients(formula, (x, cos, sin), (gradient,), ctx.needs_input_grad[:3]), *rest)
 
 
 _ROTATION = operators.define(_rotation, _fake)
@@ -132,7 +140,7 @@ def _kernel_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = Fal
         return "cos or sin is on another device than x."
     if _dtype(x, cos, sin) not in HALVES_AND_SINGLE:
         return f"The result is {_dtype(x, cos, sin)}, which torch's own code computes."
-    if fold(whole(x), dense(cos), dense(sin)) is None:
+    if fold(without_broadcast(x), with_contiguous_rows(cos), with_contiguous_rows(sin)) is None:
         return "The operands have more than three runs of leading dimensions in memory."
     return ""
 
@@ -179,9 +187,9 @@ def _are_plain(*operands: Tensor) -> bool:
 def _needs_broadcast(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
     """Whether x * cos has another shape or dtype than the result."""
     shape = torch.broadcast_shapes(x.shape, cos.shape)  # type: ignore[no-untyped-call]
-    whole = torch.broadcast_shapes(shape, sin.shape)  # type: ignore[no-untyped-call]
+    without_broadcast = torch.broadcast_shapes(shape, sin.shape)  # type: ignore[no-untyped-call]
     dtype = torch.promote_types(x.dtype, cos.dtype)
-    return bool(shape != whole) or torch.promote_types(dtype, sin.dtype) is not dtype
+    return bool(shape != without_broadcast) or torch.promote_types(dtype, sin.dtype) is not dtype
 
 
 def _one_a_pair(x: Tensor, factor: Tensor) -> bool:

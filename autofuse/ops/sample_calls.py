@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autofuse import ops
-from autofuse.kernels.operation import OPERATIONS, RecordedCall, recorded
+from autofuse.kernels.operation import OPERATIONS, RecordedCall, record_calls
 from autofuse.ops.activation_table import ACTIVATIONS
 from autofuse.verify.calls import random_numbers
 
@@ -211,7 +211,7 @@ def sample_call(operation: str, shape: Shape, maker: Maker) -> RecordedCall:
     sample = SAMPLES[operation]
     if len(shape) != len(sample.sizes.split(" x ")):
         raise ValueError(f"{operation} takes a shape of {sample.sizes}, but got {'x'.join(map(str, shape))}.")
-    with recorded() as calls, torch.set_grad_enabled(maker.training):
+    with record_calls() as calls, torch.set_grad_enabled(maker.training):
         sample.call(maker, *shape)
     call = next((c for c in calls if c.operation.name == operation), None)
     if call is None:

@@ -258,7 +258,7 @@ def _backward(ctx: Any, gradient: Tensor | None, of_sums: Tensor | None) -> tupl
     wanted = ctx.needs_input_grad[:4]
     if torch.is_grad_enabled():
         inputs = (query, key, value, sinks, mask, *ctx.settings)
-        return (*operators.by_formula(_formula, inputs, (gradient,), (*wanted, *(False,) * 3))[:4], *nothing)
+        return (*operators.formula_gradients(_formula, inputs, (gradient,), (*wanted, *(False,) * 3))[:4], *nothing)
     made = _BACKWARD(gradient, query, key, value, sinks, mask, result, both, *ctx.settings)
     return (*(g if w else None for g, w in zip(made, wanted, strict=True)), *nothing)
 

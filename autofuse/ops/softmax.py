@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import operators
-from autofuse.kernels.folded_operands import broadcasts_to, dense, fold, in_order_of_memory, unexpanded, whole
+from autofuse.kernels.folded_operands import (
+    broadcasts_to,
+    empty_in_memory_order,
+    fold,
+    with_contiguous_rows,
+    without_broadcast,
+    without_repeats,
+)
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
@@ -55,14 +62,14 @@ def masked_softmax(
 
 
 def _masked_softmax(scores: Tensor, mask: Tensor | None, scale: float, fill: float, kernel: str) -> Tensor:
-    made: Tensor = _KERNELS[kernel].forward(whole(scores), mask, scale, fill)
+    made: Tensor = _KERNELS[kernel].forward(without_broadcast(scores), mask, scale, fill)
     return made
 
 
 def _masked_softmax_backward(
     gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale: float, kernel: str
 ) -> Tensor:
-    made: Tensor = _KERNELS[kernel].backward(whole(gradient), whole(probabilities), kept, scale)
+    made: Tensor = _KERNELS[kernel].backward(without_broadcast(gradient), without_broadcast(probabilities), kept, scale)
     return made
 
 
@@ -71,7 +78,7 @@ _FORWARD = operators.define(_masked_softmax, lambda scores, *rest: _like(scores)
 
 
 def _like(x: Tensor) -> Tensor:
-    return in_order_of_memory(whole(x), x.dtype)
+    return empty_in_memory_order(without_broadcast(x), x.dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -119,7 +126,7 @@ def _kernel_refusal(
         return "The mask is on another device than the scores."
     if mask.is_complex() or mask.dtype is torch.float64:
         return f"It does not add a mask of {mask.dtype}; torch does."
-    if fold(whole(scores), dense(unexpanded(mask))) is None:
+    if fold(without_broadcast(scores), with_contiguous_rows(without_repeats(mask))) is None:
         return "Scores and mask have more than three runs of leading dimensions in memory."
     return ""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.operation import Operation
-from autofuse.kernels.packages import TORCH, Unavailable, loaded
+from autofuse.kernels.packages import TORCH, Unavailable, load_module
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention import attention
 
@@ -162,7 +162,7 @@ def _by_kernel(
 def _kernel() -> Any:
     """torch.nn.attention.varlen.varlen_attn, or None if it is missing or has other parameters."""
     try:
-        found = loaded("torch.nn.attention.varlen").varlen_attn
+        found = load_module("torch.nn.attention.varlen").varlen_attn
         parameters = inspect.signature(found).parameters
     except (Unavailable, AttributeError, TypeError, ValueError):
         return None

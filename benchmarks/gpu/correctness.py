@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.operation import Operation, RecordedCall, recorded
+from autofuse.kernels.operation import Operation, RecordedCall, record_calls
 from benchmarks.cases import Case, Model, cases_of
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
@@ -45,7 +45,7 @@ def row(case: Case, dtype: torch.dtype, setting: Setting) -> Row:
     tensors = case.tensors(setting.device, dtype, training=True)
     exact = results_of(case.spelled, doubled(tensors))
     allowed = [_allowed(e, dtype) for e in _errors(results_of(case.spelled, tensors), exact)]
-    with recorded() as made:
+    with record_calls() as made:
         found = {"autofuse.ops": _judged(results_of(case.ours, tensors), exact, allowed)}
     for call in _of(case.operation, made):
         for provider in call.operation.providers:

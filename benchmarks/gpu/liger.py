@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.kernels.packages import Unavailable, loaded
+from autofuse.kernels.packages import Unavailable, load_module
 from examples import bert, gpt, llama
 
 
@@ -20,7 +20,7 @@ def missing(device: torch.device) -> str:
     if device.type != "cuda":
         return "Liger's kernels run on GPUs."
     try:
-        loaded("liger_kernel.transformers")
+        load_module("liger_kernel.transformers")
     except Unavailable as why:
         return str(why)
     return ""
@@ -28,8 +28,8 @@ def missing(device: torch.device) -> str:
 
 def with_liger(model: nn.Module) -> None:
     """Put Liger's norms and SwiGLU in place of the model's, keeping its parameters."""
-    modules: Any = loaded("liger_kernel.transformers")
-    functions: Any = loaded("liger_kernel.ops.swiglu")
+    modules: Any = load_module("liger_kernel.transformers")
+    functions: Any = load_module("liger_kernel.ops.swiglu")
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if (norm := _norm(child, modules)) is not None:

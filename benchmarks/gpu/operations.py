@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from autofuse.kernels.operation import recorded
+from autofuse.kernels.operation import record_calls
 from autofuse.kernels.tuning import tune
 from autofuse.measure.memory import measure_peak_memory
 from benchmarks.cases import Case, cases
@@ -110,7 +110,7 @@ def _functions(case: Case) -> dict[str, Callable[..., Any]]:
 
 def _tuned(case: Case, tensors: list[Tensor], setting: Setting) -> Row:
     """Measure the operation's providers and let the best be chosen; {} where it has none to choose from."""
-    with recorded() as made:
+    with record_calls() as made:
         case.ours(*tensors)
     call = next((c for c in made if c.operation.name == case.operation), None)
     if call is None:

@@ -15,7 +15,7 @@ from triton.runtime.jit import JITFunction
 import autofuse.ops  # noqa: F401 - defines the operations
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.packages import TRITON
-from autofuse.kernels.rehearsal import _without_data, compiled_trouble, rehearsed
+from autofuse.kernels.rehearsal import _without_data, compile_error, compile_training_step
 from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sample_call
 from tools.ahead.absent import absent
 from tools.ahead.targets import TARGETS
@@ -36,8 +36,12 @@ def main(broken: bool, named: list[str]) -> None:
                     maker = Maker(torch.bfloat16, torch.device("cpu"), True)
                     call = sample_call(name, SAMPLES[name].of_model(MODEL), maker)
                     args, kwargs = call.args, call.kwargs
-                    trouble = compiled_trouble(provider.run, device, args, kwargs)
-                    kernels = [] if broken else rehearsed(provider.run, device, *_without_data(args, kwargs, None))
+                    trouble = compile_error(provider.run, device, args, kwargs)
+                    kernels = (
+                        []
+                        if broken
+                        else compile_training_step(provider.run, device, *_without_data(args, kwargs, None))
+                    )
                     found[name] = {"trouble": trouble, "kernels": kernels, "current": driver.current}
     print(json.dumps({"operations": found, "elsewhere": driver.elsewhere, "streams": sorted(set(driver.streams))}))
 

@@ -87,7 +87,7 @@ def in_place_of_others(folder: Path) -> Iterator[None]:
 def _forget(tops: set[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
         del sys.modules[name]
-    for remembered in (borrowed._function, packages._imported, *_answers()):
+    for remembered in (borrowed._function, packages._import, *_answers()):
         remembered.cache_clear()
 
 

@@ -72,7 +72,7 @@ def test_a_file_of_another_machine_is_ignored(caplog: pytest.LogCaptureFixture) 
     HERE.add({"a": 1})
     path().write_text(path().read_text().replace('"torch": "2"', '"torch": "1"'))
     assert HERE.read() == {}
-    assert "written for something else" in caplog.text
+    assert "belongs to something else" in caplog.text
 
 
 def test_bytes_that_are_no_text_are_ignored() -> None:

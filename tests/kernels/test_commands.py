@@ -54,7 +54,7 @@ def test_kernels_shows_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_kernels_names_the_operations_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "rms"]) == 2
-    assert "No operation is called 'rms'. There are" in capsys.readouterr().err
+    assert "There is no operation 'rms'. There are" in capsys.readouterr().err
 
 
 def test_tune_measures_and_cache_shows_lists_and_clears(capsys: pytest.CaptureFixture[str], place: Path) -> None:

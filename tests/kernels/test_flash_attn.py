@@ -97,10 +97,10 @@ _MASK = torch.ones(5, 5, dtype=torch.bool)
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [
-        ((_Q, _Q, _Q), {"mask": _MASK}, "no mask but a causal one"),
-        ((_Q, _Q, _Q), {"mask": torch.zeros(5, 5)}, "no mask but a causal one"),
+        ((_Q, _Q, _Q), {"mask": _MASK}, "causal masks only"),
+        ((_Q, _Q, _Q), {"mask": torch.zeros(5, 5)}, "causal masks only"),
         ((_Q, _Q[:, :, :3], _Q[:, :, :3]), {"is_causal": True}, "bottom right"),
-        ((_Q, _Q, _Q), {"mask": _MASK[:, :4], "mask_is_causal": True}, "no mask but a causal one"),
+        ((_Q, _Q, _Q), {"mask": _MASK[:, :4], "mask_is_causal": True}, "causal masks only"),
         ((_Q, _Q, _Q), {"scale": torch.tensor(0.5)}, "a number as scale"),
         ((_Q[0], _Q[0], _Q[0]), {}, "(batch, heads, length, head_dim)"),
         ((_Q, _Q[:1], _Q[:1]), {}, "keys for every batch"),

@@ -11,7 +11,7 @@ from torch import Tensor
 import autofuse.ops  # noqa: F401 - defines the operations
 from autofuse.kernels import decisions
 from autofuse.kernels import operation as operation_module
-from autofuse.kernels.listing import listing, used
+from autofuse.kernels.listing import listing, provider_uses
 from autofuse.kernels.operation import OPERATIONS, Operation
 from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
@@ -58,10 +58,10 @@ def test_an_entry_says_what_is_missing_what_is_refused_and_what_is_a_default() -
     own, other, far, torch_code = entry.providers
     assert own.available and own.default and own.refuses == "It takes an even number of entries."
     assert not other.available and other.reason == "It is not installed." and not other.default
-    assert far.reason == "It runs on nowhere, and there is none here."
+    assert far.reason == "It runs on nowhere, which this machine does not have."
     assert torch_code.available and torch_code.default and torch_code.refuses == ""
     assert "Not deterministic." in str(listing(["doubled"]))
-    with pytest.raises(ValueError, match=r"No operation is called 'halved'\. There are doubled"):
+    with pytest.raises(ValueError, match=r"There is no operation 'halved'\. There are doubled"):
         listing(["halved"])
 
 
@@ -70,12 +70,12 @@ def test_where_calls_went_is_counted_with_the_reason() -> None:
         Provider("doubled", "broken", TORCH, _broken, "", "", default=True),
         Provider("doubled", "own", TORCH, _twice, "", "", default=True),
     )
-    assert used() == ()
+    assert provider_uses() == ()
     operation(torch.ones(2))  # small: nobody is asked
-    assert used() == ()
+    assert provider_uses() == ()
     operation(torch.ones(8))
     operation(torch.ones(8))
-    (found,) = used()
+    (found,) = provider_uses()
     assert found.counts == {"own": 2}
     assert found.failures == {"broken": "It raised RuntimeError: no image"}
     assert found.decided == {"cpu float32 4x8 inference": "own, then torch: the defaults"}
@@ -89,7 +89,7 @@ def test_what_measuring_said_is_told() -> None:
             kind, TuningResult("doubled", "torch", "It is the fastest.", ranking=("torch", "own"), measured=True)
         )
         operation(torch.ones(8))
-        (found,) = used()
+        (found,) = provider_uses()
     assert found.counts == {"torch": 1}
     assert found.decided == {"cpu float32 4x8 inference": "torch: measured. It is the fastest."}
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from autofuse.kernels import operation as operation_module
-from autofuse.kernels.operation import OPERATIONS, Operation, recorded
+from autofuse.kernels.operation import OPERATIONS, Operation, record_calls
 from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
@@ -107,7 +107,7 @@ def test_the_settings_restrict_who_may_be_chosen(made) -> None:  # type: ignore[
 
 def test_what_was_measured_goes_before_the_defaults_and_torch_ends_the_list(made, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     doubled = made(_provider("own", _twice, default=True), _provider("other", _twice))
-    monkeypatch.setattr(operation_module, "decided", lambda kind: ("other", "absent", "torch", "own"))
+    monkeypatch.setattr(operation_module, "measured_ranking", lambda kind: ("other", "absent", "torch", "own"))
     doubled(torch.ones(8))
     assert doubled.counts == {"other": 1}
     assert [p.name for p in doubled._order(torch.ones(8))] == ["other", "torch"]
@@ -115,9 +115,9 @@ def test_what_was_measured_goes_before_the_defaults_and_torch_ends_the_list(made
 
 def test_calls_are_recorded_within_a_block_and_only_there(made) -> None:  # type: ignore[no-untyped-def]
     doubled, x = made(), torch.ones(8)
-    with recorded() as outer:
+    with record_calls() as outer:
         doubled(x)
-        with recorded() as inner:
+        with record_calls() as inner:
             doubled(torch.ones(2))
     doubled(x)
     assert [(m.operation, m.args[0].numel(), m.kwargs) for m in outer] == [(doubled, 8, {}), (doubled, 2, {})]

@@ -8,16 +8,16 @@ import threading
 import pytest
 import torch
 
-from autofuse.kernels.own_thread import in_own_thread
+from autofuse.kernels.own_thread import run_in_own_thread
 
 
 def test_a_result_comes_back() -> None:
-    assert in_own_thread(lambda: 3, "work") == 3
+    assert run_in_own_thread(lambda: 3, "work") == 3
 
 
 def test_an_error_comes_back() -> None:
     with pytest.raises(ValueError, match="no"):
-        in_own_thread(lambda: int("no"), "work")
+        run_in_own_thread(lambda: int("no"), "work")
 
 
 def test_neither_a_profiler_nor_a_mode_of_the_caller_is_on() -> None:
@@ -26,7 +26,7 @@ def test_neither_a_profiler_nor_a_mode_of_the_caller_is_on() -> None:
     sys.setprofile(lambda *_: None)
     try:
         with torch.no_grad():
-            seen += in_own_thread(lambda: [sys.getprofile(), torch.is_grad_enabled()], "work")
+            seen += run_in_own_thread(lambda: [sys.getprofile(), torch.is_grad_enabled()], "work")
     finally:
         sys.setprofile(before)
     assert seen == [None, True]
@@ -34,5 +34,5 @@ def test_neither_a_profiler_nor_a_mode_of_the_caller_is_on() -> None:
 
 def test_the_size_of_stacks_is_as_before() -> None:
     before = threading.stack_size()
-    in_own_thread(lambda: None, "work")
+    run_in_own_thread(lambda: None, "work")
     assert threading.stack_size() == before

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from autofuse.kernels import apex, flash_attn, flash_attn_3, flash_attn_cute, flash_attn_parts, liger, quack
-from autofuse.kernels.package_functions import PackageFunction, once_differentiable, with_whole_gradient
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, with_contiguous_gradient
 from autofuse.kernels.packages import Unavailable
 from tests.kernels.operands import tensor
 from tests.kernels.standin_bodies import BODIES
@@ -112,12 +112,12 @@ class _Kernel(torch.autograd.Function):
 
 def test_a_kernel_that_writes_into_its_gradient_gets_one_of_its_own() -> None:
     x = torch.ones(3, 2, requires_grad=True)
-    made = with_whole_gradient(_Kernel.apply(x))
+    made = with_contiguous_gradient(_Kernel.apply(x))
     upstream = torch.ones(2, 3).T
     (gradient,) = torch.autograd.grad(made, x, upstream)
     assert torch.equal(gradient, torch.full((3, 2), 5.0))
     assert torch.equal(upstream, torch.ones(3, 2))
-    assert with_whole_gradient(torch.ones(2)).requires_grad is False
+    assert with_contiguous_gradient(torch.ones(2)).requires_grad is False
 
 
 @pytest.mark.usefixtures("others")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofuse.kernels import packages
-from autofuse.kernels.packages import Package, Parts, Unavailable, found, loaded
+from autofuse.kernels.packages import Package, Parts, Unavailable, find_module, load_module
 
 _RAISES = "raise RuntimeError('imported')\n"
 OTHERS = [value for value in vars(packages).values() if isinstance(value, Package)]
@@ -25,9 +25,9 @@ def test_a_module_of_any_depth_is_found_and_nothing_of_it_runs(tmp_path: Path, m
     _written(tmp_path, "outer_x/__init__.py", "outer_x/inner/__init__.py", "outer_x/inner/leaf.py", "single_x.py")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("outer_x", "outer_x.inner", "outer_x.inner.leaf", "single_x"):
-        assert found(name) is not None
+        assert find_module(name) is not None
     for name in ("outer_y", "outer_x.other", "outer_x.inner.leaf.more", "single_x.more"):
-        assert found(name) is None
+        assert find_module(name) is None
     assert not {"outer_x", "outer_x.inner", "single_x"} & set(sys.modules)
 
 
@@ -35,15 +35,15 @@ def test_parts_of_namespaces_are_found(tmp_path: Path, monkeypatch: pytest.Monke
     _written(tmp_path, "one/space_x/first/__init__.py", "two/space_x/second/deep/part.py")
     monkeypatch.syspath_prepend(str(tmp_path / "one"))
     monkeypatch.syspath_prepend(str(tmp_path / "two"))
-    assert found("space_x.first") is not None
-    assert found("space_x.second.deep.part") is not None
+    assert find_module("space_x.first") is not None
+    assert find_module("space_x.second.deep.part") is not None
 
 
 def test_what_a_program_blocks_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _written(tmp_path, "blocked_x/__init__.py")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "blocked_x", None)
-    assert found("blocked_x") is None
+    assert find_module("blocked_x") is None
 
 
 def test_a_finder_that_raises_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_finder_that_raises_hides_nothing(tmp_path: Path, monkeypatch: pytest.
     _written(tmp_path, "behind_x/__init__.py")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", [Broken, *sys.meta_path])
-    assert found("behind_x") is not None
+    assert find_module("behind_x") is not None
 
 
 @pytest.mark.parametrize(
@@ -119,5 +119,5 @@ def test_a_module_that_cannot_be_imported_is_unavailable_and_tried_once(
     monkeypatch.syspath_prepend(str(tmp_path))
     for _ in range(2):
         with pytest.raises(Unavailable, match=f"{name} cannot be imported: [A-Za-z]+: [^\n]+$"):
-            loaded(name)
+            load_module(name)
     assert count.read_text(encoding="utf-8") == "x"

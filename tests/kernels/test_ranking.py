@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from autofuse.kernels.policy import Policy
-from autofuse.kernels.ranking import CandidateTime, ranked
+from autofuse.kernels.ranking import CandidateTime, rank
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.tuning import Trial
 
@@ -25,11 +25,11 @@ def trial(name: str, milliseconds: float, mib: float = 10, error: float = 0.5) -
 
 
 def winner(found: CandidateTime, policy: Policy = "speed") -> str:
-    return ranked(found, policy)[0][0]
+    return rank(found, policy)[0][0]
 
 
 def test_the_fastest_wins_and_the_reason_has_the_numbers() -> None:
-    order, why = ranked(measured(trial("torch", 3), trial("compiled", 1), trial("liger", 2)), "speed")
+    order, why = rank(measured(trial("torch", 3), trial("compiled", 1), trial("liger", 2)), "speed")
     assert order == ("compiled", "liger", "torch")
     assert why == "It is the fastest: 1 ms against 2 ms of liger."
 
@@ -40,7 +40,7 @@ def test_equal_times_are_told_apart_by_memory_then_by_who_is_plainest() -> None:
 
 
 def test_the_original_stays_where_nothing_beats_it() -> None:
-    order, why = ranked(measured(trial("torch", 1), trial("compiled", 1), trial("original", 1.005)), "speed")
+    order, why = rank(measured(trial("torch", 1), trial("compiled", 1), trial("original", 1.005)), "speed")
     assert order[:2] == ("original", "torch")
     assert why.startswith("Nothing beats it")
 
@@ -66,7 +66,7 @@ def test_a_machine_that_is_not_steady_cannot_tell_equal_candidates() -> None:
 def test_memory_counts_first_where_it_is_preferred() -> None:
     found = measured(trial("torch", 1, mib=20), trial("compiled", 2, mib=10), trial("liger", 1.5, mib=10.2))
     assert winner(found) == "torch"
-    order, why = ranked(found, "memory")
+    order, why = rank(found, "memory")
     assert order == ("liger", "compiled", "torch")
     assert why.startswith("Of those that are alike in memory it is the fastest")
 
@@ -78,7 +78,7 @@ def test_unknown_memory_decides_nothing() -> None:
 
 def test_the_smallest_error_counts_first_where_accuracy_is_preferred() -> None:
     found = measured(trial("torch", 3, error=0.3), trial("compiled", 1, error=0.9), trial("liger", 2, error=0.32))
-    assert ranked(found, "accuracy")[0] == ("liger", "torch", "compiled")
+    assert rank(found, "accuracy")[0] == ("liger", "torch", "compiled")
 
 
 def test_errors_far_below_the_bound_are_all_the_same() -> None:
@@ -88,11 +88,11 @@ def test_errors_far_below_the_bound_are_all_the_same() -> None:
 def test_a_candidate_that_was_let_go_early_loses() -> None:
     found = measured(trial("torch", 1), trial("compiled", 2))
     short = CandidateTime(found.trials, {**found.samples, "compiled": found.samples["compiled"][:3]}, STEADY)
-    assert ranked(short, "speed")[0] == ("torch", "compiled")
+    assert rank(short, "speed")[0] == ("torch", "compiled")
 
 
 def test_a_single_candidate_is_said_to_be_that() -> None:
-    assert ranked(measured(trial("torch", 1)), "speed") == (
+    assert rank(measured(trial("torch", 1)), "speed") == (
         ("torch",),
-        "No other candidate can run here. A call takes 1 ms.",
+        "No other candidate can run this call. It takes 1 ms.",
     )

@@ -42,7 +42,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         compiled.append(str(function))
         raise RuntimeError("nothing is compiled here")
 
-    monkeypatch.setattr(region_compiler, "_compiled", refuse)
+    monkeypatch.setattr(region_compiler, "_compile", refuse)
     monkeypatch.setattr(packages, "_given_up", {})
     region_store.forget()
     return compiled

@@ -78,7 +78,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Absent]:
 
 def _trouble(there: Absent) -> str:
     device = torch.device("cuda", there.home)
-    return rehearsal.compiled_trouble(_Doubled.apply, device, [torch.ones(4, requires_grad=True)], {})
+    return rehearsal.compile_error(_Doubled.apply, device, [torch.ones(4, requires_grad=True)], {})
 
 
 def test_both_passes_are_compiled_on_the_device_of_the_call_and_not_launched(there: Absent) -> None:
@@ -104,20 +104,20 @@ def test_so_is_one_of_every_operation() -> None:
 
 @pytest.mark.parametrize("package", [TORCH, TRITON])
 def test_nothing_is_rehearsed_on_a_cpu(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "compiled_trouble", lambda *_: pytest.fail("It was rehearsed."))
+    monkeypatch.setattr(rehearsal, "compile_error", lambda *_: pytest.fail("It was rehearsed."))
     provider = Provider("doubled", "own", package, lambda x: x * 2, "", "")
-    assert rehearsal.backward_trouble(provider, [torch.ones(4, requires_grad=True)], {}) == ""
+    assert rehearsal.backward_compile_error(provider, [torch.ones(4, requires_grad=True)], {}) == ""
 
 
 def test_what_cannot_run_without_data_counts_as_what_compiles() -> None:
     pytest.importorskip("autofuse.kernels.triton.launch")
     run = lambda x: x * float(x.detach().sum())  # a number that a tensor without data does not have
     device = torch.device("cuda", 1)
-    assert rehearsal.compiled_trouble(run, device, [torch.ones(4, requires_grad=True)], {}) == ""
+    assert rehearsal.compile_error(run, device, [torch.ones(4, requires_grad=True)], {}) == ""
 
 
 def test_a_rehearsal_leaves_gradients_and_hooks_alone() -> None:
     x, seen = torch.ones(4, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t) or t, lambda t: t):
-        assert rehearsal.compiled_trouble(lambda x: x.exp(), torch.device("cuda", 1), [x], {}) == ""
+        assert rehearsal.compile_error(lambda x: x.exp(), torch.device("cuda", 1), [x], {}) == ""
     assert x.grad is None and not seen

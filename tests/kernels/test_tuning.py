@@ -263,7 +263,7 @@ def test_a_cache_that_cannot_be_kept_still_decides(
 
 
 def test_what_cannot_be_tuned_is_said_in_a_sentence() -> None:
-    with pytest.raises(ValueError, match="No operation is called 'rms'"):
+    with pytest.raises(ValueError, match="There is no operation 'rms'"):
         tune("rms", arguments())
     with pytest.raises(ValueError, match="has to be a tensor"):
         tune(scaled(), (3,))

@@ -272,8 +272,8 @@ def test_drops_out_in_training_only() -> None:
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled computes the same, and takes seconds to compile: test_attention_blocks.py has it."""
-    monkeypatch.setattr(kernel, "dropped", kernel.dropped.function)
-    monkeypatch.setattr(kernel, "dropped_with_gradient", kernel.dropped_with_gradient.function)
+    monkeypatch.setattr(kernel, "drop", kernel.drop.function)
+    monkeypatch.setattr(kernel, "drop_with_gradient", kernel.drop_with_gradient.function)
     monkeypatch.setattr(thresholds, "DROPPED", 2**16)
     monkeypatch.setattr(thresholds, "LEARNED", 2**16)
 

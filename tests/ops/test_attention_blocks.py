@@ -30,8 +30,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut, "ELEMENTS", (150, 150))  # fewer than a head's scores: its queries are cut
     monkeypatch.setattr(cut, "_FEWEST_ROWS", 4)
     monkeypatch.setattr(cut, "_FEWEST_CAUSAL", 4)
-    monkeypatch.setattr(kernel, "dropped", kernel.dropped.function)  # compiled for each size of a block, it takes long
-    monkeypatch.setattr(kernel, "dropped_with_gradient", kernel.dropped_with_gradient.function)
+    monkeypatch.setattr(kernel, "drop", kernel.drop.function)  # compiled for each size of a block, it takes long
+    monkeypatch.setattr(kernel, "drop_with_gradient", kernel.drop_with_gradient.function)
     cut.blocks.cache_clear()
 
 
@@ -95,7 +95,7 @@ def compare(given: list[Tensor], mask: Tensor | None, p: float, causal: bool, ca
     torch.manual_seed(1)
     found = blocks.attention_by_blocks(*given, mask, p, causal, 0.4, cap)
     torch.manual_seed(1)
-    right = expected(*given, mask, p, causal, cap, blocks.drawn_seed(torch.device("cpu")))
+    right = expected(*given, mask, p, causal, cap, blocks.draw_seed(torch.device("cpu")))
     leaves = [*given, *([mask] if mask is not None and mask.requires_grad else [])]
     upstream = torch.randn_like(right)
     close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
@@ -121,17 +121,15 @@ def test_half_and_single_precision_err_as_much_as_their_roundings(dtype: torch.d
 
 
 def test_what_is_compiled_drops_what_the_plain_functions_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = tuple(
-        region(rows)(f) for rows, f in (("weights", kernel.dropped), (_BOTH, kernel.dropped_with_gradient))
-    )
+    compiled = tuple(region(rows)(f) for rows, f in (("weights", kernel.drop), (_BOTH, kernel.drop_with_gradient)))
     monkeypatch.setattr(cut, "ELEMENTS", (2**18, 2**18))
     given, results = operands(dtype=torch.float32), []
     for _ in range(2):
         torch.manual_seed(1)
         found = blocks.attention_by_blocks(*given, None, 0.3, False, 0.4)
         results.append([found, *torch.autograd.grad(found.square().sum(), given)])
-        monkeypatch.setattr(kernel, "dropped", compiled[0])
-        monkeypatch.setattr(kernel, "dropped_with_gradient", compiled[1])
+        monkeypatch.setattr(kernel, "drop", compiled[0])
+        monkeypatch.setattr(kernel, "drop_with_gradient", compiled[1])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
 

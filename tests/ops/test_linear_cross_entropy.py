@@ -38,7 +38,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(blocks, "_BLOCK", dict.fromkeys((2, 4, 8), 0))
     monkeypatch.setattr(blocks, "_LEAST_ROWS", dict.fromkeys((2, 4, 8), 8))
     monkeypatch.setattr(module, "_LEAST", 0)
-    monkeypatch.setattr(blocks, "_best", lambda x: "torch")
+    monkeypatch.setattr(blocks, "_best_kernel", lambda x: "torch")
     with policy.using(providers=["torch"]):
         yield
 

@@ -216,11 +216,11 @@ def test_what_kernels_do_not_take_is_refused_with_a_reason() -> None:
     x, _, weight, _ = operands()
     assert norm_refusal(x, weight, None, 1e-5) == ""
     assert "eps" in norm_refusal(x, weight, None, torch.tensor(1e-5))
-    assert "weight of one entry" in norm_refusal(x, 2.0, None, 1e-5)
-    assert "weight of one entry" in norm_refusal(x, torch.rand(3, 1), None, 1e-5)
-    assert "bias of fp32" in norm_refusal(x, weight, weight.double(), 1e-5)
-    assert "dense tensors" in norm_refusal(x.double(), weight, None, 1e-5)
-    assert "not empty" in norm_refusal(x[:0], weight, None, 1e-5)
+    assert "weight with one entry" in norm_refusal(x, 2.0, None, 1e-5)
+    assert "weight with one entry" in norm_refusal(x, torch.rand(3, 1), None, 1e-5)
+    assert "bias in fp32" in norm_refusal(x, weight, weight.double(), 1e-5)
+    assert "dense, non-empty" in norm_refusal(x.double(), weight, None, 1e-5)
+    assert "non-empty" in norm_refusal(x[:0], weight, None, 1e-5)
     assert "dense" in norm_refusal(x.detach()[0].to_sparse(), weight, None, 1e-5)
 
 

@@ -22,7 +22,7 @@ from autofuse.fx.session.remembered_times import found, keep, place_of
 from autofuse.kernels.candidate_timing import race_steps
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
-from autofuse.kernels.ranking import ORIGINAL, CandidateTime, ranked
+from autofuse.kernels.ranking import ORIGINAL, CandidateTime, rank
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
 from autofuse.measure.memory import measure_held_memory, measure_peak_memory
 from autofuse.measure.timing import seconds_of
@@ -180,7 +180,7 @@ def decided(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
     It is fused on evidence: where it is faster beyond the noise of identical runs, or as fast with less memory. Where
     noise leaves that open, the original stays. `choice` says why the fused operation runs `kernel`.
     """
-    order, why = ranked(measured, settings().policy)
+    order, why = rank(measured, settings().policy)
     fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
     if settings().policy == "speed" and measured.unclear(order[0]):
         noise = f"identical runs differ by up to {measured.noise:.1f}x"

@@ -1,4 +1,4 @@
-"""autofuse.kernels.dropout_bits in Triton: the same bits from the same seed."""
+"""autofuse.kernels.dropout_bits in Triton, with the same bits from the same seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import triton.language as tl
 def kept(seed, row, offsets, columns, least):
     """Whether the entries at `offsets` of row `row` (int64) are kept.
 
-    seed: the int64 loaded from the seed tensor. least: autofuse.kernels.dropout_bits.least_kept(p), an int32.
+    `seed` is the int64 from the seed tensor. `least` is autofuse.kernels.dropout_bits.least_kept(p), an int32.
     """
     start = row * columns
     low = start.to(tl.uint32) + offsets.to(tl.uint32)

@@ -1,4 +1,4 @@
-"""What the kernels of norm.py do with a tile of rows and columns: (tall, 1) rows in int64, (1, block) columns."""
+"""The computations of norm.py on a tile of rows and columns: rows (tall, 1) in int64, columns (1, block)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def normalised(total, mean, rstd, row, column, inside, stride, rows):
 
 @triton.jit
 def store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale):
-    """The gradients of both summands, from what of the sum's gradient came through the norm."""
+    """Stores the gradients of both summands, from the part of the sum's gradient that came through the norm."""
     if carried is not None:
         dz += tl.load(carried + row * carried_stride + column, mask=inside, other=0.0).to(tl.float32)
     if dresidual is not None:
@@ -55,7 +55,7 @@ def backward_tile(
     given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row, rows, column,
     width, given_stride, total_stride, carried_stride, of_weight, of_bias,
 ):  # fmt: skip
-    """The gradients of a tile of rows, and the sums for weight and bias with what it adds to them."""
+    """The gradients of a tile of rows, and the sums for weight and bias with the tile's contribution."""
     inside = (row < rows) & (column < width)
     normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
     g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
