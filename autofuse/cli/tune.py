@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from autofuse.display import terminal
 from autofuse.kernels.operation import OPERATIONS
-from autofuse.kernels.policy import Changes, named, using
+from autofuse.kernels.policy import Changes, parse_providers, using
 from autofuse.kernels.tuning import tune
 from autofuse.ops.sample_calls import SAMPLES, Maker, Model, Shape, maker_of, sample_call
 from autofuse.results.comparison import milliseconds
@@ -66,7 +66,7 @@ def _changed_settings(options: Namespace) -> Changes:
     if options.deterministic:
         changes["deterministic"] = True
     if options.providers:
-        changes["providers"] = named(options.providers)
+        changes["providers"] = parse_providers(options.providers)
     return changes
 
 

@@ -82,7 +82,7 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> KernelSetting
     measured = variables.get(MEASURED, "").strip().lower() not in _NO
     bound = variables.get(LAUNCH_BOUND, "").strip().lower()
     return KernelSettings(
-        policy, providers=named(variables.get(PROVIDERS, "")), measured=measured,
+        policy, providers=parse_providers(variables.get(PROVIDERS, "")), measured=measured,
         launch_bound=bound not in _NO if bound else None,
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def launch_bound_in(regime: str) -> bool | None:
     return {"overhead": True, "compute": False, "memory": False}.get(regime)
 
 
-def named(text: str) -> frozenset[str] | None:
+def parse_providers(text: str) -> frozenset[str] | None:
     """The providers in a list with commas; None, which means all, if it is empty."""
     return frozenset(name.strip() for name in text.split(",") if name.strip()) or None
 
@@ -125,9 +125,9 @@ def use(**changes: Unpack[Changes]) -> KernelSettings:
         The settings before the change.
     """
     before = settings()
-    wanted = changes.get("providers")
-    named = {**changes, "providers": frozenset(wanted)} if wanted is not None else changes
-    _set(replace(before, **named))  # type: ignore[arg-type]
+    providers = changes.get("providers")
+    complete = {**changes, "providers": frozenset(providers)} if providers is not None else changes
+    _set(replace(before, **complete))  # type: ignore[arg-type]
     return before
 
 
@@ -146,9 +146,9 @@ def on_change(listener: Callable[[], None]) -> None:
     _listeners.append(listener)
 
 
-def _set(wanted: KernelSettings) -> None:
+def _set(new_settings: KernelSettings) -> None:
     global _current
-    if wanted != _current:
-        _current = wanted
+    if new_settings != _current:
+        _current = new_settings
         for listener in _listeners:
             listener()

@@ -43,11 +43,11 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
         watched = _is_compiling() or get_tracing_state() is not None or RECORDERS
         return whole(x) if watched or type(x) is not Tensor or x.numel() >= least else of_torch(x)
 
-    def seen(x: Tensor) -> Tensor:
+    def unobserved(x: Tensor) -> Tensor:
         return whole(x) if RECORDERS or type(x) is not Tensor or x.numel() >= least else of_torch(x)
 
     lowered.__name__ = lowered.__qualname__ = f"{name}_of_few_elements"
-    lowered.seen = seen  # type: ignore[attr-defined]
+    lowered.seen = unobserved  # type: ignore[attr-defined]
     return lowered
 
 

@@ -21,7 +21,7 @@ from tools.ahead.absent import absent
 from tools.ahead.targets import TARGETS
 
 MODEL = Model(batch=1, length=256, width=256, heads=4, vocabulary=4000)
-BACKWARD = ("backward", "gradient", "turned")
+BACKWARD = ("backward", "gradient", "rotate")
 
 
 def main(broken: bool, named: list[str]) -> None:

@@ -26,7 +26,7 @@ from tools.ahead.absent import Absent
 
 REPOSITORY = Path(__file__).parents[2]
 OURS = sorted(name for name, o in OPERATIONS.items() if any(p.package is TRITON for p in o.providers))
-LAST = {"rotary": "turned", "cross_entropy": "_gradient", "linear_cross_entropy": "_gradient"}
+LAST = {"rotary": "rotate", "cross_entropy": "_gradient", "linear_cross_entropy": "_gradient"}
 
 
 def _rehearsed(*options: str) -> dict[str, Any]:

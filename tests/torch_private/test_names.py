@@ -27,7 +27,7 @@ LOOKED_UP = [(name, path) for name, private in NAMES.items() for path in private
 
 
 def has(name: str) -> Any:
-    return NAMES[name].found()
+    return NAMES[name].resolve()
 
 
 def node() -> Any:
@@ -309,9 +309,9 @@ def test_without_it_there_is_what_the_table_says(name: str, path: str, monkeypat
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("peek_interpreter_stack", "somebody may look on"), ("is_fx_symbolic_tracing", True), ("is_recorded", True),
+        ("peek_interpreter_stack", "an unknown observer"), ("is_fx_symbolic_tracing", True), ("is_recorded", True),
         ("is_any_autocast_enabled", True), ("is_profiler_enabled", True), ("len_torch_dispatch_stack", True),
-        ("get_current_function_mode_stack", ["somebody may look on"]), ("saved_tensors_hooks_is_enabled", True),
+        ("get_current_function_mode_stack", ["an unknown observer"]), ("saved_tensors_hooks_is_enabled", True),
         ("keeps_graph", True), ("is_avx512_bf16_supported", False), ("current_autograd_node", None),
         ("get_tracing_state", None), ("get_interpreter_stack", ()),
     ],

@@ -25,7 +25,7 @@ from autofuse.torch_private import (
     get_tracing_state,
     set_tracing_state,
 )
-from autofuse.torch_private.fakes import real_behind
+from autofuse.torch_private.fakes import find_real_tensor
 
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
 _LARGEST_COMPARED = 1 << 20  # elements; a larger one is not read at each call
@@ -226,7 +226,7 @@ def holds_number(x: Tensor | None, number: float) -> bool:
 
 def _with_numbers(x: Tensor | None) -> Tensor | None:
     """`x` itself, or the buffer for which an export, which runs on tensors that are shapes only, has put it."""
-    return x if x is None or type(x) in (Tensor, nn.Buffer) else real_behind(x)
+    return x if x is None or type(x) in (Tensor, nn.Buffer) else find_real_tensor(x)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autofuse.kernels.triton.draws import kept
+from autofuse.kernels.triton.draws import keep_mask
 
 
 @triton.jit
@@ -13,7 +13,7 @@ def total_of(x, residual, seed, row, column, inside, width, x_stride, residual_s
     """residual + dropout(x) of a tile, in fp32."""
     z = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     if seed is not None:
-        z = tl.where(kept(tl.load(seed), row, column, width, least), z * scale, 0.0)
+        z = tl.where(keep_mask(tl.load(seed), row, column, width, least), z * scale, 0.0)
     if residual is not None:
         z += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
     return z
@@ -46,7 +46,7 @@ def store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width
     if dresidual is not None:
         tl.store(dresidual + row * width + column, dz.to(dresidual.dtype.element_ty), mask=inside)
     if seed is not None:
-        dz = tl.where(kept(tl.load(seed), row, column, width, least), dz * scale, 0.0)
+        dz = tl.where(keep_mask(tl.load(seed), row, column, width, least), dz * scale, 0.0)
     tl.store(dx + row * width + column, dz.to(dx.dtype.element_ty), mask=inside)
 
 

@@ -32,7 +32,7 @@ def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: boo
     result = result if plan.order is None else result.permute(plan.order)
     if plan.grid[0] and plan.grid[1]:
         launch(
-            turned, plan.grid, x, cos, sin, result, *plan.numbers, INTERLEAVED=interleaved, INVERSE=inverse,
+            rotate, plan.grid, x, cos, sin, result, *plan.numbers, INTERLEAVED=interleaved, INVERSE=inverse,
             **plan.constants, threads=128,
         )  # fmt: skip
     return result
@@ -76,7 +76,7 @@ def _entries(factor: Tensor, half: int) -> int:
 
 
 @triton.jit
-def turned(
+def rotate(
     X, C, S, Y, rows, n1, n2, x0, x1, x2, c0, c1, c2, s0, s1, s2, half,
     COS: tl.constexpr, SIN: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
     UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
