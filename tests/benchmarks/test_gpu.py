@@ -12,7 +12,7 @@ import torch
 from autofuse.results.profile import Profile
 from benchmarks.gpu.__main__ import SECTIONS, SHARES, main
 from benchmarks.gpu.models import FULL, TOY
-from benchmarks.gpu.predictions import compared
+from benchmarks.gpu.predictions import compare_with_measured
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.gpu.training import model_flops
 
@@ -71,8 +71,8 @@ def test_every_prediction_stands_beside_what_was_measured(tmp_path: Path) -> Non
     assert main(["--out", str(tmp_path), "--device", "cpu", "--toy", "--section", "predictions"]) == 0
     results = Results(tmp_path, CPU)
     assert [row for row in results.rows.values() if "failed" in row] == []
-    assert len(compared(results)) == len(results.rows) - 1 == 18
-    assert all(guess > 0 and seconds > 0 for _, _, guess, seconds, _ in compared(results))
+    assert len(compare_with_measured(results)) == len(results.rows) - 1 == 18
+    assert all(guess > 0 and seconds > 0 for _, _, guess, seconds, _ in compare_with_measured(results))
     assert "Predicted as H100. Median error" in (tmp_path / "results.md").read_text()
 
 
