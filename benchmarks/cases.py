@@ -123,7 +123,7 @@ class Case:
     def tensors(self, device: torch.device, dtype: torch.dtype, training: bool, seed: int = 0) -> list[Tensor]:
         """The inputs, equal for the same seed on one device. On the meta device they have no data."""
         generator = None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
-        made = [_made(i, generator, device) for i in self.inputs]
+        made = [_make_input(i, generator, device) for i in self.inputs]
         made = [t.to(dtype) if t.is_floating_point() else t for t in made]
         wanted = [training and i.learns and t.is_floating_point() for i, t in zip(self.inputs, made, strict=True)]
         return [t.detach().requires_grad_(w) for t, w in zip(made, wanted, strict=True)]
@@ -271,7 +271,7 @@ def _losses(m: Model) -> Iterator[Case]:
 _PARTS = (_attention, _softmax, _norms, _activations, _layers, _rotary, _losses)
 
 
-def _made(wanted: Input, generator: torch.Generator | None, device: torch.device) -> Tensor:
+def _make_input(wanted: Input, generator: torch.Generator | None, device: torch.device) -> Tensor:
     shape = wanted.shape
     match wanted.kind:
         case "classes":

@@ -32,6 +32,7 @@ EDITED = (
     "autofuse/source",
     "autofuse/torch_private",
     "autofuse/verify",
+    "benchmarks",
     "docs/architecture.md",
     "docs/cli.md",
     "docs/configuration.md",
@@ -47,12 +48,16 @@ EDITED = (
     "docs/soundness.md",
     "docs/training.md",
     "docs/writing-rules.md",
+    "tests/benchmarks",
     "tests/cli",
     "tests/demo",
+    "tests/kernels",
     "tests/loading",
     "tests/measure",
+    "tests/ops",
     "tests/project",
     "tests/source/capture",
+    "tests/torch_private",
 )
 
 # A regular expression, and what to write in its place.

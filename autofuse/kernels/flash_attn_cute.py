@@ -71,7 +71,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: boo
         )
 
     widths = (query.shape[-1], value.shape[-1])
-    return attend_by_heads(attend, query, key, value, causal, even=widths != (192, 128))
+    return attend_by_heads(attend, query, key, value, causal, equal_widths=widths != (192, 128))
 
 
 def _soft_capped_refusal(

@@ -100,7 +100,7 @@ def _dropout_add_norm_refusal(
     return first_refusal(
         "" if norm == "rms" else "It fuses a residual with RMS norm only.",
         no_dropout(dropout_p, training),
-        must_be_none(bias, "bias"),
+        must_be_none(bias, "a bias"),
         same_shape_and_dtype(x, residual, "x and residual"),
         "It stores the residual in x's dtype." if residual_in_fp32 and x.dtype is not torch.float32 else "",
         _norm_refusal(x, weight, None, eps),
@@ -194,7 +194,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 def _masked_softmax_refusal(
     scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
 ) -> str:
-    return first_refusal(must_be_none(mask, "mask"), width_at_most(scores, _WIDEST))
+    return first_refusal(must_be_none(mask, "a mask"), width_at_most(scores, _WIDEST))
 
 
 def _masked_softmax(scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None) -> Any:

@@ -148,7 +148,7 @@ def _masked_softmax_refusal(
 ) -> str:
     unscaled = isinstance(scale, (int, float)) and scale == 1
     return first_refusal(
-        must_be_none(mask, "mask"),
+        must_be_none(mask, "a mask"),
         "" if unscaled else "It has no scale.",
         capability(scores, _LEAST),
     )
@@ -187,7 +187,7 @@ def _linear_cross_entropy_refusal(
 ) -> str:  # fmt: skip
     return first_refusal(
         "It supports the reductions mean and sum only." if reduction == "none" else "",
-        must_be_none(bias, "bias"),
+        must_be_none(bias, "a bias"),
         "It has no label smoothing." if label_smoothing else "",
         "It takes class indices, not probabilities." if target.is_floating_point() else index_targets(target),
         one_dtype(x, weight),

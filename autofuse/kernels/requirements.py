@@ -85,7 +85,7 @@ def summands(x: Tensor, residual: Tensor, in_float32: bool) -> str:
 
 
 def must_be_none(value: object, name: str) -> str:
-    return "" if value is None else f"It does not support a {name}."
+    return "" if value is None else f"It does not support {name}."
 
 
 def same_shape_and_dtype(x: Tensor, other: Tensor, names: str) -> str:

@@ -101,14 +101,14 @@ def _of_provider(call: RecordedCall, name: str, case: Case, dtype: torch.dtype) 
         return {"right": False, "failed": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _judge(verdicts: list[Tensor], exact: list[Tensor], allowed: list[float]) -> Row:
-    errors = _errors(verdicts, exact)
+def _judge(results: list[Tensor], exact: list[Tensor], allowed: list[float]) -> Row:
+    errors = _errors(results, exact)
     right = len(errors) == len(allowed) and all(e <= a for e, a in zip(errors, allowed, strict=True))
     return {"right": right, "errors": errors}
 
 
-def _errors(verdicts: list[Tensor], exact: list[Tensor]) -> list[float]:
-    pairs = zip(verdicts, exact, strict=True)
+def _errors(results: list[Tensor], exact: list[Tensor]) -> list[float]:
+    pairs = zip(results, exact, strict=True)
     return [float(((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()) for a, b in pairs]
 
 

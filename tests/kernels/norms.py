@@ -1,4 +1,4 @@
-"""Norms of rows for the tests of kernels: made-up operands, and forward and backward against autograd in double."""
+"""Norms of rows for the tests of kernels: random operands, and forward and backward against autograd in float64."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Case:
     def operands(self) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         generator = torch.Generator().manual_seed(self.rows * self.width)
 
-        def made(*shape: int, dtype: torch.dtype | None) -> Tensor:
+        def random_tensor(*shape: int, dtype: torch.dtype | None) -> Tensor:
             numbers = torch.randn(*shape[:-1], shape[-1] + self.gap * (len(shape) > 1), generator=generator)
             return (numbers[..., : shape[-1]] + 0.5).to(dtype or self.dtype)
 
         return (
-            made(self.rows, self.width, dtype=None),
-            made(self.rows, self.width, dtype=self.residual_dtype) if self.residual else None,
-            made(self.width, dtype=self.weight_dtype) if self.weight else None,
-            made(self.width, dtype=self.weight_dtype) if self.bias else None,
+            random_tensor(self.rows, self.width, dtype=None),
+            random_tensor(self.rows, self.width, dtype=self.residual_dtype) if self.residual else None,
+            random_tensor(self.width, dtype=self.weight_dtype) if self.weight else None,
+            random_tensor(self.width, dtype=self.weight_dtype) if self.bias else None,
         )
 
 

@@ -26,7 +26,7 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms
     return normed if bias is None else normed + bias
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, a: Named) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, a: Named) -> Tensor:
     """(batch, length, heads, head_dim), grouped, causal from the bottom right."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
@@ -45,7 +45,7 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, a: Named) -> Tensor:
 def _flash_attention(a: Named) -> Tensor:
     assert a["q"].shape[-1] == a["v"].shape[-1] <= 256, "flash-attn 2 takes one width of heads"
     assert not (a["softcap"] and a["dropout_p"])
-    return _attended(a["q"], a["k"], a["v"], a)
+    return _attend(a["q"], a["k"], a["v"], a)
 
 
 def _packed(a: Named) -> Tensor:
@@ -54,7 +54,7 @@ def _packed(a: Named) -> Tensor:
     parts = []
     for i in range(len(starts[0]) - 1):
         rows, keys = (slice(s[i], s[i + 1]) for s in starts)
-        parts.append(_attended(a["q"][None, rows], a["k"][None, keys], a["v"][None, keys], a)[0])
+        parts.append(_attend(a["q"][None, rows], a["k"][None, keys], a["v"][None, keys], a)[0])
     return torch.cat(parts)
 
 
@@ -91,7 +91,7 @@ def _cross_entropies(logits: Tensor, labels: Tensor, ignored: int, smoothing: fl
     return F.cross_entropy(logits, labels, ignore_index=ignored, label_smoothing=smoothing, reduction=reduction)
 
 
-def _overwriting(gated: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Named], tuple[Tensor, Tensor]]:
+def _overwrite_inputs(gated: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Named], tuple[Tensor, Tensor]]:
     """Liger's backward of a gated activation: the gradients lie where gate and up were."""
 
     def backward(a: Named) -> tuple[Tensor, Tensor]:
@@ -229,9 +229,9 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     "apex.optimizers.fused_adam.FusedAdam": _adam,
     "flash_attn.flash_attn_interface.flash_attn_func": _flash_attention,
     "flash_attn.flash_attn_interface.flash_attn_varlen_func": _packed,
-    "flash_attn_interface.flash_attn_func": lambda a: _attended(a["q"], a["k"], a["v"], a),
+    "flash_attn_interface.flash_attn_func": lambda a: _attend(a["q"], a["k"], a["v"], a),
     "flash_attn_interface.flash_attn_varlen_func": lambda a: _packed(a),
-    "flash_attn.cute.interface.flash_attn_func": lambda a: (_attended(a["q"], a["k"], a["v"], a), None),
+    "flash_attn.cute.interface.flash_attn_func": lambda a: (_attend(a["q"], a["k"], a["v"], a), None),
     "flash_attn.cute.interface.flash_attn_varlen_func": lambda a: (_packed(a), None),
     "flash_attn.ops.triton.layer_norm.layer_norm_fn": _flash_norm,
     "flash_attn.layers.rotary.apply_rotary_emb": lambda a: _rotated(a["x"], a["cos"], a["sin"], a["interleaved"]),
@@ -253,10 +253,10 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     _LIGER + "layer_norm.LigerLayerNormFunction": lambda a: _norm(a["X"], a["W"], a["B"], a["eps"], False),
     _LIGER + "fused_add_rms_norm.LigerFusedAddRMSNormFunction": _liger_add_norm,
     _LIGER + "swiglu.swiglu_forward": lambda a: (a["a"], a["b"], _swiglu(a["a"], a["b"])),
-    _LIGER + "swiglu.swiglu_backward": _overwriting(_swiglu),
+    _LIGER + "swiglu.swiglu_backward": _overwrite_inputs(_swiglu),
     _LIGER + "swiglu.LigerFusedGateUpSiLUMulFunction": _swiglu_halves,
     _LIGER + "geglu.geglu_forward": lambda a: (a["a"], a["b"], _geglu(a["a"], a["b"])),
-    _LIGER + "geglu.geglu_backward": _overwriting(_geglu),
+    _LIGER + "geglu.geglu_backward": _overwrite_inputs(_geglu),
     _LIGER + "rope.LigerRopeFunction": _liger_rope,
     _LIGER + "softmax.LigerSoftmaxFunction": lambda a: a["input_"].softmax(-1),
     _LIGER + "cross_entropy.LigerCrossEntropyFunction": _liger_cross_entropy,

@@ -1,4 +1,4 @@
-"""Dropout's draws: right on average, independent of each other, the same again from the same seed."""
+"""Dropout's random bits: the right share, independent of each other, and equal for equal seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _mask(rows: int, columns: int, p: float, seed: int = 0x1234_5678_9ABC) -> to
     return keep_mask(torch.tensor([seed]), torch.arange(rows), columns, p)
 
 
-def test_the_share_kept_is_one_minus_p() -> None:
+def test_the_share_of_kept_entries_is_one_minus_p() -> None:
     for p in (0.1, 0.5, 0.9):
         mask = _mask(1000, 1000, p)
         deviation = (p * (1 - p) / mask.numel()) ** 0.5
@@ -37,7 +37,7 @@ def test_neighbours_in_rows_and_columns_are_independent() -> None:
         assert abs(correlation) < 5 / mask.numel() ** 0.5
 
 
-def test_rows_beyond_32_bits_of_entries_have_draws_of_their_own() -> None:
+def test_rows_beyond_32_bits_of_entries_have_their_own_bits() -> None:
     far = keep_mask(torch.tensor([7]), torch.tensor([0, 2**31, 2**32]), 4096, 0.5)
     assert not torch.equal(far[0], far[1])
     assert not torch.equal(far[0], far[2])

@@ -1,4 +1,4 @@
-"""Folding gives kernels few dimensions that hold the same entries, and results the shape that was asked for."""
+"""Folding gives kernels few dimensions with the same entries, and results the expected shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("factors", [(5, 4), (2, 1, 5, 4), (1, 1, 4), (4,)])
-def test_what_is_computed_of_views_is_what_is_computed_of_the_operands(layout: str, factors: tuple[int, ...]) -> None:
+def test_views_and_operands_give_the_same_result(layout: str, factors: tuple[int, ...]) -> None:
     x, factor = LAYOUTS[layout], torch.randn(factors)
     if not broadcasts_to(factor, x):
         return
@@ -36,7 +36,7 @@ def test_what_is_computed_of_views_is_what_is_computed_of_the_operands(layout: s
     assert found.stride() == empty_in_memory_order(x, x.dtype).stride()
 
 
-def test_dimensions_that_lie_behind_each_other_are_one() -> None:
+def test_contiguous_dimensions_become_one() -> None:
     made = fold_checked(torch.randn(2, 3, 5, 4), torch.randn(5, 4))
     assert made.sizes == (1, 6, 5)
     assert made.strides == ((0, 20, 4), (0, 0, 4))
@@ -46,7 +46,7 @@ def test_more_than_three_runs_do_not_fold() -> None:
     assert fold(torch.randn(2, 3, 4, 5, 6), torch.randn(2, 1, 4, 1, 6)) is None
 
 
-def test_repetitions_without_memory_are_left_out_of_masks_and_made_real_in_operands() -> None:
+def test_expanded_dimensions_are_removed_from_masks_and_copied_in_operands() -> None:
     x = torch.randn(2, 1, 5, 4).expand(2, 3, 5, 4)
     assert without_repeats(x).shape == (2, 1, 5, 4)
     assert without_broadcast(x).is_contiguous()

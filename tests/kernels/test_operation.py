@@ -1,4 +1,4 @@
-"""An operation picks a provider that can take the call, and says what it gave up."""
+"""An operation chooses a provider that supports the call, and reports providers that it excludes."""
 
 from __future__ import annotations
 

@@ -33,13 +33,13 @@ def operands(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 
 def block(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """A pre-norm block's step with dropout, by the operator."""
+    """The step of a prenorm block with dropout, with the operator."""
     seed = draw_seed(x.device)
     return run_norm("triton", x, residual, weight, bias, seed, P, 1e-5, True, x.dtype, x.dtype)
 
 
 def step(run: Callable[..., tuple[Tensor, Tensor]], *given: Tensor) -> list[Tensor]:
-    """Results and gradients, always with the same draws."""
+    """Results and gradients, always with the same dropout."""
     torch.manual_seed(7)
     normed, total = run(*given)
     gradients = torch.autograd.grad(normed.sin().sum() + total.cos().sum(), given)
@@ -76,7 +76,7 @@ def _plain(a: Any) -> Any:
     return a.detach() if isinstance(a, Tensor) else a
 
 
-def test_it_is_the_formula_with_the_draws_of_its_seed() -> None:
+def test_it_equals_the_formula_with_the_dropout_of_its_seed() -> None:
     given = operands()
     seed = torch.tensor([99])
 
@@ -122,7 +122,7 @@ def test_is_exported_with_any_number_of_rows() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE])
-def test_checkpoints_repeat_the_draws(policy: CheckpointPolicy | None) -> None:
+def test_checkpoints_repeat_the_dropout(policy: CheckpointPolicy | None) -> None:
     seen: list[object] = []
 
     def chosen(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -142,7 +142,7 @@ def process_group(tmp_path: Any) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_a_model_is_sharded(process_group: None) -> None:
+def test_it_works_in_a_sharded_model(process_group: None) -> None:
     torch.manual_seed(2)
     model, x = Block(), torch.randn(4, C)
     torch.manual_seed(3)
@@ -176,7 +176,7 @@ def test_its_second_derivative_is_that_of_the_formula() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_only_one_of_two_results_is_used() -> None:
+def test_one_of_two_results_may_be_unused() -> None:
     given, seed = operands(), torch.tensor([1])
     run = lambda: run_norm("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
     of_total = torch.autograd.grad(run()[1].sum(), given, allow_unused=True)
@@ -186,7 +186,7 @@ def test_only_one_of_two_results_is_used() -> None:
 
 
 def test_results_may_be_written_into() -> None:
-    """As those of torch's operators may: by an activation in place, or by a residual stream that is added to."""
+    """Results of torch's operators may be written too: by an activation in place, or by an addition to a stream."""
     given, seed = operands(), torch.tensor([1])
     run = lambda: run_norm("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
     expected = torch.autograd.grad(run()[0].relu().sum(), given[0])
@@ -212,7 +212,7 @@ def test_halves_give_halves_and_fp32_statistics() -> None:
     assert {g.dtype for g in gradients} == {torch.bfloat16}
 
 
-def test_what_kernels_do_not_take_is_refused_with_a_reason() -> None:
+def test_calls_that_kernels_do_not_support_are_refused_with_a_reason() -> None:
     x, _, weight, _ = operands()
     assert norm_refusal(x, weight, None, 1e-5) == ""
     assert "eps" in norm_refusal(x, weight, None, torch.tensor(1e-5))
@@ -224,7 +224,7 @@ def test_what_kernels_do_not_take_is_refused_with_a_reason() -> None:
     assert "dense" in norm_refusal(x.detach()[0].to_sparse(), weight, None, 1e-5)
 
 
-def test_the_dtype_is_that_of_torchs_norm_under_autocast() -> None:
+def test_under_autocast_the_dtype_is_that_of_torchs_norm() -> None:
     x, weight = torch.ones(2, 4, dtype=torch.bfloat16), torch.ones(4)
     assert norm_dtype("layer_norm", x, None) is torch.bfloat16 and norm_dtype("layer_norm", x, weight) is torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):

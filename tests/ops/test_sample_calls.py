@@ -38,7 +38,7 @@ def test_samples_leave_random_states_alone() -> None:
 
 @pytest.mark.parametrize("name", sorted(SAMPLES.keys() & OPERATIONS.keys()))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_torchs_own_code_passes_the_check_that_others_have_to_pass(name: str, dtype: torch.dtype) -> None:
+def test_torchs_code_passes_the_check_of_candidates(name: str, dtype: torch.dtype) -> None:
     made = sample_call(name, SAMPLES[name].of_model(SMALL), Maker(dtype, CPU, True))
     code = made.operation.torch.run
     gap = FunctionReference(code, FunctionCall.of(made.args, made.kwargs, True)).compare(code)

@@ -45,7 +45,7 @@ def test_each_sequence_attends_to_its_own_keys(assert_agree: Agree, lengths: Any
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_what_compilers_get_is_the_same(is_causal: bool) -> None:
+def test_the_code_for_compilers_gives_the_same(is_causal: bool) -> None:
     queries, keys = LENGTHS["some without tokens"]
     given, starts = operands(queries, keys), (packed(queries), packed(keys))
     told = {"scale": 0.3, "is_causal": is_causal, "dropout_p": 0.0, "training": True}

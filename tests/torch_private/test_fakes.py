@@ -1,4 +1,4 @@
-"""A fake leads back to the tensor that it was made of, and to no other."""
+"""A fake tensor leads to the tensor from which it was made, and to no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_fake_leads_back_to_its_tensor() -> None:
     assert all(find_real_tensor(f) is t for f, t in zip(fakes, tensors, strict=True))
 
 
-def test_what_was_made_of_no_tensor_leads_nowhere() -> None:
+def test_a_fake_without_a_real_tensor_leads_to_none() -> None:
     with FakeTensorMode() as mode:
         made, derived = torch.ones(2), mode.from_tensor(torch.ones(2)) + 1
     assert find_real_tensor(made) is None and find_real_tensor(derived) is None
