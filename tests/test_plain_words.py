@@ -102,7 +102,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
         return
     with io.BytesIO(path.read_bytes()) as file:
         for token in tokenize.tokenize(file.readline):
-            if token.type in (tokenize.COMMENT, tokenize.STRING):
+            if token.type in (tokenize.COMMENT, tokenize.STRING) and " " in token.string:  # one word is a key
                 yield (
                     token.start[0],
                     re.sub(r"`[^`\n]*`|captured anew", "``", " ".join(token.string.strip("#\"' ").split())),

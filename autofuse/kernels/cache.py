@@ -186,6 +186,7 @@ def _lock(path: Path) -> Iterator[None]:
 
     Raises:
         OSError: if another process holds the lock longer than any write takes.
+        PermissionError: if the lock is not a regular file of this user.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:

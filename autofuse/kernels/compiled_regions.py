@@ -62,6 +62,7 @@ class CompiledRegion:
         self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}  # by the exact sizes of the arguments
 
     def __call__(self, *args: Any) -> Any:
+        """Runs the compiled loop for these arguments, which compiles it if necessary."""
         exactly = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x for x in args]
         key = (torch.get_num_threads(), *exactly)
         function_for_sizes = self._functions.get(key)

@@ -56,6 +56,7 @@ class DynamicRegion:
         self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
+        """Runs the compiled loop for these arguments, which compiles it if necessary."""
         parts: list[Any] = [torch.get_num_threads()]
         for x in args:
             parts += (x.dtype, x.shape, x.stride()) if isinstance(x, Tensor) else (x,)

@@ -97,6 +97,12 @@ class Operation:
         OPERATIONS[name] = self
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Computes the operation with the provider that is chosen for these arguments.
+
+        Raises:
+            torch.OutOfMemoryError: as the provider raises it. After any other error the next provider computes the
+                call.
+        """
         if RECORDERS:
             for calls in RECORDERS:
                 calls.append(RecordedCall(self, (x, *args), kwargs))

@@ -42,6 +42,7 @@ class RegisteredOperator:
         self._tensors = tuple(i for i, kind in enumerate(kinds) if "Tensor" in kind)
 
     def __call__(self, *args: Any) -> Any:
+        """Calls the operator, past the dispatcher if nothing observes the call."""
         if _is_observed():
             return self.overload(*args)
         wanted = False

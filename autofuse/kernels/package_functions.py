@@ -40,6 +40,11 @@ class PackageFunction:
     named: tuple[str, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function.
+
+        Raises:
+            Unavailable: if it is missing or has another signature.
+        """
         return _function(self)(*args, **kwargs)
 
     def refusal(self, parameters: Sequence[inspect.Parameter]) -> str:
@@ -59,6 +64,7 @@ class PackageFunction:
 
     @property
     def path(self) -> str:
+        """The path of the function, for messages."""
         return f"{self.module}.{self.name}"
 
 

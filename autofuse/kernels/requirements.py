@@ -72,6 +72,7 @@ def norm_operand(x: Tensor, operand: object, name: str, needed: bool = False) ->
 
 
 def number(eps: object) -> str:
+    """Requires a number for eps."""
     return "" if isinstance(eps, (int, float)) else "It needs a number for eps."
 
 
@@ -85,6 +86,7 @@ def summands(x: Tensor, residual: Tensor, in_float32: bool) -> str:
 
 
 def must_be_none(value: object, name: str) -> str:
+    """Requires that an argument is not passed. `name` names it in the sentence, with its article."""
     return "" if value is None else f"It does not support {name}."
 
 
@@ -96,20 +98,24 @@ def same_shape_and_dtype(x: Tensor, other: Tensor, names: str) -> str:
 
 
 def one_dtype(x: Tensor, *others: Tensor | None) -> str:
+    """Requires operands of one dtype on one device."""
     if all(t is None or t.dtype is x.dtype and t.device == x.device for t in others):
         return ""
     return "It needs operands of one dtype on one device."
 
 
 def no_dropout(p: float, training: bool) -> str:
+    """Requires that dropout is inactive."""
     return "It has no dropout." if training and p else ""
 
 
 def width_at_most(x: Tensor, most: int) -> str:
+    """Requires rows of at most this many entries."""
     return "" if x.shape[-1] <= most else f"It supports rows of at most {most} entries; these have {x.shape[-1]}."
 
 
 def multiples_of(sizes: Sequence[int], by: int) -> str:
+    """Requires sizes that are multiples of a number."""
     return (
         ""
         if all(size % by == 0 for size in sizes)
@@ -132,6 +138,7 @@ def not_captured(x: Tensor) -> str:
 
 
 def index_targets(target: Tensor) -> str:
+    """Requires class indices in int64."""
     return "" if target.dtype is torch.int64 else "It needs class indices of dtype int64 as targets."
 
 

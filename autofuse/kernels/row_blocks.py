@@ -141,8 +141,8 @@ class GradientSums:
 
         Args:
             block: its rows.
-            change: the gradient of its logits, without the rows' shares if `late_share` holds them.
-            late: the rows' shares that are multiplied here, or None.
+            logits_gradient: the gradient of its logits, without the rows' shares if `late_share` holds them.
+            late_share: the rows' shares that are multiplied here, or None.
         """
         x, share = self._x[block], None if late_share is None else late_share[block].unsqueeze(-1)
         if self._wanted[2]:
@@ -159,6 +159,7 @@ class GradientSums:
             add_product(self._of_weight, logits_gradient.T, rows, block.start == 0)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of x, weight and bias."""
         if self._of_weight.dtype is not self._result.dtype:
             self._result.copy_(self._of_weight)
         else:

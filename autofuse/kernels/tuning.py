@@ -184,7 +184,11 @@ class _Tuning:
         return replace(made, measured=True, ranking=ranking, control=measured.control, trials=found)
 
     def _require_measurable(self, runs: Mapping[str, Function]) -> None:
-        """Raises _Unmeasured if there is nothing to measure, or if a measurement would not represent the call."""
+        """Checks that a measurement is possible and represents the call.
+
+        Raises:
+            _Unmeasured: if there is nothing to measure, or the call would differ from a measured one.
+        """
         if len(runs) == 1:
             raise _Unmeasured("No other candidate supports this call.")
         if is_traced() or not is_plain(*tensors_in((tuple(self.args), dict(self.kwargs)))):

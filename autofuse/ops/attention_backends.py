@@ -99,7 +99,7 @@ def _provider(
         name: the name of the provider.
         backend: torch's name for the kernel.
         usable: the function of torch.backends.cuda that reports whether the kernel supports a call.
-        said: the kernel in words, for the summary.
+        label: the kernel in words, for the summary.
         groups: whether the kernel supports groups of heads together with a mask.
         masks: whether the kernel supports masks.
         **more: further fields of `Provider`.

@@ -78,7 +78,11 @@ def is_square_mask(mask: Tensor, queries: int, keys: int) -> bool:
 
 
 def _apply_tensor_scale(query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
-    """The query multiplied by the scale if that is a tensor, and the number that remains as scale."""
+    """The query multiplied by the scale if that is a tensor, and the number that remains as scale.
+
+    Raises:
+        ValueError: if the scale differs from key to key.
+    """
     if not isinstance(scale, Tensor):
         return query, scale
     if scale.ndim and scale.shape[-1] != 1:

@@ -163,7 +163,11 @@ def rows(logits: Tensor, in_float32: bool = False) -> Tensor:
 
 
 def check_reduction(reduction: str) -> None:
-    """Raises ValueError if `reduction` is unknown."""
+    """Checks that `reduction` is known.
+
+    Raises:
+        ValueError: if it is not.
+    """
     if reduction not in _REDUCTIONS:
         raise ValueError(f'A loss got the unknown reduction {reduction!r}. Use "mean", "sum" or "none".')
 

@@ -101,6 +101,7 @@ def _halves_by_torch(x: Tensor, *, activation: Activation = "silu", gate_first: 
 
 
 def gated(gate: Tensor, up: Tensor, activation: str, kernel: str) -> Tensor:
+    """activation(gate) * up with the kernels of `kernel`."""
     if not gate.numel():
         return gate.new_empty(gate.shape)
     result: Tensor = _KERNELS[kernel].forward(as_rows(gate, kernel), as_rows(up, kernel), activation)
@@ -108,6 +109,7 @@ def gated(gate: Tensor, up: Tensor, activation: str, kernel: str) -> Tensor:
 
 
 def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str, kernel: str) -> tuple[Tensor, Tensor]:
+    """The gradients of gate and up."""
     if not gate.numel():
         return gate.new_empty(gate.shape), up.new_empty(up.shape)
     operands = as_rows(grad, kernel), as_rows(gate, kernel), as_rows(up, kernel)
@@ -142,6 +144,7 @@ differentiate(_GATED, _gated_gradients, _save_gated)
 
 
 def gated_halves(x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
+    """activation(gate) * up for the halves of x, with the kernels of `kernel`."""
     if not x.numel():
         return x.new_empty(_half_shape(x.shape))
     result: Tensor = _KERNELS[kernel].packed_forward(rows(x), activation, gate_first)
@@ -149,6 +152,7 @@ def gated_halves(x: Tensor, activation: str, gate_first: bool, kernel: str) -> T
 
 
 def gated_halves_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
+    """The gradient of x."""
     if not x.numel():
         return x.new_empty(x.shape)
     result: Tensor = _KERNELS[kernel].packed_backward(rows(grad), rows(x), activation, gate_first)

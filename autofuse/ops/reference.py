@@ -141,7 +141,11 @@ def dropout_add_norm(
     dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
     residual_in_fp32: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """norm(residual + dropout(x)); with `prenorm` the pair (sum, norm), the sum in fp32 on request."""
+    """norm(residual + dropout(x)); with `prenorm` the pair (sum, norm), the sum in fp32 on request.
+
+    Raises:
+        ValueError: if `norm` is unknown.
+    """
     residual = residual.to(torch.promote_types(residual.dtype, torch.float32)) if residual_in_fp32 else residual
     total = residual + _dropout(x, dropout_p, training)
     if norm == "layer":
@@ -215,7 +219,11 @@ def glu(x: Tensor) -> Tensor:
 
 
 def activation(x: Tensor, name: Activation) -> Tensor:
-    """The activation called `name`, or `name(x)`."""
+    """The activation called `name`, or `name(x)`.
+
+    Raises:
+        ValueError: if the activation is unknown.
+    """
     if not isinstance(name, str):
         return name(x)
     if name not in _ACTIVATIONS:

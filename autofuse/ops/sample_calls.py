@@ -40,14 +40,17 @@ class Model:
 
     @property
     def rows(self) -> int:
+        """Tokens in a batch."""
         return self.batch * self.length
 
     @property
     def inner(self) -> int:
+        """The width inside the MLP."""
         return self.hidden or 4 * self.width
 
     @property
     def head(self) -> int:
+        """The width of a head."""
         return self.width // self.heads
 
 
@@ -60,6 +63,7 @@ class Maker:
     training: bool
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """A random tensor of this shape, with normal entries times `scale`."""
         numbers = random_numbers(shape, self.device, sum(shape)) * scale
         return numbers.to(self.dtype).requires_grad_(self.training)
 
@@ -72,6 +76,7 @@ class Maker:
         return self(*shape).detach()
 
     def classes(self, count: int, of: int) -> Tensor:
+        """Random class indices below `of`."""
         draws = torch.Generator().manual_seed(count)
         return torch.randint(of, (count,), generator=draws).to(self.device)
 

@@ -82,7 +82,11 @@ def _check(query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_s
 def _one_by_one(
     query: Tensor, key: Tensor, value: Tensor, starts: list[int], key_starts: list[int], options: dict[str, Any]
 ) -> Tensor:
-    """Consecutive sequences of equal lengths form a batch. Each batch is one call."""
+    """Consecutive sequences of equal lengths form a batch. Each batch is one call.
+
+    Raises:
+        ValueError: if the cumulative lengths do not fit the tokens.
+    """
     for cumulative, x in ((starts, query), (key_starts, key)):
         if cumulative[0] != 0 or cumulative[-1] != x.shape[0] or cumulative != sorted(cumulative):
             raise ValueError(

@@ -30,6 +30,7 @@ class AttentionBlock(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """Batches, heads, queries and keys."""
         sizes = (s.stop - s.start for s in (self.batches, self.heads, self.queries))
         return (*sizes, self.keys)
 

@@ -21,6 +21,7 @@ def keep_mask(seed, row, offsets, columns, least):
 
 @triton.jit
 def mix(bits):
+    """uint32 -> uint32, bijective. Every bit of the result depends on every bit of the input."""
     bits = (bits ^ (bits >> 16)) * 0x21F0AAAD
     bits = (bits ^ (bits >> 15)) * 0xD35A2D97
     return bits ^ (bits >> 15)

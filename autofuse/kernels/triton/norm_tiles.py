@@ -21,6 +21,7 @@ def total_of(x, residual, seed, row, column, inside, width, x_stride, residual_s
 
 @triton.jit
 def affine(y, weight, bias, column, width):
+    """y * weight + bias for a block of columns."""
     if weight is not None:
         y *= tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
     if bias is not None:

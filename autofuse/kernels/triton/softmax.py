@@ -88,6 +88,7 @@ def softmax_rows(
     X, M, Y, rows, n1, n2, width, x0, x1, x2, m0, m1, m2, step, scale, fill,
     MASK: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Softmax of rows that fit one block."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     column = tl.arange(0, BLOCK)
@@ -105,6 +106,7 @@ def softmax_long(
     X, M, Y, rows, n1, n2, width, x0, x1, x2, m0, m1, m2, step, scale, fill,
     MASK: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Softmax of longer rows, in blocks."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     x = X + begins(row, n1, n2, x0, x1, x2, UNIT)
@@ -133,6 +135,7 @@ def gradient_rows(
     P, G, M, D, rows, n1, n2, width, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
     KEPT: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """The gradient for rows that fit one block."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     column = tl.arange(0, BLOCK)
@@ -151,6 +154,7 @@ def gradient_long(
     P, G, M, D, rows, n1, n2, width, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
     KEPT: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """The gradient for longer rows, in blocks."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     p = P + begins(row, n1, n2, p0, p1, p2, UNIT)
