@@ -82,10 +82,26 @@ PHRASES = {
     r"\bbeside it\b": "next to it",
     r"\bwithout a word\b": "silently",
     r"\btoo much to tell\b": "too noisy to decide",
+    r"\bgives? way\b": "is replaced by",
+    r"\b(?:is|are) taken (?:to be|for)\b": "counts as, autofuse assumes",
+    r"\bturn(?:s|ing)? the other way\b": "the inverse rotation",
+    r"\b(?:lies?|lay) (?:beside|behind|side by side|next to each other)\b": "is contiguous, is next to",
+    r"\bbe it\b": "whether ... or",
+    r"\bas good as (?:none|absent)\b": "counts as missing",
+    r"\bgoes by\b": "uses, depends on",
+    r"\ball else\b": "everything else",
+    r"\bfor lack of\b": "because ... is missing",
+    r"\bin one go\b": "at once, in one kernel",
+    r"\bin turns\b": "interleaved, one after the other",
+    r"\btakes? no part\b": "is excluded",
+    r"\bwho is best\b": "which is the best",
+    r"\bin silence\b": "silently",
 }  # fmt: skip
 NAMES = frozenset(
     "told made whole given anew less shown reached found said had gone kept held named asked known seen taken turned "
-    "handed undisturbed undropped abroad amid".split()
+    "handed undisturbed undropped abroad amid folded raced ranked looked listed noted restored shifted mixed drawn "
+    "rehearsed weighed imported decided described reduced ignored packaged prepared refused normed picked repeated "
+    "widened traced transformed remembered".split()
 )
 PUBLIC_NAMES = frozenset({"given"})  # autofuse.rule.Call.given, which rules call
 

@@ -58,7 +58,7 @@ def _packed(a: Named) -> Tensor:
     return torch.cat(parts)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """x (batch, length, heads, d), angles (length, d / 2)."""
     assert cos.ndim == 2 and 2 * cos.shape[-1] == x.shape[-1]
     cos, sin = cos[None, :, None], sin[None, :, None]
@@ -119,7 +119,7 @@ def _liger_rope(a: Named) -> tuple[Tensor, Tensor]:
     for name in "qk":
         rows = a[name].transpose(1, 2).contiguous()
         half = a["cos"].shape[-1] // 2
-        rows.data.copy_(_rotated(rows, a["cos"][0, :, :half], a["sin"][0, :, :half], False))
+        rows.data.copy_(_rotate(rows, a["cos"][0, :, :half], a["sin"][0, :, :half], False))
         a[name] = rows.transpose(1, 2)
     return a["q"], a["k"]
 
@@ -234,7 +234,7 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     "flash_attn.cute.interface.flash_attn_func": lambda a: (_attend(a["q"], a["k"], a["v"], a), None),
     "flash_attn.cute.interface.flash_attn_varlen_func": lambda a: (_packed(a), None),
     "flash_attn.ops.triton.layer_norm.layer_norm_fn": _flash_norm,
-    "flash_attn.layers.rotary.apply_rotary_emb": lambda a: _rotated(a["x"], a["cos"], a["sin"], a["interleaved"]),
+    "flash_attn.layers.rotary.apply_rotary_emb": lambda a: _rotate(a["x"], a["cos"], a["sin"], a["interleaved"]),
     "flash_attn.ops.activations.SwiGLUFunction": lambda a: _swiglu(a["x"], a["y"]),
     "flash_attn.ops.triton.cross_entropy.cross_entropy_loss": lambda a: (
         _cross_entropies(a["logits"].float(), a["labels"], a["ignore_index"], a["label_smoothing"]),
@@ -267,6 +267,6 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     "quack.softmax.softmax": _quack_softmax,
     "quack.cross_entropy.cross_entropy": _quack_cross_entropy,
     "quack.linear_cross_entropy.chunked_linear_cross_entropy": _quack_linear_cross_entropy,
-    "quack.rotary.apply_rotary_emb": lambda a: _rotated(a["x"], a["cos"], a["sin"], a["interleaved"]),
+    "quack.rotary.apply_rotary_emb": lambda a: _rotate(a["x"], a["cos"], a["sin"], a["interleaved"]),
     "quack.mlp.mlp_func": lambda a: _mlp(a["x"], a["weight1"], a["bias1"], a["weight2"], a["bias2"], a["activation"]),
 }

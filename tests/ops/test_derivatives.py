@@ -126,7 +126,7 @@ def test_a_checkpoint_with_create_graph_works(operands: tuple[Tensor, ...]) -> N
 
 
 def test_dropped_weights_are_differentiated_by_torch_itself(operands: tuple[Tensor, ...]) -> None:
-    def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend_with_dropout(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(1)
         return ops.attention(q, k, v, dropout_p=0.5, training=True)
 
@@ -135,6 +135,6 @@ def test_dropped_weights_are_differentiated_by_torch_itself(operands: tuple[Tens
         return F.dropout(torch.softmax(q @ k.mT, -1), 0.5) @ v
 
     for found, expected in zip(
-        penalty_gradients(dropped, operands), penalty_gradients(reference, operands), strict=True
+        penalty_gradients(attend_with_dropout, operands), penalty_gradients(reference, operands), strict=True
     ):
         torch.testing.assert_close(found, expected)

@@ -316,11 +316,11 @@ def test_all_logits_are_never_in_memory_at_once(monkeypatch: pytest.MonkeyPatch)
     x, weight, _, target = operands()
     rows, linear = list[int](), F.linear
 
-    def watched(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def record_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows.append(x.shape[0])
         return linear(x, weight, bias)
 
-    monkeypatch.setattr(blocks.F, "linear", watched)
+    monkeypatch.setattr(blocks.F, "linear", record_rows)
     ops.linear_cross_entropy(x.requires_grad_(), weight.requires_grad_(), target).backward()
     assert max(rows) == 8 and sum(rows) == B * T
     ops.linear_cross_entropy(x, weight, target, reduction="none").sum().backward()

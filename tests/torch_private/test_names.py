@@ -307,7 +307,7 @@ def test_without_it_there_is_what_the_table_says(name: str, path: str, monkeypat
     assert type("Ours", (found,), {}).__mro__[1] is found
 
 
-# Cautious answers: for what cannot be known, somebody looks on, everything is hooked, and torch's own code computes.
+# Cautious answers: what cannot be known counts as observed or hooked, and torch's own code computes.
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
