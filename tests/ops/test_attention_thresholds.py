@@ -45,5 +45,5 @@ def test_an_unknown_cpu_counts_as_one_with_a_fast_flash_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("is_avx512_bf16_supported", "is_amx_tile_supported"):
-        monkeypatch.setattr(thresholds, name, names.NAMES[name].instead("it is not there"))
+        monkeypatch.setattr(thresholds, name, names.NAMES[name].replacement("it is missing"))
     assert thresholds.flash_is_slow_in_half.__wrapped__() is False
