@@ -1,1 +1,1 @@
-"""What is measured, and how; see README.md here."""
+"""Benchmarks of autofuse. README.md in this folder lists what each measures."""

@@ -1,9 +1,9 @@
-"""Masks that arrive as arguments, shared heads, soft caps and sinks, forward and backward, against code by hand.
+"""Attention with mask arguments, shared heads, soft caps and sinks, against hand-written code, forward and backward.
 
     python -m benchmarks.attention_variants --output benchmarks/results/attention_variants.json
 
-Measured as docs/measuring.md says: interleaved pairs in random order, with an A/A control. The script starts itself
-again with glibc's thresholds for large blocks raised, as demo.py does and for its reason.
+Measured as docs/measuring.md describes: interleaved pairs in random order, with an A/A control. The script starts
+itself again with higher glibc thresholds for large blocks, as demo.py does and explains.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ WIDTH, CAP, SCALE = 64, 50.0, 0.125
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def repeated(x: Tensor, query: Tensor) -> Tensor:
-    """As repeat_kv of transformers."""
+def repeat_kv(x: Tensor, query: Tensor) -> Tensor:
+    """repeat_kv of transformers."""
     b, g, s, d = x.shape
     times = query.shape[1] // g
     return x[:, :, None].expand(b, g, times, s, d).reshape(b, g * times, s, d)
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
-    scores = q @ repeated(k, q).mT * SCALE + mask
-    return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ repeated(v, q)
+    scores = q @ repeat_kv(k, q).mT * SCALE + mask
+    return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ repeat_kv(v, q)
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
     return ops.attention(q, k, v, mask=mask, scale=SCALE, repeats=q.shape[1] // k.shape[1])
 
 
-def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
-    scores = torch.tanh(q @ repeated(k, q).mT * SCALE / CAP) * CAP + mask
-    return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ repeated(v, q)
+def soft_capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+    scores = torch.tanh(q @ repeat_kv(k, q).mT * SCALE / CAP) * CAP + mask
+    return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ repeat_kv(v, q)
 
 
-def fused_capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+def fused_soft_capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
     times = q.shape[1] // k.shape[1]
     return ops.soft_capped_attention(q, k, v, cap=CAP, scale=SCALE / CAP, mask=mask, repeats=times)
 
 
-def sunk(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
-    scores = q @ repeated(k, q).mT * SCALE + mask
+def with_sinks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+    scores = q @ repeat_kv(k, q).mT * SCALE + mask
     both = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[-2], -1)], dim=-1)
     both = both - both.max(dim=-1, keepdim=True).values
-    return F.softmax(both, dim=-1)[..., :-1] @ repeated(v, q)
+    return F.softmax(both, dim=-1)[..., :-1] @ repeat_kv(v, q)
 
 
-def fused_sunk(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+def fused_with_sinks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
     times = q.shape[1] // k.shape[1]
     return ops.sink_attention(q, k, v, sinks.view(1, -1, 1, 1), mask=mask, scale=SCALE, repeats=times)
 
 
 CASES: dict[str, tuple[Attend, Attend]] = {
-    "attention": (plain, fused), "soft caps": (capped, fused_capped), "sinks": (sunk, fused_sunk),
+    "attention": (plain, fused), "soft caps": (soft_capped, fused_soft_capped), "sinks": (with_sinks, fused_with_sinks),
 }  # fmt: skip
 WINDOWS = {"causal": 0, "window": 128}
 
@@ -87,8 +87,8 @@ def operands(shape: tuple[int, ...], window: int) -> tuple[Tensor, ...]:
 
 def step(attend: Attend, inputs: tuple[Tensor, ...]) -> None:
     """Forward and backward."""
-    made = attend(*inputs)
-    torch.autograd.grad(made, inputs[:3], made.detach())
+    result = attend(*inputs)
+    torch.autograd.grad(result, inputs[:3], result.detach())
 
 
 def rows(count: int) -> Iterator[dict[str, object]]:

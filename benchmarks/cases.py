@@ -1,7 +1,8 @@
-"""The grid: every operation at the shapes of real models, with the code to compare it with. It measures nothing.
+"""The grid: every operation at the shapes of real models, with the code that it is compared with.
 
 Shapes come from the models' published configurations: GPT-2 (Radford et al., 2019), BERT (arXiv:1810.04805), Llama 3
-(arXiv:2407.21783) and TinyLlama (arXiv:2401.02385). Batches and lengths are chosen to be of use on each device.
+(arXiv:2407.21783) and TinyLlama (arXiv:2401.02385). Batches and lengths are chosen so that each device is well used.
+This file measures nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Bound = Literal["memory", "compute"]
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes that its operations get; inner is the width between the two layers of its MLP."""
+    """The sizes of a model. `inner` is the width between the two layers of its MLP."""
 
     name: str
     batch: int
@@ -64,10 +65,17 @@ GRIDS: Mapping[str, tuple[Model, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor to make. kind: "data" (normal numbers), "heads" (the same, heads moved past positions), "classes"
-    (indices below `below`), "mask" (True on and below the diagonal), "padding" (True but for the last quarter),
-    "cos", "sin" and the same "of pairs" (rotary factors of halves, of neighbours). below: see classes. scale: of normal
-    numbers. learns: whether a gradient is asked for."""
+    """A tensor to make.
+
+    Attributes:
+        shape: its shape.
+        kind: "data" (normal numbers), "heads" (the same, with heads moved before positions), "classes" (indices below
+            `below`), "mask" (True on and below the diagonal), "padding" (True except for the last quarter), "cos",
+            "sin" (rotary factors of halves), "cos of pairs", "sin of pairs" (of neighbouring pairs).
+        learns: whether it requires a gradient.
+        below: the number of classes.
+        scale: the factor of normal numbers.
+    """
 
     shape: tuple[int, ...]
     kind: str = "data"
@@ -80,9 +88,20 @@ class Input:
 class Case:
     """One operation at one shape: as models write it, as torch has it, and as autofuse.ops computes it.
 
-    All three take the same tensors. bound: what the operation is limited by, so which roof it is held against.
-    flops: the share of the spelled-out code's matrix products that are needed (a half under a causal mask).
-    draws: whether it has dropout, so that two calls differ.
+    All three take the same tensors.
+
+    Attributes:
+        operation: the name in autofuse.ops.
+        name: the name of the case.
+        model: the sizes.
+        inputs: the tensors.
+        spelled: the code as models write it.
+        ours: the call of autofuse.ops.
+        native: torch's fused function, if there is one.
+        bound: what limits the operation, which decides about its roof.
+        flops: the share of the hand-written code's matrix products that is needed (a half under a causal mask).
+        draws: whether it has dropout, so that two calls differ.
+        modes: "training" and "inference".
     """
 
     operation: str
@@ -102,9 +121,9 @@ class Case:
         return f"{self.name}, {self.model.name}"
 
     def tensors(self, device: torch.device, dtype: torch.dtype, training: bool, seed: int = 0) -> list[Tensor]:
-        """The inputs, the same for the same seed on one device; on the meta device they have no data."""
+        """The inputs, equal for the same seed on one device. On the meta device they have no data."""
         generator = None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
-        made = [_made(i, generator, device) for i in self.inputs]
+        made = [_make_input(i, generator, device) for i in self.inputs]
         made = [t.to(dtype) if t.is_floating_point() else t for t in made]
         wanted = [training and i.learns and t.is_floating_point() for i, t in zip(self.inputs, made, strict=True)]
         return [t.detach().requires_grad_(w) for t, w in zip(made, wanted, strict=True)]
@@ -117,7 +136,7 @@ def cases(grid: str, only: tuple[str, ...] = ()) -> list[Case]:
 
 
 def cases_of(model: Model) -> list[Case]:
-    """All cases at the sizes of one model; operations that this autofuse.ops lacks are left out."""
+    """All cases at the sizes of one model. Operations that this version of autofuse.ops lacks are left out."""
     return [case for part in _PARTS for case in part(model) if hasattr(ops, case.operation)]
 
 
@@ -252,7 +271,7 @@ def _losses(m: Model) -> Iterator[Case]:
 _PARTS = (_attention, _softmax, _norms, _activations, _layers, _rotary, _losses)
 
 
-def _made(wanted: Input, generator: torch.Generator | None, device: torch.device) -> Tensor:
+def _make_input(wanted: Input, generator: torch.Generator | None, device: torch.device) -> Tensor:
     shape = wanted.shape
     match wanted.kind:
         case "classes":
@@ -269,7 +288,7 @@ def _made(wanted: Input, generator: torch.Generator | None, device: torch.device
 
 
 def _angles(length: int, width: int, pairs: bool, device: torch.device) -> Tensor:
-    """(length, width), an angle for both entries of a pair: neighbours, or the i-th of each half."""
+    """(length, width), one angle for both entries of a pair: neighbours, or entry i of each half."""
     frequencies = 10_000.0 ** -(torch.arange(0, width, 2, device=device) / width)
     turns = torch.outer(torch.arange(length, device=device), frequencies)
     return turns.repeat_interleave(2, -1) if pairs else torch.cat((turns, turns), -1)

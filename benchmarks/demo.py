@@ -1,4 +1,4 @@
-"""The demo's model at length 1024: optimized and with AdamW(fused=True), against itself eager and under torch.compile.
+"""The demo's model at length 1024, optimized and with AdamW(fused=True), against eager and against torch.compile.
 
     python benchmarks/demo.py --output benchmarks/results/demo.json
 
@@ -26,14 +26,14 @@ import autofuse
 from autofuse.demo.gpt import GPT, Config, configure_optimizer, train_step
 from autofuse.demo.training import harbour_log
 
-# glibc gives large blocks back to the system and faults them in again at every step, at times that nothing repeats.
+# By default glibc returns large blocks to the system after each step and faults them in again, in irregular time.
 STEADY_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
 QUIET_PROFILER = {"KINETO_LOG_LEVEL": "6"}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A model with its optimizer, and the seconds that its first step took, optimizing or compiling included."""
+    """A model with its optimizer, and the seconds of its first step, including optimizing or compiling."""
 
     name: str
     model: Any
@@ -42,7 +42,7 @@ class Variant:
 
 
 class Bench:
-    """The model and the batch that all variants start from."""
+    """The model and the batch with which all variants start."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         corpus = harbour_log()
@@ -55,19 +55,19 @@ class Bench:
         self.pairs, self.seed = options.pairs, options.seed
 
     def variant(self, name: str, change: Callable[[GPT], Any], *, fused_optimizer: bool) -> Variant:
-        """The model after `change`, warm: its first step has run."""
+        """The model after `change`, and after its first step."""
         model = copy.deepcopy(self.model)
         start = time.perf_counter()
-        changed = change(model)
+        changed_model = change(model)
         optimizer = configure_optimizer(model)
         if fused_optimizer:
-            same = {name: optimizer.defaults[name] for name in ("lr", "betas", "eps", "weight_decay")}
-            optimizer = torch.optim.AdamW(model.parameters(), **same, fused=True)
-        train_step(changed, optimizer, *self.batch)
-        return Variant(name, changed, optimizer, time.perf_counter() - start)
+            settings = {name: optimizer.defaults[name] for name in ("lr", "betas", "eps", "weight_decay")}
+            optimizer = torch.optim.AdamW(model.parameters(), **settings, fused=True)
+        train_step(changed_model, optimizer, *self.batch)
+        return Variant(name, changed_model, optimizer, time.perf_counter() - start)
 
-    def compared(self, before: Variant, after: Variant) -> autofuse.Comparison:
-        """Whole training steps of both."""
+    def compare(self, before: Variant, after: Variant) -> autofuse.Comparison:
+        """Compares whole training steps of both."""
         optimizers = {id(before.model): before.optimizer, id(after.model): after.optimizer}
 
         def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
@@ -75,7 +75,7 @@ class Bench:
 
         return autofuse.compare(before.model, after.model, self.batch, step, pairs=self.pairs, seed=self.seed)
 
-    def optimized(self, model: GPT) -> GPT:
+    def optimize(self, model: GPT) -> GPT:
         autofuse.optimize(model, (self.batch[0],))
         return model
 
@@ -87,15 +87,15 @@ def main() -> int:
         "eager": bench.variant("eager", lambda model: model, fused_optimizer=False),
         "compiled": bench.variant("torch.compile", torch.compile, fused_optimizer=False),
         "compiled_fused": bench.variant("torch.compile, fused AdamW", torch.compile, fused_optimizer=True),
-        "swapped": bench.variant("optimized", bench.optimized, fused_optimizer=False),
-        "optimized": bench.variant("optimized, fused AdamW", bench.optimized, fused_optimizer=True),
+        "swapped": bench.variant("optimized", bench.optimize, fused_optimizer=False),
+        "optimized": bench.variant("optimized, fused AdamW", bench.optimize, fused_optimizer=True),
     }
     ours = variants["optimized"]
     print(autofuse.report(ours.model))
     comparisons = {}
     for name in ("eager", "compiled", "compiled_fused", "swapped"):
         print(f"\n{variants[name].name} -> {ours.name}")
-        comparisons[name] = bench.compared(variants[name], ours)
+        comparisons[name] = bench.compare(variants[name], ours)
         print(comparisons[name])
     not_slower = {name: c.verdict in ("confirmed", "no-change") for name, c in comparisons.items()}
     targets = {
@@ -136,7 +136,7 @@ def _options() -> argparse.Namespace:
 
 
 def _with_steady_allocator() -> None:
-    """Start this script again with the allocator's variables set: they are read before Python begins."""
+    """Starts this script again with the allocator's environment variables, which are read before Python starts."""
     if any(os.environ.get(name) != value for name, value in STEADY_ALLOCATOR.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **STEADY_ALLOCATOR, **QUIET_PROFILER})
 

@@ -1,6 +1,7 @@
-"""Loops over experts against what autofuse makes of them: `python -m benchmarks.experts`.
+"""Loops over experts, by hand and as autofuse rewrites them: `python -m benchmarks.experts`.
 
-Forward and backward, and forward alone, on 1024 tokens of width 256, in turns on one thread; the median of nine.
+Forward and backward, and forward alone, on 1024 tokens of width 256, interleaved, on one thread; the median of nine
+rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CASES = (
 
 
 def main() -> None:
-    """Print a line for each kind of loop and each mode."""
+    """Prints a line for each kind of loop and each mode."""
     torch.set_num_threads(1)
     for name, count in _CASES:
         experts.EXPERTS, experts.WIDTH, experts.INNER = count, _WIDTH, _INNER
@@ -35,9 +36,12 @@ def main() -> None:
         model, x = getattr(experts, name)(), torch.randn(*_TOKENS, _WIDTH)
         fused = autofuse.optimize(copy.deepcopy(model), (x,), tune=False, verify=False)
         for training in (True, False):
-            own, made = _medians(model.train(training), fused.train(training), x)
+            original, optimized = _medians(model.train(training), fused.train(training), x)
             mode = "training" if training else "inference"
-            print(f"{name}, {count} experts, {mode}: {own * 1e3:.1f} ms, {made * 1e3:.1f} ms, {own / made:.2f}x")
+            print(
+                f"{name}, {count} experts, {mode}: {original * 1e3:.1f} ms, {optimized * 1e3:.1f} ms, "
+                f"{original / optimized:.2f}x"
+            )
 
 
 def _medians(model: nn.Module, fused: nn.Module, x: Tensor) -> tuple[float, float]:
@@ -50,9 +54,9 @@ def _medians(model: nn.Module, fused: nn.Module, x: Tensor) -> tuple[float, floa
 def _seconds(model: nn.Module, x: Tensor) -> float:
     start = time.perf_counter()
     with torch.set_grad_enabled(model.training):
-        out = model(x)
+        result = model(x)
     if model.training:
-        out.square().mean().backward()
+        result.square().mean().backward()
         model.zero_grad()
     return time.perf_counter() - start
 

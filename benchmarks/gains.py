@@ -3,11 +3,12 @@
     python -m benchmarks.gains --output benchmarks/results/gains.json
     python -m benchmarks.gains --only demo-1024
 
-The demo's model at two lengths and the models of examples/. Every module's own seconds are summed up from its
-operators', on one thread, in turns before and after, by the clock of the time that the thread had a core: programs that
-run meanwhile do not count. The prediction knows only what was before. A kind of place is the same rule in layers of the
-same name. The targets: what is predicted for a kind lies within a factor of two of what is measured, wherever it is
-more than a hundredth of the step, and so does what the step saves. Exits with 1 where one is missed.
+The demo's model at two lengths and the models of examples/. A module's own seconds are the sum of its operators', on
+one thread, before and after interleaved. The clock counts the time that the thread had a core, so other programs do not
+count. The prediction knows only the original. A kind of place is the same rule in layers of the same name.
+
+Targets: for each kind, the prediction is within a factor of two of the measurement if it is more than a hundredth of
+the step, and so is the saving of the whole step. Exits with 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ MODELS: Mapping[str, Example] = MappingProxyType(
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    torch.set_num_threads(1)  # what other threads do is not on the calling thread's clock
+    torch.set_num_threads(1)  # the calling thread's clock does not count other threads
     rows = []
     for name in options.only or MODELS:
         rows.append(row(name))
@@ -83,7 +84,7 @@ def row(name: str) -> dict[str, Any]:
     owns = in_turns((before, after), inputs)
     steps = [sum(own.values()) for own in owns]
     predicted = with_places(_layers(before, owns[0]), read_places(before, inputs), Costs(roofs("cpu")), steps[0])
-    sides = [_profile(step, layers) for step, layers in zip(steps, (predicted, _fused(predicted)), strict=True)]
+    sides = [_profile(step, layers) for step, layers in zip(steps, (predicted, _mark_fused(predicted)), strict=True)]
     measured, _ = with_what_was_measured(*sides, *map(_by_layer, owns))
     kinds = _kinds(measured, steps[0])
     saving = sum(kind["predicted_saving"] for kind in kinds)
@@ -95,14 +96,14 @@ def row(name: str) -> dict[str, Any]:
 
 
 def in_turns(models: tuple[nn.Module, nn.Module], inputs: Any) -> list[Own]:
-    """Own seconds by module and phase of both: the median of steps that took turns."""
-    taken: list[list[Own]] = [[], []]
+    """Own seconds by module and phase of both models: the median of interleaved steps."""
+    seconds_taken: list[list[Own]] = [[], []]
     for done in range(ROUNDS + 2):
-        for model, steps in zip(models, taken, strict=True):
+        for model, steps in zip(models, seconds_taken, strict=True):
             own = _own(model, inputs)
-            if done >= 2:  # both are warm
+            if done >= 2:  # the first two steps are warm-up
                 steps.append(own)
-    return [{key: median(s.get(key, 0.0) for s in steps) for key in steps[0]} for steps in taken]
+    return [{key: median(s.get(key, 0.0) for s in steps) for key in steps[0]} for steps in seconds_taken]
 
 
 def _own(model: nn.Module, inputs: Any) -> Own:
@@ -114,7 +115,7 @@ def _own(model: nn.Module, inputs: Any) -> Own:
 
 
 class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Seconds of the calling thread in each operator, by the module and phase that it is run in."""
+    """Seconds of the calling thread in each operator, by the module and phase in which it runs."""
 
     def __init__(self, running: Running) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -122,12 +123,12 @@ class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = time.thread_time()
-        made = function(*args, **(kwargs or {}))
-        taken = time.thread_time() - start
+        result = function(*args, **(kwargs or {}))
+        seconds_taken = time.thread_time() - start
         if getattr(function, "namespace", "") != "prim":
-            whose = self.running.now()
-            self.seconds[whose.fqn, whose.phase] += taken
-        return made
+            owner = self.running.now()
+            self.seconds[owner.fqn, owner.phase] += seconds_taken
+        return result
 
 
 def _layers(model: nn.Module, own: Own) -> list[Layer]:
@@ -136,8 +137,8 @@ def _layers(model: nn.Module, own: Own) -> list[Layer]:
     return [Layer(name, "", 1, *both, *both) for name, both in zip(names, work, strict=True)]
 
 
-def _fused(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """The same, with every place fused: optimize was told to measure nothing."""
+def _mark_fused(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """The layers with every place fused, because optimize was called without measuring."""
     return tuple(
         replace(layer, places=tuple(replace(p, status="fused") if p.status == "applies" else p for p in layer.places))
         for layer in layers
@@ -156,7 +157,7 @@ def _by_layer(own: Own) -> Seconds:
 
 
 def _kinds(measured: Profile, step: float) -> list[dict[str, Any]]:
-    """Places of one rule in layers of one name, summed up; parts of larger ones are in these."""
+    """Sums over the places of one rule in layers of one name. Parts of larger places are in these."""
     found: dict[tuple[str, str], Counter[Any]] = {}
     for layer, place in measured.places:
         if place.predicted_saving is None or place.measured_saving is None:
@@ -173,14 +174,14 @@ def _kinds(measured: Profile, step: float) -> list[dict[str, Any]]:
 
 
 def _met(predicted: float, measured: float, step: float) -> bool:
-    """Within the factor, or both too little to matter."""
+    """Within the factor, or both too small to matter."""
     if max(abs(predicted), abs(measured)) < LEAST * step:
         return True
     return predicted * measured > 0 and 1 / FACTOR <= predicted / measured <= FACTOR
 
 
 def as_text(row: Mapping[str, Any]) -> str:
-    """A line for the step and one for each kind of place, seconds in milliseconds."""
+    """A line for the step and one for each kind of place, in milliseconds."""
     step = row["step"]
     lines = [
         f"{row['name']:<10} {step['before'] * 1e3:7.1f} ms: predicted {step['predicted_ratio']:.2f}x, measured "

@@ -1,14 +1,14 @@
-"""What an optimized module costs in a call beside its fused kernels.
+"""The cost of a call of an optimized module besides its fused kernels.
 
     python benchmarks/guards.py --output benchmarks/results/guards.json
 
-The inputs are tiny, so that a call is nearly all overhead. Two figures, in microseconds a call. "guards" is what the
-forward that autofuse installs costs over calling the body that it guards; the body does nothing there, so that kernels
-do not blur the figure. "over hand" is what the optimized module costs over the same fused call written by hand, its
-modules called as one would write it: guards, and what `autofuse.ops` adds to torch's function, less what is saved where
-parameters of children are read without calling them (so it can be negative). All run in alternating rounds; a figure is
-made of the best round of each, as in timeit: what else the machine does only adds to a round, and rounds are short, so
-that some are left alone on a busy machine too.
+The inputs are tiny, so that a call is nearly all overhead. There are two figures, in microseconds a call. "guards" is
+the cost of the forward that autofuse installs over the body that it guards; the body does nothing, so that kernels do
+not add noise. "over hand" is the cost of the optimized module over the same fused call written by hand with its modules
+called normally: guards, and what `autofuse.ops` adds to torch's function, minus what is saved by reading parameters of
+children without calling them. It can be negative. All variants run in alternating rounds, and a figure uses the best
+round of each, as timeit does: other programs only add time, and rounds are short, so some are undisturbed even on a
+busy machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FusedNorm(Norm):
 
 
 class AddNorm(nn.Module):
-    """A norm child whose parameters are read past it."""
+    """A norm child whose parameters the fused code reads without calling it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 
 
 class FusedAttention(nn.Module):
-    """Its result lies in memory as the original's does; so in the others."""
+    """Its result has the memory layout of the original's, as in the other classes."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, mask).contiguous()
@@ -142,15 +142,15 @@ class GatedMlp(nn.Module):
         super().__init__()
         self.gate, self.up, self.down = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 8)
 
-    def activated(self, x: Tensor) -> Tensor:
+    def activate(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.activated(self.gate(x)) * self.up(x))
+        return self.down(self.activate(self.gate(x)) * self.up(x))
 
 
 class FusedGatedMlp(GatedMlp):
-    def activated(self, x: Tensor) -> Tensor:
+    def activate(self, x: Tensor) -> Tensor:
         return F.silu(x)
 
 
@@ -173,7 +173,7 @@ def scaled_by(factor: float) -> Callable[[Tensor], Tensor]:
 
 
 class GlobalsAttention(nn.Module):
-    """It reads a global number, and a number in a global dict."""
+    """Reads a global number, and a number in a global dict."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         scores = (q @ k.transpose(-2, -1) * SCALES["half"]).masked_fill(~mask, LOW)
@@ -186,7 +186,7 @@ class FusedGlobalsAttention(nn.Module):
 
 
 class ConfiguredAttention(nn.Module):
-    """It reads a configuration object."""
+    """Reads a configuration object."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,14 +206,14 @@ class FusedConfiguredAttention(ConfiguredAttention):
 
 
 class ClosureAttention(nn.Module):
-    """It calls a function that closes over a number."""
+    """Calls a function that closes over a number."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scaled = scaled_by(0.5)
+        self.scale_scores = scaled_by(0.5)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.softmax(self.scaled(q @ k.transpose(-2, -1)), dim=-1) @ v
+        return torch.softmax(self.scale_scores(q @ k.transpose(-2, -1)), dim=-1) @ v
 
 
 class FusedClosureAttention(nn.Module):
@@ -223,7 +223,7 @@ class FusedClosureAttention(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A module as people write it, the same with fused calls written by hand, and what autofuse must find."""
+    """A module as people write it, the same with hand-written fused calls, and the rules that must match."""
 
     name: str
     written: type[nn.Module]
@@ -259,7 +259,7 @@ Call = Callable[[], object]
 
 
 def best(calls: dict[str, Call], rounds: int, count: int) -> dict[str, float]:
-    """The best round of each, in microseconds a call; the order within a round is left to chance."""
+    """The best round of each call, in microseconds a call. The order within a round is random."""
     times = dict.fromkeys(calls, float("inf"))
     order = random.Random(0)
     for _ in range(rounds):
@@ -272,17 +272,17 @@ def best(calls: dict[str, Call], rounds: int, count: int) -> dict[str, float]:
     return times
 
 
-def guarded(module: nn.Module, inputs: tuple[object, ...]) -> tuple[Call, Call]:
-    """The forward of `module` with a body that does nothing, and that body called with what the guards hand to it."""
+def guards_alone(module: nn.Module, inputs: tuple[object, ...]) -> tuple[Call, Call]:
+    """The forward of `module` with a body that does nothing, and that body with the arguments from the guards."""
     entry = entry_of(module)
     assert entry is not None
     forward = entry.forward
     names = forward.__globals__
-    seen: list[tuple[object, ...]] = []
+    received: list[tuple[object, ...]] = []
     bodies = [name for name in names if name.startswith("_run")]
-    names.update(dict.fromkeys(bodies, lambda *args: seen.append(args)))
+    names.update(dict.fromkeys(bodies, lambda *args: received.append(args)))
     forward(module, *inputs)
-    (handed,) = seen
+    (arguments,) = received
 
     def nothing(*args: object) -> None:
         pass
@@ -290,27 +290,31 @@ def guarded(module: nn.Module, inputs: tuple[object, ...]) -> tuple[Call, Call]:
     entry.forward = types.FunctionType(
         forward.__code__, {**names, **dict.fromkeys(bodies, nothing)}, None, forward.__defaults__
     )
-    dispatched = type(module).forward
-    return lambda: dispatched(module, *inputs), lambda: nothing(*handed)
+    dispatcher = type(module).forward
+    return lambda: dispatcher(module, *inputs), lambda: nothing(*arguments)
 
 
-def measured(case: Case, rounds: int, count: int) -> dict[str, float]:
-    """One case. Raises RuntimeError if its module was not fused: there would be no guard to measure."""
+def measure(case: Case, rounds: int, count: int) -> dict[str, float]:
+    """Measures one case.
+
+    Raises:
+        RuntimeError: if its module was not fused, so that there are no guards to measure.
+    """
     inputs = case.inputs()
     torch.manual_seed(0)
     module = autofuse.optimize(case.written(), inputs, tune=False).eval()  # guards are measured, not gains
     found = {site.rule for site in autofuse.report(module).with_status("fused")}
     if not case.rules <= found:
         raise RuntimeError(f"{case.name!r} was not fused by {case.rules - found}:\n{autofuse.report(module)}")
-    hand = case.by_hand().eval()
-    hand.load_state_dict(module.state_dict(), strict=False)
+    by_hand = case.by_hand().eval()
+    by_hand.load_state_dict(module.state_dict(), strict=False)
     with torch.no_grad():
-        torch.testing.assert_close(module(*inputs), hand(*inputs))
-        calls: dict[str, Call] = {"optimized": lambda: module(*inputs), "by_hand": lambda: hand(*inputs)}
+        torch.testing.assert_close(module(*inputs), by_hand(*inputs))
+        calls: dict[str, Call] = {"optimized": lambda: module(*inputs), "by_hand": lambda: by_hand(*inputs)}
         times = best(calls, rounds, count)
-        forward, nothing = guarded(copy.deepcopy(module), inputs)
-        bare = best({"forward": forward, "nothing": nothing}, rounds, count)
-    guards, over = bare["forward"] - bare["nothing"], times["optimized"] - times["by_hand"]
+        forward, nothing = guards_alone(copy.deepcopy(module), inputs)
+        times_of_guards = best({"forward": forward, "nothing": nothing}, rounds, count)
+    guards, over = times_of_guards["forward"] - times_of_guards["nothing"], times["optimized"] - times["by_hand"]
     return {"guards": guards, **times, "over_hand": over}
 
 
@@ -321,7 +325,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="a JSON file for the result")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results = {case.name: measured(case, options.rounds, options.calls) for case in CASES}
+    results = {case.name: measure(case, options.rounds, options.calls) for case in CASES}
     columns = ("guards", "optimized", "by_hand", "over_hand")
     print(f"{'microseconds a call':>28} " + " ".join(f"{column.replace('_', ' '):>10}" for column in columns))
     for name, row in results.items():

@@ -1,10 +1,10 @@
-"""What the live door's import costs on top of torch's.
+"""The CPU time that importing autofuse.optimize adds to importing torch.
 
     python benchmarks/imports.py --output benchmarks/results/imports.json
 
-CPU time (user and system) of whole processes: `import autofuse; autofuse.optimize` against `import torch`, in pairs of
-random order; the ratio is the median of the pairs', with the interval that holds it in 95 of 100 cases. Target: at most
-1.2. Exits with 1 if it is missed. Byte code is compiled beforehand, as it is where packages are installed.
+CPU time (user and system) of whole processes: `import autofuse; autofuse.optimize` against `import torch`, in pairs in
+random order. The ratio is the median over the pairs, with its 95 % interval. Target: at most 1.2. Exits with 1 if it is
+missed. Byte code is compiled beforehand, as for installed packages.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ TARGET = 1.2
 TORCH = "import torch"
 MEASURED = {
     "autofuse.optimize": "import autofuse; autofuse.optimize",
-    # The same without what autofuse/__init__.py does about garbage collection.
+    # Without the handling of garbage collection in autofuse/__init__.py.
     "its module by itself": "import autofuse.fx.session.optimize",
 }
 
 
 def cpu_seconds(code: str) -> float:
     """User and system time of a Python process that runs `code`."""
-    around = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True, env=around)
+    subprocess.run([sys.executable, "-c", code], check=True, env=variables)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def in_turns(codes: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, measured next to each other in each round, in an order that chance decides."""
+    """Seconds of each code, measured next to each other in each round, in random order."""
     seconds: dict[str, list[float]] = {code: [] for code in codes}
-    draw = random.Random(0)
-    for code in codes:  # which writes byte code and fills the disk's cache
+    generator = random.Random(0)
+    for code in codes:  # writes byte code and fills the disk cache
         cpu_seconds(code)
     for _ in range(rounds):
-        for code in draw.sample(codes, len(codes)):
+        for code in generator.sample(codes, len(codes)):
             seconds[code].append(cpu_seconds(code))
     return seconds
 

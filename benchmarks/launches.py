@@ -1,15 +1,14 @@
-"""Microseconds of Python for each call of an operation, beside those of Liger and of torch.compile's wrapper.
+"""Microseconds of Python for each call of an operation, compared with Liger and torch.compile's wrapper.
 
     python -m benchmarks.launches --output benchmarks/results/launches.json [--with FOLDER]
 
-Needs no GPU: the kernels of a call are chosen and their arguments put together as on a GPU, and the launch itself does
-nothing. What is left is what a small kernel waits for. `forward` is a call whose gradient is recorded; `step` adds
-torch.autograd.grad of its result. Most of that is torch's autograd engine: `engine` is the same for an
-autograd.Function that does nothing. `chained` is one of ten calls in a row, forward and backward, as in a model.
-torch.compile's numbers include the kernel for a CPU, which takes a microsecond or two at this size. Times are the
-processor time of one thread, the least of many repeats.
+Needs no GPU: kernels are chosen and their arguments prepared as on a GPU, but the launch does nothing. The rest is the
+time that a small kernel waits for. `forward` is a call whose gradient is recorded. `step` adds torch.autograd.grad of
+its result, most of which is torch's autograd engine; `engine` is the same for an autograd.Function that does nothing.
+`chained` is one of ten calls in a row, forward and backward, as in a model. torch.compile's numbers include the kernel
+for a CPU, which takes a microsecond or two at this size. Times are CPU time of one thread, the least of many repeats.
 
---with: a folder that has liger_kernel (pip install --no-deps --target FOLDER liger-kernel packaging).
+--with: a folder that contains liger_kernel (pip install --no-deps --target FOLDER liger-kernel packaging).
 """
 
 from __future__ import annotations
@@ -42,25 +41,25 @@ OPERATION_NAMES = ("rms_norm", "gated_product", "rotary")
 def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
-        print("TRITON_INTERPRET=1 is set, and what is interpreted is not launched: unset it.", file=sys.stderr)
+        print("TRITON_INTERPRET=1 is set, so kernels are interpreted and not launched. Unset it.", file=sys.stderr)
         return 2
     torch.set_num_threads(1)
     sys.path += [str(folder) for folder in options.more]
     rows: dict[str, dict[str, dict[str, float]]] = {}
     with without_launches(), torch.enable_grad():
         for name, (x, ways) in cases(options.compile).items():
-            rows[name] = {way: timed(call, x) for way, call in ways.items()}
-            for way, found in rows[name].items():
-                print(f"{name:14s} {way:14s} " + "  ".join(f"{k} {v:6.1f}" for k, v in found.items()), flush=True)
+            rows[name] = {way: time_call(call, x) for way, call in ways.items()}
+            for way, times in rows[name].items():
+                print(f"{name:14s} {way:14s} " + "  ".join(f"{k} {v:6.1f}" for k, v in times.items()), flush=True)
     if options.output:
-        where = environment(torch.device("cpu")) | {"load": f"{os.getloadavg()[0]:.1f}"}
-        made = {"version": 1, "environment": where, "unit": "microseconds", "rows": rows}
-        options.output.write_text(json.dumps(made, indent=2) + "\n")
+        environment_with_load = environment(torch.device("cpu")) | {"load": f"{os.getloadavg()[0]:.1f}"}
+        data = {"version": 1, "environment": environment_with_load, "unit": "microseconds", "rows": rows}
+        options.output.write_text(json.dumps(data, indent=2) + "\n")
     return 0
 
 
 def cases(compiles: bool) -> dict[str, tuple[Tensor, dict[str, Call]]]:
-    """For each operation the tensor that it is called with, and the ways to compute it."""
+    """For each operation, the tensor of the call and the ways to compute it."""
     x = torch.randn(2, 4, 64, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.ones(64, dtype=torch.bfloat16, requires_grad=True)
     up = torch.randn(2, 4, 64, dtype=torch.bfloat16, requires_grad=True)
@@ -69,17 +68,20 @@ def cases(compiles: bool) -> dict[str, tuple[Tensor, dict[str, Call]]]:
     plain: dict[str, tuple[Tensor, Call, Call]] = {
         "rms_norm": (x, lambda x: ops.rms_norm(x, weight), lambda x: F.rms_norm(x, (64,), weight)),
         "gated_product": (x, lambda x: ops.gated_product(x, up), lambda x: F.silu(x) * up),
-        "rotary": (q, lambda q: ops.rotary(q, angles, angles), lambda q: _rotated(q, angles)),
+        "rotary": (q, lambda q: ops.rotary(q, angles, angles), lambda q: _rotate(q, angles)),
     }
     liger = _liger(weight, up)
-    found: dict[str, tuple[Tensor, dict[str, Call]]] = {"engine": (x, {"torch": _Nothing.apply})}
-    for name, (given, own, torchs) in plain.items():
-        ways = {"autofuse": own, "torch": torchs} | ({"liger": liger[name]} if name in liger else {})
-        found[name] = (given, ways | ({"torch.compile": torch.compile(torchs, dynamic=False)} if compiles else {}))
-    return found
+    all_ways: dict[str, tuple[Tensor, dict[str, Call]]] = {"engine": (x, {"torch": _Nothing.apply})}
+    for name, (tensor, ours, by_torch) in plain.items():
+        ways = {"autofuse": ours, "torch": by_torch} | ({"liger": liger[name]} if name in liger else {})
+        all_ways[name] = (
+            tensor,
+            ways | ({"torch.compile": torch.compile(by_torch, dynamic=False)} if compiles else {}),
+        )
+    return all_ways
 
 
-def timed(call: Call, x: Tensor) -> dict[str, float]:
+def time_call(call: Call, x: Tensor) -> dict[str, float]:
     """Microseconds of one call: forward, with its backward pass, and in a row of ten with the backward pass."""
     grad = torch.ones_like(x)
 
@@ -99,35 +101,35 @@ def timed(call: Call, x: Tensor) -> dict[str, float]:
 def _least(action: Callable[[], object], calls: int = 40, repeats: int = 60) -> float:
     for _ in range(3 * calls):
         action()
-    found = []
+    times = []
     for _ in range(repeats):
         start = time.thread_time()
         for _ in range(calls):
             action()
-        found.append((time.thread_time() - start) / calls)
-    return round(min(found) * 1e6, 2)
+        times.append((time.thread_time() - start) / calls)
+    return round(min(times) * 1e6, 2)
 
 
 @contextmanager
 def without_launches() -> Iterator[None]:
-    """In the block, our Triton kernels take tensors on a CPU, and no Triton kernel is launched."""
+    """In the block, our Triton kernels accept tensors on a CPU, and no Triton kernel is launched."""
     from triton.runtime.jit import JITFunction
 
     from tools.ahead.absent import absent
     from tools.ahead.targets import TARGETS
 
-    usual, before = JITFunction.run, {n: (OPERATIONS[n].providers, OPERATIONS[n].least) for n in OPERATION_NAMES}
+    original_run, before = JITFunction.run, {n: (OPERATIONS[n].providers, OPERATIONS[n].least) for n in OPERATION_NAMES}
     for name in OPERATION_NAMES:
         operation = OPERATIONS[name]
-        own = (replace(p, devices=("cpu", "cuda")) for p in operation.providers if p.name == "triton")
-        operation.providers, operation.least = (*own, operation.torch), 0
+        ours = (replace(p, devices=("cpu", "cuda")) for p in operation.providers if p.name == "triton")
+        operation.providers, operation.least = (*ours, operation.torch), 0
         operation.forget()
     JITFunction.run = lambda *_, **__: None
     try:
         with absent(TARGETS[90].gpu, 0):
             yield
     finally:
-        JITFunction.run = usual
+        JITFunction.run = original_run
         for name, (providers, least) in before.items():
             OPERATIONS[name].providers, OPERATIONS[name].least = providers, least
             OPERATIONS[name].forget()
@@ -143,13 +145,16 @@ class _Nothing(torch.autograd.Function):
         return grad
 
 
-def _rotated(x: Tensor, angles: Tensor) -> Tensor:
+def _rotate(x: Tensor, angles: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
     return x * angles + torch.cat((-second, first), -1) * angles
 
 
 def _liger(weight: Tensor, up: Tensor) -> dict[str, Call]:
-    """Liger's functions of the same operations, where it is installed; rotary takes query and key there."""
+    """Liger's functions for the same operations, if it is installed.
+
+    Its rotary needs query and key together, so it is left out.
+    """
     try:
         norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
         product = importlib.import_module("liger_kernel.ops.swiglu").LigerSiLUMulFunction

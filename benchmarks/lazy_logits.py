@@ -1,9 +1,9 @@
-"""Peak memory of a training step of a Llama with a large vocabulary: as it was written, and optimized.
+"""Peak memory of a training step of a Llama with a large vocabulary: as written, and optimized.
 
     python -m benchmarks.lazy_logits --output benchmarks/results/lazy_logits.json
 
-The model is transformers' own, with `labels`, which returns its logits beside the loss. Peaks are what a step takes
-above what was held before it, by `autofuse.measure.memory`; the losses of both models are compared, too.
+The model comes from transformers and is called with `labels`; it returns its logits next to the loss. A peak is what a
+step needs above what was held before it (`autofuse.measure.memory`). The losses of both models are compared, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import autofuse
-from autofuse.measure.memory import peak_of
+from autofuse.measure.memory import measure_peak_memory
 
 
 def language_model(kind: str, options: argparse.Namespace) -> nn.Module:
@@ -31,12 +31,14 @@ def language_model(kind: str, options: argparse.Namespace) -> nn.Module:
         "num_hidden_layers": options.layers, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": options.width // 4, "pad_token_id": 0,
     }  # fmt: skip
-    made: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes), attn_implementation="eager")
-    return made.train()
+    model: nn.Module = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, **sizes), attn_implementation="eager"
+    )
+    return model.train()
 
 
 def step_of(model: nn.Module, ids: Tensor) -> Callable[[], float]:
-    """A forward and a backward pass; the logits are held until the step has ended."""
+    """A forward and a backward pass. The logits are held until the end of the step."""
 
     def step() -> float:
         model.zero_grad()
@@ -64,7 +66,7 @@ def main() -> int:
         ids = torch.randint(1, options.vocabulary, (1, options.length))
         autofuse.optimize(model, {"input_ids": ids[:, :64], "labels": ids[:, :64]}, tune=False)
         losses = [step_of(m, ids)() for m in (plain, model)]
-        peaks = [peak_of(step_of(m, ids), torch.device("cpu")) for m in (plain, model)]
+        peaks = [measure_peak_memory(step_of(m, ids), torch.device("cpu")) for m in (plain, model)]
         eager, optimized = (p.bytes or 0 for p in peaks)
         print(f"{kind}: {eager / 2**20:.0f} MiB -> {optimized / 2**20:.0f} MiB, {optimized / eager:.2f} times")
         results.append({"model": kind, "eager_bytes": eager, "optimized_bytes": optimized, "losses": losses})

@@ -1,4 +1,4 @@
-"""Time and peak memory of a language model's loss: logits whole, in torch's chunks, and in those of autofuse.ops.
+"""Time and peak memory of a language model's loss: all logits at once, in torch's chunks, and in autofuse.ops' blocks.
 
     python benchmarks/losses.py --output benchmarks/results/losses.json
 
@@ -27,7 +27,7 @@ SIZES = ((1024, 256, 16_000), (512, 256, 1_000))  # rows, width, classes
 
 
 class Whole(nn.Module):
-    """Logits, and their cross entropy."""
+    """All logits, and their cross entropy."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -53,16 +53,16 @@ def step(model: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
     model(*inputs).backward()
 
 
-def compared(kind: type[Whole], size: tuple[int, int, int], options: argparse.Namespace) -> autofuse.Comparison:
-    """Logits whole against `kind`, with the same weight and inputs."""
+def compare(kind: type[Whole], size: tuple[int, int, int], options: argparse.Namespace) -> autofuse.Comparison:
+    """Compares all logits at once with `kind`, with the same weight and inputs."""
     rows, width, classes = size
     torch.manual_seed(0)
-    whole = Whole(width, classes).to(options.device)
+    all_logits = Whole(width, classes).to(options.device)
     other = kind(width, classes).to(options.device)
-    other.load_state_dict(whole.state_dict())
+    other.load_state_dict(all_logits.state_dict())
     x = torch.randn(rows, width, device=options.device).requires_grad_()
     target = torch.randint(0, classes, (rows,), device=options.device)
-    return autofuse.compare(whole, other, (x, target), step, pairs=options.pairs)
+    return autofuse.compare(all_logits, other, (x, target), step, pairs=options.pairs)
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def main() -> int:
     results = []
     for size in SIZES:
         for name, kind in kinds.items():
-            comparison = compared(kind, size, options)
+            comparison = compare(kind, size, options)
             print(f"\n{size[0]} rows, width {size[1]}, {size[2]} classes: logits whole -> {name}\n{comparison}")
             results.append({"size": size, "after": name, **comparison.to_dict()})
     if options.output:

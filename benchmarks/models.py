@@ -3,10 +3,10 @@
     python -m benchmarks.models --output benchmarks/results/models-cpu.json
     python -m benchmarks.models --only llama --mode inference
 
-The demo's model and those of examples/, at sizes between a toy's and a GPU's. All three ways run in one process in
-interleaved rounds, each on a copy of its own; in training they have the same AdamW(fused=True), so that only the model
-differs. The ratio is that of the faster of the other two to autofuse; the target is 1 within the noise, and no more
-peak memory than the least of the others. Exits with 1 where the whole interval lies below 0.97.
+The demo's model and those of examples/, larger than toys and smaller than on a GPU. All three ways run in one process
+in interleaved rounds, each on its own copy. In training all have the same AdamW(fused=True), so that only the model
+differs. The ratio is the time of the faster of the other two over that of autofuse. Target: 1 within the noise, and no
+more peak memory than the least of the others. Exits with 1 if a whole interval is below 0.97.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import autofuse
 from autofuse.demo import gpt as demo
 from autofuse.measure.environment import environment
 from autofuse.measure.memory import measure_peak_memory
-from benchmarks.rounds import STEADY_ALLOCATOR, Action, measured, with_steady_allocator
+from benchmarks.rounds import STEADY_ALLOCATOR, Action, time_in_rounds, with_steady_allocator
 from examples import bert, gpt, llama, vit
 
 OURS, EAGER, COMPILED = "autofuse", "eager", "torch.compile"
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Example:
-    """A model and its inputs; classes: of what it predicts for each position, or for each image."""
+    """A model and its inputs. `classes` is the number of classes for each position, or for each image."""
 
     build: Callable[[], nn.Module]
     inputs: Callable[[], tuple[Tensor, ...]]
@@ -106,14 +106,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def row(name: str, dtype: str, mode: str, seconds: float) -> Row:
-    """Time and memory of the three ways of one model."""
+    """Time and memory of the three ways for one model."""
     torch.compiler.reset()
     torch.manual_seed(0)
     example = EXAMPLES[name]
     inputs = tuple(t.to(DTYPES[dtype]) if t.is_floating_point() else t for t in example.inputs())
     model = example.build().to(DTYPES[dtype]).train(mode == "training")
-    first, steps, sites = _prepared(model, inputs, example.classes, mode == "training")
-    rounds = measured(steps, CPU, seconds=seconds, rounds=(15, 60))
+    first, steps, sites = _prepare(model, inputs, example.classes, mode == "training")
+    rounds = time_in_rounds(steps, CPU, seconds=seconds, rounds=(15, 60))
     peaks = {way: measure_peak_memory(step, CPU).bytes for way, step in steps.items()}
     best = rounds.best(OURS)
     effect, control = rounds.ratio(best, OURS), rounds.control(OURS)
@@ -140,42 +140,45 @@ def as_text(row: Row) -> str:
     )
 
 
-def _prepared(
+def _prepare(
     model: nn.Module, inputs: tuple[Tensor, ...], classes: int, training: bool
 ) -> tuple[dict[str, float], dict[str, Action], dict[str, int]]:
-    """Seconds of each way's first call, optimizing or compiling included; a step of each; what autofuse swapped."""
+    """The seconds of each way's first call, a step of each way, and autofuse's sites by status.
+
+    The first call includes optimizing or compiling.
+    """
     first, steps = dict[str, float](), dict[str, Action]()
     sites: dict[str, int] = {}
     for way in (OURS, EAGER, COMPILED):
         own = copy.deepcopy(model)
         start = time.perf_counter()
-        called: Any = torch.compile(own) if way == COMPILED else own
+        callable_model: Any = torch.compile(own) if way == COMPILED else own
         if way == OURS:
             autofuse.optimize(own, inputs)
             for site in autofuse.report(own).sites:
                 sites[site.status] = sites.get(site.status, 0) + 1
-        steps[way] = _step(called, own, inputs, classes) if training else _inference(called, inputs)
+        steps[way] = _step(callable_model, own, inputs, classes) if training else _inference(callable_model, inputs)
         steps[way]()
         first[way] = time.perf_counter() - start
     return first, steps, sites
 
 
-def _step(called: Any, model: nn.Module, inputs: tuple[Tensor, ...], classes: int) -> Action:
+def _step(callable_model: Any, model: nn.Module, inputs: tuple[Tensor, ...], classes: int) -> Action:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    targets = torch.randint(classes, called(*inputs).shape[:-1])
+    targets = torch.randint(classes, callable_model(*inputs).shape[:-1])
 
     def step() -> None:
-        F.cross_entropy(called(*inputs).flatten(0, -2), targets.flatten()).backward()
+        F.cross_entropy(callable_model(*inputs).flatten(0, -2), targets.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def _inference(called: Any, inputs: tuple[Tensor, ...]) -> Action:
+def _inference(callable_model: Any, inputs: tuple[Tensor, ...]) -> Action:
     def step() -> None:
         with torch.no_grad():
-            called(*inputs)
+            callable_model(*inputs)
 
     return step
 

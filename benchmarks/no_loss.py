@@ -1,14 +1,14 @@
-"""Whether an optimized model is ever slower than it was: library models, both modes, shapes that were not tuned on.
+"""Whether an optimized model is ever slower: models of transformers, both modes, shapes that were not tuned on.
 
     python -m benchmarks.no_loss --output benchmarks/results/no_loss.json
     python -m benchmarks.no_loss --only LlamaModel BertModel
 
-Models of transformers with their hand-written attention, two layers of width 256, on a CPU. Each is optimized once, as
-a user would, with inputs of 4 sequences of 64 tokens; then steps of a copy as it was written and of the optimized model
-are timed in interleaved pairs at that shape and at three others. Steps are those of `autofuse.compare` for training and
-the forward without gradients for inference. On a loaded machine they go by the time for which they had a core. A loss
-is a ratio whose whole interval lies below 0.98; the same is asked of two copies of the original, which shows what the
-machine makes of no difference. Exits with 1 where there is a loss.
+The models have their hand-written attention and two layers of width 256, on a CPU. Each is optimized once, as a user
+would do it, with inputs of 4 sequences of 64 tokens. Then steps of a copy of the original and of the optimized model
+are timed in interleaved pairs at that shape and at three others. Steps are those of `autofuse.compare` for training,
+and the forward without gradients for inference. On a loaded machine the clock counts the time that they had a core. A
+loss is a ratio whose whole interval is below 0.98. The same is measured for two copies of the original, which shows the
+noise of the machine. Exits with 1 if there is a loss.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _T5 = {"vocab_size": CLASSES, "d_model": WIDTH, "d_kv": 64, "d_ff": INNER, "num_
        "decoder_start_token_id": 0}  # fmt: skip
 _IMAGE = {**_PLAIN, "image_size": 64, "patch_size": 8}
 
-# class -> configuration, options, what it takes
+# class -> configuration, options, kind of input
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     **{f"{n}Model": (f"{n}Config", _PLAIN, "text") for n in (
         "Bert", "Roberta", "Electra", "XLMRoberta", "Camembert", "MPNet", "Ernie", "RoFormer", "LayoutLM",
@@ -88,7 +88,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 def inputs_of(kind: str, shape: tuple[int, int]) -> dict[str, Tensor]:
-    """What a model of that kind is called with; of images the batch alone varies."""
+    """The inputs of a model of that kind. For images only the batch varies."""
     batch, length = shape
     if kind == "image":
         return {"pixel_values": torch.randn(batch, 3, 64, 64)}
@@ -96,34 +96,38 @@ def inputs_of(kind: str, shape: tuple[int, int]) -> dict[str, Tensor]:
     return {"input_ids": tokens, "decoder_input_ids": tokens} if kind == "both" else {"input_ids": tokens}
 
 
-def made(name: str) -> nn.Module:
-    """The model called `name`, with random weights and attention as it is written. Raises ImportError without it."""
+def build_model(name: str) -> nn.Module:
+    """The model called `name`, with random weights and hand-written attention.
+
+    Raises:
+        ImportError: if this version of transformers does not have it.
+    """
     import transformers
 
     config, options, _ = MODELS[name]
     if not hasattr(transformers, config) or not hasattr(transformers, name):
         raise ImportError(f"transformers {transformers.__version__} has no {name}.")
-    built: nn.Module = getattr(transformers, name)(
+    model_or_none: nn.Module = getattr(transformers, name)(
         getattr(transformers, config)(attn_implementation="eager", **options)
     )
-    return built
+    return model_or_none
 
 
 def rows_of(name: str) -> Iterator[Row]:
     """The times of one model, for each mode and shape."""
     torch.manual_seed(0)
-    original, kind = made(name), MODELS[name][2]
+    original, kind = build_model(name), MODELS[name][2]
     optimized = autofuse.optimize(copy.deepcopy(original), inputs_of(kind, TUNED))
     report = autofuse.report(optimized)
-    again = copy.deepcopy(original)
+    second_copy = copy.deepcopy(original)
     for training in (True, False):
-        for model in (original, optimized, again):
+        for model in (original, optimized, second_copy):
             model.train(training)
         for shape in (TUNED, *OTHERS):
             inputs = inputs_of(kind, shape)
             step = training_step if training else _inference
             found = time_steps(partial(step, original, inputs), partial(step, optimized, inputs), CPU)
-            control = time_steps(partial(step, original, inputs), partial(step, again, inputs), CPU)
+            control = time_steps(partial(step, original, inputs), partial(step, second_copy, inputs), CPU)
             yield {
                 "model": name, "mode": "training" if training else "inference", "shape": list(shape),
                 "ratio": found.effect.ratio, "interval": list(found.effect.interval), "clock": found.clock,
@@ -164,9 +168,9 @@ def main(argv: list[str] | None = None) -> int:
             for row in rows_of(name):
                 rows.append(row)
                 print(as_text(row), flush=True)
-        except Exception as error:  # a library changes: the model is named, and the others are timed
+        except Exception as error:  # the library may have changed; report the model and time the others
             left_out[name] = f"{type(error).__name__}: {error}"
-            print(f"{name}: left out: {left_out[name][:120]}", flush=True)
+            print(f"{name} is left out: {left_out[name][:120]}", flush=True)
         if options.output:
             options.output.write_text(as_json(rows, left_out, options.threads))
     losses, noise = (sum(row[name] for row in rows) for name in ("loss", "control_loss"))
@@ -175,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def as_json(rows: list[Row], left_out: dict[str, str], threads: int) -> str:
-    """The result as it is kept."""
+    """The result in the form in which it is stored."""
     settings = {"threads": threads, "tuned": list(TUNED), "least": LEAST, "allocator": STEADY_ALLOCATOR}
     data = {"version": 1, "benchmark": "no_loss", "settings": settings, "environment": environment(CPU)}
     return json.dumps(data | {"left_out": left_out, "rows": rows}, indent=2) + "\n"

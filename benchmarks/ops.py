@@ -1,14 +1,14 @@
-"""Every operation of autofuse.ops on a CPU, at shapes of real models, against everything else that torch offers there.
+"""Every operation of autofuse.ops on a CPU, at shapes of real models, against torch's other ways to compute it.
 
     python -m benchmarks.ops --output benchmarks/results/ops-cpu.json
     python -m benchmarks.ops --op rms_norm rotary --quick
 
-For each case one interleaved run of four ways: `autofuse.ops`, the code as models spell it out, torch's own fused
-function where there is one, and torch.compile of the spelled-out code. The ratio is that of the best of the others to
-autofuse.ops, with its interval, beside the A/A control of the same run; peak memory is measured apart. The target is
-0.97 of the best in time, and no more memory than the best in time takes. Exits with 1 where a case misses it.
+Each case is one interleaved run of four ways: `autofuse.ops`, the code as models write it, torch's own fused function
+if there is one, and torch.compile of the hand-written code. The ratio is the time of the best of the others over that
+of autofuse.ops, with its interval and the A/A control of the same run. Peak memory is measured separately. Target: 0.97
+of the best in time, and no more memory than the best in time. Exits with 1 if a case misses it.
 
-Each operation has a process of its own, with glibc's thresholds for large blocks raised (benchmarks/README.md).
+Each operation runs in its own process, with higher glibc thresholds for large blocks (benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autofuse.kernels.operation import OPERATIONS
 from autofuse.measure.environment import environment
 from autofuse.measure.memory import measure_peak_memory
 from benchmarks.cases import GRIDS, Case, cases
-from benchmarks.rounds import STEADY_ALLOCATOR, forward_and_backward, measured, with_steady_allocator
+from benchmarks.rounds import STEADY_ALLOCATOR, forward_and_backward, time_in_rounds, with_steady_allocator
 
 OURS, SPELLED, NATIVE, COMPILED = "autofuse.ops", "eager", "torch native", "torch.compile"
 TARGET = 0.97
@@ -70,7 +70,7 @@ def case_rows(case: Case, options: argparse.Namespace) -> list[Row]:
 
 
 def case_row(case: Case, dtype: str, mode: str, seconds: float) -> Row:
-    """Time and memory of all ways of one case."""
+    """Time and memory of all ways for one case."""
     torch.compiler.reset()
     torch.manual_seed(0)
     tensors = case.tensors(CPU, DTYPES[dtype], mode == "training")
@@ -80,7 +80,7 @@ def case_row(case: Case, dtype: str, mode: str, seconds: float) -> Row:
     functions[COMPILED] = torch.compile(case.spelled, dynamic=False)
     with torch.set_grad_enabled(mode == "training"):
         ways = {name: forward_and_backward(function, tensors) for name, function in functions.items()}
-        rounds = measured(ways, CPU, seconds=seconds)
+        rounds = time_in_rounds(ways, CPU, seconds=seconds)
         peaks = {name: measure_peak_memory(way, CPU).bytes for name, way in ways.items()}
     best = rounds.best(OURS)
     fastest = {name: min(rounds.seconds[name]) for name in functions}
@@ -90,19 +90,19 @@ def case_row(case: Case, dtype: str, mode: str, seconds: float) -> Row:
         "operation": case.operation, "case": case.label, "dtype": dtype, "mode": mode,
         "shapes": [list(i.shape) for i in case.inputs], "best": best,
         "ratio": effect.ratio, "interval": list(effect.interval),
-        # The quickest run of each: what is left where something else on the machine disturbs most of the rounds.
+        # The ratio of the fastest runs, which is meaningful even if other programs disturb most of the rounds.
         "ratio_of_fastest": min(fastest[n] for n in functions if n != OURS) / fastest[OURS],
         "control": {"ratio": control.ratio, "interval": list(control.interval)},
-        # Missed only where more than chance says so: the whole interval must lie below.
+        # Surely missed only beyond chance: the whole interval must be below the target.
         "met": effect.ratio >= TARGET, "surely_missed": effect.interval.high < TARGET,
         "seconds": {name: rounds.median(name) for name in functions}, "rounds": len(rounds.seconds[OURS]),
         "peak_bytes": peaks, "memory_ratio": None if not least or not peaks[OURS] else least / peaks[OURS],
-        "chosen": _chosen(case),
+        "chosen": _chosen_providers(case),
     }  # fmt: skip
 
 
 def as_markdown(rows: list[Row]) -> str:
-    """One line a row, in the order of the rows."""
+    """A table with one line for each row, in the order of the rows."""
     heads = "case, dtype, mode, ratio (interval), of the fastest, control, best, ours ms, best ms, ours MiB, least MiB"
     columns = heads.split(", ")
     lines = [f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |"]
@@ -119,8 +119,8 @@ def as_markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _chosen(case: Case) -> dict[str, int]:
-    """Which providers took the calls so far, where the operation has any to choose from."""
+def _chosen_providers(case: Case) -> dict[str, int]:
+    """Which providers computed the calls so far, if the operation has several."""
     operation = OPERATIONS.get(case.operation)
     counts = {} if operation is None else dict(operation.counts)
     if operation is not None:
@@ -137,10 +137,10 @@ def _in_its_own_process(operation: str, options: argparse.Namespace) -> list[Row
             "--dtype", *options.dtype, "--mode", *options.mode, *(["--model", *options.model] if options.model else []),
         ]  # fmt: skip
         start = time.perf_counter()
-        done = subprocess.run([str(part) for part in command])
+        process = subprocess.run([str(part) for part in command])
         print(f"{operation}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-        if done.returncode or not file.exists():
-            raise RuntimeError(f"The process that measured {operation} ended with {done.returncode}; see above.")
+        if process.returncode or not file.exists():
+            raise RuntimeError(f"The process that measured {operation} ended with {process.returncode}; see above.")
         return list(json.loads(file.read_text())["rows"])
 
 

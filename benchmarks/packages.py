@@ -1,11 +1,11 @@
-"""The source door's speed on real code: files a second of `autofuse check`, and what an edited file costs.
+"""The speed of the codemod on real code: files per second of `autofuse check`, and the cost of an edited file.
 
     python benchmarks/packages.py FOLDER --output benchmarks/results/packages.json
 
-FOLDER holds packages with torch code, such as `site-packages` or what `python -m tools.ecosystem` unpacked. Counted are
-files that mention torch. Files a second are those of the whole command, its start included, by the wall clock on two
-cores, and by CPU time divided by two, which other work on the machine disturbs less. What an edited file costs is CPU
-time of making its edits, and reading again what they touched, on one core. Exits with 1 if a target is missed.
+FOLDER contains packages with torch code, for example `site-packages` or what `python -m tools.ecosystem` unpacked.
+Files that mention torch count. Files per second are those of the whole command, its start included: by the wall clock
+on two cores, and by CPU time divided by two, which other programs disturb less. The cost of an edited file is the CPU
+time of making its edits and reading the edited text again, on one core. Exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autofuse.project.run import CheckedFile, RewriteResult, RewriteRun
 FILES_A_SECOND, MILLISECONDS_AN_EDITED_FILE, CORES = 100, 50, 2
 
 
-def checked(folder: Path, repeats: int) -> tuple[float, float]:
+def time_check(folder: Path, repeats: int) -> tuple[float, float]:
     """Wall and CPU seconds of `autofuse check`: medians."""
     walls, cpus = [], []
     for _ in range(repeats):
@@ -42,17 +42,17 @@ def checked(folder: Path, repeats: int) -> tuple[float, float]:
     return statistics.median(walls), statistics.median(cpus)
 
 
-def edited(files: list[Path]) -> list[float]:
+def time_edits(files: list[Path]) -> list[float]:
     """CPU seconds of making the edits of each file that has any."""
-    gc.disable()  # as where many files are read
+    gc.disable()  # the command does the same for many files
     run, settings, seconds = RewriteRun(), FileSettings(Path("/")), []
     for path in files:
         file = SourceFile(str(path), settings, named=False)
-        found = run.check(file)
-        if not isinstance(found, CheckedFile) or not found.proposals:
+        checked_file = run.check(file)
+        if not isinstance(checked_file, CheckedFile) or not checked_file.proposals:
             continue
         start = time.process_time()
-        result = run.rewrite(found, file, unsafe=True)
+        result = run.rewrite(checked_file, file, unsafe=True)
         if isinstance(result, RewriteResult) and result.edits:
             seconds.append(time.process_time() - start)
     return seconds
@@ -67,8 +67,8 @@ def main() -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     files = [f for f in sorted(options.folder.rglob("*.py")) if b"torch" in f.read_bytes()]
-    wall, cpu = checked(options.folder, options.repeats)
-    edits = edited(files)
+    wall, cpu = time_check(options.folder, options.repeats)
+    edits = time_edits(files)
     result = {
         "files_with_torch": len(files),
         "files_a_second": len(files) / wall,

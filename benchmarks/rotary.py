@@ -1,9 +1,9 @@
-"""Rotary embeddings, forward and backward: `autofuse.ops.rotary` against the code that models have.
+"""Rotary embeddings, forward and backward: `autofuse.ops.rotary` against the code of models.
 
     python benchmarks/rotary.py --output benchmarks/results/rotary.json
 
-Measured as docs/measuring.md says: interleaved pairs in random order, with an A/A control. The script starts itself
-again with glibc's thresholds for large blocks raised, as demo.py does and for its reason.
+Measured as docs/measuring.md describes: interleaved pairs in random order, with an A/A control. The script starts
+itself again with higher glibc thresholds for large blocks, as demo.py does and explains.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[Rotate, Rotate]] = {"halves": (halves, ops.rotary), "pair
 
 
 def operands(layout: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """x as attention has it, heads moved past positions, and angles that both entries of a pair share."""
+    """x as attention has it, with heads moved before positions, and angles that both entries of a pair share."""
     batch, heads, length, dim = shape
     half = torch.outer(torch.arange(length).float(), 10000.0 ** -(torch.arange(0, dim, 2) / dim))
     angles = torch.cat((half, half), -1) if layout == "halves" else half.repeat_interleave(2, -1)
@@ -56,8 +56,8 @@ def operands(layout: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[T
 
 def step(rotate: Rotate, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     """Forward and backward."""
-    rotated = rotate(*inputs)
-    torch.autograd.grad(rotated, inputs[0], rotated.detach())
+    result = rotate(*inputs)
+    torch.autograd.grad(result, inputs[0], result.detach())
 
 
 def rows(count: int) -> Iterator[dict[str, object]]:

@@ -1,17 +1,17 @@
-"""The source door's speed: files a second of `autofuse check` where nothing is torch, and the start of the command.
+"""The speed of the codemod: files per second of `autofuse check` without torch code, and the start of the command.
 
     python benchmarks/source.py --output benchmarks/results/source.json
     python benchmarks/source.py --packages torch transformers --output benchmarks/results/installed.json
 
-CPU time (user and system) of whole processes on one core. Targets: 1,000 files a second after start, and less than
-0.2 s for `autofuse --version`. Exits with 1 if one is missed. Files that import torch but hold nothing to fuse are
-timed too, for which there is no target.
+CPU time (user and system) of whole processes on one core. Targets: 1,000 files per second after the start, and less
+than 0.2 s for `autofuse --version`. Exits with 1 if one is missed. Files that import torch but contain nothing to fuse
+are timed too, without a target.
 
-With `--packages`, samples of installed packages' files that mention torch are read instead (`--sample 0`: all): cold
-on one core and on two, from the cache, by ast.parse and by ruff, in turns. Ratios on one core are those of CPU time of
-whole processes, less the start where `reading` says so; two cores are compared by the clock, so that other work on the
-machine counts against them. Targets: 300 files a second and 3 times the CPU time of ast.parse on one core, from the
-cache at least 20 times faster, two cores at least 1.5 times.
+With `--packages`, samples of installed packages' files that mention torch are read instead (`--sample 0`: all): cold on
+one core and on two, from the cache, with ast.parse and with ruff, interleaved. Ratios on one core are those of CPU time
+of whole processes, minus the start if the name says `reading`. Two cores are compared by the wall clock, so other
+programs count against them. Targets: 300 files per second and 3 times the CPU time of ast.parse on one core, at least
+20 times faster from the cache, at least 1.5 times faster on two cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-# Reading a thousand files takes less than two starts of the command differ by.
+# Reading a thousand files takes less time than the difference between two starts of the command.
 FILES, TORCH_FILES, FILES_A_SECOND, START = 10_000, 1_000, 1_000, 0.2
 
 _FUNCTION = '''
@@ -47,31 +47,31 @@ _VERBS, _NOUNS = ("count", "collect", "rank", "merge", "trim"), ("order", "line"
 
 
 def tree(folder: Path, files: int, first_line: str) -> None:
-    """Write `files` plain Python files of 30 to 300 lines, in folders of fifty."""
-    draw = random.Random(0)
+    """Writes `files` plain Python files of 30 to 300 lines, in folders of fifty."""
+    generator = random.Random(0)
     for i in range(files):
         path = folder / f"package_{i // 50:02}" / f"module_{i:04}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        functions = "".join(_function(draw) for _ in range(draw.randint(3, 30)))
+        functions = "".join(_function(generator) for _ in range(generator.randint(3, 30)))
         path.write_text(f"{first_line}\n{functions}")
 
 
-def _function(draw: random.Random) -> str:
-    verb, noun = draw.choice(_VERBS), draw.choice(_NOUNS)
-    return "\n" + _FUNCTION.format(verb=verb, Verb=verb.title(), noun=noun, number=draw.randint(2, 99))
+def _function(generator: random.Random) -> str:
+    verb, noun = generator.choice(_VERBS), generator.choice(_NOUNS)
+    return "\n" + _FUNCTION.format(verb=verb, Verb=verb.title(), noun=noun, number=generator.randint(2, 99))
 
 
 def cpu_seconds(*arguments: str) -> float:
     """User and system time of `autofuse` with these arguments."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([sys.executable, "-m", "autofuse", *arguments], check=True, **quiet)
+    no_output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([sys.executable, "-m", "autofuse", *arguments], check=True, **no_output)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def measured(repeats: int) -> dict[str, float]:
-    """The least of several runs, which other work on the machine disturbs least; a first one fills the disk cache."""
+def measure(repeats: int) -> dict[str, float]:
+    """The least of several runs, which other programs disturb least. A first run fills the disk cache."""
     version = min(cpu_seconds("--version") for _ in range(repeats))
     plain, torch = _speed("import json", FILES, repeats), _speed("import torch", TORCH_FILES, repeats)
     return {
@@ -84,7 +84,7 @@ def measured(repeats: int) -> dict[str, float]:
 
 
 def _speed(first_line: str, files: int, repeats: int) -> tuple[float, float]:
-    """Files a second of `autofuse check` after its start, and the CPU seconds of the start: a tree of one file."""
+    """Files per second of `autofuse check` after its start, and the CPU seconds of the start: a tree of one file."""
     with tempfile.TemporaryDirectory() as name:
         seconds = []
         for count in (1, files):
@@ -96,10 +96,10 @@ def _speed(first_line: str, files: int, repeats: int) -> tuple[float, float]:
 
 
 def sample(package: str, files: int) -> list[str]:
-    """Files of an installed package that mention torch, the same ones each time."""
+    """Files of an installed package that mention torch, always the same ones."""
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise SystemExit(f"{package} is not installed here.")
+        raise SystemExit(f"The package {package} is not installed.")
     (root,) = found.submodule_search_locations
     every = sorted(p for p in Path(root).rglob("*.py") if b"torch" in p.read_bytes())
     return [str(p) for p in random.Random(0).sample(every, min(files or len(every), len(every)))]
@@ -107,19 +107,19 @@ def sample(package: str, files: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Seconds:
-    """How long a command took: by the clock, and on all cores together."""
+    """How long a command took: by the wall clock, and CPU time on all cores."""
 
     clock: float
     cpu: float
 
 
 def seconds_of(command: list[str], cores: int = 1, **environment: str) -> Seconds:
-    """How long a command takes on so many cores."""
+    """How long a command takes on this number of cores."""
     chosen = sorted(os.sched_getaffinity(0))[:cores]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    no_output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
-        command, env={**os.environ, **environment}, preexec_fn=lambda: os.sched_setaffinity(0, chosen), **quiet
+        command, env={**os.environ, **environment}, preexec_fn=lambda: os.sched_setaffinity(0, chosen), **no_output
     )
     clock, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     return Seconds(clock, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
@@ -128,8 +128,8 @@ def seconds_of(command: list[str], cores: int = 1, **environment: str) -> Second
 PARSE = "import ast, sys\nfor f in open(sys.argv[1]).read().splitlines(): ast.parse(open(f, 'rb').read())"
 
 
-def of_package(package: str, files: int, repeats: int) -> dict[str, float]:
-    """Seconds of each way to read a package's files, the least of `repeats`, and the ratios that matter."""
+def measure_package(package: str, files: int, repeats: int) -> dict[str, float]:
+    """Seconds of each way to read a package's files, the least of `repeats`, and their ratios."""
     paths = sample(package, files)
     check = [sys.executable, "-m", "autofuse", "check", "--exit-zero"]
     found: dict[str, list[Seconds]] = {}
@@ -148,8 +148,8 @@ def of_package(package: str, files: int, repeats: int) -> dict[str, float]:
             }
             for name, (command, cores) in ways.items():
                 found.setdefault(name, []).append(seconds_of(command, cores, **kept))
-    cpu = {name: min(s.cpu for s in of_it) for name, of_it in found.items()}
-    clock = {name: min(s.clock for s in of_it) for name, of_it in found.items()}
+    cpu = {name: min(s.cpu for s in runs) for name, runs in found.items()}
+    clock = {name: min(s.clock for s in runs) for name, runs in found.items()}
     reading, parsing = cpu["cold"] - cpu["start"], cpu["parsed"] - cpu["nothing"]
     return {
         **{f"{name}_cpu_seconds": value for name, value in cpu.items()},
@@ -168,9 +168,9 @@ def of_package(package: str, files: int, repeats: int) -> dict[str, float]:
 
 
 def packages(options: argparse.Namespace) -> int:
-    """Measures installed packages. Returns 1 where a target is missed."""
+    """Measures installed packages. Returns 1 if a target is missed."""
     load = os.getloadavg()
-    results = {name: of_package(name, options.sample, options.repeats) for name in options.packages}
+    results = {name: measure_package(name, options.sample, options.repeats) for name in options.packages}
     targets = {}
     for name, result in results.items():
         print(name)
@@ -210,7 +210,7 @@ def main() -> int:
         return packages(options)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    result = measured(options.repeats)
+    result = measure(options.repeats)
     targets = {
         f"{FILES_A_SECOND:,} files a second": result["files_a_second"] >= FILES_A_SECOND,
         f"--version under {START} s": result["version_cpu_seconds"] < START,

@@ -1,6 +1,6 @@
-"""Operations as models write them out, one function each: what autofuse.ops is measured against.
+"""Operations as models write them, one function each: what autofuse.ops is measured against.
 
-Knows torch's plain operators. Must not call autofuse, nor a fused kernel of torch's.
+Only torch's plain operators, without autofuse and without fused kernels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:
-    """`mask` is True where attended to; key and value may have fewer heads than the query."""
+    """`mask` is True where the query attends. Key and value may have fewer heads than the query."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -34,7 +34,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """As in Llama: the statistics in float32."""
+    """As in Llama, with statistics in float32."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
     return wide.to(x.dtype) * weight

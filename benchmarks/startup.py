@@ -1,12 +1,12 @@
-"""Time to the first training step, against torch.compile: with cold caches, and in the second process with warm ones.
+"""Time to the first training step against torch.compile: with cold caches, and in a second process with warm ones.
 
     python -m benchmarks.startup --output benchmarks/results/startup.json
     python -m benchmarks.startup --only 4x128 --rounds 1
 
-Each start is a process of its own with TORCHINDUCTOR_CACHE_DIR and AUTOFUSE_CACHE_DIR in a temporary folder, which the
-second start finds as the first one left it. The two ways take turns. A time begins when the model stands and ends after
-its first forward and backward; imports that either way needs are part of it, `import torch` is not. The targets: at
-most half of torch.compile's time when cold, at most its time when warm; 48 layers at most 1.5 times 4.
+Each start is its own process, with TORCHINDUCTOR_CACHE_DIR and AUTOFUSE_CACHE_DIR in a temporary folder. The second
+start uses the folder of the first. Both ways take turns. A time begins when the model exists and ends after its first
+forward and backward. It includes imports that either way needs, but not `import torch`. Targets: at most half of
+torch.compile's time when cold, at most its time when warm; 48 layers take at most 1.5 times as long as 4.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LIMIT = 1800  # seconds for one start
 
 
 class Norm(nn.Module):
-    """A layer norm that is spelled out."""
+    """A hand-written layer norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention by hand."""
+    """Hand-written causal attention."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -61,19 +61,19 @@ class Attention(nn.Module):
         mask: Tensor = self.get_buffer("mask")
         scores = scores.masked_fill(mask[:, :, :t, :t] == 0, float("-inf"))
         y = self.dropout(torch.softmax(scores, -1)) @ v
-        made: Tensor = self.out(y.transpose(1, 2).contiguous().view(b, t, c))
-        return made
+        result: Tensor = self.out(y.transpose(1, 2).contiguous().view(b, t, c))
+        return result
 
 
 class Gelu(nn.Module):
-    """GELU with tanh, spelled out."""
+    """A hand-written tanh GELU."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each behind a norm."""
+    """Attention and an MLP, each after a norm."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -82,8 +82,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
-        made: Tensor = x + self.down(self.gelu(self.up(self.norm2(x))))
-        return made
+        result: Tensor = x + self.down(self.gelu(self.up(self.norm2(x))))
+        return result
 
 
 class Model(nn.Module):
@@ -99,37 +99,37 @@ class Model(nn.Module):
         x = self.embedding(ids)
         for block in self.blocks:
             x = block(x)
-        made: Tensor = self.head(self.norm(x))
-        return made
+        result: Tensor = self.head(self.norm(x))
+        return result
 
 
 def start(way: str, size: str) -> dict[str, float]:
-    """Seconds to the first step in this process, and of the processor."""
+    """Seconds to the first step in this process, wall clock and CPU time."""
     layers, length = map(int, size.split("x"))
     torch.manual_seed(0)
     model, ids = Model(layers, length), torch.randint(0, VOCABULARY, (BATCH, length))
-    begun, used = time.perf_counter(), time.process_time()
+    started_at, cpu_before = time.perf_counter(), time.process_time()
     if way == COMPILED:
         torch.compile(model)(ids).sum().backward()
     else:
-        from autofuse import optimize  # what it imports is part of the time
+        from autofuse import optimize  # its imports are part of the time
 
         optimize(model, ids)
         model(ids).sum().backward()
-    return {"seconds": time.perf_counter() - begun, "processor": time.process_time() - used}
+    return {"seconds": time.perf_counter() - started_at, "processor": time.process_time() - cpu_before}
 
 
 def started(way: str, size: str, folder: str) -> dict[str, float]:
-    """The same in a process of its own, with caches in `folder`. Raises CalledProcessError and TimeoutExpired."""
+    """`start` in its own process, with caches in `folder`. Raises CalledProcessError and TimeoutExpired."""
     caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "AUTOFUSE_CACHE_DIR": f"{folder}/autofuse"}
     command = [sys.executable, "-m", "benchmarks.startup", "--start", way, "--only", size]
-    done = subprocess.run(command, env={**os.environ, **caches}, stdout=subprocess.PIPE, check=True, timeout=_LIMIT)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, env={**os.environ, **caches}, stdout=subprocess.PIPE, check=True, timeout=_LIMIT)
+    found: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
     return found
 
 
-def measured(size: str, rounds: int) -> dict[str, Any]:
-    """Cold and warm starts of both ways, in turns."""
+def measure(size: str, rounds: int) -> dict[str, Any]:
+    """Cold and warm starts of both ways, interleaved."""
     times: dict[str, list[dict[str, float]]] = {f"{way} {kind}": [] for way in (OURS, COMPILED) for kind in KINDS}
     for place in range(rounds):
         for way in (OURS, COMPILED) if place % 2 == 0 else (COMPILED, OURS):
@@ -145,7 +145,7 @@ KINDS = ("cold", "warm")
 
 
 def main() -> int:
-    """Measure, print and write what was found; 1 where a target is missed."""
+    """Measures, prints and writes the result. Returns 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=SIZES, action="append")
     parser.add_argument("--rounds", type=int, default=3)
@@ -157,9 +157,9 @@ def main() -> int:
         return 0
     rows = []
     for size in options.only or SIZES:
-        rows.append(measured(size, options.rounds))
-        told = ", ".join(f"{name} {s:.1f} s" for name, s in rows[-1]["seconds"].items())
-        print(f"{size}: {told}; ratios {', '.join(f'{k} {r:.2f}' for k, r in rows[-1]['ratios'].items())}", flush=True)
+        rows.append(measure(size, options.rounds))
+        text = ", ".join(f"{name} {s:.1f} s" for name, s in rows[-1]["seconds"].items())
+        print(f"{size}: {text}; ratios {', '.join(f'{k} {r:.2f}' for k, r in rows[-1]['ratios'].items())}", flush=True)
     if options.output:
         about = {"environment": environment(torch.device("cpu")), "rounds": options.rounds, "rows": rows}
         options.output.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""How often `autofuse.compare` errs while other programs keep every core busy, and how often it finds what is there.
+"""How often `autofuse.compare` is wrong while other programs keep every core busy, and how often it finds a difference.
 
-Starts processes that compute without a pause, and others that do so in bursts, then compares a small MLP again and
-again: with its own copy (nothing to find) and with one of 11 blocks where it has 10 (one tenth to find).
+Starts processes that compute without a pause, and others that compute in bursts. Then it compares a small MLP again and
+again: with its own copy (no difference), and a model of 11 blocks with one of 10 (a tenth less work).
 
     python -m benchmarks.verdicts --tries 50 --out benchmarks/results/verdicts.json
 """
@@ -28,11 +28,11 @@ import autofuse
 from autofuse.measure.environment import environment
 
 WIDTH, BLOCKS = 256, 10
-_BURST = 0.15  # seconds, on average, of a burst and of the pause after it
+_BURST = 0.15  # average seconds of a burst, and of the pause after it
 
 
 def main() -> None:
-    """Run the tries that the command line asks for and print, or write, what came of them."""
+    """Runs the comparisons that the command line asks for, and prints or writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=50, help="of each kind (default: 50)")
     parser.add_argument("--rows", type=int, default=128, help="of the input: how long a step takes (default: 128)")
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, action="append", help="of torch; may be repeated (default: its own)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="for the results, as JSON")
     options = parser.parse_args()
-    written: dict[str, Any] = {
+    results: dict[str, Any] = {
         "environment": environment(torch.device("cpu")), "rows": options.rows, "busy": options.busy,
         "bursts": options.bursts, "results": [],
     }  # fmt: skip
@@ -49,15 +49,15 @@ def main() -> None:
         for threads in options.threads or [torch.get_num_threads()]:
             torch.set_num_threads(threads)
             for kind, blocks in (("identical", BLOCKS), ("a tenth less work", BLOCKS + 1)):
-                written["results"].append(
+                results["results"].append(
                     {"threads": threads, "kind": kind, **tries(options.tries, options.rows, blocks)}
                 )
                 if options.out:
-                    options.out.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+                    options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 def tries(count: int, rows: int, blocks: int) -> dict[str, Any]:
-    """What so many comparisons of a model of `blocks` blocks with one of 10 said, and how long they took."""
+    """The verdicts and times of `count` comparisons of a model of `blocks` blocks with one of 10."""
     x = torch.randn(rows, WIDTH)
     verdicts: Counter[str] = Counter()
     clocks: Counter[str] = Counter()
@@ -80,16 +80,16 @@ def tries(count: int, rows: int, blocks: int) -> dict[str, Any]:
 
 
 def mlp(blocks: int) -> nn.Module:
-    """So many linear layers with a GELU each."""
+    """`blocks` linear layers with a GELU each."""
     return nn.Sequential(*[part for _ in range(blocks) for part in (nn.Linear(WIDTH, WIDTH), nn.GELU())])
 
 
 @contextmanager
 def load(busy: int, bursts: int) -> Iterator[None]:
-    """Other programs for the length of a block: so many that compute without a pause, and so many in bursts."""
+    """Runs other programs during a block: `busy` of them without a pause, and `bursts` in bursts."""
     context = multiprocessing.get_context("spawn")
     pauses = [0.0] * busy + [_BURST] * bursts
-    processes = [context.Process(target=_computing, args=(i, p), daemon=True) for i, p in enumerate(pauses)]
+    processes = [context.Process(target=_compute, args=(i, p), daemon=True) for i, p in enumerate(pauses)]
     for process in processes:
         process.start()
     time.sleep(2)
@@ -102,18 +102,18 @@ def load(busy: int, bursts: int) -> Iterator[None]:
             process.join()
 
 
-def _computing(number: int, pause: float) -> None:
-    """Arithmetic, or copies of memory beyond the caches, by turns; until terminated, or until the parent is gone."""
-    draws, parent = random.Random(number), os.getppid()
+def _compute(number: int, pause: float) -> None:
+    """Computes, or copies memory larger than the caches, until terminated or until the parent ends."""
+    generator, parent = random.Random(number), os.getppid()
     memory, other = bytearray(8 << 20), bytes(8 << 20)
     while os.getppid() == parent:
-        until = time.perf_counter() + (draws.expovariate(1 / pause) if pause else 1.0)
-        while time.perf_counter() < until:
+        deadline = time.perf_counter() + (generator.expovariate(1 / pause) if pause else 1.0)
+        while time.perf_counter() < deadline:
             if number % 2:
                 memory[:] = other
             else:
                 sum(range(20_000))
-        time.sleep(draws.expovariate(1 / pause) if pause else 0.0)
+        time.sleep(generator.expovariate(1 / pause) if pause else 0.0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from argparse import Namespace
 from rich.console import Console
 
 from autofuse.kernels.available import package_entries
-from autofuse.kernels.packages import TORCH, Unavailable, loaded
+from autofuse.kernels.packages import TORCH, Unavailable, load_module
 from autofuse.results.distribution import INSTALL_TORCH
 from autofuse.results.providers import Listing
 
@@ -39,6 +39,6 @@ def main(options: Namespace) -> int:
 def _listing(names: list[str]) -> Listing:
     if TORCH.missing():
         return Listing(package_entries())
-    loaded("autofuse.ops")  # this import defines all operations
-    listing: Listing = loaded("autofuse.kernels.listing").listing(names)
+    load_module("autofuse.ops")  # this import defines all operations
+    listing: Listing = load_module("autofuse.kernels.listing").listing(names)
     return listing

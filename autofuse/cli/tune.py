@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from autofuse.display import terminal
 from autofuse.kernels.operation import OPERATIONS
-from autofuse.kernels.policy import Changes, named, using
+from autofuse.kernels.policy import Changes, parse_providers, using
 from autofuse.kernels.tuning import tune
-from autofuse.ops.sample_calls import SAMPLES, Maker, Model, Shape, maker_of, sampled
+from autofuse.ops.sample_calls import SAMPLES, Maker, Model, Shape, maker_of, sample_call
 from autofuse.results.comparison import milliseconds
 from autofuse.results.table import Cell, Column, Table
 from autofuse.results.tuning import FORMAT_VERSION, TuningResult
@@ -66,7 +66,7 @@ def _changed_settings(options: Namespace) -> Changes:
     if options.deterministic:
         changes["deterministic"] = True
     if options.providers:
-        changes["providers"] = named(options.providers)
+        changes["providers"] = parse_providers(options.providers)
     return changes
 
 
@@ -78,7 +78,7 @@ def _measure(
         task = bar.add_task("", total=len(calls))
         for operation, shape in calls:
             bar.update(task, description=f"{operation} {'x'.join(map(str, shape))}")
-            sample = sampled(operation, shape, maker)
+            sample = sample_call(operation, shape, maker)
             yield tune(
                 sample.operation, sample.args, sample.kwargs,
                 training=maker.training, seconds=options.seconds, again=not options.keep,

@@ -1,4 +1,4 @@
-"""Providers: the ways in which an operation of autofuse.ops can be computed, and which of them a call takes.
+"""Providers: the ways to compute an operation of autofuse.ops, and the choice between them for each call.
 
-Knows kernels, packages and what they refuse; must not know rules, models or where a call came from.
+This folder does not depend on rules or models.
 """

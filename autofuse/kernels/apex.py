@@ -1,10 +1,13 @@
-"""NVIDIA apex: norms, cross entropy, Linear-GELU-Linear and Adam in its CUDA extensions.
+"""NVIDIA apex: norms, cross entropy, Linear-GELU-Linear and Adam from its CUDA extensions.
 
-Knows how each is called and what it does not say. Its cross entropy takes class 0 for padding unless told otherwise,
-reads outside of the logits for a target of -100, changes the gradient it is given, and fails backward for bfloat16. Its
-fused dense layers read operands as contiguous and forget to look whether the product was computed, so only sizes that
-cuBLASLt takes are passed. Its functions cast under autocast to where torch computes in float32: the autograd functions
-behind them are called. The repository at its state of July 2026 was read.
+Its functions have undocumented properties, which this file handles (repository as of July 2026):
+
+- Cross entropy treats class 0 as padding by default, reads outside the logits for a target of -100, modifies the
+  gradient that it receives, and fails in the backward pass for bfloat16.
+- Fused dense layers read operands as contiguous and do not check whether the product was computed. So only sizes that
+  cuBLASLt supports are passed.
+- Under autocast its functions cast even where torch computes in float32. So the autograd functions behind them are
+  called.
 """
 
 from __future__ import annotations
@@ -14,16 +17,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
+from autofuse.kernels.loss_arguments import as_rows, reduce_losses, row_loss_refusal, torch_ignore_index
 from autofuse.kernels.package_functions import (
     PackageFunction,
     once_differentiable,
     twice_differentiable,
-    with_whole_gradient,
+    with_contiguous_gradient,
 )
 from autofuse.kernels.packages import APEX_DENSE, APEX_LOSSES, APEX_NORMS
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import a_number, affine, divides, first, lowered, no_autocast, no_dropout, one_dtype
+from autofuse.kernels.requirements import (
+    autocast_dtype,
+    first_refusal,
+    multiples_of,
+    no_autocast,
+    no_dropout,
+    norm_operand,
+    number,
+    one_dtype,
+)
 
 _NORMS = "apex.normalization.fused_layer_norm"
 _LAYER_NORM = PackageFunction(
@@ -51,8 +63,8 @@ FUSED_ADAM = PackageFunction(
 _NO_CLASS = -1
 
 
-def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return first(affine(x, weight, "weight"), no_autocast(x), a_number(eps))
+def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return first_refusal(norm_operand(x, weight, "weight"), no_autocast(x), number(eps))
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
@@ -60,9 +72,11 @@ def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
     return _PLAIN_RMS_NORM(x, sizes, eps, False) if weight is None else _RMS_NORM(x, weight, sizes, eps, False)
 
 
-def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+def _layer_norm_refusal(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
     needed = bias is not None
-    return first(affine(x, weight, "weight", needed), affine(x, bias, "bias"), no_autocast(x), a_number(eps))
+    return first_refusal(
+        norm_operand(x, weight, "weight", needed), norm_operand(x, bias, "bias"), no_autocast(x), number(eps)
+    )
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -72,11 +86,11 @@ def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e
     return _LAYER_NORM(x, weight, torch.zeros_like(weight) if bias is None else bias, sizes, eps, False)
 
 
-def _cross_entropy_misfit(
+def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    return row_wise(logits, target, dim, weight)
+    return row_loss_refusal(logits, target, dim, weight)
 
 
 def _cross_entropy(
@@ -84,24 +98,24 @@ def _cross_entropy(
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     rows, flat = as_rows(logits, target, dim)
-    counted = flat != ignored(ignore_index)
-    to_float = rows.dtype is torch.float16  # its losses are float32, and so is the gradient it then has to take
-    losses = _CROSS_ENTROPY(rows, flat.where(counted, 0), label_smoothing, _NO_CLASS, to_float)
-    return reduced(with_whole_gradient(losses).where(counted, 0.0), rows, target, ignore_index, reduction)
+    counts = flat != torch_ignore_index(ignore_index)
+    to_float = rows.dtype is torch.float16  # its losses, and so the gradient it receives, are then float32
+    losses = _CROSS_ENTROPY(rows, flat.where(counts, 0), label_smoothing, _NO_CLASS, to_float)
+    return reduce_losses(with_contiguous_gradient(losses).where(counts, 0.0), rows, target, ignore_index, reduction)
 
 
-def _mlp_misfit(
+def _mlp_refusal(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
     rows = x.numel() // max(x.shape[-1], 1)
-    return first(
-        "" if activation == "gelu_tanh" else "Its GELU is the tanh approximation: it takes gelu_tanh only.",
-        "" if up_bias is not None and down_bias is not None else "It wants both biases.",
+    return first_refusal(
+        "" if activation == "gelu_tanh" else "It supports the activation gelu_tanh only.",
+        "" if up_bias is not None and down_bias is not None else "It needs both biases.",
         no_dropout(dropout_p, training),
         one_dtype(x, up_weight, up_bias, down_weight, down_bias),
-        divides((rows, *up_weight.shape, *down_weight.shape), 8),
-        lowered(x),
+        multiples_of((rows, *up_weight.shape, *down_weight.shape), 8),
+        autocast_dtype(x),
     )
 
 
@@ -110,26 +124,26 @@ def _mlp(
     *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> Any:  # fmt: skip
     operands = (x.reshape(-1, x.shape[-1]), up_weight, up_bias, down_weight, down_bias)
-    made = with_whole_gradient(_MLP(*(t.contiguous() for t in operands if t is not None)))
-    return made.view(*x.shape[:-1], made.shape[-1])
+    result = with_contiguous_gradient(_MLP(*(t.contiguous() for t in operands if t is not None)))
+    return result.view(*x.shape[:-1], result.shape[-1])
 
 
 _ITS_OWN = "apex's backward kernel."
 PROVIDERS = (
     Provider(
         "rms_norm", "apex", APEX_NORMS, twice_differentiable("rms_norm", _rms_norm),
-        "apex's FusedRMSNorm.", _ITS_OWN, _rms_norm_misfit, devices=("cuda",),
+        "apex's FusedRMSNorm.", _ITS_OWN, _rms_norm_refusal, devices=("cuda",),
     ),
     Provider(
         "layer_norm", "apex", APEX_NORMS, twice_differentiable("layer_norm", _layer_norm),
-        "apex's FusedLayerNorm.", _ITS_OWN, _layer_norm_misfit, devices=("cuda",),
+        "apex's FusedLayerNorm.", _ITS_OWN, _layer_norm_refusal, devices=("cuda",),
     ),
     Provider(
         "cross_entropy", "apex", APEX_LOSSES, once_differentiable("apex", _cross_entropy),
-        "apex's xentropy.", _ITS_OWN, _cross_entropy_misfit, devices=("cuda",), dtypes=(torch.float32, torch.float16),
+        "apex's xentropy.", _ITS_OWN, _cross_entropy_refusal, devices=("cuda",), dtypes=(torch.float32, torch.float16),
     ),
     Provider(
         "mlp", "apex", APEX_DENSE, twice_differentiable("mlp", _mlp),
-        "apex's FusedDenseGeluDense.", _ITS_OWN, _mlp_misfit, devices=("cuda",),
+        "apex's FusedDenseGeluDense.", _ITS_OWN, _mlp_refusal, devices=("cuda",),
     ),
 )  # fmt: skip

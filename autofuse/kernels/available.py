@@ -1,7 +1,4 @@
-"""The packages that providers come from, as they are on this machine. Needs no torch.
-
-Knows what packages say of themselves; must not know providers.
-"""
+"""The packages from which providers come, and whether they are usable on this machine. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from autofuse.results.providers import PackageEntry
 
 
 def package_entries() -> tuple[PackageEntry, ...]:
-    """Every package once, by name. Of one that comes in parts, what lacks in the parts that are not there."""
+    """Every package once, by name. For a package in several parts, the reason why a part is missing."""
     names = sorted({p.name for p in _packages()})
     return tuple(_entry(name, [p for p in _packages() if p.name == name]) for name in names)
 
@@ -23,11 +20,11 @@ def _packages() -> Iterator[Package]:
 
 
 def _entry(name: str, parts: list[Package]) -> PackageEntry:
-    """A package is there if any part of it can be used."""
+    """The entry of a package. It is available if any of its parts is usable."""
     missing: dict[str, Package] = {}
     for part in parts:
         missing.setdefault(part.missing(), part)
-    there = missing.get("")
-    reason, lacking = next(((why, p) for why, p in missing.items() if why), ("", parts[0]))
-    version = (there or parts[0]).version()
-    return PackageEntry(name, version, there is not None, "" if there else reason, lacking.install)
+    usable = missing.get("")
+    reason, missing_part = next(((why, p) for why, p in missing.items() if why), ("", parts[0]))
+    version = (usable or parts[0]).version()
+    return PackageEntry(name, version, usable is not None, "" if usable else reason, missing_part.install)

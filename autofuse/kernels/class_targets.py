@@ -1,4 +1,4 @@
-"""Targets of a loss: class indices. Must not know what the loss is computed by."""
+"""Targets of a loss: class indices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from autofuse.torch_private import FakeTensor
 
 
 def out_of_range(target: Tensor, classes: int, ignore_index: int) -> Tensor | None:
-    """The targets that count and are no class, None where there are none. On CPU alone, where looking is no wait."""
+    """The targets that are neither a class nor ignored; None if there are none.
+
+    Only on a CPU, where reading needs no synchronization.
+    """
     if target.device.type != "cpu" or isinstance(target, FakeTensor) or not target.numel():
         return None
     least, most = target.aminmax()
     if int(least) >= 0 and int(most) < classes:
         return None
-    wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
-    return wrong if wrong.numel() else None
+    invalid = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
+    return invalid if invalid.numel() else None

@@ -1,10 +1,9 @@
-"""Compiled regions: a plain function of tensors, compiled by Inductor into one loop and called without Dynamo.
+"""Compiled regions: plain functions of tensors that Inductor compiles into one loop, called without Dynamo.
 
-Knows how often a region has to be compiled; must not know what regions compute, nor how one is (region_compiler.py). A
-call costs about three microseconds, where a function under torch.compile costs twenty. Sizes are compiled in, but for
-the number of rows.
-Where compiling fails (no compiler, another Inductor), the function itself runs, slower and the same, and no operation
-asks for regions any more.
+A call costs about three microseconds; a function under torch.compile costs twenty. All sizes except the number of rows
+are compiled in. If compiling fails (no compiler, another Inductor), the plain function runs, which is slower and
+computes the same, and no operation chooses compiled regions any more. region_compiler.py compiles; this file decides
+how often.
 """
 
 from __future__ import annotations
@@ -24,26 +23,32 @@ from autofuse.kernels.region_compiler import Compilation, compilation
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
-_SEEN = 4096  # different sizes that a region remembers
-_BUCKET = 3  # bits: one compilation serves row counts up to eight times each other
+_SEEN = 4096  # combinations of sizes that a region remembers
+_BUCKET = 3  # bits: one compilation serves row counts that differ by a factor of up to eight
 
 
 def region(rows: str) -> Callable[[Callable[..., Any]], CompiledRegion]:
-    """Compile a function of tensors, None and plain values; `rows` names the tensors whose first size is that of rows.
+    """A decorator that compiles a function of tensors, None and plain values.
 
-    That size is one number in a call, and every other size is compiled in, as are strides and plain values. The
-    function must not return its arguments, nor write into them but to fill one with a result (`argument.copy_(made)`),
-    and gives its results in new memory, as a tensor or a tuple. Gradients do not pass through it.
+    The number of rows may change from call to call. Every other size, all strides and plain values are compiled in. The
+    function must not return its arguments. It may write into an argument only to fill it with a result
+    (`argument.copy_(result)`). It returns new memory, as a tensor or a tuple. It has no gradients.
+
+    Args:
+        rows: the names of the tensors whose first size is the number of rows, separated by spaces.
+
+    Returns:
+        The decorator.
     """
 
-    def decorated(function: Callable[..., Any]) -> CompiledRegion:
+    def decorate(function: Callable[..., Any]) -> CompiledRegion:
         return CompiledRegion(function, frozenset(rows.split()))
 
-    return decorated
+    return decorate
 
 
 class CompiledRegion:
-    """A compiled function; one compilation for each combination of dtypes, sizes, plain values and threads."""
+    """A compiled function, with one compilation for each combination of dtypes, sizes, plain values and threads."""
 
     def __init__(self, function: Callable[..., Any], rows: frozenset[str]) -> None:
         update_wrapper(self, function)
@@ -51,39 +56,40 @@ class CompiledRegion:
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
         unknown = rows - set(names)
         if unknown:
-            raise ValueError(f"{function.__name__} has no argument called {', '.join(sorted(unknown))}.")
+            raise ValueError(f"{function.__name__} has no parameter called {', '.join(sorted(unknown))}.")
         self._rows = tuple(name in rows for name in names)
-        self._made: dict[tuple[Any, ...], _Compiled | None] = {}
-        self._seen: dict[tuple[Any, ...], Callable[..., Any]] = {}  # what runs for arguments of exactly these sizes
+        self._compilations: dict[tuple[Any, ...], _Loop | None] = {}
+        self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}  # by the exact sizes of the arguments
 
     def __call__(self, *args: Any) -> Any:
+        """Runs the compiled loop for these arguments, which compiles it if necessary."""
         exactly = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x for x in args]
         key = (torch.get_num_threads(), *exactly)
-        runs = self._seen.get(key)
-        if runs is None:
-            runs = self._for(args)
+        function_for_sizes = self._functions.get(key)
+        if function_for_sizes is None:
+            function_for_sizes = self._find_or_compile(args)
             if not _sharing:
-                if len(self._seen) >= _SEEN:
-                    self._seen.clear()
-                self._seen[key] = runs
-        return runs(*args)
+                if len(self._functions) >= _SEEN:
+                    self._functions.clear()
+                self._functions[key] = function_for_sizes
+        return function_for_sizes(*args)
 
-    def _for(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """What runs for such arguments: the compiled loop, or the function itself where that does not hold for them."""
+    def _find_or_compile(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """The compiled loop for these arguments, or the plain function if the loop does not support them."""
         key = self._key(args)
-        if key not in self._made:
-            if _sharing and (other := self._made_for_more_rows(args, key)) is not None:
+        if key not in self._compilations:
+            if _sharing and (other := self._find_for_other_rows(args, key)) is not None:
                 return other
-            self._made[key] = self._compiled(args, key)
-        found = self._made[key]
-        return self.function if found is None or not found.made.serves(args) else found.run
+            self._compilations[key] = self._compile(args, key)
+        loop = self._compilations[key]
+        return self.function if loop is None or not loop.code.serves(args) else loop.run
 
-    def _made_for_more_rows(self, args: Sequence[Any], key: tuple[Any, ...]) -> Callable[..., Any] | None:
-        """What was compiled for calls that differ in the number of rows alone, if it holds for these."""
-        alike = _without_rows(key)
-        for known, found in self._made.items():
-            if found is not None and _without_rows(known) == alike and found.made.serves(args):
-                return found.run
+    def _find_for_other_rows(self, args: Sequence[Any], key: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """A loop that was compiled for another number of rows, if it supports these arguments."""
+        key_without_rows = _without_rows(key)
+        for known, loop in self._compilations.items():
+            if loop is not None and _without_rows(known) == key_without_rows and loop.code.serves(args):
+                return loop.run
         return None
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -98,26 +104,26 @@ class CompiledRegion:
                 parts += x.dtype, x.shape, x.stride()
         return tuple(parts)
 
-    def _compiled(self, args: Sequence[Any], key: tuple[Any, ...]) -> _Compiled | None:
+    def _compile(self, args: Sequence[Any], key: tuple[Any, ...]) -> _Loop | None:
         with _LOCK:
             try:
                 symbolic = [_symbolic(x, by) for x, by in zip(args, self._rows, strict=True)]
-                made = compilation(self.function, args, symbolic, repr(key))
-                return _Compiled(made, made.runner())
-            except Exception as error:  # whatever a compiler may raise
+                compiled = compilation(self.function, args, symbolic, repr(key))
+                return _Loop(compiled, compiled.runner())
+            except Exception as error:  # a compiler may raise anything
                 why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-                _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
+                _LOG.warning("autofuse could not compile %s; it runs uncompiled: %s", self.function.__name__, why)
                 give_up("compiled", f"A region could not be compiled: {why}")
                 return None
 
 
 def _symbolic(x: Any, by_row: bool) -> tuple[int, ...]:
-    """The dimensions of an argument that are not compiled in: its first, if that is the number of rows."""
+    """The dimensions of an argument that are not compiled in: the first one, if it is the number of rows."""
     return (0,) if by_row and isinstance(x, Tensor) and x.shape[0] > 1 else ()
 
 
 class _Rows(int):
-    """A range of numbers of rows, in a key."""
+    """A range of row counts, as a part of a key."""
 
 
 def _without_rows(key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -129,9 +135,9 @@ _sharing: list[None] = []
 
 @contextmanager
 def shared_regions() -> Iterator[None]:
-    """In this block a region runs what was compiled for another number of rows, where that holds.
+    """In this block, a region may run what was compiled for another number of rows.
 
-    So what is checked on a part of a call is the very code that runs for all of it, and nothing is compiled for a part.
+    So a check on a part of a call runs the same code as the whole call, and nothing is compiled for the part.
     """
     _sharing.append(None)
     try:
@@ -140,6 +146,6 @@ def shared_regions() -> Iterator[None]:
         _sharing.pop()
 
 
-class _Compiled(NamedTuple):
-    made: Compilation
+class _Loop(NamedTuple):
+    code: Compilation
     run: Callable[..., Any]

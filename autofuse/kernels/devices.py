@@ -1,4 +1,4 @@
-"""Facts about the device that a kernel runs on. It knows devices, not kernels."""
+"""Facts about the device on which a kernel runs."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# What is assumed of a GPU where there is none (the meta device, Triton's interpreter): an H100's or H200's.
+# Assumed without a GPU (meta device, Triton's interpreter): the multiprocessors of an H100 or H200.
 _ASSUMED = 132
 
 
-class _StandIn(threading.local):
+class _MetaDevice(threading.local):
     device: torch.device | None = None
 
 
-_STAND_IN = _StandIn()
+_META_DEVICE = _MetaDevice()
 
 
 @contextmanager
-def standing_for(device: torch.device) -> Iterator[None]:
+def treat_meta_as(device: torch.device) -> Iterator[None]:
     """In the block, and in this thread, tensors on the meta device count as tensors on `device`."""
-    before, _STAND_IN.device = _STAND_IN.device, device
+    before, _META_DEVICE.device = _META_DEVICE.device, device
     try:
         yield
     finally:
-        _STAND_IN.device = before
+        _META_DEVICE.device = before
 
 
 def index_of(x: Tensor) -> int | None:
-    """The number of the accelerator on which `x` lies; None where it lies on none."""
+    """The index of the accelerator that holds `x`; None if no accelerator does."""
     index: int | None = x.device.index
-    if index is None and x.is_meta and _STAND_IN.device is not None:
-        return _STAND_IN.device.index
+    if index is None and x.is_meta and _META_DEVICE.device is not None:
+        return _META_DEVICE.device.index
     return index
 
 
 def run_on_device_of(x: Tensor, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """run(x, *args, **kwargs) where the device of `x` is current: many kernels run on whatever device is current."""
+    """run(x, *args, **kwargs) with the device of `x` as the current device. Many kernels run on the current device."""
     if not x.is_cuda or x.device.index == torch.cuda.current_device():
         return run(x, *args, **kwargs)
     with torch.cuda.device(x.device):
@@ -49,9 +49,9 @@ def run_on_device_of(x: Tensor, run: Callable[..., Any], args: tuple[Any, ...], 
 
 
 def multiprocessors(device: torch.device) -> int:
-    """How many multiprocessors `device` has; 132, those of an H100, for a device that is no CUDA GPU."""
-    if device.type == "meta" and _STAND_IN.device is not None:
-        device = _STAND_IN.device
+    """The number of multiprocessors of `device`; 132, that of an H100, if it is not a CUDA GPU."""
+    if device.type == "meta" and _META_DEVICE.device is not None:
+        device = _META_DEVICE.device
     return _multiprocessors(device)
 
 

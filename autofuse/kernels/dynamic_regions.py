@@ -1,9 +1,8 @@
-"""Compiled regions of which every size but chosen ones may change from call to call without a new compilation.
+"""Compiled regions in which all sizes may change from call to call, except chosen ones.
 
-A region of autofuse/kernels/compiled_regions.py compiles in all sizes but one, which suits rows of one width. Where
-lengths change with the batch, or a cache grows with each token, that would mean to compile again and again: here sizes
-and strides stay symbols, but for those that are 1 or 0, which say what broadcasts, and those of named dimensions. Knows
-which compilation serves which call; must not know what regions compute, nor how they are compiled.
+A region of autofuse/kernels/compiled_regions.py compiles in all sizes except one, which is right for rows of one width.
+If lengths change with the batch, or a cache grows with each token, it would compile again and again. Here sizes and
+strides stay symbols, except sizes of 0 and 1, which decide about broadcasting, and the sizes of named dimensions.
 """
 
 from __future__ import annotations
@@ -22,74 +21,80 @@ from autofuse.kernels.region_compiler import Compilation, compilation
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
-_MOST = 64  # compilations of one region in a process; what comes after runs as it is
-_REMEMBERED = 2**12  # shapes that were looked up before; the table is emptied when it has grown so large
+_MOST = 64  # compilations of one region in a process; further ones run uncompiled
+_REMEMBERED = 2**12  # shapes in the look-up table; a full table is emptied
 
 
 def free_region(**fixed: Sequence[int]) -> Callable[[Callable[..., Any]], DynamicRegion]:
-    """Compile a function of tensors, None and plain values, for all sizes at once.
+    """A decorator that compiles a function of tensors, None and plain values for all sizes at once.
 
-    `fixed` gives dimensions, by the argument's name, whose sizes are compiled in: `x=(-1,)`. So are plain values.
-    The function must not write into its arguments or return them, and gives its results in new memory, as a tensor or
-    a tuple. Gradients do not pass through it.
+    The function must not write into its arguments or return them. It returns new memory, as a tensor or a tuple. It has
+    no gradients. Plain values are compiled in.
+
+    Args:
+        **fixed: by the argument's name, the dimensions whose sizes are compiled in: `x=(-1,)`.
+
+    Returns:
+        The decorator.
     """
 
-    def decorated(function: Callable[..., Any]) -> DynamicRegion:
+    def decorate(function: Callable[..., Any]) -> DynamicRegion:
         return DynamicRegion(function, fixed)
 
-    return decorated
+    return decorate
 
 
 class DynamicRegion:
-    """A compiled function; as a rule one compilation for each combination of dtypes and broadcast dimensions."""
+    """A compiled function. Usually it has one compilation for each combination of dtypes and broadcast dimensions."""
 
     def __init__(self, function: Callable[..., Any], fixed: Mapping[str, Sequence[int]]) -> None:
         update_wrapper(self, function)
         self.function = function
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
         self._fixed = tuple(tuple(fixed.get(name, ())) for name in names)
-        self._compiled: dict[tuple[Any, ...], list[_Compiled]] = {}
+        self._loops: dict[tuple[Any, ...], list[_Loop]] = {}
         self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
+        """Runs the compiled loop for these arguments, which compiles it if necessary."""
         parts: list[Any] = [torch.get_num_threads()]
         for x in args:
             parts += (x.dtype, x.shape, x.stride()) if isinstance(x, Tensor) else (x,)
         exact = tuple(parts)
-        made = self._known.get(exact)
-        if made is None:
-            made = self._remembered(exact, self._found(args))
-        return made(*args)
+        function = self._known.get(exact)
+        if function is None:
+            function = self._remember(exact, self._find_or_compile(args))
+        return function(*args)
 
-    def _remembered(self, exact: tuple[Any, ...], made: Callable[..., Any]) -> Callable[..., Any]:
+    def _remember(self, exact: tuple[Any, ...], function: Callable[..., Any]) -> Callable[..., Any]:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
-        self._known[exact] = made
-        return made
+        self._known[exact] = function
+        return function
 
-    def _found(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """The compilation that serves these arguments, made if there is none; the function where none can be."""
+    def _find_or_compile(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """The compilation for these arguments, compiled if necessary; the plain function if that is not possible."""
         with _LOCK:
-            coarse = self._coarse(args)
-            compiled = self._compiled.setdefault(coarse, [])
+            coarse = self._coarse_key(args)
+            compiled = self._loops.setdefault(coarse, [])
             for known in compiled:
-                if known.made.serves(args):
+                if known.code.serves(args):
                     return known.run
-            if sum(map(len, self._compiled.values())) >= _MOST:
+            if sum(map(len, self._loops.values())) >= _MOST:
                 return self.function
             try:
-                new = compilation(self.function, args, self._symbolic(args), repr(coarse))
+                new = compilation(self.function, args, self._symbolic_dimensions(args), repr(coarse))
                 if new.serves(args):
-                    compiled.append(_Compiled(new, new.runner()))
+                    compiled.append(_Loop(new, new.runner()))
                     return compiled[-1].run
-                why = "what was compiled does not hold for what it was compiled for"
-            except Exception as error:  # whatever a compiler may raise
+                why = "the compiled loop does not support the sizes for which it was compiled"
+            except Exception as error:  # a compiler may raise anything
                 why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
+            _LOG.warning("autofuse could not compile %s; it runs uncompiled: %s", self.function.__name__, why)
             give_up("compiled", f"A region could not be compiled: {why}")
             return self.function
 
-    def _symbolic(self, args: Sequence[Any]) -> list[tuple[int, ...]]:
+    def _symbolic_dimensions(self, args: Sequence[Any]) -> list[tuple[int, ...]]:
         """The dimensions of each argument whose sizes are not compiled in."""
         found = list[tuple[int, ...]]()
         for x, fixed in zip(args, self._fixed, strict=True):
@@ -98,7 +103,7 @@ class DynamicRegion:
             found.append(tuple(i for i, n in enumerate(sizes) if i not in static and n >= 2))
         return found
 
-    def _coarse(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _coarse_key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         parts: list[Any] = [torch.get_num_threads()]
         for x, fixed in zip(args, self._fixed, strict=True):
             if isinstance(x, Tensor):
@@ -110,6 +115,6 @@ class DynamicRegion:
         return tuple(parts)
 
 
-class _Compiled(NamedTuple):
-    made: Compilation
+class _Loop(NamedTuple):
+    code: Compilation
     run: Callable[..., Any]

@@ -1,8 +1,4 @@
-"""flash-attn 2: attention.
-
-Knows how it is called and what it refuses; the kernels that come with it are in flash_attn_parts.py. Version 2.8.3 was
-read.
-"""
+"""flash-attn 2: attention. Its other kernels are in flash_attn_parts.py. This file follows version 2.8.3."""
 
 from __future__ import annotations
 
@@ -11,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.attention_layouts import attendable, by_heads, packed_misfit
+from autofuse.kernels.attention_layouts import attend_by_heads, attention_refusal, packed_refusal
 from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import HALVES, capability, device_capability, first, no_dropout
+from autofuse.kernels.requirements import HALVES, capability, device_capability, first_refusal, no_dropout
 
 _LEAST = (8, 0)
 _OPTIONS = ("dropout_p", "softmax_scale", "causal", "softcap", "deterministic")
@@ -26,37 +22,37 @@ _VARLEN = PackageFunction(
 )  # fmt: skip
 
 
-def _attention_misfit(
+def _attention_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
 ) -> str:  # fmt: skip
     p = dropout_p if training else 0.0
-    refused = attendable(query, key, value, mask, scale, is_causal, mask_is_causal)
-    return refused or _kernel_misfit(query, value, p)
+    refusal = attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal)
+    return refusal or _kernel_refusal(query, value, p)
 
 
-def _kernel_misfit(query: Tensor, value: Tensor, p: float) -> str:
+def _kernel_refusal(query: Tensor, value: Tensor, p: float) -> str:
     width = max(query.shape[-1], value.shape[-1])
-    return first(
-        "" if width <= 256 else f"It takes heads of at most 256 entries; these have {width}.",
-        "" if p < 1 else "It cannot drop everything.",
+    return first_refusal(
+        "" if width <= 256 else f"It supports a head_dim of at most 256, not {width}.",
+        "" if p < 1 else "It needs a dropout probability below 1.",
         capability(query, _LEAST),
-        _wide_dropout_misfit(query, width, p),
+        _wide_dropout_refusal(query, width, p),
     )
 
 
-def _wide_dropout_misfit(query: Tensor, width: int, p: float) -> str:
-    """The backward pass of wide heads with dropout needs the shared memory of data-centre devices."""
+def _wide_dropout_refusal(query: Tensor, width: int, p: float) -> str:
+    """The backward pass of wide heads with dropout needs the shared memory of data center GPUs."""
     if width <= 192 or not p or device_capability(query) in (None, (8, 0), (9, 0), (10, 0)):
         return ""
-    return "On this device it has no backward pass for dropout in heads of more than 192 entries."
+    return "On this device its backward pass supports dropout only for a head_dim of at most 192."
 
 
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    causal = is_causal or mask is not None  # a mask that passes the check is the causal one
+    causal = is_causal or mask is not None  # the check accepts causal masks only
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         result: Tensor = _ATTENTION(
@@ -65,27 +61,27 @@ def _attention(
         )  # fmt: skip
         return result
 
-    return by_heads(attend, query, key, value, causal)
+    return attend_by_heads(attend, query, key, value, causal)
 
 
 def _derived_attention(*args: Any, dropout_p: float = 0.0, training: bool = False, **kwargs: Any) -> Any:
-    """Which weights were dropped, only the kernel knows: no formula has a second derivative of that."""
-    run = _attention_dropped if training and dropout_p else _attention_kept
+    """Attention with its derivatives. With dropout it has no second one: only the kernel knows the dropped weights."""
+    run = _attention_with_dropout if training and dropout_p else _attention_without_dropout
     return run(*args, dropout_p=dropout_p, training=training, **kwargs)
 
 
-_attention_dropped = once_differentiable("flash-attn", _attention)
-_attention_kept = twice_differentiable("attention", _attention)
+_attention_with_dropout = once_differentiable("flash-attn", _attention)
+_attention_without_dropout = twice_differentiable("attention", _attention)
 
 
-def _soft_capped_misfit(
+def _soft_capped_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attendable(query, key, value, mask, scale, is_causal, False) or first(
+    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
         no_dropout(dropout_p, training),
-        "" if cap > 0 else "It takes a cap above 0.",
-        _kernel_misfit(query, value, 0.0),
+        "" if cap > 0 else "It needs a cap above 0.",
+        _kernel_refusal(query, value, 0.0),
     )
 
 
@@ -94,22 +90,22 @@ def _soft_capped(
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        result: Tensor = _ATTENTION(  # it divides scaled scores by the cap itself
+        result: Tensor = _ATTENTION(  # the kernel divides the scaled scores by the cap
             q, k, v, dropout_p=0.0, softmax_scale=scale * cap, causal=is_causal, softcap=cap,
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
         return result
 
-    return by_heads(attend, query, key, value, is_causal)
+    return attend_by_heads(attend, query, key, value, is_causal)
 
 
-def _varlen_misfit(
+def _varlen_refusal(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int,
     *, scale: Any = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
     p = dropout_p if training else 0.0
-    refused = packed_misfit(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal)
-    return refused or _kernel_misfit(query, value, p)
+    refusal = packed_refusal(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal)
+    return refusal or _kernel_refusal(query, value, p)
 
 
 def _varlen(
@@ -123,18 +119,18 @@ def _varlen(
     )  # fmt: skip
 
 
-_ITS_OWN = "flash-attn's own backward."
+_ITS_OWN = "flash-attn's own backward pass."
 PROVIDERS = (
     Provider(
         "attention", "flash-attn", FLASH_ATTN, _derived_attention, "flash-attn 2's attention.", _ITS_OWN,
-        _attention_misfit, devices=("cuda",), dtypes=HALVES,
+        _attention_refusal, devices=("cuda",), dtypes=HALVES,
     ),
     Provider(
         "soft_capped_attention", "flash-attn", FLASH_ATTN, twice_differentiable("soft_capped_attention", _soft_capped),
-        "flash-attn 2's attention with soft-capping.", _ITS_OWN, _soft_capped_misfit, devices=("cuda",), dtypes=HALVES,
+        "flash-attn 2's attention with soft-capping.", _ITS_OWN, _soft_capped_refusal, devices=("cuda",), dtypes=HALVES,
     ),
     Provider(
         "varlen_attention", "flash-attn", FLASH_ATTN, once_differentiable("flash-attn", _varlen),
-        "flash-attn 2's attention of packed sequences.", _ITS_OWN, _varlen_misfit, devices=("cuda",), dtypes=HALVES,
+        "flash-attn 2's attention of packed sequences.", _ITS_OWN, _varlen_refusal, devices=("cuda",), dtypes=HALVES,
     ),
 )  # fmt: skip

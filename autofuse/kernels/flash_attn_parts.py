@@ -1,8 +1,8 @@
-"""flash-attn's kernels beside attention: norms, rotary embedding, SwiGLU, cross entropy, Linear-activation-Linear.
+"""flash-attn's other kernels: norms, rotary embedding, SwiGLU, cross entropy, Linear-activation-Linear.
 
-Knows how each is called and where it quietly computes otherwise: its fused MLP falls back to unfused code for dtypes,
-sizes and devices that are asked for here beforehand. Its bias_gelu is no provider: it is scripted code that torch runs
-op by op, in the dtype of its operands. Version 2.8.3 was read.
+Its fused MLP silently falls back to unfused code for some dtypes, sizes and devices; the checks here refuse those. Its
+bias_gelu is not a provider: it is scripted code that torch runs operation by operation, in the dtype of its operands.
+This file follows version 2.8.3.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
+from autofuse.kernels.loss_arguments import as_rows, reduce_losses, row_loss_refusal, torch_ignore_index
 from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import (
     FLASH_ATTN_ACTIVATIONS,
@@ -27,21 +27,21 @@ from autofuse.kernels.packages import (
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
 from autofuse.kernels.requirements import (
     HALVES,
-    a_number,
-    affine,
-    alike,
+    autocast_dtype,
     capability,
     device_capability,
-    divides,
-    first,
-    lowered,
+    first_refusal,
+    multiples_of,
     no_autocast,
     no_dropout,
+    norm_operand,
+    number,
     one_dtype,
+    same_shape_and_dtype,
     summands,
     width_at_most,
 )
-from autofuse.kernels.rotary_arguments import turnable, turned
+from autofuse.kernels.rotary_arguments import rotary_refusal, rotate
 
 _LEAST = (8, 0)
 _NORM = PackageFunction(
@@ -60,40 +60,40 @@ _MLP = PackageFunction(
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType({"gelu_tanh": "gelu_approx", "relu": "relu"})
 
 
-# Norms, with dropout and residual in them.
+# Norms, with dropout and residual.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
-    return first(
-        affine(x, weight, "weight", needed=True), affine(x, bias, "bias"), no_autocast(x), capability(x, _LEAST),
-        width_at_most(x, 65536 // x.element_size()), a_number(eps),
+def _norm_refusal(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
+    return first_refusal(
+        norm_operand(x, weight, "weight", needed=True), norm_operand(x, bias, "bias"), no_autocast(x),
+        capability(x, _LEAST), width_at_most(x, 65536 // x.element_size()), number(eps),
     )  # fmt: skip
 
 
-def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight, None, eps)
+def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_refusal(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
     return _NORM(x, weight, None, residual=None, eps=eps, dropout_p=0.0, prenorm=False, is_rms_norm=True)
 
 
-def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias, eps)
+def _layer_norm_refusal(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_refusal(x, weight, bias, eps)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     return _NORM(x, weight, bias, residual=None, eps=eps, dropout_p=0.0, prenorm=False, is_rms_norm=False)
 
 
-def _dropout_add_norm_misfit(
+def _dropout_add_norm_refusal(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
-    return first(
+    return first_refusal(
         summands(x, residual, residual_in_fp32),
-        "" if not training or dropout_p < 1 else "It cannot drop everything.",
-        _norm_misfit(x, weight, bias, eps),
+        "" if not training or dropout_p < 1 else "It needs a dropout probability below 1.",
+        _norm_refusal(x, weight, bias, eps),
     )
 
 
@@ -101,43 +101,46 @@ def _dropout_add_norm(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> Any:  # fmt: skip
-    residual = residual.float() if residual_in_fp32 else residual  # the sum has its dtype
-    made = _NORM(
+    residual = residual.float() if residual_in_fp32 else residual  # the sum has the residual's dtype
+    output = _NORM(
         x, weight, bias, residual=residual, eps=eps, dropout_p=dropout_p if training else 0.0, prenorm=prenorm,
         is_rms_norm=norm == "rms",
     )  # fmt: skip
-    return (made[1], made[0]) if prenorm else made
+    return (output[1], output[0]) if prenorm else output
 
 
 # Elementwise, losses, Linear-activation-Linear.
 
 
-def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
-    return first(turnable(x, cos, sin), width_at_most(x, 256), capability(x, _LEAST))
+def _rotary_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+    return first_refusal(rotary_refusal(x, cos, sin), width_at_most(x, 256), capability(x, _LEAST))
 
 
 def _rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    return turned(_turn, x, cos, sin, interleaved)
+    return rotate(_rotate, x, cos, sin, interleaved)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     result: Tensor = _ROTARY(x, cos, sin, interleaved=interleaved)
     return result
 
 
-def _gated_product_misfit(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
-    return first("" if activation == "silu" else "It has the activation silu.", alike(gate, up, "gate and up"))
+def _gated_product_refusal(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
+    return first_refusal(
+        "" if activation == "silu" else "It supports the activation silu.",
+        same_shape_and_dtype(gate, up, "gate and up"),
+    )
 
 
 def _gated_product(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> Any:
     return _SWIGLU(gate, up)
 
 
-def _cross_entropy_misfit(
+def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    return first(row_wise(logits, target, dim, weight), capability(logits, _LEAST))
+    return first_refusal(row_loss_refusal(logits, target, dim, weight), capability(logits, _LEAST))
 
 
 def _cross_entropy(
@@ -145,24 +148,26 @@ def _cross_entropy(
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     rows, flat = as_rows(logits, target, dim)
-    losses = _CROSS_ENTROPY(rows, flat, label_smoothing=label_smoothing, ignore_index=ignored(ignore_index))[0]
-    return reduced(losses, rows, target, ignore_index, reduction)
+    losses = _CROSS_ENTROPY(rows, flat, label_smoothing=label_smoothing, ignore_index=torch_ignore_index(ignore_index))[
+        0
+    ]
+    return reduce_losses(losses, rows, target, ignore_index, reduction)
 
 
-def _mlp_misfit(
+def _mlp_refusal(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
     known = isinstance(activation, str) and activation in _ACTIVATIONS
     found = device_capability(x)
-    return first(
-        "" if known else "It has the activations gelu_tanh and relu.",
+    return first_refusal(
+        "" if known else "It supports the activations gelu_tanh and relu.",
         no_dropout(dropout_p, training),
         one_dtype(x, up_weight, up_bias, down_weight, down_bias),
-        divides((*up_weight.shape, *down_weight.shape), 128 if activation == "relu" else 8),
+        multiples_of((*up_weight.shape, *down_weight.shape), 128 if activation == "relu" else 8),
         capability(x, _LEAST),
-        "From compute capability 9.0 on it does not fuse either." if found is not None and found >= (9, 0) else "",
-        lowered(x),
+        "From compute capability 9.0 on it runs unfused." if found is not None and found >= (9, 0) else "",
+        autocast_dtype(x),
     )
 
 
@@ -173,7 +178,7 @@ def _mlp(
     return _MLP(x, up_weight, down_weight, bias1=up_bias, bias2=down_bias, activation=_ACTIVATIONS[activation])
 
 
-_ITS_OWN = "flash-attn's own backward."
+_ITS_OWN = "flash-attn's own backward pass."
 
 
 def _provider(
@@ -183,36 +188,37 @@ def _provider(
     return Provider(operation, "flash-attn", package, run, summary, gradient, check, devices=("cuda",), dtypes=dtypes)
 
 
-def _once(run: Any) -> Any:
+def _once_differentiable(run: Any) -> Any:
     return once_differentiable("flash-attn", run)
 
 
 PROVIDERS = (
     _provider(
-        "rms_norm", FLASH_ATTN_NORMS, twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit,
+        "rms_norm", FLASH_ATTN_NORMS, twice_differentiable("rms_norm", _rms_norm), _rms_norm_refusal,
         "flash-attn's RMS norm.",
     ),
     _provider(
-        "layer_norm", FLASH_ATTN_NORMS, twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit,
+        "layer_norm", FLASH_ATTN_NORMS, twice_differentiable("layer_norm", _layer_norm), _layer_norm_refusal,
         "flash-attn's layer norm.",
     ),
     _provider(
-        "dropout_add_norm", FLASH_ATTN_NORMS, _once(_dropout_add_norm), _dropout_add_norm_misfit,
+        "dropout_add_norm", FLASH_ATTN_NORMS, _once_differentiable(_dropout_add_norm), _dropout_add_norm_refusal,
         "flash-attn's dropout, add and norm.",
     ),
     _provider(
-        "rotary", FLASH_ATTN_ROTARY, _rotary, _rotary_misfit, "flash-attn's rotary embedding.",
-        "The same kernel, turning the other way.",
+        "rotary", FLASH_ATTN_ROTARY, _rotary, _rotary_refusal, "flash-attn's rotary embedding.",
+        "The same kernel with the inverse rotation.",
     ),
     _provider(
         "gated_product", FLASH_ATTN_ACTIVATIONS, twice_differentiable("gated_product", _gated_product),
-        _gated_product_misfit, "flash-attn's SwiGLU.",
+        _gated_product_refusal, "flash-attn's SwiGLU.",
     ),
     _provider(
-        "cross_entropy", FLASH_ATTN_LOSSES, _once(_cross_entropy), _cross_entropy_misfit, "flash-attn's cross entropy.",
+        "cross_entropy", FLASH_ATTN_LOSSES, _once_differentiable(_cross_entropy), _cross_entropy_refusal,
+        "flash-attn's cross entropy.",
     ),
     _provider(
-        "mlp", FLASH_ATTN_DENSE, twice_differentiable("mlp", _mlp), _mlp_misfit, "flash-attn's fused MLP.",
+        "mlp", FLASH_ATTN_DENSE, twice_differentiable("mlp", _mlp), _mlp_refusal, "flash-attn's fused MLP.",
         dtypes=HALVES,
     ),
 )  # fmt: skip

@@ -1,11 +1,12 @@
-"""From how many elements on our kernels are asked on a GPU, by what a model's steps wait for.
+"""From how many elements our kernels are used on a GPU, depending on what the model's steps wait for.
 
-A GPU takes a microsecond for 2^17 entries, and Python takes tens of them for a call: whether a kernel of ours pays does
-not follow from the size alone. Where steps wait for the GPU, each pass over memory that is left out counts, and Python
-costs nothing. Where they wait for launches (a profile calls that regime "overhead"), a call must save more of the GPU's
-time than it takes more of Python's than torch's own functions do. Microseconds of Python are measured
-(benchmarks/results/launches.json, ten calls in a row); bytes a second are those of a copy on an H100 by its data sheet.
-The thresholds that follow are predictions: nothing of this was measured on a GPU. Must not know kernels.
+A GPU needs a microsecond for 2^17 entries, and Python needs tens of microseconds for a call. So the size alone does not
+decide. If steps wait for the GPU, each pass over memory that is saved counts, and Python costs nothing. If they wait
+for launches (a profile calls this regime "overhead"), a call must save more GPU time than the Python time that it adds
+to that of torch's functions.
+
+Microseconds of Python are measured (benchmarks/results/launches.json, ten calls in a row). Bytes per second are those
+of a copy on an H100, from its data sheet. The resulting thresholds are predictions: none of this was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -18,16 +19,25 @@ _ENTRY = 2  # bytes, of bfloat16
 
 @dataclass(frozen=True)
 class GpuThreshold:
-    """extra: microseconds that a call takes more of Python than torch's functions, with its backward pass; 0 where it
-    takes less. saved: passes over memory that it leaves out, reads and writes of a tensor."""
+    """The costs and savings of a fused call.
+
+    Attributes:
+        extra: microseconds of Python that a call with its backward pass adds to torch's functions; 0 if it adds none.
+        saved: passes over memory that it saves, reads and writes of a tensor.
+    """
 
     extra: float
     saved: int
 
     def least(self, launch_bound: bool | None) -> int:
-        """Elements from which our kernels are asked; launch_bound None: where the regime is not known.
+        """The number of elements from which our kernels are used.
 
-        What is not known is taken for the middle: the GPU waits for half of what Python takes more.
+        Args:
+            launch_bound: whether steps wait for launches. If None, the middle is assumed: the GPU waits for half of the
+                added Python time.
+
+        Returns:
+            The number of elements; 0 means always.
         """
         if launch_bound is False or self.extra <= 0:
             return 0

@@ -1,8 +1,8 @@
-"""Liger-Kernel: Triton kernels of its autograd functions.
+"""Liger-Kernel: Triton kernels, called through its autograd functions.
 
-Knows how each is called, and what it overwrites: several of its kernels put gradients in place of what they were given
-(of `dY` with in_place=True, of gate and up, of logits, of query and key), which is no function of tensors any more.
-Such operands are copied here. Version 0.8.5 was read; what differs elsewhere is found when a function is first called.
+Several of its kernels overwrite their inputs with gradients (`dY` with in_place=True, gate and up, logits, query and
+key). Such operands are copied here. This file follows version 0.8.5. A different signature in another version is found
+at the first call.
 """
 
 from __future__ import annotations
@@ -12,28 +12,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.loss_arguments import as_rows, ignored, nan_where_none_counts, row_wise, with_gradients_kept
+from autofuse.kernels.loss_arguments import (
+    as_rows,
+    nan_if_no_row_counts,
+    row_loss_refusal,
+    torch_ignore_index,
+    with_saved_gradients,
+)
 from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import LIGER
 from autofuse.kernels.provider import Check, Provider
 from autofuse.kernels.requirements import (
-    a_number,
-    affine,
-    alike,
+    autocast_dtype,
     autocasts,
-    first,
-    indices,
-    lowered,
+    first_refusal,
+    index_targets,
+    must_be_none,
     no_autocast,
     no_dropout,
-    none_given,
+    norm_operand,
     not_captured,
+    number,
     one_dtype,
+    same_shape_and_dtype,
     width_at_most,
 )
-from autofuse.kernels.rotary_arguments import turnable, turned
+from autofuse.kernels.rotary_arguments import rotary_refusal, rotate
 
-_WIDEST = 65536  # one program holds a whole row
+_WIDEST = 65536  # columns; one program holds a whole row
 _NORM = ("X", "W", "eps", "offset", "casting_mode", "in_place")
 _RMS_NORM = PackageFunction("liger_kernel.ops.rms_norm", "LigerRMSNormFunction", _NORM)
 _LAYER_NORM = PackageFunction("liger_kernel.ops.layer_norm", "LigerLayerNormFunction", ("X", "W", "B", "eps"))
@@ -58,46 +64,46 @@ _LINEAR_CROSS_ENTROPY = PackageFunction(
 )
 
 
-# Norms. "gemma" is the casting that rounds once, as torch does: "llama" rounds before the weight as well.
+# Norms. The casting mode "gemma" rounds once, as torch does. "llama" also rounds before the weight.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
-    return first(
-        affine(x, weight, "weight", needed=True),
-        affine(x, bias, "bias"),
+def _norm_refusal(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
+    return first_refusal(
+        norm_operand(x, weight, "weight", needed=True),
+        norm_operand(x, bias, "bias"),
         width_at_most(x, _WIDEST),
         no_autocast(x),
-        a_number(eps),
+        number(eps),
     )
 
 
-def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight, None, eps)
+def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_refusal(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
     return _RMS_NORM(x, weight, eps, 0.0, "gemma", False)
 
 
-def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias, eps)
+def _layer_norm_refusal(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_refusal(x, weight, bias, eps)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     return _LAYER_NORM(x, weight, torch.zeros_like(weight) if bias is None else bias, eps)
 
 
-def _dropout_add_norm_misfit(
+def _dropout_add_norm_refusal(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
-    return first(
+    return first_refusal(
         "" if norm == "rms" else "It fuses a residual with RMS norm only.",
         no_dropout(dropout_p, training),
-        none_given(bias, "bias"),
-        alike(x, residual, "x and residual"),
-        "It keeps the residual in the dtype of x." if residual_in_fp32 and x.dtype is not torch.float32 else "",
-        _norm_misfit(x, weight, None, eps),
+        must_be_none(bias, "a bias"),
+        same_shape_and_dtype(x, residual, "x and residual"),
+        "It stores the residual in x's dtype." if residual_in_fp32 and x.dtype is not torch.float32 else "",
+        _norm_refusal(x, weight, None, eps),
     )
 
 
@@ -114,26 +120,30 @@ def _dropout_add_norm(
 _GATES = {"silu": (_SWIGLU, _SWIGLU_BACKWARD), "gelu_tanh": (_GEGLU, _GEGLU_BACKWARD)}
 
 
-def _gated_product_misfit(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
-    return first(_activation_misfit(activation), alike(gate, up, "gate and up"), width_at_most(gate, _WIDEST))
+def _gated_product_refusal(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
+    return first_refusal(
+        _activation_refusal(activation), same_shape_and_dtype(gate, up, "gate and up"), width_at_most(gate, _WIDEST)
+    )
 
 
-def _activation_misfit(activation: Any) -> str:
+def _activation_refusal(activation: Any) -> str:
     known = isinstance(activation, str) and activation in _GATES
-    return "" if known else "It has the activations silu and gelu_tanh."
+    return "" if known else "It supports the activations silu and gelu_tanh."
 
 
 def _gated_product(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> Any:
     return _Gated.apply(activation, gate, up)  # type: ignore[no-untyped-call]
 
 
-def _gated_activation_misfit(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> str:
-    return first(_activation_misfit(activation), "" if x.shape[-1] % 2 == 0 else "It takes two halves.")
+def _gated_activation_refusal(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> str:
+    return first_refusal(
+        _activation_refusal(activation), "" if x.shape[-1] % 2 == 0 else "It needs an even last dimension."
+    )
 
 
 def _gated_activation(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> Any:
     if activation == "silu" and gate_first:
-        halves = x.reshape(-1, x.shape[-1])  # the gradient comes back in two dimensions
+        halves = x.reshape(-1, x.shape[-1])  # the function returns its gradient in two dimensions
         return _SWIGLU_HALVES(halves, False).reshape(*x.shape[:-1], x.shape[-1] // 2)
     first_half, second_half = x.chunk(2, dim=-1)
     gate, up = (first_half, second_half) if gate_first else (second_half, first_half)
@@ -141,7 +151,7 @@ def _gated_activation(x: Tensor, *, activation: Any = "silu", gate_first: bool =
 
 
 class _Gated(torch.autograd.Function):
-    """Liger's kernels forward and backward; the latter writes over copies of gate and up."""
+    """Liger's kernels forward and backward. The backward kernel overwrites copies of gate and up."""
 
     @staticmethod
     def forward(ctx: Any, activation: str, gate: Tensor, up: Tensor) -> Tensor:
@@ -153,22 +163,24 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
         gate, up = (t.clone(memory_format=torch.contiguous_format) for t in ctx.saved_tensors)
-        of_gate, of_up = _GATES[ctx.activation][1](gate, up, gradient.contiguous())
-        return None, of_gate, of_up
+        gate_gradient, up_gradient = _GATES[ctx.activation][1](gate, up, gradient.contiguous())
+        return None, gate_gradient, up_gradient
 
 
-# Rotary embeddings. The kernel turns a query and a key where they lie: a copy, and an empty key of one head.
+# Rotary embeddings. The kernel rotates a query and a key in place. So it gets a copy, and an empty key with one head.
 
 
-def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
-    return first("It turns halves, not neighbouring pairs." if interleaved else "", turnable(x, cos, sin))
+def _rotary_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+    return first_refusal(
+        "It rotates halves, not neighbouring pairs." if interleaved else "", rotary_refusal(x, cos, sin)
+    )
 
 
 def _rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    return turned(_turn, x, cos, sin, interleaved)
+    return rotate(_rotate, x, cos, sin, interleaved)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     query = x.clone(memory_format=torch.contiguous_format).transpose(1, 2)
     key = x.new_empty(x.shape[0], x.shape[1], 1, x.shape[3]).transpose(1, 2)
     angles = (torch.cat((t, t), -1).unsqueeze(0) for t in (cos, sin))
@@ -179,10 +191,10 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 # Softmax and losses.
 
 
-def _masked_softmax_misfit(
+def _masked_softmax_refusal(
     scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
 ) -> str:
-    return first(none_given(mask, "mask"), width_at_most(scores, _WIDEST))
+    return first_refusal(must_be_none(mask, "a mask"), width_at_most(scores, _WIDEST))
 
 
 def _masked_softmax(scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None) -> Any:
@@ -190,11 +202,11 @@ def _masked_softmax(scores: Tensor, mask: Tensor | None = None, *, scale: Any = 
     return _SOFTMAX(scaled.contiguous())
 
 
-def _cross_entropy_misfit(
+def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    return first(row_wise(logits, target, dim, weight), not_captured(logits))
+    return first_refusal(row_loss_refusal(logits, target, dim, weight), not_captured(logits))
 
 
 def _cross_entropy(
@@ -204,27 +216,31 @@ def _cross_entropy(
     rows, flat = as_rows(logits, target, dim)
 
     def loss_of(rows: Tensor) -> Tensor:
-        copied = rows.clone(memory_format=torch.contiguous_format)  # the kernel leaves the gradient in it
-        loss: Tensor = _CROSS_ENTROPY(copied, flat, None, ignored(ignore_index), 0.0, label_smoothing, reduction)[0]
+        copied = rows.clone(memory_format=torch.contiguous_format)  # the kernel writes the gradient into it
+        loss: Tensor = _CROSS_ENTROPY(
+            copied, flat, None, torch_ignore_index(ignore_index), 0.0, label_smoothing, reduction
+        )[0]
         return loss
 
     if reduction == "none":
         return loss_of(rows).reshape(target.shape)
-    loss = with_gradients_kept(loss_of, rows)
-    return nan_where_none_counts(loss, flat, ignore_index) if reduction == "mean" else loss
+    loss = with_saved_gradients(loss_of, rows)
+    return nan_if_no_row_counts(loss, flat, ignore_index) if reduction == "mean" else loss
 
 
-def _linear_cross_entropy_misfit(
+def _linear_cross_entropy_refusal(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
 ) -> str:  # fmt: skip
     others = [t for t in (weight, bias) if t is not None]
-    return first(
-        "It reduces to a mean or a sum." if reduction == "none" else "",
+    return first_refusal(
+        "It supports the reductions mean and sum only." if reduction == "none" else "",
         one_dtype(x, *others),
-        "" if x.requires_grad or not any(t.requires_grad for t in others) else "It gives no gradient of weights alone.",
-        "It takes class indices, not probabilities." if target.is_floating_point() else indices(target),
-        lowered(x),
+        ""
+        if x.requires_grad or not any(t.requires_grad for t in others)
+        else "It needs an x that requires a gradient.",
+        "It takes class indices, not probabilities." if target.is_floating_point() else index_targets(target),
+        autocast_dtype(x),
         not_captured(x),
     )
 
@@ -236,13 +252,13 @@ def _linear_cross_entropy(
     flat = target.reshape(-1).contiguous()
 
     def loss_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        options = (ignored(ignore_index), 0.0, label_smoothing, reduction, None, False, torch.float32)
+        options = (torch_ignore_index(ignore_index), 0.0, label_smoothing, reduction, None, False, torch.float32)
         loss: Tensor = _LINEAR_CROSS_ENTROPY(x, weight, flat, bias, None, *options)[0]
         return loss
 
-    loss = with_gradients_kept(loss_of, x.reshape(-1, x.shape[-1]), weight, bias)
+    loss = with_saved_gradients(loss_of, x.reshape(-1, x.shape[-1]), weight, bias)
     if reduction == "mean":
-        loss = nan_where_none_counts(loss, flat, ignore_index)
+        loss = nan_if_no_row_counts(loss, flat, ignore_index)
     return loss if in_float32 or autocasts(x) else loss.to(x.dtype)
 
 
@@ -253,45 +269,46 @@ def _provider(operation: str, run: Any, check: Check, summary: str, gradient: st
     return Provider(operation, "liger", LIGER, run, summary, gradient, check, devices=("cuda",), **more)
 
 
-def _once(run: Any) -> Any:
+def _once_differentiable(run: Any) -> Any:
     return once_differentiable("liger", run)
 
 
 PROVIDERS = (
     _provider(
-        "rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit,
+        "rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_refusal,
         "Liger's RMS norm, computed in float32 and rounded once.",
     ),
     _provider(
-        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit, "Liger's layer norm.",
+        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_refusal, "Liger's layer norm.",
     ),
     _provider(
-        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_misfit, "Liger's fused add and RMS norm.",
+        "dropout_add_norm", _once_differentiable(_dropout_add_norm), _dropout_add_norm_refusal,
+        "Liger's fused add and RMS norm.",
     ),
     _provider(
-        "gated_product", twice_differentiable("gated_product", _gated_product), _gated_product_misfit,
-        "Liger's SwiGLU or GeGLU.", "Liger's backward kernel, on copies: it writes over what it is given.",
+        "gated_product", twice_differentiable("gated_product", _gated_product), _gated_product_refusal,
+        "Liger's SwiGLU or GeGLU.", "Liger's backward kernel, on copies: it overwrites its inputs.",
     ),
     _provider(
-        "gated_activation", twice_differentiable("gated_activation", _gated_activation), _gated_activation_misfit,
+        "gated_activation", twice_differentiable("gated_activation", _gated_activation), _gated_activation_refusal,
         "Liger's SwiGLU of two halves, or GeGLU.",
     ),
     _provider(
-        "rotary", _rotary, _rotary_misfit, "Liger's RoPE, on a copy: it turns in place.",
-        "The same kernel, turning the other way.",
+        "rotary", _rotary, _rotary_refusal, "Liger's RoPE, on a copy: it rotates in place.",
+        "The same kernel with the inverse rotation.",
     ),
     _provider(
-        "masked_softmax", _once(_masked_softmax), _masked_softmax_misfit, "Liger's softmax.",
-        dtypes=(torch.float32,),  # its backward multiplies, and in float16 sums, in the dtype of the scores
+        "masked_softmax", _once_differentiable(_masked_softmax), _masked_softmax_refusal, "Liger's softmax.",
+        dtypes=(torch.float32,),  # its backward pass multiplies in the dtype of the scores, and in float16 sums in it
     ),
     _provider(
-        "cross_entropy", _once(_cross_entropy), _cross_entropy_misfit,
-        "Liger's cross entropy, on a copy: it leaves the gradient in the logits.",
+        "cross_entropy", _once_differentiable(_cross_entropy), _cross_entropy_refusal,
+        "Liger's cross entropy, on a copy: it writes the gradient into the logits.",
         "Computed by Liger in the forward pass, scaled in the backward.",
     ),
     _provider(
-        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_misfit,
-        "Liger's linear and cross entropy by blocks of rows, weights' gradients summed in float32.",
+        "linear_cross_entropy", _once_differentiable(_linear_cross_entropy), _linear_cross_entropy_refusal,
+        "Liger's linear and cross entropy in blocks of rows; gradients of weights are summed in float32.",
         "Computed by Liger in the forward pass, scaled in the backward.",
     ),
 )  # fmt: skip

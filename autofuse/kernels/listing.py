@@ -1,7 +1,4 @@
-"""What is there: packages, operations with their providers, and which of them calls went to in this process.
-
-Knows what packages, providers and operations say of themselves; must not know how anything is shown.
-"""
+"""The packages, the operations with their providers, and the providers that calls used in this process."""
 
 from __future__ import annotations
 
@@ -19,25 +16,29 @@ from autofuse.results.providers import Listing, OperationEntry, ProviderEntry, P
 
 
 def listing(names: Sequence[str] = ()) -> Listing:
-    """Every operation, or those that are named, with every provider. Raises ValueError for a name that is none's."""
+    """Every operation with every provider, or only the named operations.
+
+    Raises:
+        ValueError: if there is no operation with that name.
+    """
     unknown = [n for n in names if n not in OPERATIONS]
     if unknown:
-        raise ValueError(f"No operation is called {unknown[0]!r}. There are {', '.join(sorted(OPERATIONS))}.")
-    wanted = [OPERATIONS[n] for n in names or sorted(OPERATIONS)]
-    return Listing(package_entries(), tuple(map(_operation, wanted)))
+        raise ValueError(f"There is no operation {unknown[0]!r}. Use one of {', '.join(sorted(OPERATIONS))}.")
+    operations = [OPERATIONS[n] for n in names or sorted(OPERATIONS)]
+    return Listing(package_entries(), tuple(map(_operation, operations)))
 
 
-def used() -> tuple[ProviderUse, ...]:
-    """The operations that were called in this process, with the providers that took the calls, and why."""
+def provider_uses() -> tuple[ProviderUse, ...]:
+    """The operations that were called in this process, with the providers that computed the calls, and why."""
     return tuple(
-        ProviderUse(o.name, dict(o.counts), dict(o.failures), dict(_decided(o)))
+        ProviderUse(o.name, dict(o.counts), dict(o.failures), dict(_choices(o)))
         for o in OPERATIONS.values()
         if o.counts or o.failures
     )
 
 
-def _decided(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Each kind of call, in words, with who was asked in turn and the reason for that order."""
+def _choices(operation: Operation) -> Iterator[tuple[str, str]]:
+    """Each kind of call in words, with its providers in order and the reason for the order."""
     for kind, order in operation.orders():
         mode = "training" if kind.training else "inference"
         found = decision(kind) if settings().measured else None
@@ -59,17 +60,17 @@ def _entry(operation: Operation, provider: Provider) -> ProviderEntry:
         provider.name, provider.package.name, not reason, reason, provider.default or is_torch,
         ("cpu", "cuda", "others") if is_torch else provider.devices,
         ("all",) if is_torch else tuple(str(d).removeprefix("torch.") for d in provider.dtypes),
-        provider.deterministic, provider.summary, provider.gradient, _asked(provider),
+        provider.deterministic, provider.summary, provider.gradient, _check_text(provider),
     )  # fmt: skip
 
 
 def _no_device(provider: Provider) -> str:
-    there = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
-    if there & set(provider.devices):
+    available = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
+    if available & set(provider.devices):
         return ""
-    return f"It runs on {' and '.join(provider.devices)}, and there is none here."
+    return f"It runs on {' and '.join(provider.devices)}, which this machine does not have."
 
 
-def _asked(provider: Provider) -> str:
-    """What the check's docstring says."""
+def _check_text(provider: Provider) -> str:
+    """The first part of the check's docstring, which says what the provider needs."""
     return "" if provider.check is takes_all else " ".join((inspect.getdoc(provider.check) or "").split())

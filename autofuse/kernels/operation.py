@@ -1,10 +1,9 @@
-"""An operation chooses, call by call, which of its providers computes it.
+"""An operation chooses one of its providers for each call.
 
-Knows what a call looks like from outside (device, dtype, sizes, training) and whom to ask; must not know kernels.
-A choice is made once for each kind of call: the provider that was measured to be best, else the defaults in order
-(a kernel of our own, then torch's). The provider called "torch" takes every call: plain torch code that compilers,
-functorch and subclasses of tensors see through. Whatever is not plain eager execution goes to it at once, and so does
-what is small, where choosing and registration would cost more than a kernel saves.
+The choice is made once for each kind of call (device, dtype, sizes, training): first the provider that was measured to
+be the best, otherwise the defaults in order (our own kernel, then torch's). The provider "torch" takes every call:
+plain torch code, which compilers, functorch and tensor subclasses can trace. Two groups of calls go to it at once: all
+that is not plain eager execution, and small calls, where choosing and dispatching cost more than a kernel saves.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from autofuse.kernels.decisions import Kind, any_decided, decided
+from autofuse.kernels.decisions import Kind, has_measurements, measured_ranking
 from autofuse.kernels.devices import run_on_device_of
 from autofuse.kernels.failures import CallKind, Failures, call_kind
 from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
-from autofuse.kernels.rehearsal import backward_trouble
+from autofuse.kernels.rehearsal import backward_compile_error
 from autofuse.torch_private import forward_ad, get_tracing_state, is_any_autocast_enabled, peek_interpreter_stack
 from autofuse.verify.dropout_switch import is_dropout_off
 
-LEAST = 2**16  # elements; below this a call costs about as much as its kernel
+LEAST = 2**16  # elements; below, a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
-_Taker = tuple[Provider, Callable[..., Any]]  # who takes a kind of call, and what runs it
+_Taker = tuple[Provider, Callable[..., Any]]  # the provider for a kind of call, and the function that runs the call
 
 OPERATIONS: dict[str, Operation] = {}
 RECORDERS: list[list[RecordedCall]] = []
@@ -37,16 +36,16 @@ _on_paper: list[None] = []
 _TENSORS = frozenset({Tensor, nn.Parameter})
 _DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
 _REMEMBERED = 4096  # signatures
-_CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
+_CHECKPOINTING = "torch.utils.checkpoint"  # raises an exception to stop a recomputation early
 
 
 def by_elements_and_width(x: Tensor, *others: Any, **named: Any) -> tuple[int, ...]:
-    """The sizes that most operations go by: elements to the next power of two, and the last size as it is."""
+    """The sizes that most operations use: elements, rounded up to a power of two, and the last size."""
     return (x.numel().bit_length(), x.shape[-1] if x.ndim else 1)
 
 
 class RecordedCall(NamedTuple):
-    """A call that was made."""
+    """A call of an operation."""
 
     operation: Operation
     args: tuple[Any, ...]
@@ -54,19 +53,22 @@ class RecordedCall(NamedTuple):
 
 
 @contextmanager
-def recorded() -> Iterator[list[RecordedCall]]:
-    """Every call of an operation in the block, those that operations make of each other included, in order."""
-    made: list[RecordedCall] = []
-    RECORDERS.append(made)
+def record_calls() -> Iterator[list[RecordedCall]]:
+    """Records every call of an operation in the block, in order, including calls that operations make of each other."""
+    calls: list[RecordedCall] = []
+    RECORDERS.append(calls)
     try:
-        yield made
+        yield calls
     finally:
-        RECORDERS[:] = [r for r in RECORDERS if r is not made]
+        RECORDERS[:] = [r for r in RECORDERS if r is not calls]
 
 
 @contextmanager
 def on_paper() -> Iterator[None]:
-    """In the block, calls with fake tensors go to whom real ones would: what they keep is what would be kept."""
+    """In the block, calls with fake tensors choose the provider that real tensors would get.
+
+    So what they save for the backward pass is what real calls would save.
+    """
     _on_paper.append(None)
     try:
         yield
@@ -75,7 +77,7 @@ def on_paper() -> Iterator[None]:
 
 
 class Operation:
-    """The providers of one operation. Called like its public function, the deciding tensor first."""
+    """The providers of one operation. It is called like its public function, with the deciding tensor first."""
 
     def __init__(
         self, name: str, providers: Sequence[Provider], *, least: int = LEAST, sizes: Sizes = by_elements_and_width,
@@ -83,11 +85,11 @@ class Operation:
     ) -> None:  # fmt: skip
         self.name, self.least, self.sizes = name, least, sizes
         self._on_gpu, self._least_on_gpu = on_gpu, -1
-        self.keeps_layout = keeps_layout  # whether the result of any provider lies in memory as that of torch's does
+        self.keeps_layout = keeps_layout  # whether every provider's result has the memory layout of torch's
         self.providers: tuple[Provider, ...] = tuple(providers)
         self.torch = next(p for p in self.providers if p.name == "torch")
         self._failures = Failures(name)
-        self.counts: dict[str, int] = {}  # provider -> calls that it took
+        self.counts: dict[str, int] = {}  # provider -> calls that it computed
         self._torchs: frozenset[torch.dtype] | None = None
         self._takers: dict[tuple[Any, ...], _Taker] = {}
         self._orders: dict[tuple[Any, ...], tuple[Provider, ...]] = {}
@@ -95,22 +97,28 @@ class Operation:
         OPERATIONS[name] = self
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Computes the operation with the provider that is chosen for these arguments.
+
+        Raises:
+            torch.OutOfMemoryError: as the provider raises it. After any other error the next provider computes the
+                call.
+        """
         if RECORDERS:
-            for made in RECORDERS:
-                made.append(RecordedCall(self, (x, *args), kwargs))
+            for calls in RECORDERS:
+                calls.append(RecordedCall(self, (x, *args), kwargs))
         if kwargs.get("dropout_p") and kwargs.get("training") and is_dropout_off(kwargs["dropout_p"]):
             kwargs["dropout_p"] = 0.0
-        if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least_for(x):
+        if is_traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least_for(x):
             return self.torch.run(x, *args, **kwargs)
         key = _signature(x, args, kwargs)
         if key is None:
             return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
         try:
             taker = self._takers.get(key)
-        except TypeError:  # no hash: a list, say, which may hold other things at the next call
+        except TypeError:  # unhashable, for example a list, which may change before the next call
             return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
         if taker is None:
-            taker = self._remembered(key, self._compiled_taker(x, args, kwargs), x, args, kwargs)
+            taker = self._remember(key, self._choose_compiling_provider(x, args, kwargs), x, args, kwargs)
         provider, run = taker
         try:
             result = run_on_device_of(x, run, args, kwargs)
@@ -126,16 +134,16 @@ class Operation:
         return result
 
     def _plain_dtypes(self) -> frozenset[torch.dtype]:
-        """The dtypes in which plain torch code takes every call: nobody else who may be chosen has them."""
-        measured = any_decided(self.name)
+        """The dtypes in which torch always computes the call: no other provider that may be chosen supports them."""
+        measured = has_measurements(self.name)
         taken = {d for p in self.providers if p is not self.torch and (p.default or measured) for d in p.dtypes}
         self._torchs = _DTYPES - taken
         return self._torchs
 
-    def _remembered(
+    def _remember(
         self, key: tuple[Any, ...], provider: Provider, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Taker:
-        """A check goes by what a signature has, so that it is asked once for each; so does what a provider prepares."""
+        """Stores the provider for a signature. A check depends only on the signature, and so does `prepare`."""
         if len(self._takers) >= _REMEMBERED:
             self._takers.clear()
         run = provider.run if provider.prepare is None else provider.prepare(x, *args, **kwargs)
@@ -143,7 +151,11 @@ class Operation:
         return taker
 
     def provider(self, name: str) -> Provider:
-        """The provider called `name`. Raises ValueError where there is none."""
+        """The provider called `name`.
+
+        Raises:
+            ValueError: if there is none.
+        """
         for provider in self.providers:
             if provider.name == name:
                 return provider
@@ -152,11 +164,11 @@ class Operation:
 
     @property
     def has_choice(self) -> bool:
-        """Whether anybody but plain torch code computes it."""
+        """Whether there is a provider besides plain torch code."""
         return len(self.providers) > 1
 
     def taker(self, x: Tensor, *args: Any, **kwargs: Any) -> Provider:
-        """Who would compute such a call in plain eager execution; fakes of its tensors do as well."""
+        """The provider that would compute such a call in plain eager execution. Fake tensors are enough."""
         if x.numel() >= self.least_for(x):
             for provider in self._order(x, *args, **kwargs):
                 if provider is self.torch or not provider.check(x, *args, **kwargs):
@@ -166,10 +178,10 @@ class Operation:
     def _kind_of(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKind:
         return call_kind((x, *args, *kwargs.values()), self.sizes(x, *args, **kwargs))
 
-    def _compiled_taker(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Provider:
-        """The taker; in training one whose backward pass was compiled: there it would be too late to ask another."""
+    def _choose_compiling_provider(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Provider:
+        """The provider of a call. In training its backward kernels compile, because a backward pass has no fallback."""
         provider = self.taker(x, *args, **kwargs)
-        while why := backward_trouble(provider, (x, *args), kwargs):
+        while why := backward_compile_error(provider, (x, *args), kwargs):
             self._give_up(provider, why, self._kind_of(x, args, kwargs))
             provider = self.taker(x, *args, **kwargs)
         return provider
@@ -183,61 +195,61 @@ class Operation:
         return self._least_on_gpu
 
     def least_on_gpu(self, launch_bound: bool | None) -> int:
-        """The same on a GPU, by what a model's steps wait for."""
+        """The number of elements on a GPU, depending on what the model's steps wait for."""
         return self.least if self._on_gpu is None else self._on_gpu.least(launch_bound)
 
     def add(self, *providers: Provider) -> None:
-        """More ways to compute the operation; they come after those that are there."""
+        """Adds providers after the existing ones."""
         self.providers = (*self.providers, *providers)
         self.forget()
 
     def forget(self) -> None:
-        """Choose anew: decisions, or what is installed, have changed."""
+        """Discards all choices, because decisions or installed packages have changed."""
         self._orders.clear()
         self._takers.clear()
         self._torchs, self._least_on_gpu = None, -1
 
     def orders(self) -> list[tuple[Kind, tuple[Provider, ...]]]:
-        """The kinds of calls that were made so far, with the providers that are asked in turn."""
+        """The kinds of calls so far, with their providers in order."""
         return list(self._kinds.items())
 
     def kind(self, x: Tensor, *args: Any, **kwargs: Any) -> Kind:
-        """What decides about a call."""
+        """The kind of a call, which decides about its provider."""
         training = torch.is_grad_enabled() and x.requires_grad
         dtype = str(x.dtype).removeprefix("torch.")
         sizes = self.sizes(x, *args, **kwargs)
         return Kind(self.name, x.device.type, dtype, sizes, training, settings().repeatable)
 
     def candidates(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
-        """Every provider that may be measured for such calls; what `check` says of the arguments comes on top."""
+        """Every provider that may be measured for such calls. Its `check` of the arguments comes in addition."""
         return tuple(p for p in self.providers if not self.refusal(p, kind, dtype))
 
     def refusal(self, provider: Provider, kind: Kind, dtype: torch.dtype) -> str:
-        """Why a provider takes no call of this kind, as a sentence; "" where it may."""
+        """Why a provider supports no call of this kind, as a sentence; "" if it may support some."""
         if provider is self.torch:
             return ""
         if failed := self._failures.for_all(provider.name):
             return failed
         if not settings().allows(provider.name):
-            return f"The settings ({PROVIDERS}) leave it out."
+            return f"The settings ({PROVIDERS}) exclude it."
         return provider.unsuited(kind.device, dtype, kind.deterministic)
 
     def _order(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Provider, ...]:
-        """Whom to ask, in turn; the last takes every call."""
-        of_call = self._kind_of(x, args, kwargs)
-        wanted = torch.is_grad_enabled() and x.requires_grad
-        key = (*of_call, wanted, torch.are_deterministic_algorithms_enabled())
-        found = self._orders.get(key)
-        if found is None:
+        """The providers of a call in order. The last one takes every call."""
+        kind_of_call = self._kind_of(x, args, kwargs)
+        needs_x_gradient = torch.is_grad_enabled() and x.requires_grad
+        key = (*kind_of_call, needs_x_gradient, torch.are_deterministic_algorithms_enabled())
+        order = self._orders.get(key)
+        if order is None:
             kind = self.kind(x, *args, **kwargs)
-            able = (p for p in self._ordered(kind, x.dtype) if not self._failures.at(p.name, of_call))
-            found = self._orders[key] = tuple(able)
-            self._kinds[kind] = found
-        return found
+            usable = (p for p in self._make_order(kind, x.dtype) if not self._failures.at(p.name, kind_of_call))
+            order = self._orders[key] = tuple(usable)
+            self._kinds[kind] = order
+        return order
 
-    def _ordered(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
+    def _make_order(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
         possible = self.candidates(kind, dtype)
-        measured = [p for name in decided(kind) for p in possible if p.name == name]
+        measured = [p for name in measured_ranking(kind) for p in possible if p.name == name]
         if self.torch in measured:
             return tuple(measured[: measured.index(self.torch) + 1])
         defaults = [p for p in possible if p.default and p not in measured and p is not self.torch]
@@ -245,23 +257,23 @@ class Operation:
 
     @property
     def failures(self) -> dict[str, str]:
-        """For each provider that failed, why, the last time."""
-        return self._failures.told()
+        """The last reason for each provider that failed."""
+        return self._failures.last_reasons()
 
     def failure(self, provider: str) -> str:
-        """Why a provider is asked for no call at all any more, as a sentence; "" where it is asked."""
+        """Why a provider gets no calls at all any more, as a sentence; "" if it still does."""
         return self._failures.for_all(provider)
 
     def _give_up(self, provider: Provider, why: str, kind: CallKind | None) -> None:
-        """What failed changes nothing but the choice: for calls of that kind, or for all."""
+        """Excludes a provider that failed from calls of that kind, or from all calls."""
         self._failures.add(provider.name, why, kind)
         self.forget()
 
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a choice can depend on; None where the call is not plain eager execution on plain tensors.
+    """What a choice can depend on; None if the call is not plain eager execution on plain tensors.
 
-    It is made at every call, and is written for that: no generators, and what is rare is asked about last.
+    It runs at every call and is written for speed: no generators, and rare cases last.
     """
     if peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return None
@@ -283,30 +295,30 @@ def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:
-    """What autocast lowers to on that kind of device, None where it is off: checks ask for it too."""
+    """The dtype of autocast on that type of device, None if autocast is off. Checks depend on it too."""
     if not is_any_autocast_enabled() or not torch.amp.is_autocast_available(device):
         return None
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
-def _transformed() -> bool:
-    """Whether functorch or forward-mode derivatives look on."""
+def _is_transformed() -> bool:
+    """Whether functorch or forward-mode derivatives transform the call."""
     return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
-def traced() -> bool:
-    """Whether a compiler or tracer looks on, to which even an operand's size may be no number."""
+def is_traced() -> bool:
+    """Whether a compiler or tracer records the call. Then even a size may not be a number."""
     return torch.compiler.is_compiling() or get_tracing_state() is not None
 
 
 def is_eager() -> bool:
-    """Whether nobody traces, transforms or records calls: what an operation may ask before it takes a short cut."""
-    return not (RECORDERS or traced() or _transformed())
+    """Whether nothing traces, transforms or records calls, so that an operation may take a shortcut."""
+    return not (RECORDERS or is_traced() or _is_transformed())
 
 
 def is_plain(*arguments: Any) -> bool:
-    """Whether a call is plain eager execution on plain tensors: nobody traces, transforms or subclasses it."""
-    return not _transformed() and all(type(a) in _TENSORS or not isinstance(a, Tensor) for a in arguments)
+    """Whether a call is plain eager execution on plain tensors: no tracer, transform or subclass."""
+    return not _is_transformed() and all(type(a) in _TENSORS or not isinstance(a, Tensor) for a in arguments)
 
 
 def _forget_all() -> None:

@@ -1,9 +1,9 @@
-"""Operators of our own in torch's dispatcher: what opaque kernels are called through.
+"""Operators of our own in torch's dispatcher, through which opaque kernels are called.
 
-Knows torch.library; must not know kernels. torch.library's functions are used one by one and not by `custom_op`, which
-wraps them all. Where nobody looks on, an operator is not even dispatched: it is the same function and the same gradient
-by an autograd.Function. Measured on a CPU, forward and backward of an empty operator with ten arguments cost 31
-microseconds so, 88 through the dispatcher and 121 by `custom_op`.
+torch.library's functions are used directly instead of `custom_op`, which wraps them all. If nothing observes a call,
+the operator is not even dispatched: the same function runs, with the same gradient in an autograd.Function. Measured on
+a CPU, forward and backward of an empty operator with ten arguments cost 31 microseconds this way, 88 through the
+dispatcher, and 121 with `custom_op`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.packages import loaded
+from autofuse.kernels.packages import load_module
 from autofuse.kernels.when_imported import when_imported
 from autofuse.torch_private import (
     get_tracing_state,
@@ -31,21 +31,22 @@ _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyp
 class RegisteredOperator:
     """A registered operator, called like a function of its positional arguments.
 
-    `overload` is what is registered. Compilers, tracers, modes, profilers, autocast and subclasses of tensors see that;
-    a call that none of them looks at goes past the dispatcher.
+    `overload` is the registered operator. Compilers, tracers, modes, profilers, autocast and tensor subclasses see it.
+    A call that none of them observes bypasses the dispatcher.
     """
 
     def __init__(self, overload: Any, function: Callable[..., Any], direct: Callable[..., Any], name: str) -> None:
         self.overload, self.function, self.direct, self.name = overload, function, direct, name
-        self._gradient: Callable[..., Any] | None = None  # of calls that nobody looks at
+        self._gradient: Callable[..., Any] | None = None  # for calls that bypass the dispatcher
         kinds = [str(kind) for argument, kind in function.__annotations__.items() if argument != "return"]
         self._tensors = tuple(i for i, kind in enumerate(kinds) if "Tensor" in kind)
 
     def __call__(self, *args: Any) -> Any:
+        """Calls the operator, past the dispatcher if nothing observes the call."""
         if _is_observed():
             return self.overload(*args)
         wanted = False
-        for i in self._tensors:  # at every call: a loop takes a third of what generators take
+        for i in self._tensors:  # runs at every call, and a loop takes a third of the time of a generator
             a = args[i]
             if a is None:
                 continue
@@ -61,10 +62,13 @@ class RegisteredOperator:
     def differentiate(
         self, backward: Callable[..., Any], save: Callable[..., None], forward: Callable[..., Any] | None = None
     ) -> None:
-        """Give the gradient: `save(ctx, inputs, output)` in the forward pass, `backward(ctx, *gradients)`.
+        """Registers the gradient.
 
-        forward: what the autograd.Function of calls that nobody looks at runs, `forward(ctx, *inputs)`, where it has
-        less to do than the operator and `save`: results that only the backward pass reads need not become outputs.
+        Args:
+            backward: `backward(ctx, *gradients)`, the backward pass.
+            save: `save(ctx, inputs, output)`, runs in the forward pass.
+            forward: `forward(ctx, *inputs)`, for calls that bypass the dispatcher, if it can do less than the operator
+                and `save`: results that only the backward pass reads need not become outputs.
         """
         torch.library.register_autograd(f"{NAMESPACE}::{self.name}", backward, setup_context=save, lib=_LIBRARY)
         function = self.function
@@ -75,16 +79,16 @@ class RegisteredOperator:
             return output
 
         members = {"forward": staticmethod(forward or as_registered), "backward": staticmethod(backward)}
-        made: Any = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
-        # What torch's own `apply` calls once it has asked about functorch, as _is_observed has: 3 microseconds less.
-        self._gradient = getattr(super(torch.autograd.Function, made), "apply", made.apply)
+        autograd_function: Any = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
+        # torch's own `apply` first checks for functorch, which _is_observed has done. Skipping it saves 3 microseconds.
+        self._gradient = getattr(super(torch.autograd.Function, autograd_function), "apply", autograd_function.apply)
 
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
 def _is_observed() -> bool:
-    """Whether anybody would miss a call that is not dispatched."""
+    """Whether somebody would miss a call that is not dispatched."""
     return (
         torch.compiler.is_compiling()
         or len_torch_dispatch_stack() > 0
@@ -99,13 +103,20 @@ def define(
     function: Callable[..., Any], fake: Callable[..., Any], flops: Callable[..., int] | None = None, *,
     direct: Callable[..., Any] | None = None,
 ) -> RegisteredOperator:  # fmt: skip
-    """`function` as torch.ops.autofuse.<its name without leading underscores>, for all devices.
+    """Registers `function` as torch.ops.autofuse.<its name without leading underscores>, for all devices.
 
-    The schema is read off its annotations. It must write into none of its arguments, return none of them nor views of
-    them, and see tensors without autograd. `fake` gives results of the same shapes, dtypes and strides without
-    computing. `flops` takes shapes in place of tensors, as torch.utils.flop_counter has it; None counts none, which is
-    right for what is no matrix product. `direct` is called instead where nobody looks on: it gives the same, but for
-    results that hold nothing, which may be None.
+    The schema follows from the annotations.
+
+    Args:
+        function: must not write into its arguments, nor return them or views of them. It sees tensors without autograd.
+        fake: returns results with the same shapes, dtypes and strides without computing.
+        flops: takes shapes in place of tensors, as torch.utils.flop_counter requires. None counts none, which is right
+            for operators without matrix products.
+        direct: is called instead if nothing observes the call. It computes the same, but may return None in place of
+            empty results.
+
+    Returns:
+        The operator.
     """
     name = function.__name__.strip("_")
     library: Any = _LIBRARY
@@ -114,12 +125,12 @@ def define(
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
     if flops is not None:
-        _count(packet, flops)
+        _register_flops(packet, flops)
     return RegisteredOperator(packet.default, function, direct or function, name)
 
 
-def _count(packet: Any, flops: Callable[..., int]) -> None:
-    """Tell torch's counter, once somebody imports it: that imports Triton, and may break there."""
+def _register_flops(packet: Any, flops: Callable[..., int]) -> None:
+    """Registers the formula with torch's FLOP counter once that is imported. Its import loads Triton and may fail."""
     when_imported("torch.utils.flop_counter", lambda counter: counter.register_flop_formula(packet)(flops))
 
 
@@ -127,35 +138,47 @@ def differentiate(
     operator: RegisteredOperator, backward: Callable[..., Any], save: Callable[..., None],
     forward: Callable[..., Any] | None = None,
 ) -> None:  # fmt: skip
-    """Give an operator its gradient, as `RegisteredOperator.differentiate` has it."""
+    """Registers the gradient of an operator; see `RegisteredOperator.differentiate`."""
     operator.differentiate(backward, save, forward)
 
 
-def by_formula(
+def formula_gradients(
     formula: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Tensor | None], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients of `formula(*inputs)` as functions that have derivatives themselves.
+    """The gradients of `formula(*inputs)` as differentiable functions.
 
-    For a backward pass that builds a graph of itself (torch.is_grad_enabled() there), which kernels cannot. One entry
-    for each input, None where it is not `wanted`.
+    For a backward pass that builds a graph of itself (torch.is_grad_enabled() is True there), which kernels cannot do.
+
+    Args:
+        formula: the computation in torch's functions.
+        inputs: its arguments.
+        gradients: those of its results; None for none.
+        wanted: for each input, whether its gradient is needed.
+
+    Returns:
+        One entry for each input; None where it is not `wanted`.
     """
     with torch.enable_grad():
-        own = [x.view_as(x) if isinstance(x, Tensor) and w else x for x, w in zip(inputs, wanted, strict=True)]
-        made = formula(*own)
-        results = made if isinstance(made, tuple) else (made,)
+        leaves = [x.view_as(x) if isinstance(x, Tensor) and w else x for x, w in zip(inputs, wanted, strict=True)]
+        autograd_function = formula(*leaves)
+        results = autograd_function if isinstance(autograd_function, tuple) else (autograd_function,)
         pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None]
         places = [i for i, w in enumerate(wanted) if w]
         found = torch.autograd.grad(
-            [r for r, _ in pairs], [own[i] for i in places], [g for _, g in pairs], create_graph=True, allow_unused=True
+            [r for r, _ in pairs],
+            [leaves[i] for i in places],
+            [g for _, g in pairs],
+            create_graph=True,
+            allow_unused=True,
         )
-    answers: list[Tensor | None] = [None] * len(own)
+    results_by_input: list[Tensor | None] = [None] * len(leaves)
     for place, gradient in zip(places, found, strict=True):
-        answers[place] = gradient
-    return answers
+        results_by_input[place] = gradient
+    return results_by_input
 
 
 class Kernels:
-    """The implementations of an operator by name: modules with functions of equal signatures, loaded when asked for.
+    """The implementations of an operator by name: modules with equal functions, imported at the first use.
 
     `Kernels(triton="autofuse.kernels.triton.norm")["triton"].forward(...)`.
     """
@@ -167,5 +190,5 @@ class Kernels:
     def __getitem__(self, name: str) -> Any:
         found = self._loaded.get(name)
         if found is None:
-            found = self._loaded[name] = loaded(self._modules[name])
+            found = self._loaded[name] = load_module(self._modules[name])
         return found

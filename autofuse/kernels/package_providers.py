@@ -1,7 +1,7 @@
-"""The providers that come from other packages, and how operations get them.
+"""The providers from other packages, and how operations get them.
 
-Importing this imports none of those packages. None of them is a default: they take a call where they were measured to
-be best, and checked, on the machine.
+Importing this file imports none of those packages. None of them is a default. They are used only where they were
+measured to be the best, and checked, on this machine.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.provider import Check
 
 
-def _of_usual_operands(check: Check) -> Check:
-    """`check`, which then need not think of what no kernel of theirs takes."""
+def _with_common_conditions(check: Check) -> Check:
+    """`check`, preceded by the conditions that all packages share."""
 
     @wraps(check)
-    def asked(*args: Any, **kwargs: Any) -> str:
+    def checked(*args: Any, **kwargs: Any) -> str:
         if not args[0].ndim or not args[0].numel():
-            return "It takes tensors that have dimensions and are not empty."
+            return "It needs non-empty tensors with at least one dimension."
         if any(isinstance(a, Tensor) and a.layout is not torch.strided for a in (*args, *kwargs.values())):
-            return "It takes dense tensors."
+            return "It needs dense tensors."
         return check(*args, **kwargs)
 
-    return asked
+    return checked
 
 
 PROVIDERS = tuple(
-    replace(provider, check=_of_usual_operands(provider.check))
+    replace(provider, check=_with_common_conditions(provider.check))
     for module in (flash_attn, flash_attn_parts, flash_attn_3, flash_attn_cute, apex, liger, quack)
     for provider in module.PROVIDERS
 )
 
 
 def offer() -> None:
-    """Add each provider to its operation, where there is one and it is not there yet."""
+    """Adds each provider to its operation, if the operation exists and does not have it yet."""
     for provider in PROVIDERS:
         operation = OPERATIONS.get(provider.operation)
         if operation is not None and provider not in operation.providers:

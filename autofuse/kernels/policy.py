@@ -1,7 +1,6 @@
-"""What a user prefers where several kernels could run: speed, memory or accuracy, repeatable bits, certain providers.
+"""What a user prefers if several kernels can run: speed, memory or accuracy, repeatable bits, certain providers.
 
-One setting holds for the whole process: rewritten code that calls an operation does not know which model it is part of.
-Knows the environment's variables; must not know operations or how they are measured.
+One setting holds for the whole process, because rewritten code that calls an operation does not know its model.
 """
 
 from __future__ import annotations
@@ -19,18 +18,23 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 POLICY, PROVIDERS, MEASURED = "AUTOFUSE_POLICY", "AUTOFUSE_PROVIDERS", "AUTOFUSE_MEASURED"  # environment variables
 LAUNCH_BOUND = "AUTOFUSE_LAUNCH_BOUND"  # another
 _NO = ("0", "false", "no", "off")
-ALWAYS = "torch"  # plain torch code takes what every other provider refuses, so it cannot be left out
+ALWAYS = "torch"  # plain torch code takes the calls that all others refuse, so it cannot be excluded
 
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """policy: what decides between kernels that are right. deterministic: leave out kernels whose bits vary from run to
-    run, as torch.use_deterministic_algorithms asks for in any case. providers: only these (and plain torch code, which
-    takes whatever the others refuse); None for all. measured: go by what was decided by measurement on this machine;
-    without it the defaults hold. launch_bound: whether the model's steps wait for launches of kernels on a GPU (a
-    profile calls that regime "overhead"), where Python's time for a call counts, or for the GPU; None: not known.
+    """The preferences.
 
-    Raises ValueError for a policy of another name.
+    Attributes:
+        policy: what decides between kernels that compute the right result.
+        deterministic: exclude kernels whose bits vary from run to run, as torch.use_deterministic_algorithms does.
+        providers: only these, and plain torch code, which takes what the others refuse; None for all.
+        measured: use decisions that were measured on this machine; otherwise the defaults hold.
+        launch_bound: whether the model's steps wait for kernel launches on a GPU (a profile calls this regime
+            "overhead"), so that Python's time for a call counts; False if they wait for the GPU; None if it is unknown.
+
+    Raises:
+        ValueError: if the policy is unknown.
     """
 
     policy: Policy = "speed"
@@ -41,20 +45,20 @@ class KernelSettings:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ValueError(f"There is no policy {self.policy!r}: choose from {', '.join(POLICIES)}.")
+            raise ValueError(f"Unknown policy {self.policy!r}. Use one of {', '.join(POLICIES)}.")
 
     def allows(self, provider: str) -> bool:
-        """Whether a provider of that name may be chosen."""
+        """Whether this provider may be chosen."""
         return self.providers is None or provider == ALWAYS or provider in self.providers
 
     @property
     def repeatable(self) -> bool:
-        """Whether equal calls have to give equal bits, by this setting or by torch's own."""
+        """Whether equal calls must give equal bits, by this setting or by torch's."""
         return self.deterministic or torch.are_deterministic_algorithms_enabled()
 
 
 class Changes(TypedDict, total=False):
-    """What `use` and `using` take."""
+    """The keyword arguments of `use` and `using`."""
 
     policy: Policy
     deterministic: bool
@@ -64,33 +68,36 @@ class Changes(TypedDict, total=False):
 
 
 def from_environment(variables: Mapping[str, str] = os.environ) -> KernelSettings:
-    """The settings that AUTOFUSE_POLICY (speed, memory, accuracy), AUTOFUSE_PROVIDERS ("torch,triton"),
-    AUTOFUSE_MEASURED (0 for defaults alone) and AUTOFUSE_LAUNCH_BOUND (1 or 0) ask for.
+    """The settings from environment variables.
 
-    Raises ValueError for a policy of another name.
+    AUTOFUSE_POLICY (speed, memory, accuracy), AUTOFUSE_PROVIDERS ("torch,triton"), AUTOFUSE_MEASURED (0 for the
+    defaults) and AUTOFUSE_LAUNCH_BOUND (1 or 0).
+
+    Raises:
+        ValueError: if the policy is unknown.
     """
     policy = variables.get(POLICY, "").strip().lower() or "speed"
     if policy not in POLICIES:
-        raise ValueError(f"{POLICY} is {policy!r}, and there is no such policy: choose from {', '.join(POLICIES)}.")
+        raise ValueError(f"{POLICY} has the unknown value {policy!r}. Use one of {', '.join(POLICIES)}.")
     measured = variables.get(MEASURED, "").strip().lower() not in _NO
     bound = variables.get(LAUNCH_BOUND, "").strip().lower()
     return KernelSettings(
-        policy, providers=named(variables.get(PROVIDERS, "")), measured=measured,
+        policy, providers=parse_providers(variables.get(PROVIDERS, "")), measured=measured,
         launch_bound=bound not in _NO if bound else None,
     )  # fmt: skip
 
 
 def launch_bound_in(regime: str) -> bool | None:
-    """What the regime that a profile found of a model's steps says of `launch_bound`: "overhead" that they wait for
-    launches, "compute" and "memory" that they wait for the device; any other word nothing.
+    """The value of `launch_bound` for a regime that a profile found.
 
-    `use(launch_bound=launch_bound_in(profile.probe.verdict))`.
+    "overhead" means that steps wait for launches; "compute" and "memory" mean that they wait for the device; None for
+    any other word. Use it as `use(launch_bound=launch_bound_in(profile.probe.verdict))`.
     """
     return {"overhead": True, "compute": False, "memory": False}.get(regime)
 
 
-def named(text: str) -> frozenset[str] | None:
-    """The providers in a list with commas; None, which means all, where it is empty."""
+def parse_providers(text: str) -> frozenset[str] | None:
+    """The providers in a list with commas; None, which means all, if it is empty."""
     return frozenset(name.strip() for name in text.split(",") if name.strip()) or None
 
 
@@ -99,7 +106,7 @@ _listeners: list[Callable[[], None]] = []
 
 
 def settings() -> KernelSettings:
-    """What holds now: the environment's wishes until `use` or `using` says otherwise."""
+    """The current settings: those of the environment until `use` or `using` changes them."""
     global _current
     if _current is None:
         _current = from_environment()
@@ -107,20 +114,26 @@ def settings() -> KernelSettings:
 
 
 def use(**changes: Unpack[Changes]) -> KernelSettings:
-    """Change what holds for this process from now on; what is not named stays. Returns what held before.
+    """Changes settings for this process. Settings that are not named stay.
 
     `use(policy="memory", deterministic=True, providers=("torch", "triton"), measured=False)`.
+
+    Args:
+        **changes: the settings to change.
+
+    Returns:
+        The settings before the change.
     """
     before = settings()
-    wanted = changes.get("providers")
-    named = {**changes, "providers": frozenset(wanted)} if wanted is not None else changes
-    _set(replace(before, **named))  # type: ignore[arg-type]
+    providers = changes.get("providers")
+    complete = {**changes, "providers": frozenset(providers)} if providers is not None else changes
+    _set(replace(before, **complete))  # type: ignore[arg-type]
     return before
 
 
 @contextmanager
 def using(**changes: Unpack[Changes]) -> Iterator[KernelSettings]:
-    """The same for a block, in all threads; afterwards it is as it was."""
+    """Changes settings for a block, in all threads, and restores them afterwards."""
     before = use(**changes)
     try:
         yield settings()
@@ -129,13 +142,13 @@ def using(**changes: Unpack[Changes]) -> Iterator[KernelSettings]:
 
 
 def on_change(listener: Callable[[], None]) -> None:
-    """Call `listener` whenever other settings hold."""
+    """Registers a listener that is called whenever the settings change."""
     _listeners.append(listener)
 
 
-def _set(wanted: KernelSettings) -> None:
+def _set(new_settings: KernelSettings) -> None:
     global _current
-    if wanted != _current:
-        _current = wanted
+    if new_settings != _current:
+        _current = new_settings
         for listener in _listeners:
             listener()

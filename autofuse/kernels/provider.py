@@ -1,6 +1,6 @@
-"""A provider: one way to compute one operation, and what it says of itself.
+"""A provider: one implementation of one operation, with a description of itself.
 
-Knows the contract only; which provider takes a call is operation.py's matter.
+operation.py decides which provider takes a call.
 """
 
 from __future__ import annotations
@@ -24,17 +24,30 @@ def takes_all(*arguments: Any, **named: Any) -> str:
 
 @dataclass(frozen=True)
 class Provider:
-    """One way to compute one operation.
+    """One implementation of one operation.
 
-    `run` and `check` take what the operation's public function takes. `run` gives what it gives, differentiable.
-    `check` says beforehand why `run` would not do for these arguments, as a sentence, "" where it would: it must look
-    at whatever `run` relies on that is not in `devices` and `dtypes` (those of the first argument), and never raise.
-    It goes by sizes, strides, dtypes, devices, plain values, whether gradients are asked for, autocast, and whether a
-    CUDA graph is captured, and by nothing else: it is asked once for each.
-    `prepare` takes the arguments of a call that `check` has let pass, and gives what runs it and every call that
-    differs in nothing that `check` may go by: what such a kind of call decides is computed once. None: `run` does.
-    `gradient` says where the gradient comes from. A `default` may be chosen unmeasured; others only where they were
-    measured and checked on the machine.
+    `run` and `check` have the parameters of the operation's public function.
+
+    Attributes:
+        operation: the name of the operation.
+        name: the name of the provider.
+        package: the package that it needs.
+        run: computes the operation, differentiably.
+        summary: how it computes, for reports.
+        gradient: where the gradient comes from, for reports.
+        check: returns why `run` does not support these arguments, as a sentence; "" if it does. It must check
+            everything that `run` relies on and that `devices` and `dtypes` (those of the first argument) do not cover,
+            and must never raise an error. It may depend on sizes, strides, dtypes, devices, plain values, whether
+            gradients are needed, autocast, and whether a CUDA graph is captured, and on nothing else: it runs once for
+            each combination of these.
+        devices: the types of devices.
+        dtypes: the dtypes of the first argument.
+        deterministic: whether equal calls give equal bits.
+        default: whether it may be chosen without a measurement. Others are used only where they were measured and
+            checked on this machine.
+        prepare: takes the arguments of a call that `check` accepts, and returns the function that runs this call and
+            all calls that are equal in everything on which `check` may depend. So what such calls share is computed
+            once. None means `run`.
     """
 
     operation: str
@@ -51,11 +64,11 @@ class Provider:
     prepare: Callable[..., Callable[..., Any]] | None = None
 
     def unsuited(self, device: str, dtype: torch.dtype, deterministic: bool) -> str:
-        """Why it is no candidate for any call of that kind here, as a sentence; "" where it is one."""
+        """Why it is no candidate for any call of this kind, as a sentence; "" if it is one."""
         if device not in self.devices:
             return f"It runs on {' and '.join(self.devices)}, not on {device}."
         if dtype not in self.dtypes:
             return f"It takes {', '.join(str(d).removeprefix('torch.') for d in self.dtypes)}, not {dtype}."
         if deterministic and not self.deterministic:
-            return "It is not deterministic, and deterministic algorithms are asked for."
+            return "It is not deterministic, but the settings require deterministic algorithms."
         return self.package.missing()

@@ -1,7 +1,7 @@
 """quack-kernels: norms, softmax, losses, rotary embeddings and Linear-activation-Linear in CuTe DSL.
 
-Knows how each is called and what it assumes without asking: two dimensions, a contiguous gradient, and of a fused
-residual norm that x or a weight gets a gradient if the residual does. Version 0.6.5 was read.
+Its functions assume without a check: two dimensions, a contiguous gradient, and for a fused residual norm that x or a
+weight gets a gradient if the residual does. This file follows version 0.6.5.
 """
 
 from __future__ import annotations
@@ -13,32 +13,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise, with_gradients_kept
+from autofuse.kernels.loss_arguments import (
+    as_rows,
+    reduce_losses,
+    row_loss_refusal,
+    torch_ignore_index,
+    with_saved_gradients,
+)
 from autofuse.kernels.package_functions import (
     PackageFunction,
     once_differentiable,
     twice_differentiable,
-    with_whole_gradient,
+    with_contiguous_gradient,
 )
 from autofuse.kernels.packages import QUACK
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
 from autofuse.kernels.requirements import (
     HALVES,
-    a_number,
-    affine,
+    autocast_dtype,
     autocasts,
     capability,
-    divides,
-    first,
-    indices,
-    lowered,
+    first_refusal,
+    index_targets,
+    multiples_of,
+    must_be_none,
     no_autocast,
     no_dropout,
-    none_given,
+    norm_operand,
+    number,
     one_dtype,
     summands,
 )
-from autofuse.kernels.rotary_arguments import turnable, turned
+from autofuse.kernels.rotary_arguments import rotary_refusal, rotate
 
 _LEAST = (9, 0)
 _RMS_NORM = PackageFunction("quack.rmsnorm", "rmsnorm", ("x", "weight", "bias"), ("residual", "eps", "prenorm"))
@@ -64,36 +70,36 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 # Norms.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object, needed: bool = False) -> str:
-    return first(
-        affine(x, weight, "weight", needed),
-        affine(x, bias, "bias"),
+def _norm_refusal(x: Tensor, weight: Any, bias: Any, eps: object, needed: bool = False) -> str:
+    return first_refusal(
+        norm_operand(x, weight, "weight", needed),
+        norm_operand(x, bias, "bias"),
         capability(x, _LEAST),
         no_autocast(x),
-        a_number(eps),
+        number(eps),
     )
 
 
-def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight, None, eps)
+def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_refusal(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
     return _RMS_NORM(x, weight, None, eps=eps)
 
 
-def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias, eps, needed=True)
+def _layer_norm_refusal(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_refusal(x, weight, bias, eps, needed=True)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     rows = x.reshape(-1, x.shape[-1])
-    affine32 = (weight.float(), None if bias is None else bias.float())  # the kernel takes them so only
+    affine32 = (weight.float(), None if bias is None else bias.float())  # the kernel needs float32
     return _LayerNorm.apply(rows, *affine32, eps).view(x.shape)  # type: ignore[no-untyped-call]
 
 
 class _LayerNorm(torch.autograd.Function):
-    """quack's kernels forward and backward, for which it has no autograd function."""
+    """quack's kernels forward and backward. quack has no autograd function for them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -107,21 +113,21 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, rstd, mean = ctx.saved_tensors
-        found = _LAYER_NORM_BACKWARD(x, weight, gradient.contiguous(), rstd, mean, ctx.has_bias)
-        return *found, None
+        gradients = _LAYER_NORM_BACKWARD(x, weight, gradient.contiguous(), rstd, mean, ctx.has_bias)
+        return *gradients, None
 
 
-def _dropout_add_norm_misfit(
+def _dropout_add_norm_refusal(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
-    seen = any(isinstance(t, Tensor) and t.requires_grad for t in (x, weight, bias))
-    return first(
+    others_get_gradient = any(isinstance(t, Tensor) and t.requires_grad for t in (x, weight, bias))
+    return first_refusal(
         "" if norm == "rms" else "It fuses a residual with RMS norm only.",
         no_dropout(dropout_p, training),
         summands(x, residual, residual_in_fp32),
-        "It gives no gradient of the residual alone." if residual.requires_grad and not seen else "",
-        _norm_misfit(x, weight, bias, eps),
+        "It computes no gradient for the residual alone." if residual.requires_grad and not others_get_gradient else "",
+        _norm_refusal(x, weight, bias, eps),
     )
 
 
@@ -129,21 +135,21 @@ def _dropout_add_norm(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> Any:  # fmt: skip
-    residual = residual.float() if residual_in_fp32 else residual  # the sum has its dtype
-    made = _RMS_NORM(x, weight, bias, residual=residual, eps=eps, prenorm=prenorm)
-    return (made[1], made[0]) if prenorm else made
+    residual = residual.float() if residual_in_fp32 else residual  # the sum has the residual's dtype
+    output = _RMS_NORM(x, weight, bias, residual=residual, eps=eps, prenorm=prenorm)
+    return (output[1], output[0]) if prenorm else output
 
 
 # Softmax, losses, rotary embeddings, Linear-activation-Linear.
 
 
-def _masked_softmax_misfit(
+def _masked_softmax_refusal(
     scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
 ) -> str:
     unscaled = isinstance(scale, (int, float)) and scale == 1
-    return first(
-        none_given(mask, "mask"),
-        "" if unscaled else "It takes no scale.",
+    return first_refusal(
+        must_be_none(mask, "a mask"),
+        "" if unscaled else "It has no scale.",
         capability(scores, _LEAST),
     )
 
@@ -152,16 +158,16 @@ def _masked_softmax(
     scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
 ) -> Tensor:
     rows = scores.reshape(-1, scores.shape[-1]).contiguous()
-    return with_whole_gradient(_SOFTMAX(rows)).view(scores.shape)
+    return with_contiguous_gradient(_SOFTMAX(rows)).view(scores.shape)
 
 
-def _cross_entropy_misfit(
+def _cross_entropy_refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    return first(
-        row_wise(logits, target, dim, weight),
-        "It smooths no labels." if label_smoothing else "",
+    return first_refusal(
+        row_loss_refusal(logits, target, dim, weight),
+        "It has no label smoothing." if label_smoothing else "",
         capability(logits, _LEAST),
     )
 
@@ -171,23 +177,23 @@ def _cross_entropy(
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     rows, flat = as_rows(logits, target, dim)
-    losses = _CROSS_ENTROPY(rows.contiguous(), flat, ignore_index=ignored(ignore_index), reduction="none")
-    return reduced(with_whole_gradient(losses), rows, target, ignore_index, reduction)
+    losses = _CROSS_ENTROPY(rows.contiguous(), flat, ignore_index=torch_ignore_index(ignore_index), reduction="none")
+    return reduce_losses(with_contiguous_gradient(losses), rows, target, ignore_index, reduction)
 
 
-def _linear_cross_entropy_misfit(
+def _linear_cross_entropy_refusal(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
 ) -> str:  # fmt: skip
-    return first(
-        "It reduces to a mean or a sum." if reduction == "none" else "",
-        none_given(bias, "bias"),
-        "It smooths no labels." if label_smoothing else "",
-        "It takes class indices, not probabilities." if target.is_floating_point() else indices(target),
+    return first_refusal(
+        "It supports the reductions mean and sum only." if reduction == "none" else "",
+        must_be_none(bias, "a bias"),
+        "It has no label smoothing." if label_smoothing else "",
+        "It takes class indices, not probabilities." if target.is_floating_point() else index_targets(target),
         one_dtype(x, weight),
-        divides((*weight.shape, target.numel()), 8),
+        multiples_of((*weight.shape, target.numel()), 8),
         capability(x, _LEAST),
-        lowered(x),
+        autocast_dtype(x),
     )
 
 
@@ -198,45 +204,47 @@ def _linear_cross_entropy(
     flat = target.reshape(-1).contiguous()
 
     def loss_of(x: Tensor, weight: Tensor) -> Tensor:
-        loss: Tensor = _LINEAR_CROSS_ENTROPY(x, weight, flat, ignore_index=ignored(ignore_index), reduction=reduction)
+        loss: Tensor = _LINEAR_CROSS_ENTROPY(
+            x, weight, flat, ignore_index=torch_ignore_index(ignore_index), reduction=reduction
+        )
         return loss
 
-    loss = with_gradients_kept(loss_of, x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous())
+    loss = with_saved_gradients(loss_of, x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous())
     return loss if in_float32 or autocasts(x) else loss.to(x.dtype)
 
 
-def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+def _rotary_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
     width = x.shape[-1]
-    return first(
-        turnable(x, cos, sin),
-        "" if width <= 512 and x.stride(-1) == 1 else "It takes at most 512 entries a head, which lie side by side.",
-        divides((width,), 8),
+    return first_refusal(
+        rotary_refusal(x, cos, sin),
+        "" if width <= 512 and x.stride(-1) == 1 else "It needs a head_dim of at most 512, contiguous in memory.",
+        multiples_of((width,), 8),
         capability(x, _LEAST),
     )
 
 
 def _rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    return turned(_turn, x, cos, sin, interleaved)
+    return rotate(_rotate, x, cos, sin, interleaved)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    x = x if x.stride(-1) == 1 else x.contiguous()  # a gradient comes as it is
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    x = x if x.stride(-1) == 1 else x.contiguous()  # a gradient may have any strides
     result: Tensor = _ROTARY(x, cos, sin, interleaved=interleaved)
     return result
 
 
-def _mlp_misfit(
+def _mlp_refusal(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
     known = isinstance(activation, str) and activation in _ACTIVATIONS
-    return first(
-        "" if known else f"It has the activations {', '.join(_ACTIVATIONS)}.",
+    return first_refusal(
+        "" if known else f"It supports the activations {', '.join(_ACTIVATIONS)}.",
         no_dropout(dropout_p, training),
         one_dtype(x, up_weight, up_bias, down_weight, down_bias),
-        divides((*up_weight.shape, *down_weight.shape), 8),
+        multiples_of((*up_weight.shape, *down_weight.shape), 8),
         capability(x, _LEAST),
-        lowered(x),
+        autocast_dtype(x),
     )
 
 
@@ -254,31 +262,32 @@ def _provider(
     return Provider(operation, "quack", QUACK, run, summary, gradient, check, devices=("cuda",), dtypes=dtypes)
 
 
-def _once(run: Any) -> Any:
+def _once_differentiable(run: Any) -> Any:
     return once_differentiable("quack", run)
 
 
 PROVIDERS = (
-    _provider("rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit, "quack's RMS norm."),
+    _provider("rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_refusal, "quack's RMS norm."),
     _provider(
-        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit,
+        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_refusal,
         "quack's layer norm, with its weights in float32.",
     ),
     _provider(
-        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_misfit, "quack's fused add and RMS norm.",
+        "dropout_add_norm", _once_differentiable(_dropout_add_norm), _dropout_add_norm_refusal,
+        "quack's fused add and RMS norm.",
     ),
-    _provider("masked_softmax", _once(_masked_softmax), _masked_softmax_misfit, "quack's softmax."),
-    _provider("cross_entropy", _once(_cross_entropy), _cross_entropy_misfit, "quack's cross entropy."),
+    _provider("masked_softmax", _once_differentiable(_masked_softmax), _masked_softmax_refusal, "quack's softmax."),
+    _provider("cross_entropy", _once_differentiable(_cross_entropy), _cross_entropy_refusal, "quack's cross entropy."),
     _provider(
-        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_misfit,
-        "quack's linear and cross entropy by blocks of rows, the weight's gradient summed in float32.",
+        "linear_cross_entropy", _once_differentiable(_linear_cross_entropy), _linear_cross_entropy_refusal,
+        "quack's linear and cross entropy in blocks of rows; the weight's gradient is summed in float32.",
         "Computed by quack in the forward pass, scaled in the backward.", HALVES,
     ),
     _provider(
-        "rotary", _rotary, _rotary_misfit, "quack's rotary embedding.", "The same kernel, turning the other way.",
+        "rotary", _rotary, _rotary_refusal, "quack's rotary embedding.", "The same kernel with the inverse rotation.",
     ),
     _provider(
-        "mlp", twice_differentiable("mlp", _mlp), _mlp_misfit, "quack's matrix products with an activation in them.",
+        "mlp", twice_differentiable("mlp", _mlp), _mlp_refusal, "quack's matrix products with a fused activation.",
         dtypes=HALVES,
     ),
 )  # fmt: skip

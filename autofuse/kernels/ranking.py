@@ -1,6 +1,6 @@
-"""From what was measured of some candidates to an order of preference and the reason for it.
+"""Ranks measured candidates, and gives the reason for the first place.
 
-Pure arithmetic on times, bytes and errors; it knows neither tensors nor how anything was measured.
+Pure arithmetic on times, bytes and errors, without tensors.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from autofuse.results.comparison import Estimate, milliseconds, size
 from autofuse.results.tuning import Trial
 
 ORIGINAL = "original"
-_FIRST = (ORIGINAL, "torch")  # in this order, where nothing tells candidates apart
-TOO_NOISY = 1.25  # identical runs that differ by so much cannot show that two candidates are equally fast
-LEAST_GAIN = 1.02  # whoever is called faster is faster by 2 % at least: less is not worth another dependency
+_FIRST = (ORIGINAL, "torch")  # the order of preference for candidates that are equal
+TOO_NOISY = 1.25  # if identical runs differ by this factor, two candidates cannot be shown to be equally fast
+LEAST_GAIN = 1.02  # "faster" means faster by at least 2 %; less is not worth another dependency
 SAME_BYTES = 1.05  # peaks that differ by less than 5 % count as equal
-SAME_ERROR, NO_ERROR = 1.25, 0.1  # errors that differ by a quarter do, and all that use up a tenth of their bound
+SAME_ERROR, NO_ERROR = 1.25, 0.1  # errors within a factor of 1.25 count as equal, and all below a tenth of their bound
 
 Samples = Mapping[str, Sequence[float]]
 Trials = Sequence[Trial]
@@ -28,20 +28,28 @@ Trials = Sequence[Trial]
 
 @dataclass(frozen=True)
 class CandidateTime:
-    """The candidates that were timed: what is known of each, its samples (seconds; equal positions were taken next to
-    each other; one that was plainly slower may have few), and the ratio of identical runs."""
+    """The candidates that were timed.
+
+    Attributes:
+        trials: what is known about each.
+        samples: times in seconds, by name. Samples at equal positions were taken next to each other. A clearly slower
+            candidate may have few.
+        control: the ratio of identical runs.
+    """
 
     trials: Trials
     samples: Samples
     control: Estimate
 
     def slower(self, name: str, than: str) -> bool:
-        """Whether `name` takes longer by more than chance: its interval excludes 1, and the ratio is one that identical
-        runs do not reach."""
-        one, other = self.samples[name], self.samples[than]
-        if len(one) < len(other) and min(one) > DROP_RATIO * typical(other):
-            return True  # it was let go, and not for another's sake
-        pairs = list(zip(one, other, strict=False))
+        """Whether `name` takes longer than `than`, beyond chance.
+
+        The interval of the ratio must exclude 1, and the ratio must be larger than that of identical runs.
+        """
+        times_of_name, other = self.samples[name], self.samples[than]
+        if len(times_of_name) < len(other) and min(times_of_name) > DROP_RATIO * typical(other):
+            return True  # the race dropped it because it was slower than `than`
+        pairs = list(zip(times_of_name, other, strict=False))
         ratio = estimate(*zip(*pairs, strict=True), resamples=RESAMPLES, typical=typical)
         return ratio.interval.low > 1 and ratio.ratio > max(self.noise, LEAST_GAIN)
 
@@ -51,52 +59,59 @@ class CandidateTime:
         return math.exp(max(abs(math.log(end)) for end in self.control.interval))
 
     def unclear(self, name: str) -> str:
-        """Why no choice of `name` for its speed means anything, as a sentence; "" where it does."""
+        """Why a choice of `name` for its speed means nothing, as a sentence; "" if it means something."""
         if self.noise < TOO_NOISY or all(t.name == name or self.slower(t.name, name) for t in self.trials):
             return ""
-        return f"The machine is not steady: identical runs differ by up to {self.noise:.1f} times. The default holds."
+        return f"Too noisy to decide: identical runs differ by up to {self.noise:.1f}x. The default holds."
 
 
-def ranked(measured: CandidateTime, policy: Policy) -> tuple[tuple[str, ...], str]:
-    """The candidates, best first, and a sentence that says why the first one is.
+def rank(measured: CandidateTime, policy: Policy) -> tuple[tuple[str, ...], str]:
+    """The candidates, best first, and a sentence with the reason for the first place.
 
-    - speed: the fastest beyond noise; among those that are equally fast, the one with the least memory.
-    - memory: the least memory (`Trial.memory`); among those that take as much, the fastest.
-    - accuracy: the smallest error against its bound; among those that are as exact, the fastest, and the least memory.
+    - speed: the fastest beyond noise; of equally fast candidates, the one with the least memory.
+    - memory: the least memory (`Trial.memory`); of equal candidates, the fastest.
+    - accuracy: the smallest error relative to its bound; of equal candidates, the fastest, then the least memory.
 
-    Where that leaves several, the original stays, or torch's own code, or the candidate that was named first.
+    If several remain, the original stays, otherwise torch's code, otherwise the candidate that comes first.
     """
-    left = list(measured.trials)
+    remaining = list(measured.trials)
     order, reasons = list[str](), list[str]()
-    while left:
-        best, reason = _best(measured, left, _CRITERIA[policy])
+    while remaining:
+        best, reason = _best(measured, remaining, _CRITERIA[policy])
         order.append(best.name)
         reasons.append(reason)
-        left.remove(best)
+        remaining.remove(best)
     return tuple(order), reasons[0]
 
 
 def _best(measured: CandidateTime, among: Trials, criteria: Sequence[ChoiceCriterion]) -> tuple[Trial, str]:
-    """The best of some candidates, and the criterion that told it from the last others."""
+    """The best of some candidates, and the criterion that separates it from the last others."""
     if len(among) == 1:
-        return among[0], f"No other candidate can run here. A call takes {_time(among[0])}."
+        return among[0], f"No other candidate can run this call. It takes {_time(among[0])}."
     equal = ""
     for criterion in criteria:
-        kept = criterion.best(measured, among)
-        if len(kept) == 1:
-            best, other = kept[0], min((t for t in among if t is not kept[0]), key=criterion.order)
-            shown = f"{criterion.shown(best)} against {criterion.shown(other)} of {other.name}"
+        best_ones = criterion.best(measured, among)
+        if len(best_ones) == 1:
+            best, other = best_ones[0], min((t for t in among if t is not best_ones[0]), key=criterion.order)
+            shown = f"{criterion.shown(best)}, against {criterion.shown(other)} for {other.name}"
             return best, f"{equal or 'It'} {criterion.says}: {shown}."
-        among, equal = kept, f"Of those that are {criterion.equal} it"
+        among, equal = best_ones, f"Of the candidates that are {criterion.equal}, it"
     first = next((t for name in _FIRST for t in among if t.name == name), among[0])
     others = ", ".join(f"{t.name} {_time(t)}" for t in among if t is not first)
-    return first, f"Nothing beats it: {_time(first)} a call, {others}, which is no difference beyond noise."
+    return first, f"No candidate is better beyond noise: {first.name} takes {_time(first)} for a call, {others}."
 
 
 @dataclass(frozen=True)
 class ChoiceCriterion:
-    """One way to tell candidates apart: which of them are best by it, what it says of the only best one and of several,
-    how that is shown, and the order in which it sees them."""
+    """One way to separate candidates.
+
+    Attributes:
+        best: returns the candidates that are best by this criterion.
+        says: what to report about the only best one.
+        equal: what to report about several best ones.
+        shown: the value of a candidate, for reports.
+        order: the value of a candidate, for sorting.
+    """
 
     best: Callable[[CandidateTime, Trials], Trials]
     says: str
@@ -111,7 +126,7 @@ def _fastest(measured: CandidateTime, among: Trials) -> Trials:
 
 
 def _least_memory(measured: CandidateTime, among: Trials) -> Trials:
-    """Those within 5 % of the least; all of them where any is not known."""
+    """The candidates within 5 % of the least memory; all of them if the memory of any is unknown."""
     if any(t.memory is None for t in among):
         return among
     return [t for t in among if _bytes(t) <= SAME_BYTES * min(map(_bytes, among))]
@@ -144,7 +159,7 @@ def _error(trial: Trial) -> str:
 
 _SPEED = ChoiceCriterion(_fastest, "is the fastest", "equally fast", _time, _seconds)
 _MEMORY = ChoiceCriterion(
-    _least_memory, "takes the least memory, at its peak and kept for the backward", "alike in memory", _memory, _bytes
+    _least_memory, "takes the least memory, at its peak and saved for the backward", "equal in memory", _memory, _bytes
 )
 _ACCURACY = ChoiceCriterion(_most_exact, "has the smallest error", "equally exact", _error, lambda t: t.inexactness)
 _CRITERIA: Mapping[Policy, Sequence[ChoiceCriterion]] = {

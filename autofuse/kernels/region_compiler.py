@@ -1,7 +1,6 @@
-"""Compiles a function of tensors with Inductor, once for some sizes, and finds what was compiled before on the disk.
+"""Compiles a function of tensors with Inductor for some sizes, or loads what was compiled before from the disk.
 
-Knows Inductor; must not know which compilation serves which call (compiled_regions.py, dynamic_regions.py), nor how
-compiled code is kept (region_store.py).
+compiled_regions.py and dynamic_regions.py decide which compilation serves which call; region_store.py stores them.
 """
 
 from __future__ import annotations
@@ -15,21 +14,24 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from autofuse.kernels import region_store
-from autofuse.kernels.own_thread import in_own_thread
-from autofuse.kernels.packages import loaded
+from autofuse.kernels.own_thread import run_in_own_thread
+from autofuse.kernels.packages import load_module
 from autofuse.kernels.size_conditions import SizeConditions, size_of
 from autofuse.torch_private import FakeTensorMode, on_demand
 
-_SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling takes
+_SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling needs
 Loop = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What a compiler made of a function of tensors, None and plain values, for arguments of some sizes.
+    """A compiled function of tensors, None and plain values, for arguments of some sizes.
 
-    loop: takes a list of the tensors and gives a tuple of results. places: which arguments are tensors. single: whether
-    the function gives one tensor, and no tuple. sizes: what was compiled in, and what was assumed of the rest.
+    Attributes:
+        loop: takes a list of the tensors and returns a tuple of results.
+        places: which arguments are tensors.
+        single: whether the function returns one tensor instead of a tuple.
+        sizes: what was compiled in, and what was assumed about the other sizes.
     """
 
     loop: Loop
@@ -38,7 +40,7 @@ class Compilation:
     sizes: SizeConditions
 
     def runner(self) -> Callable[..., Any]:
-        """What can be called like the function that was compiled."""
+        """A function with the parameters of the compiled function."""
         loop, places = self.loop, self.places
 
         def run(*args: Any) -> Any:
@@ -50,71 +52,77 @@ class Compilation:
         return run_for_one if self.single else run
 
     def serves(self, args: Sequence[Any]) -> bool:
-        """Whether sizes and strides are what was compiled for: each number or expression, and what was assumed."""
+        """Whether sizes and strides equal what was compiled in, and meet the assumptions."""
         return self.sizes.hold([n for i in self.places for n in (*args[i].shape, *args[i].stride())])
 
 
 def compilation(function: Callable[..., Any], args: Sequence[Any], symbolic: Sequence[Sequence[int]], key: str
                 ) -> Compilation:  # fmt: skip
-    """What is compiled of `function` for arguments like `args`, from the disk where it is there.
+    """The compilation of `function` for arguments like `args`, from the disk if it is stored there.
 
-    symbolic: for each argument, the dimensions whose size may be another one. key: what compilations of `function` that
-    may serve each other's calls have in common. Raises whatever a compiler raises.
+    Args:
+        function: the function.
+        args: the arguments.
+        symbolic: for each argument, the dimensions whose size may change.
+        key: what compilations of `function` that may serve each other's calls have in common.
+
+    Returns:
+        The compilation. This raises whatever the compiler raises.
     """
     place = region_store.place_of(function, args, key)
-    for kept in place.kept():
-        if (found := _from_disk(kept, args)) is not None:
+    for stored in place.stored_regions():
+        if (found := _from_disk(stored, args)) is not None:
             return found
     name = getattr(function, "__qualname__", "a region")
-    return in_own_thread(lambda: _compiled(function, args, symbolic, place), f"compiling {name}")
+    return run_in_own_thread(lambda: _compile(function, args, symbolic, place), f"compiling {name}")
 
 
-def _from_disk(kept: region_store.KeptRegion, args: Sequence[Any]) -> Compilation | None:
-    """What is kept, if it serves these arguments."""
+def _from_disk(stored: region_store.KeptRegion, args: Sequence[Any]) -> Compilation | None:
+    """The stored compilation, if it serves these arguments."""
     places = tuple(i for i, x in enumerate(args) if isinstance(x, Tensor))
-    sizes = SizeConditions.from_texts(kept.layout, kept.guards)
+    sizes = SizeConditions.from_texts(stored.layout, stored.guards)
     if sizes is None or not sizes.hold([n for i in places for n in (*args[i].shape, *args[i].stride())]):
         return None
-    loop = kept.loop()
-    return None if loop is None else Compilation(loop, places, kept.single, sizes)
+    loop = stored.loop()
+    return None if loop is None else Compilation(loop, places, stored.single, sizes)
 
 
-def _compiled(
+def _compile(
     function: Callable[..., Any],
     args: Sequence[Any],
     symbolic: Sequence[Sequence[int]],
     place: region_store.RegionPlace,
 ) -> Compilation:
     inductor, config = on_demand.compile_fx, on_demand.inductor_config
-    spelled_out = on_demand.select_decomp_table()  # casts and ranges have no loop else
+    decompositions = on_demand.select_decomp_table()  # without them casts and ranges have no loop
     places = tuple(i for i, x in enumerate(args) if isinstance(x, Tensor))
-    shapes, single = loaded(_SYMBOLS).ShapeEnv(), list[bool]()
+    shapes, single = load_module(_SYMBOLS).ShapeEnv(), list[bool]()
     mode = FakeTensorMode(shape_env=shapes)
     fakes = [_fake(mode, args[i].detach(), symbolic[i]) for i in places]
     layout = [size_of(n) for fake in fakes for n in (*fake.shape, *fake.stride())]
     with torch.no_grad(), mode:
 
         def of_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-            whole = list(args)
+            all_args = list(args)
             for i, x in zip(places, tensors, strict=True):
-                whole[i] = x
-            made = function(*whole)
-            single.append(not isinstance(made, tuple))
-            return (made,) if single[-1] else made
+                all_args[i] = x
+            result = function(*all_args)
+            single.append(not isinstance(result, tuple))
+            return (result,) if single[-1] else result
 
-        graph = make_fx(of_tensors, spelled_out)(*fakes)
-    settings = {"cpp.threads": place.threads, "compile_threads": 1}  # no pool of processes for one file
+        graph = make_fx(of_tensors, decompositions)(*fakes)
+    settings = {"cpp.threads": place.threads, "compile_threads": 1}  # one file needs no pool of processes
     with torch.no_grad(), config.patch(settings):
         compiled = inductor.compile_fx_inner(graph, fakes)
     sizes = SizeConditions(tuple(layout), tuple(size_of(guard.expr) for guard in shapes.guards))
-    # What stands around the loop in Inductor's object serves profilers and accelerators.
+    # Inductor's object wraps the loop for profilers and accelerators. CPUs do not need the wrapper.
     loop = getattr(compiled, "current_callable", None) or compiled
     place.keep(compiled, single[0], sizes.texts())
     return Compilation(loop, places, single[0], sizes)
 
 
 def _fake(mode: FakeTensorMode, x: Tensor, symbolic: Sequence[int]) -> Tensor:
-    symbols, kinds = loaded(_SYMBOLS), loaded(_SYMBOLS).DimDynamic
+    symbols, kinds = load_module(_SYMBOLS), load_module(_SYMBOLS).DimDynamic
     sizes = [kinds.DYNAMIC if i in symbolic else kinds.STATIC for i in range(x.ndim)]
-    made: Tensor = mode.from_tensor(x, symbolic_context=symbols.StatelessSymbolicContext(dynamic_sizes=sizes))
-    return made
+    result: Tensor = mode.from_tensor(x, symbolic_context=symbols.StatelessSymbolicContext(dynamic_sizes=sizes))
+    return result

@@ -1,8 +1,8 @@
-"""Cross entropy of a linear layer's output, block of rows by block of rows: products by torch, the rest by a kernel.
+"""Cross entropy of a linear layer's output in blocks of rows: torch computes the products, a kernel the rest.
 
-Knows how many rows a block should have, and how a sum over blocks keeps its precision; must not know autograd.
-Shapes throughout: x (rows, D), weight (C, D), bias (C,), target int64 (rows,); kernel: the name of what computes the
-softmax of a block, "" for the best there is on the device.
+This file chooses the size of blocks and keeps the precision of sums over blocks. It has no autograd. Shapes: x (rows,
+D), weight (C, D), bias (C,), target int64 (rows,). `kernel` is the name of the kernel that computes the softmax of a
+block; "" means the best one on the device.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ KERNELS = Kernels(
     compiled="autofuse.kernels.compiled.cross_entropy",
     torch="autofuse.kernels.cross_entropy_formula",
 )
-# Logits in one block, and the rows that it has at least. A product of fewer rows is slower, for each block reads the
-# whole weight, and adds to the whole of its gradient: measured on CPU (one thread, 1024 rows of 256, 16000 classes,
-# loss and gradient, logits whole: 390 ms in fp32, 86 in bf16), 64 rows took 327 and 132 ms, 128 297 and 101, 256 291
-# and 88, 512 299 and 83, 1024 309 and 77. In bf16 that sum is widened as well: 1024 rows of 768, 32000 classes, took
-# 632 ms in blocks of 512 rows, 624 of 524, 563 of 1024 (torch.compile with the logits whole 545).
-_BLOCK = {2: 2**25, 4: 2**23, 8: 2**21}  # by bytes of an entry; where a GPU is not at work
+# Logits in one block, and its smallest number of rows. A product of fewer rows is slower, because each block reads the
+# whole weight and adds to the whole gradient. Measured on a CPU, one thread, loss and gradient, ms in fp32 / bf16, 1024
+# rows of 256, 16000 classes: all logits at once 390 / 86; blocks of 64 rows 327 / 132, 128 rows 297 / 101, 256 rows
+# 291 / 88, 512 rows 299 / 83, 1024 rows 309 / 77. In bf16 the sum is also widened: 1024 rows of 768, 32000 classes, ms:
+# blocks of 512 rows 632, 524 rows 624, 1024 rows 563 (torch.compile with all logits 545).
+_BLOCK = {2: 2**25, 4: 2**23, 8: 2**21}  # by bytes of an entry; on CPUs
 _LEAST_ROWS = {2: 512, 4: 256, 8: 128}
 _PIECE = 8192  # rows of a gradient that are scaled at a time
 
@@ -36,38 +36,40 @@ def losses(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
     kernel: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The loss of each row, 0 where it is ignored, and the logarithm of the sum of the exponentials of its logits."""
+    """The loss of each row (0 if it is ignored) and the log-sum-exp of its logits."""
     _check_range(target, weight.shape[0], ignore_index)
-    softmax = KERNELS[kernel or _best(x)]
-    made = torch.empty(x.shape[0], dtype=_wide(x.dtype), device=x.device)
-    normalizers = torch.empty_like(made)
+    softmax = KERNELS[kernel or _best_kernel(x)]
+    row_losses = torch.empty(x.shape[0], dtype=_wide_dtype(x.dtype), device=x.device)
+    normalizers = torch.empty_like(row_losses)
     for block in blocks_of(x, weight, 1):
         logits = _logits(x[block], weight, bias)
-        made[block], normalizers[block] = softmax.losses(logits, target[block], None, ignore_index, label_smoothing)
-        del logits  # before the next block's are formed
-    return made, normalizers
+        row_losses[block], normalizers[block] = softmax.losses(
+            logits, target[block], None, ignore_index, label_smoothing
+        )
+        del logits  # frees the memory before the next block
+    return row_losses, normalizers
 
 
 def gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, normalizers: Tensor,
     ignore_index: int, label_smoothing: float, wanted: tuple[bool, bool, bool], kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, weight and bias; empty where they are not wanted. `gradient` is that of each row's loss."""
-    softmax = KERNELS[kernel or _best(x)]
-    share = gradient.to(_wide(x.dtype)).where(target != ignore_index, 0.0)
+    """The gradients of x, weight and bias from those of each row's loss; empty if not `wanted`."""
+    softmax = KERNELS[kernel or _best_kernel(x)]
+    share = gradient.to(_wide_dtype(x.dtype)).where(target != ignore_index, 0.0)
     parts = blocks_of(x, weight, 2)
-    sums = Sums(x, weight, bias, wanted, len(parts) > 1)
-    # fp16 has no room for a share of a probability: rows are multiplied by their shares where they are short
-    late = share if x.dtype is torch.float16 else None
-    early = torch.ones_like(share) if late is not None else share.contiguous()
+    sums = GradientSums(x, weight, bias, wanted, len(parts) > 1)
+    # In fp16 a share of a probability may underflow. So the products of rows are multiplied by the shares instead.
+    late_share = share if x.dtype is torch.float16 else None
+    early_share = torch.ones_like(share) if late_share is not None else share.contiguous()
     for block in parts:
         logits = _logits(x[block], weight, bias)
-        change = softmax.gradient(
-            logits, target[block], None, early[block], normalizers[block], ignore_index, label_smoothing
+        logits_gradient = softmax.gradient(
+            logits, target[block], None, early_share[block], normalizers[block], ignore_index, label_smoothing
         )
         del logits
-        sums.add(block, change, late)
-        del change
+        sums.add(block, logits_gradient, late_share)
+        del logits_gradient
     return sums.results()
 
 
@@ -75,78 +77,89 @@ def loss_and_gradients(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
     mean: bool, wanted: tuple[bool, bool, bool], kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The mean or sum of the losses, and its gradients of x, weight and bias; empty where they are not wanted."""
+    """The mean or sum of the losses, and the gradients of x, weight and bias; empty if not `wanted`."""
     _check_range(target, weight.shape[0], ignore_index)
-    softmax = KERNELS[kernel or _best(x)]
-    counted = (target != ignore_index).sum().to(_wide(x.dtype))
-    share = (1.0 / counted if mean else torch.ones_like(counted)).expand(x.shape[0]).contiguous()
+    softmax = KERNELS[kernel or _best_kernel(x)]
+    count = (target != ignore_index).sum().to(_wide_dtype(x.dtype))
+    share = (1.0 / count if mean else torch.ones_like(count)).expand(x.shape[0]).contiguous()
     parts = blocks_of(x, weight, 1)
-    sums, loss = Sums(x, weight, bias, wanted, len(parts) > 1), torch.zeros_like(counted)
+    sums, loss = GradientSums(x, weight, bias, wanted, len(parts) > 1), torch.zeros_like(count)
     for block in parts:
         logits = _logits(x[block], weight, bias)
-        made, change = softmax.losses_and_gradient(logits, target[block], share[block], ignore_index, label_smoothing)
+        row_losses, logits_gradient = softmax.losses_and_gradient(
+            logits, target[block], share[block], ignore_index, label_smoothing
+        )
         del logits
-        loss += made.sum()
-        sums.add(block, change, None)
-        del change
-    return loss / counted if mean else loss, *sums.results()
+        loss += row_losses.sum()
+        sums.add(block, logits_gradient, None)
+        del logits_gradient
+    return loss / count if mean else loss, *sums.results()
 
 
-def scaled(ahead: Tensor, factor: Tensor, out: Tensor) -> Tensor:
-    """ahead * factor, rounded once, into `out`, which may be `ahead`. factor: a scalar."""
+def scale_gradient(ahead: Tensor, factor: Tensor, out: Tensor) -> Tensor:
+    """ahead * factor, rounded once, written to `out`, which may be `ahead`. `factor` is a scalar."""
     if factor.device.type == "cpu":
         number = float(factor)
         return out if number == 1.0 and out is ahead else torch.mul(ahead, number, out=out)
     if ahead.dtype is factor.dtype:
         return torch.mul(ahead, factor, out=out)
-    for start in range(0, ahead.shape[0], _PIECE):  # in pieces of fp32: a factor in bf16 would be rounded
+    for start in range(0, ahead.shape[0], _PIECE):  # in pieces of fp32, because a bf16 factor would be rounded
         piece = slice(start, start + _PIECE)
         out[piece] = ahead[piece].to(factor.dtype) * factor
     return out
 
 
-def empty(
+def empty_gradients(
     x: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Memory for the gradients; none for those that are not wanted."""
-    of_x, of_weight, of_bias = wanted
+    """Memory for the gradients; empty if not `wanted`."""
+    needs_x, needs_weight, needs_bias = wanted
     return (
-        x.new_empty(x.shape if of_x else (0,)),
-        weight.new_empty(weight.shape if of_weight else (0,)),
-        x.new_empty(weight.shape[:1] if of_bias else (0,), dtype=x.dtype if bias is None else bias.dtype),
+        x.new_empty(x.shape if needs_x else (0,)),
+        weight.new_empty(weight.shape if needs_weight else (0,)),
+        x.new_empty(weight.shape[:1] if needs_bias else (0,), dtype=x.dtype if bias is None else bias.dtype),
     )
 
 
-class Sums:
-    """The gradients of a linear layer as sums over blocks of rows, in fp32 or better."""
+class GradientSums:
+    """The gradients of a linear layer as sums over blocks of rows, in fp32 or fp64."""
 
     def __init__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, bool, bool], several: bool
     ) -> None:
         self._x, self._weight, self._wanted = x, weight, wanted
-        self._of_x, self._of_weight, self._of_bias = empty(x, weight, bias, wanted)
+        self._of_x, self._of_weight, self._of_bias = empty_gradients(x, weight, bias, wanted)
         self._result = self._of_weight
-        if wanted[1] and several and weight.dtype is not _wide(weight.dtype):
-            self._of_weight = torch.empty_like(self._of_weight, dtype=_wide(weight.dtype))
-        self._bias = torch.zeros_like(self._of_bias, dtype=_wide(x.dtype))
+        if wanted[1] and several and weight.dtype is not _wide_dtype(weight.dtype):
+            self._of_weight = torch.empty_like(self._of_weight, dtype=_wide_dtype(weight.dtype))
+        self._bias = torch.zeros_like(self._of_bias, dtype=_wide_dtype(x.dtype))
         if not x.shape[0]:
             self._of_weight.zero_()
 
-    def add(self, block: slice, change: Tensor, late: Tensor | None) -> None:
-        """What a block contributes. change: the gradient of its logits, but for the rows' share if that is `late`."""
-        x, share = self._x[block], None if late is None else late[block].unsqueeze(-1)
+    def add(self, block: slice, logits_gradient: Tensor, late_share: Tensor | None) -> None:
+        """Adds a block.
+
+        Args:
+            block: its rows.
+            logits_gradient: the gradient of its logits, without the rows' shares if `late_share` holds them.
+            late_share: the rows' shares that are multiplied here, or None.
+        """
+        x, share = self._x[block], None if late_share is None else late_share[block].unsqueeze(-1)
         if self._wanted[2]:
-            self._bias += change.sum(0, dtype=self._bias.dtype) if share is None else (change * share).sum(0)
+            self._bias += (
+                logits_gradient.sum(0, dtype=self._bias.dtype) if share is None else (logits_gradient * share).sum(0)
+            )
         if self._wanted[0]:
             if share is None:
-                torch.mm(change, self._weight, out=self._of_x[block])
+                torch.mm(logits_gradient, self._weight, out=self._of_x[block])
             else:
-                self._of_x[block] = (change @ self._weight) * share
+                self._of_x[block] = (logits_gradient @ self._weight) * share
         if self._wanted[1]:
             rows = x if share is None else (x * share).to(x.dtype)
-            add_product(self._of_weight, change.T, rows, block.start == 0)
+            add_product(self._of_weight, logits_gradient.T, rows, block.start == 0)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of x, weight and bias."""
         if self._of_weight.dtype is not self._result.dtype:
             self._result.copy_(self._of_weight)
         else:
@@ -155,7 +168,7 @@ class Sums:
 
 
 def blocks_of(x: Tensor, weight: Tensor, copies: int) -> list[slice]:
-    """The blocks of rows. copies: how many tensors of a block's logits are in memory at a time, on a GPU."""
+    """The blocks of rows. `copies` is the number of tensors of a block's logits in memory at a time, on a GPU."""
     step = _block_rows(x, weight, copies)
     return [slice(start, min(start + step, x.shape[0])) for start in range(0, x.shape[0], step)]
 
@@ -168,18 +181,18 @@ def _block_rows(x: Tensor, weight: Tensor, copies: int) -> int:
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight.T + bias. On a GPU each row begins at a multiple of 128 bytes: matrix products and kernels need 16."""
+    """x @ weight.T + bias. On a GPU each row begins at a multiple of 128 bytes; matrix products and kernels need 16."""
     unit = 128 // x.element_size()
     if x.device.type != "cuda" or weight.shape[0] % unit == 0:
         return F.linear(x, weight, bias)
-    room = x.new_empty(x.shape[0], -(-weight.shape[0] // unit) * unit)[:, : weight.shape[0]]
+    padded = x.new_empty(x.shape[0], -(-weight.shape[0] // unit) * unit)[:, : weight.shape[0]]
     if bias is None:
-        return torch.mm(x, weight.T, out=room)
-    return torch.addmm(bias, x, weight.T, out=room)
+        return torch.mm(x, weight.T, out=padded)
+    return torch.addmm(bias, x, weight.T, out=padded)
 
 
-def _best(x: Tensor) -> str:
-    """The kernel for operands like `x`."""
+def _best_kernel(x: Tensor) -> str:
+    """The best kernel for operands like `x`."""
     if x.dtype is torch.float64:
         return "torch"
     if x.device.type == "cuda":
@@ -187,12 +200,12 @@ def _best(x: Tensor) -> str:
     return "compiled" if x.device.type == "cpu" and not COMPILER.missing() else "torch"
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of sums and exponentials."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def _check_range(target: Tensor, classes: int, ignore_index: int) -> None:
-    wrong = out_of_range(target, classes, ignore_index)
-    if wrong is not None:
-        raise IndexError(f"Target {int(wrong[0])} is out of bounds: there are {classes} classes.")
+    invalid = out_of_range(target, classes, ignore_index)
+    if invalid is not None:
+        raise IndexError(f"Target {int(invalid[0])} is out of bounds for {classes} classes.")

@@ -1,6 +1,6 @@
-"""What a compilation assumed of sizes: expressions of symbols, as text that Python can evaluate.
+"""The conditions on sizes under which a compilation is valid, as expressions that Python can evaluate.
 
-A text can be kept on disk, and is evaluated without sympy. Knows numbers and symbols; must not know what is compiled.
+Text can be stored on disk and is evaluated without sympy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Plain = int | str  # a number, or a text
 
 @dataclass(frozen=True)
 class Size:
-    """A number, or an expression of symbols: `text` is None where Python cannot evaluate what sympy printed."""
+    """A number, or an expression of symbols. `text` is None if Python cannot evaluate what sympy printed."""
 
     number: int | None = None
     text: str | None = None
@@ -29,13 +29,18 @@ class Size:
 
     @property
     def symbol(self) -> str | None:
-        """Its name, if it is a symbol and nothing else."""
+        """The name of the symbol, if the size is a single symbol."""
         if self.text is not None:
             return self.text if self.text.isidentifier() and self.text not in ("True", "False") else None
         return str(self.expression) if getattr(self.expression, "is_Symbol", False) else None
 
     def value(self, symbols: Mapping[str, int]) -> Any:
-        """With numbers for the symbols. Raises NameError or TypeError where one is missing."""
+        """The value for these symbols.
+
+        Raises:
+            NameError: if a symbol is missing.
+            TypeError: if a symbol is missing in a sympy expression.
+        """
         if self.number is not None:
             return self.number
         if self.text is not None:
@@ -44,12 +49,12 @@ class Size:
 
     @property
     def plain(self) -> Plain | None:
-        """What can be kept of it; None where nothing can."""
+        """The number or text to store; None if there is none."""
         return self.text if self.number is None else self.number
 
 
 def size_of(value: Any) -> Size:
-    """A number, a symbolic integer of torch's, or an expression of sympy's."""
+    """The `Size` of a number, a torch.SymInt, or a sympy expression."""
     expression = value.node.expr if isinstance(value, torch.SymInt) else value
     if isinstance(expression, int) and not isinstance(expression, bool):
         return Size(expression)
@@ -58,7 +63,7 @@ def size_of(value: Any) -> Size:
 
 
 def _is_understood(text: str) -> bool:
-    """Whether all names but those of symbols are known here."""
+    """Whether all names in the text are symbols or known functions."""
     try:
         names = compile(text, "<a size>", "eval").co_names
     except SyntaxError:
@@ -69,18 +74,25 @@ def _is_understood(text: str) -> bool:
 @cache
 def _code(text: str) -> Callable[[Mapping[str, int]], Any]:
     code = compile(text, "<a size>", "eval")
-    return lambda symbols: eval(code, dict(_NAMES), symbols)  # what our own compiler printed, from a private folder
+    return lambda symbols: eval(
+        code, dict(_NAMES), symbols
+    )  # the text comes from our compiler or from a private folder
 
 
 @dataclass(frozen=True)
 class SizeConditions:
-    """layout: each size and stride of the tensors, in order. guards: what was assumed of the symbols in them."""
+    """The conditions of one compilation.
+
+    Attributes:
+        layout: each size and stride of the tensors, in order.
+        guards: the assumptions about their symbols.
+    """
 
     layout: tuple[Size, ...]
     guards: tuple[Size, ...]
 
     def hold(self, actual: Sequence[int]) -> bool:
-        """Whether what was compiled may run for tensors of these sizes and strides."""
+        """Whether the compiled loop supports tensors of these sizes and strides."""
         if len(actual) != len(self.layout):
             return False
         symbols: dict[str, int] = {}
@@ -92,17 +104,17 @@ class SizeConditions:
         return all(bool(guard.value(symbols)) for guard in self.guards)
 
     def texts(self) -> tuple[list[Plain], list[Plain]] | None:
-        """Layout and guards as plain data; None where one of them cannot be said so."""
+        """Layout and guards as plain data; None if one of them has no such form."""
         layout, guards = [s.plain for s in self.layout], [g.plain for g in self.guards]
         known = [x for x in layout if x is not None], [x for x in guards if x is not None]
         return known if (len(known[0]), len(known[1])) == (len(layout), len(guards)) else None
 
     @classmethod
     def from_texts(cls, layout: Sequence[Plain], guards: Sequence[Plain]) -> SizeConditions | None:
-        """The inverse of `texts`; None for anything else."""
-        made = [_from_plain(x) for x in (*layout, *guards)]
-        known = [m for m in made if m is not None]
-        return cls(tuple(known[: len(layout)]), tuple(known[len(layout) :])) if len(known) == len(made) else None
+        """The inverse of `texts`; None for invalid data."""
+        sizes = [_from_plain(x) for x in (*layout, *guards)]
+        known = [m for m in sizes if m is not None]
+        return cls(tuple(known[: len(layout)]), tuple(known[len(layout) :])) if len(known) == len(sizes) else None
 
 
 def _from_plain(value: object) -> Size | None:

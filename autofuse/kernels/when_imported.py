@@ -1,4 +1,4 @@
-"""Doing something once a module is imported, whoever imports it: what it costs is paid by those who use it."""
+"""Runs a function once a module is imported by anybody, so that autofuse need not import it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Then = Callable[[ModuleType], None]
 
 
 def when_imported(module: str, then: Then) -> None:
-    """Call `then(module)` now where it is imported, else right after it is. Imports nothing itself."""
-    there = sys.modules.get(module)
-    if there is not None:
-        then(there)
+    """Calls `then(module)` now if it is imported, otherwise right after its import. Imports nothing itself."""
+    loaded = sys.modules.get(module)
+    if loaded is not None:
+        then(loaded)
         return
-    waiting = next((f for f in sys.meta_path if isinstance(f, _Waiting) and f.module == module), None)
-    if waiting is None:
-        waiting = _Waiting(module)
-        sys.meta_path.insert(0, waiting)
-    waiting.thens.append(then)
+    hook = next((f for f in sys.meta_path if isinstance(f, _ImportHook) and f.module == module), None)
+    if hook is None:
+        hook = _ImportHook(module)
+        sys.meta_path.insert(0, hook)
+    hook.thens.append(then)
 
 
-class _Waiting(MetaPathFinder):
-    """Finds the one module as Python would, and what is to be done after it. Gone once the module is there."""
+class _ImportHook(MetaPathFinder):
+    """A finder for one module, which runs functions after its import. It removes itself once the module is imported."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -42,21 +42,21 @@ class _Waiting(MetaPathFinder):
         finally:
             self._searching = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Followed(spec.loader, self)
+            spec.loader = _ReportingLoader(spec.loader, self)
         return spec
 
-    def there(self, module: ModuleType) -> None:
+    def loaded(self, module: ModuleType) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         for then in self.thens:
             then(module)
 
 
-class _Followed(Loader):
-    """A loader that says when its module is there, and leaves the module with the loader that it is of."""
+class _ReportingLoader(Loader):
+    """A loader that reports when its module is loaded, and restores the module's own loader."""
 
-    def __init__(self, loader: Loader, waiting: _Waiting) -> None:
-        self._loader, self._waiting = loader, waiting
+    def __init__(self, loader: Loader, hook: _ImportHook) -> None:
+        self._loader, self._waiting = loader, hook
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -66,4 +66,4 @@ class _Followed(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._waiting.there(module)
+        self._waiting.loaded(module)

@@ -1,8 +1,7 @@
-"""Sums of matrix products that are wider than their operands: a product of bf16 matrices added to an fp32 matrix.
+"""Matrix products added to a sum of a wider dtype: a product of bf16 matrices added to an fp32 matrix.
 
 torch's CUDA builds add such a product in the matrix product itself (`addmm` with an output dtype, from torch 2.8 on,
-for sm_80 and newer): the sum is read once and written once. Elsewhere the product is formed in pieces, widened and
-added. Knows matrices; must not know what they are gradients of.
+sm_80 and newer): the sum is read and written once. Elsewhere the product is formed in pieces, widened and added.
 """
 
 from __future__ import annotations
@@ -12,14 +11,18 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_PIECE = 8192  # rows that are added at a time where a product has to be widened before it is added
+_PIECE = 8192  # rows that are added at a time if a product must be widened first
 _HALVES = frozenset({torch.bfloat16, torch.float16})
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
-    """total += left @ right, in total's dtype; `first`: total = left @ right, whatever `total` holds.
+    """total += left @ right, in total's dtype. With `first`, total = left @ right, whatever `total` holds.
 
-    Shapes: total (M, N), left (M, K), right (K, N). total has the dtype of left and right, or a wider one.
+    Args:
+        total: shape (M, N), in the dtype of left and right or a wider one.
+        left: shape (M, K).
+        right: shape (K, N).
+        first: whether to overwrite `total`.
     """
     if total.dtype is right.dtype:
         torch.mm(left, right, out=total) if first else total.addmm_(left, right)
@@ -36,7 +39,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None
 
 
 def is_fused(total: Tensor, operand: Tensor) -> bool:
-    """Whether torch adds a product of such operands to such a sum in one go; False where that was never tried."""
+    """Whether torch adds such a product to such a sum in one kernel; False where this was never tried."""
     if total.device.type != "cuda" or total.dtype is not torch.float32 or operand.dtype not in _HALVES:
         return False
     if torch.version.hip is not None or not _has_overloads():
@@ -51,7 +54,7 @@ def _has_overloads() -> bool:
 
 @lru_cache(maxsize=64)
 def _works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this device adds ones to ones as it should: tried once, on a matrix that one tile holds."""
+    """Whether this device adds the product correctly. Tried once, with matrices of ones that fit one tile."""
     if torch.cuda.get_device_capability(device)[0] < 8:
         return False
     ones = torch.ones(16, 16, dtype=dtype, device=device)
@@ -59,5 +62,5 @@ def _works(device: torch.device, dtype: torch.dtype) -> bool:
     try:
         torch.ops.aten.addmm.dtype_out(total, ones, ones, torch.float32, out=total)
         return bool((total == 17).all())
-    except RuntimeError:  # NotImplementedError is one
+    except RuntimeError:  # includes NotImplementedError
         return False

@@ -1,7 +1,8 @@
-"""The run-time operations that rewritten code calls: plain functions of tensors, each in torch's own fused kernels.
+"""The operations that rewritten code calls: plain functions of tensors.
 
-Each has a plain reference of the same signature in `autofuse.ops.reference`. They know tensors; they must not know
-which rule put them where they are.
+Each operation has several providers and chooses one at run time (autofuse/kernels/operation.py).
+`autofuse.ops.reference` has a plain formula with the same signature for each. This folder does not depend on rules: an
+operation does not know which rule inserted it.
 """
 
 from __future__ import annotations
@@ -71,6 +72,6 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Callable[..., Tensor]: ...
 
 
-globals().update(FUNCTIONS)  # each file of autofuse/ops/activations/ says what it has
+globals().update(FUNCTIONS)  # the functions that the files of autofuse/ops/activations/ list in `__all__`
 __all__ += sorted(FUNCTIONS)
-others.offer()  # to the operations that the modules above have made
+others.offer()  # adds providers from other packages to the operations that the modules above define

@@ -1,7 +1,4 @@
-"""What a norm is multiplied by and what is added to it: which operands kernels take, and how others are applied.
-
-Knows weights and biases; must not know norms nor kernels.
-"""
+"""The weight and the bias of a norm: which of them kernels accept, and how to apply the others."""
 
 from __future__ import annotations
 
@@ -12,19 +9,19 @@ Affine = Tensor | float | None
 
 
 def is_usual(operand: Affine, x: Tensor, sizes: torch.Size) -> bool:
-    """Whether torch's kernels take `operand` as it is."""
+    """Whether torch's kernels accept `operand` unchanged."""
     return operand is None or isinstance(operand, Tensor) and operand.dtype is x.dtype and operand.shape == sizes
 
 
-def fitting(operand: Affine, x: Tensor) -> Tensor | None:
-    """`operand` as torch's kernels take it, (C,) and of x's dtype; None where it is not that."""
-    if not isinstance(operand, Tensor) or operand.dtype != x.dtype or not one_for_each_column(operand, x):
+def as_kernel_operand(operand: Affine, x: Tensor) -> Tensor | None:
+    """`operand` as torch's kernels accept it, of shape (C,) and in x's dtype; None if it cannot be brought to that."""
+    if not isinstance(operand, Tensor) or operand.dtype != x.dtype or not has_entry_per_column(operand, x):
         return None
     return operand.reshape(-1)
 
 
-def one_for_each_column(operand: Tensor, x: Tensor) -> bool:
-    """Whether `operand` has shape (C,) but for leading ones, and adds no dimension to x."""
+def has_entry_per_column(operand: Tensor, x: Tensor) -> bool:
+    """Whether `operand` has shape (C,), apart from leading dimensions of size 1, and adds no dimension to x."""
     if operand.ndim > x.ndim or operand.ndim == 0 or operand.shape[-1] != x.shape[-1]:
         return False
     return operand.ndim == 1 or operand.shape[:-1].numel() == 1
@@ -36,11 +33,11 @@ def fits_into(operand: Tensor, x: Tensor) -> bool:
     return operand.ndim <= x.ndim and all(own in (1, size) for own, size in sizes)
 
 
-def affine(normed: Tensor, weight: Affine, bias: Affine) -> Tensor:
-    """normed * weight + bias, where they are."""
-    return shifted(normed if weight is None else normed * weight, bias)
+def apply_affine(normed: Tensor, weight: Affine, bias: Affine) -> Tensor:
+    """normed * weight + bias; a factor or summand of None is left out."""
+    return add_bias(normed if weight is None else normed * weight, bias)
 
 
-def shifted(normed: Tensor, bias: Affine) -> Tensor:
-    """normed + bias, where it is."""
+def add_bias(normed: Tensor, bias: Affine) -> Tensor:
+    """normed + bias; `normed` itself if the bias is None."""
     return normed if bias is None else normed + bias

@@ -1,8 +1,8 @@
-"""Attention: softmax(query @ key.mT, masked) @ value, never forming the (query x key) matrix where a kernel can.
+"""Attention: softmax(query @ key.mT, masked) @ value, if possible without forming the (query x key) matrix.
 
-Torch's scaled_dot_product_attention computes it, on CPU too, as long as its flash kernel there takes the operands: not
-with dropout, nor a mask that needs a gradient. Those, and half precision on CPUs whose matrix units that kernel does
-not use, go by blocks (attention_blocks.py). Knows what each takes; must not know where operands come from.
+torch's scaled_dot_product_attention computes it, also on a CPU, if its flash kernel there accepts the operands. That
+kernel supports neither dropout nor a mask that requires a gradient. These two cases, and half precision on CPUs whose
+matrix units the flash kernel does not use, are computed in blocks (attention_blocks.py).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_backends import PROVIDERS as BACKENDS
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_formula import attention_in_steps
-from autofuse.ops.attention_operands import Operands, computed_in, covers_a_square, dtypes_of, operands, with_heads
+from autofuse.ops.attention_operands import Operands, compute_dtype, dtypes_of, is_square_mask, operands, with_heads
 from autofuse.ops.attention_thresholds import blocks_are_slower, steps_are_slower
-from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
+from autofuse.ops.derivatives import differentiable_twice, needs_unfused_formula, unfused_attention
 from autofuse.ops.distributed import attention_by_formula, attention_on_parts, is_distributed
 from autofuse.ops.finite_fills import (
     attention_step_by_step,
@@ -41,29 +41,41 @@ def attention(
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
     mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
-    """softmax(query @ key.mT * scale, masked) @ value, never forming the (query x key) matrix.
+    """softmax(query @ key.mT * scale, masked) @ value, without forming the (query x key) matrix.
 
-    Shapes: query (..., T, d), key (..., S, d), value (..., S, dv); leading dimensions broadcast as in matmul, and the
-    result is (..., T, dv) in value's dtype. Keys and values may have fewer heads (dimension -3) than the query, a
-    divisor: head h of H attends by head h // (H / G) of G, and none is repeated in memory.
-    mask: broadcasts to (..., T, S); boolean (True attends) or added to the scores, and then it may get its gradient.
-    scale: a number, or a tensor that broadcasts to (..., T, 1), which gets its gradient.
-    dropout_p: weights are dropped with this probability while `training`.
-    is_causal: query i attends to keys 0 to i (with T != S too).
-    fill: None: a row that keeps no key gives 0. A number: dropped scores were filled with it, so that such a row
-    attends to all keys evenly, whatever its query. Beside an added mask that is causal it is what that adds.
-    mask_is_causal: `mask` is proved to keep exactly keys 0 to i for query i wherever its last sizes are T == S; there
-    the kernel's own causal path takes its place.
-    kept: beside a mask that is added; where it is False the scores were overwritten before, and count as 0.
-    repeats: keys and values stand for as many of each of their heads, one after the other.
+    Leading dimensions broadcast as in matmul. Keys and values may have fewer heads (dimension -3) than the query: with
+    H heads of the query and G heads of keys, G a divisor of H, head h attends to head h // (H / G), and nothing is
+    repeated in memory.
 
-    Where a score may be so low that one filled with a number weighs something beside it, or a row is left with fills
-    alone, attention is computed step by step (finite_fills.py).
+    Scores that a finite `fill` replaced still take part in the program's softmax. If they may have a weight there, or
+    if a row contains nothing else, attention is computed in steps (finite_fills.py). Kernels have no forward-mode
+    derivatives and no derivatives of gradients; these come from the unfused formula (derivatives.py).
 
-    Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. The derivatives that kernels do
-    not have, forward mode and those of gradients, are taken of the unfused formula (derivatives.py).
-    Raises ValueError for a scale that differs from key to key and for a query, key or value that is a vector,
-    RuntimeError for more or fewer values than keys.
+    Args:
+        query: shape (..., T, d).
+        key: shape (..., S, d).
+        value: shape (..., S, dv).
+        mask: broadcasts to (..., T, S). A boolean mask is True where the query attends. Any other mask is added to the
+            scores, and may require a gradient.
+        scale: a number, or a tensor that broadcasts to (..., T, 1) and gets its gradient.
+        dropout_p: the probability with which weights are dropped while `training`.
+        training: whether dropout is active.
+        is_causal: query i attends to keys 0 to i, also if T != S.
+        fill: the number that replaces masked scores; a row without a key then attends to all keys evenly. None: such a
+            row gives 0. With an added causal mask, the number that the mask adds.
+        mask_is_causal: `mask` is proven to keep exactly keys 0 to i for query i if its last two sizes are T == S. The
+            kernel's own causal path then replaces it.
+        kept: for an added mask: the scores at False were overwritten before the mask was added, and count as 0.
+        repeats: each head of keys and values stands for this many heads in a row.
+
+    Returns:
+        A tensor of shape (..., T, dv) in value's dtype.
+
+    Raises:
+        ValueError: if the scale differs from key to key, or query, key or value has one dimension only.
+        RuntimeError: if the numbers of keys and values differ.
+
+    Source: Vaswani et al., arXiv:1706.03762. The kernel: Dao, arXiv:2307.08691.
     """
     if repeats > 1:
         key, value = with_heads(query, key, value, repeats)
@@ -82,7 +94,7 @@ def attention(
         )
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise ValueError(_VECTORS.format(*(tuple(t.shape) for t in (query, key, value))))
-    if key.shape[-2] != value.shape[-2]:  # torch's kernel does not look
+    if key.shape[-2] != value.shape[-2]:  # torch's kernel does not check this, and would read out of bounds
         p = dropout_p if training else 0.0
         return attention_step_by_step(
             query, key, value, mask, scale, p, is_causal, fill, kept, dtypes_of(query, key, value)
@@ -103,15 +115,15 @@ def attention(
 
 
 _VECTORS = (
-    "attention was given a query, a key and a value of shapes {}, {} and {}: each needs two dimensions, rows and their "
-    "entries. Give a vector a dimension with unsqueeze, and take it out of the result."
+    "attention got a query, a key and a value of shapes {}, {} and {}: each needs at least two dimensions. Add a "
+    "dimension to a vector with unsqueeze, and remove it from the result."
 )
 
 
 def _may_be_causal(
     query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Tensor, fill: float | None, dtype: torch.dtype
 ) -> bool:
-    """Whether a causal mask that is added may be left out: what it adds has to be low enough."""
+    """Whether the kernel's causal path may replace a causal mask: an added mask must add low enough numbers."""
     boolean = mask is None or mask.dtype is torch.bool
     return boolean or weighs_nothing(fill, query, key, scale, dtype)
 
@@ -120,23 +132,23 @@ def _is_exact(
     query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Tensor, is_causal: bool, fill: float | None,
     mask_is_causal: bool, kept: Tensor | None, dtype: torch.dtype,
 ) -> bool:  # fmt: skip
-    """Whether kernels, which leave dropped scores out, give what the program gives."""
+    """Whether kernels, which leave out dropped scores, compute what the program computes."""
     if mask is None or mask.dtype is torch.bool:
         return weighs_nothing(fill, query, key, scale, dtype)
-    if mask_is_causal and covers_a_square(mask, query.shape[-2], key.shape[-2]):
+    if mask_is_causal and is_square_mask(mask, query.shape[-2], key.shape[-2]):
         return True
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, mask))
     return is_exact_as_sum(query, key, scale, mask, kept, fill, dtype, gradients)
 
 
 def _is_usual(query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) -> bool:
-    """Whether operands are as torch's flash kernel for CPUs takes them, and nobody asks for more than eager execution.
+    """Whether torch's flash kernel for CPUs accepts the operands unchanged, and the call is plain eager execution.
 
-    There is no other provider for such a call. It costs 1 microsecond more than the kernel's own, the long way 16.
+    No other provider competes for such a call. This check adds 1 microsecond to the kernel; the general path adds 16.
     """
     dtype, leading = query.dtype, query.shape[:-2]
     return (
-        type(query) is type(key) is type(value) is Tensor  # not distributed, say
+        type(query) is type(key) is type(value) is Tensor  # excludes DTensor and other subclasses
         and query.is_cpu
         and (dtype is torch.float32 or dtype is torch.float64)
         and key.dtype is dtype
@@ -163,13 +175,13 @@ def _by_torch(
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
     mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
-    return given.restored(_on_equal_widths(given, dropout_p if training else 0.0))
+    inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    return inputs.restore(_attend_on_equal_widths(inputs, dropout_p if training else 0.0))
 
 
-def _on_equal_widths(given: Operands, p: float) -> Tensor:
-    """The fused kernels take keys and values of one width only: zeros beside the narrower change nothing."""
-    query, key, value, mask, is_causal, scale = given[:6]
+def _attend_on_equal_widths(inputs: Operands, p: float) -> Tensor:
+    """Pads the narrower of keys and values with zeros. The fused kernels need equal widths; zeros change nothing."""
+    query, key, value, mask, is_causal, scale = inputs[:6]
     missing = query.shape[-1] - value.shape[-1]
     if missing == 0:
         return _native(query, key, value, mask, p, is_causal, scale)
@@ -182,15 +194,15 @@ def _native(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
-    if beyond_kernels(query, key, value) or mask is not None and _needs_gradient_below(mask):
-        return unfused(query, key, value, mask, p, is_causal, scale)
+    if needs_unfused_formula(query, key, value) or mask is not None and _needs_gradient_below(mask):
+        return unfused_attention(query, key, value, mask, p, is_causal, scale)
     if type(query) is not Tensor and is_distributed(query):
-        return _on_parts(query, key, value, mask, p, is_causal, scale)
+        return _attend_on_parts(query, key, value, mask, p, is_causal, scale)
     if p and mask is None and query.is_cpu and query.dtype not in _HALVES:
-        # torch has no kernel for that on a CPU: its formula scales query and key apart, and takes 10 to 20 % longer.
+        # On a CPU torch falls back to its formula here, which scales query and key separately: 10 to 20 % slower.
         return _with_dropout(query, key, value, p, is_causal, scale)
     if query.shape[1] != key.shape[1]:
-        if query.is_cuda and (mask is not None or query.dtype not in _HALVES):  # only its flash kernel takes groups
+        if query.is_cuda and (mask is not None or query.dtype not in _HALVES):  # only the flash kernel supports groups
             key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
         return differentiable_twice(
             F.scaled_dot_product_attention(
@@ -209,20 +221,23 @@ def _with_dropout(query: Tensor, key: Tensor, value: Tensor, p: float, is_causal
     return torch.matmul(torch.dropout(torch.softmax(scores, -1), p, True), value)
 
 
-def _on_parts(
+def _attend_on_parts(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
-    """The kernel on each rank's part; dropout is left to torch, which knows how ranks draw."""
+    """Runs the kernel on each rank's part. With dropout torch's own rules coordinate the ranks' generators."""
 
     def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         return _native(query, key, value, mask, p, is_causal, scale)
 
-    found = attention_on_parts(kernel, query, key, value, mask) if p == 0.0 else None
-    return attention_by_formula(query, key, value, mask, p, is_causal, scale) if found is None else found
+    result = attention_on_parts(kernel, query, key, value, mask) if p == 0.0 else None
+    return attention_by_formula(query, key, value, mask, p, is_causal, scale) if result is None else result
 
 
 def _needs_gradient_below(mask: Tensor) -> bool:
-    """Whether a tensor of vmap's, which never says so, stands for one that needs a gradient, which no kernel gives."""
+    """Whether a tensor of vmap wraps one that requires a gradient. No kernel computes that gradient.
+
+    A tensor of vmap itself always reports requires_grad=False.
+    """
     if torch.compiler.is_compiling():
         return False
     while is_batchedtensor(mask):
@@ -232,7 +247,7 @@ def _needs_gradient_below(mask: Tensor) -> bool:
     return False
 
 
-# The formula and blocks, on a CPU.
+# On a CPU: the formula in steps, and blocks.
 
 
 def _in_steps(
@@ -240,8 +255,8 @@ def _in_steps(
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
     mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
-    return given.restored(attention_in_steps(*given[:6]))
+    inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    return inputs.restore(attention_in_steps(*inputs[:6]))
 
 
 def _by_blocks(
@@ -249,32 +264,32 @@ def _by_blocks(
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
     mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
     p = dropout_p if training else 0.0
-    made = attention_by_blocks(given.query, given.key, given.value, given.mask, p, given.is_causal, given.scale)
-    return given.restored(made)
+    result = attention_by_blocks(inputs.query, inputs.key, inputs.value, inputs.mask, p, inputs.is_causal, inputs.scale)
+    return inputs.restore(result)
 
 
-def _unsuited(slower: Callable[..., str]) -> Callable[..., str]:
-    """The check of a provider that is chosen by sizes: `slower` says why another is faster."""
+def _size_check(slower: Callable[..., str]) -> Callable[..., str]:
+    """The check of a provider that sizes decide about. `slower` returns the reason why another provider is faster."""
 
-    def unsuited(
+    def check(
         query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
         training: bool = False, **others: object,
     ) -> str:  # fmt: skip
-        dtype = computed_in(query, key, value)
-        if dtype not in _TAKEN:
+        dtype = compute_dtype(query, key, value)
+        if dtype not in _DTYPES:
             return f"It computes in float32 and bfloat16, not in {dtype}."
-        learned = mask is not None and mask.requires_grad and torch.is_grad_enabled()
-        return slower(query, key, dtype, training and dropout_p > 0, learned)
+        mask_gets_gradient = mask is not None and mask.requires_grad and torch.is_grad_enabled()
+        return slower(query, key, dtype, training and dropout_p > 0, mask_gets_gradient)
 
-    return unsuited
-
-
-_TAKEN = (torch.float32, torch.bfloat16)
+    return check
 
 
-# FlexAttention, where it was measured to be best.
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+# FlexAttention. It runs only where a measurement selects it.
 
 
 def _by_flex(
@@ -282,24 +297,24 @@ def _by_flex(
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
     mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
-    return given.restored(flex.attend(*given[:6]))
+    inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    return inputs.restore(flex.attend(*inputs[:6]))
 
 
-def _unsuited_to_flex(
+def _flex_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
     training: bool = False, **others: object,
 ) -> str:  # fmt: skip
     if mask is None:
-        return "It is for masks; without one torch's flash kernel computes the same."
-    return flex.misfit(query, key, value, mask, dropout_p if training else 0.0)
+        return "It is for calls with a mask; without one torch's flash kernel computes the same."
+    return flex.refusal(query, key, value, mask, dropout_p if training else 0.0)
 
 
 def _sizes(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, **others: object,
 ) -> tuple[int, ...]:  # fmt: skip
-    """Batches and heads, lengths, width, and what decides which kernels there are: the mask's kind, dropout."""
+    """The key of a measurement: batches and heads, lengths, width, the kind of mask, causal, dropout."""
     kind = 0 if mask is None else 1 + (mask.dtype is not torch.bool) + mask.requires_grad
     shape, keys = query.shape, key.shape[-2]
     several = shape[:-2].numel().bit_length()
@@ -312,22 +327,22 @@ _OP = Operation(
     "attention",
     (
         Provider(
-            "attention", "torch", TORCH, _by_torch, "torch's scaled_dot_product_attention.", "Torch's own backward."
+            "attention", "torch", TORCH, _by_torch, "torch's scaled_dot_product_attention.", "torch's own backward."
         ),
         Provider(
             "attention", "steps", TORCH, _in_steps,
-            "Matrix products and a softmax one by one, the mask added in the pass that scales.", "Torch's own.",
-            _unsuited(steps_are_slower), devices=("cpu",), dtypes=_TAKEN, default=True,
+            "Matrix products and a softmax in steps; the mask is added in the pass that scales.", "torch's own.",
+            _size_check(steps_are_slower), devices=("cpu",), dtypes=_DTYPES, default=True,
         ),
         Provider(
             "attention", "blocks", TORCH, _by_blocks,
             "Blocks of scores that stay in the cache: torch's matrix products and softmax, dropout drawn from a seed.",
-            "Our own, by the same blocks: weights are kept where they are small, else computed again.",
-            _unsuited(blocks_are_slower), devices=("cpu",), dtypes=_TAKEN, default=True,
+            "Our own, in the same blocks: small weights are saved, others are computed again.",
+            _size_check(blocks_are_slower), devices=("cpu",), dtypes=_DTYPES, default=True,
         ),
         Provider(
             "attention", "flex", FLEX, _by_flex, "FlexAttention, compiled, with the mask in its score_mod.",
-            "FlexAttention's own; none on a CPU.", _unsuited_to_flex,
+            "FlexAttention's own; none on a CPU.", _flex_refusal,
         ),
         *BACKENDS,
     ),

@@ -1,7 +1,6 @@
-"""Attention by blocks on a CPU as an operator of torch's, with its gradient: torch.ops.autofuse.attention_blocks.
+"""The operator torch.ops.autofuse.attention_blocks, attention in blocks on a CPU, and its gradient.
 
-What a block is and how it is computed stands in autofuse/kernels/compiled/attention.py. Knows autograd; must not know
-which calls of attention come here, or how their operands were brought to four dimensions.
+autofuse/kernels/compiled/attention.py defines a block and computes it. This file connects it to autograd.
 """
 
 from __future__ import annotations
@@ -16,36 +15,47 @@ from torch import Tensor
 from autofuse.kernels import operators
 from autofuse.kernels.compiled import attention as kernel
 from autofuse.kernels.compiled import blocks
-from autofuse.kernels.dropout_bits import bits, drawn_seed, least_kept
+from autofuse.kernels.dropout_bits import bits, draw_seed, least_kept
 
 _NOTHING = nullcontext()
 KEPT_BYTES = 2**25
-"""Weights of a call that take no more than this are kept for its backward pass, which is a sixth to a quarter faster
-then; code by hand keeps twice as much at least. Others are computed again."""
+"""Up to this size, the weights of a call are saved for its backward pass, which is then 17 to 25 % faster. Hand-written
+code saves at least twice as much. Larger weights are computed again."""
 
 
 def attention_by_blocks(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float,
     cap: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """softmax(cap * tanh(scale * query @ key.mT), masked), dropped out, @ value; without a cap if that is 0.
+    """softmax(cap * tanh(scale * query @ key.mT), masked), with dropout, @ value. A cap of 0 means no capping.
 
-    Shapes: query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; the result is (B, H, T, dv).
-    mask: broadcasts to (B, H, T, S), boolean or added, and gets its gradient; not together with `is_causal`. Rows that
-    keep no key give 0, or nan under a cap. Memory: blocks of one or two MiB, and the weights where they are small.
+    Needs memory for blocks of one or two MiB, and for the weights if they are small (`KEPT_BYTES`).
+
+    Args:
+        query: shape (B, H, T, d).
+        key: shape (B, G, S, d), G a divisor of H.
+        value: shape (B, G, S, dv).
+        mask: broadcasts to (B, H, T, S); boolean, or added and then with a gradient. Excludes `is_causal`.
+        dropout_p: the probability with which weights are dropped.
+        is_causal: query i attends to keys 0 to i.
+        scale: the factor of the scores.
+        cap: the bound of the scores, 0 for none.
+
+    Returns:
+        A tensor of shape (B, H, T, dv). Rows that keep no key are 0, or nan with a cap.
     """
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]
-        if mask.shape[-1] != key.shape[-2]:  # a mask for queries counts for each key
+        if mask.shape[-1] != key.shape[-2]:  # the mask has one entry for all keys of a query
             mask = mask.expand(*mask.shape[:-1], key.shape[-2])
-    seed = drawn_seed(query.device) if dropout_p else None
+    seed = draw_seed(query.device) if dropout_p else None
     elements = blocks.ELEMENTS[query.element_size() <= 2]
-    told = (float(dropout_p), is_causal, float(scale), float(cap), elements)
+    settings = (float(dropout_p), is_causal, float(scale), float(cap), elements)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
-        return _attention_blocks(query, key, value, mask, seed, *told, False)[0]
+        return _attention_blocks(query, key, value, mask, seed, *settings, False)[0]
     keep = query.shape[:-1].numel() * key.shape[-2] * query.element_size() <= KEPT_BYTES
-    result: Tensor = _FORWARD(query, key, value, mask, seed, *told, keep)[0]
+    result: Tensor = _FORWARD(query, key, value, mask, seed, *settings, keep)[0]
     return result
 
 
@@ -58,8 +68,8 @@ def _attention_blocks(
         return kernel.forward(query, key, value, mask, seed, settings, keep)
 
 
-def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    kept = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] if others[-1] else 0
+def _fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    kept = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] if rest[-1] else 0
     return query.new_empty(*query.shape[:3], value.shape[-1]), query.new_empty(kept)
 
 
@@ -73,20 +83,20 @@ def _attention_blocks_backward(
 
 
 def _fake_backward(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *others: Any
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
-    to_mask = query.new_empty(0) if mask is None or not others[-1] else mask.new_empty(mask.shape)
+    to_mask = query.new_empty(0) if mask is None or not rest[-1] else mask.new_empty(mask.shape)
     return (*(x.new_empty(x.shape) for x in (query, key, value)), to_mask)
 
 
-def _flops(query: Any, key: Any, value: Any, *others: Any, **named: Any) -> int:
-    """Two products of matrices. Shapes stand for tensors."""
+def _flops(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+    """Two matrix products. The arguments are shapes."""
     return int(2 * math.prod(query[:3]) * key[2] * (query[3] + value[3]))
 
 
 def _flops_of_gradients(gradient: Any, query: Any, key: Any, value: Any, mask: Any, seed: Any, kept: Any,
-                        *others: Any, **named: Any) -> int:  # fmt: skip
-    """Four products, and the scores once more where the weights were not kept."""
+                        *rest: Any, **named: Any) -> int:  # fmt: skip
+    """Four matrix products, and one more for the scores if the weights were not saved."""
     again = 0 if math.prod(kept) else query[3]
     return int(2 * math.prod(query[:3]) * key[2] * (2 * query[3] + 2 * value[3] + again))
 
@@ -103,20 +113,20 @@ def _backward(ctx: Any, gradient: Tensor | None, of_kept: Tensor | None) -> tupl
     nothing = (None,) * 7
     if gradient is None:
         return (None,) * 4 + nothing
-    wanted = ctx.needs_input_grad[:4]
+    needed = ctx.needs_input_grad[:4]
     if torch.is_grad_enabled():
         inputs = (query, key, value, mask, seed, *ctx.settings)
-        wanted = (*wanted, *(False,) * 6)
-        return (*operators.by_formula(_formula, inputs, (gradient,), wanted)[:4], *nothing)
-    made = _BACKWARD(gradient, query, key, value, mask, seed, kept, *ctx.settings, wanted[3])
-    return (*(g if w else None for g, w in zip(made, wanted, strict=True)), *nothing)
+        needed = (*needed, *(False,) * 6)
+        return (*operators.formula_gradients(_formula, inputs, (gradient,), needed)[:4], *nothing)
+    gradients = _BACKWARD(gradient, query, key, value, mask, seed, kept, *ctx.settings, needed[3])
+    return (*(g if w else None for g, w in zip(gradients, needed, strict=True)), *nothing)
 
 
 def _formula(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, dropout_p: float,
     is_causal: bool, scale: float, cap: float, elements: int,
 ) -> Tensor:  # fmt: skip
-    """The same spelled out, with the entries dropped that the kernel drops: it has every derivative."""
+    """The same computation in torch's operations, with the kernel's dropout. It has derivatives of every order."""
     groups = query.shape[1] // key.shape[1]
     scores = torch.matmul(query, key.repeat_interleave(groups, 1).mT) * scale
     if cap:
@@ -134,14 +144,14 @@ def _formula(
 
 
 def kept_weights(seed: Tensor, shape: tuple[int, ...], is_causal: bool, dropout_p: float, elements: int) -> Tensor:
-    """Which weights, (B, H, T, S), the kernel keeps for a seed; False for those that no block has."""
+    """Which weights, (B, H, T, S), the kernel keeps for a seed. Entries that belong to no block are False."""
     kept = torch.zeros(shape, dtype=torch.bool)
     if dropout_p >= 1:
         return kept
     for group in blocks.blocks(*shape, is_causal, elements):
         for block in group:
-            found = bits(seed, torch.tensor([block.start]), math.prod(block.shape)) >= least_kept(dropout_p)
-            kept[block.batches, block.heads, block.queries, : block.keys] = found.view(block.shape)
+            draws = bits(seed, torch.tensor([block.start]), math.prod(block.shape)) >= least_kept(dropout_p)
+            kept[block.batches, block.heads, block.queries, : block.keys] = draws.view(block.shape)
     return kept
 
 

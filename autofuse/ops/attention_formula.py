@@ -1,7 +1,7 @@
-"""Attention spelled out in as few passes over memory as torch's own operations allow: for small matrices of scores.
+"""Attention in as few passes over memory as torch's operations allow, for small score matrices.
 
-Where a CPU multiplies matrices of half precision faster than torch's flash kernel does, this is the fastest up to sizes
-at which blocks are. Knows matrices; must not know which calls come here.
+On CPUs whose half-precision products are faster than torch's flash kernel, this is the fastest way for small sizes.
+Above them blocks are faster (attention_thresholds.py).
 """
 
 from __future__ import annotations
@@ -18,29 +18,37 @@ from autofuse.torch_private import FakeTensor
 def attention_in_steps(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> Tensor:
-    """softmax(scale * query @ key.mT, masked) @ value, with the matrix of scores formed.
+    """softmax(scale * query @ key.mT, masked) @ value, with the whole score matrix in memory.
 
-    Shapes: query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; the result is (B, H, T, dv).
-    mask: broadcasts to (B, H, T, S), boolean or added; not together with `is_causal`. Rows that keep no key give 0.
+    Args:
+        query: shape (B, H, T, d).
+        key: shape (B, G, S, d), G a divisor of H.
+        value: shape (B, G, S, dv).
+        mask: broadcasts to (B, H, T, S); boolean or added. Excludes `is_causal`.
+        is_causal: query i attends to keys 0 to i.
+        scale: the factor of the scores.
+
+    Returns:
+        A tensor of shape (B, H, T, dv). Rows that keep no key are 0.
     """
     if is_causal:
         mask = causal(None, query.shape[-2], key.shape[-2], query.device)
     if query.shape[1] != key.shape[1]:
         if mask is None or mask.ndim == 4 and mask.shape[1] == mask.shape[2] == 1:
-            return _folded(query, key, value, mask, scale)
+            return _attend_with_folded_heads(query, key, value, mask, scale)
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
-    return _attended(query, key, value, mask, scale)
+    return _attend(query, key, value, mask, scale)
 
 
-def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Heads that share a key are more queries of it, where a mask does not tell them apart."""
+def _attend_with_folded_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Treats the heads that share a key as more queries of that key. The mask must be the same for these heads."""
     shape = query.shape
     query = query.reshape(shape[0], key.shape[1], -1, shape[-1])
-    return _attended(query, key, value, mask, scale).view(*shape[:-1], value.shape[-1])
+    return _attend(query, key, value, mask, scale).view(*shape[:-1], value.shape[-1])
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    if math.frexp(scale)[0] == 0.5:  # a power of two scales without rounding, and the query is the smaller
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    if math.frexp(scale)[0] == 0.5:  # a power of two scales exactly, and the query is smaller than the scores
         query, scale = query * scale, 1.0
     scores = torch.matmul(query, key.mT)
     if mask is None:
@@ -51,7 +59,10 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sc
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """What is added to scores, and the rows that keep no key, if any: they attend evenly until they are set to 0."""
+    """The bias that is added to the scores, and the rows that keep no key (None if there are none).
+
+    Those rows attend evenly until the caller sets them to 0.
+    """
     if mask.dtype is torch.bool:
         empty = ~mask.any(-1, keepdim=True)
         return torch.where(mask | empty, 0.0, -math.inf).to(dtype), empty if _any(empty) else None
@@ -62,5 +73,5 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
 
 
 def _any(rows: Tensor) -> bool:
-    """Whether one of them is true; on paper, where nobody knows, none is."""
+    """Whether any row is True. For fake tensors, whose values are unknown, False."""
     return not isinstance(rows, FakeTensor) and bool(rows.any())

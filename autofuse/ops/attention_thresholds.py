@@ -1,7 +1,8 @@
-"""Which way to compute attention on a CPU is the fastest for which sizes: measured numbers, and nothing else.
+"""Which way to compute attention on a CPU is the fastest for which sizes.
 
-Measured on an AMD EPYC (AVX512-BF16, no AMX), torch 2.13, one thread, forward and backward, each against code by hand,
-scaled_dot_product_attention and torch.compile; docs/kernels.md has the table. Sizes count scores, B * H * T * S.
+All numbers are measured: AMD EPYC (AVX512-BF16, no AMX), torch 2.13, one thread, forward and backward, against
+hand-written code, scaled_dot_product_attention and torch.compile. docs/kernels.md has the table. Sizes are numbers of
+scores, B * H * T * S.
 """
 
 from __future__ import annotations
@@ -13,46 +14,50 @@ from torch import Tensor
 
 from autofuse.torch_private import is_amx_tile_supported, is_avx512_bf16_supported
 
-DROPPED = 2**17  # with dropout: from here on drawing it in blocks is worth 60 to 150 microseconds of calling them
-LEARNED = 2**20  # with a mask that gets its gradient
-CAPPED = 2**21  # and with keys that heads share; below, the formula is as fast as code by hand
+DROPPED = 2**17  # with dropout: from here on, drawing it in blocks saves more than the 60 to 150 us that a call costs
+LEARNED = 2**20  # with a mask that requires a gradient
+CAPPED = 2**21  # with soft capping; below, the formula is as fast as hand-written code
 SUNK = 2**16  # with sinks
-HALF = 2**14  # bfloat16, and entries of the keys count too: below, the flash kernel's slower products cost less
+HALF = 2**14  # bfloat16, scores plus entries of the keys; below, the slower products of the flash kernel cost less
 STEPS = 2**21  # bfloat16: up to here all scores stay in the cache between the steps of the formula
 
 
-def blocks_are_slower(query: Tensor, key: Tensor, dtype: torch.dtype, drops: bool, learned: bool) -> str:
-    """Why another way is faster than blocks for a call, as a sentence; "" where blocks are the fastest."""
+def blocks_are_slower(
+    query: Tensor, key: Tensor, dtype: torch.dtype, has_dropout: bool, mask_gets_gradient: bool
+) -> str:
+    """Why another way is faster than blocks for a call, as a sentence; "" if blocks are the fastest."""
     size = scores(query, key)
-    if drops:
-        return "" if size >= DROPPED else f"Below {DROPPED} scores a call costs more than dropout does."
-    if dtype is torch.bfloat16 and half_is_unfused():
+    if has_dropout:
+        return "" if size >= DROPPED else f"Below {DROPPED} scores a call costs more than the dropout."
+    if dtype is torch.bfloat16 and flash_is_slow_in_half():
         return "" if size > STEPS else f"Up to {STEPS} scores the formula is as fast."
-    if learned:
+    if mask_gets_gradient:
         return "" if size >= LEARNED else f"Below {LEARNED} scores the formula is as fast."
-    return "Torch's flash kernel is as fast, and keeps no weights."
+    return "Torch's flash kernel is as fast and saves no weights."
 
 
-def steps_are_slower(query: Tensor, key: Tensor, dtype: torch.dtype, drops: bool, learned: bool) -> str:
-    """Why another way is faster than the formula step by step, as a sentence; "" where that is the fastest."""
-    if drops or dtype is not torch.bfloat16 or not half_is_unfused():
-        return "It is for half precision in which torch's flash kernel is slow, without dropout."
+def steps_are_slower(
+    query: Tensor, key: Tensor, dtype: torch.dtype, has_dropout: bool, mask_gets_gradient: bool
+) -> str:
+    """Why another way is faster than the formula in steps, as a sentence; "" if the steps are the fastest."""
+    if has_dropout or dtype is not torch.bfloat16 or not flash_is_slow_in_half():
+        return "It supports half precision without dropout, on CPUs where torch's flash kernel is slow."
     size = scores(query, key)
     if size + key.numel() < HALF:
-        return f"Below {HALF} scores and entries of the keys together, the flash kernel is as fast."
+        return f"Below {HALF} scores and key entries together, the flash kernel is as fast."
     return "" if size <= STEPS else f"Above {STEPS} scores blocks are faster."
 
 
 def scores(query: Tensor, key: Tensor) -> int:
-    """How many scores attention has."""
+    """The number of attention scores."""
     return query.shape[:-1].numel() * key.shape[-2]
 
 
 @cache
-def half_is_unfused() -> bool:
-    """Whether this CPU multiplies matrices of bfloat16 in instructions that torch's flash kernel does not use.
+def flash_is_slow_in_half() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices with instructions that torch's flash kernel does not use.
 
-    With AVX512-BF16 and without AMX, oneDNN's products are 4 times as fast as those of float32, while the flash kernel
-    is no faster than in float32.
+    With AVX512-BF16 and without AMX, oneDNN's bfloat16 products are 4 times as fast as float32 products. The flash
+    kernel gains nothing over float32 there.
     """
     return bool(is_avx512_bf16_supported() and not is_amx_tile_supported())

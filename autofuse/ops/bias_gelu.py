@@ -1,7 +1,4 @@
-"""GELU of a sum with a bias: what follows a linear layer that leaves its bias out.
-
-Knows the two GELUs; must not know which projection made x.
-"""
+"""GELU of x + bias, where the bias of a linear layer is added after the layer."""
 
 from __future__ import annotations
 
@@ -14,65 +11,73 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
-from autofuse.kernels.requirements import in_rows
-from autofuse.ops.elementwise import beaten_by_torch, biased_by
+from autofuse.kernels.requirements import evenly_spaced_rows
+from autofuse.ops.elementwise import reason_torch_is_as_fast, run_biased
 
 _NAMES = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
 def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "none") -> Tensor:
-    """gelu(x + bias): what follows a linear layer without its bias.
+    """gelu(x + bias), for a linear layer whose bias is added here.
 
-    Shapes: x (..., hidden), bias (hidden,), or anything that broadcasts against x. The result has the dtype to which
-    both promote. `approximate` is "none" or "tanh", as of `gelu`.
+    Args:
+        x: shape (..., hidden).
+        bias: shape (hidden,), or any shape that broadcasts against x.
+        approximate: "none" or "tanh", as in `gelu`.
 
-    Source: Hendrycks & Gimpel, arXiv:1606.08415. Raises RuntimeError for another `approximate`.
+    Returns:
+        A tensor in the dtype to which x and bias promote.
+
+    Raises:
+        RuntimeError: if `approximate` is another string.
+
+    Source: Hendrycks & Gimpel, arXiv:1606.08415.
     """
-    made: Tensor = _OP(x, bias, approximate)
-    return made
+    result: Tensor = _OP(x, bias, approximate)
+    return result
 
 
 def _by_torch(x: Tensor, bias: Tensor, approximate: str = "none") -> Tensor:
     return F.gelu(x + bias, approximate=approximate)
 
 
-def _misfit(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
+def _refusal(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
     if approximate not in _NAMES:
-        return 'It takes "none" or "tanh" as the approximation.'
+        return 'It supports the approximations "none" and "tanh".'
     if bias.shape != x.shape[-1:] or not bias.is_contiguous() or bias.device != x.device:
-        return "It takes a bias of one entry for each column, on x's device."
+        return "It needs a contiguous bias with one entry for each column, on x's device."
     if bias.dtype not in HALVES_AND_SINGLE:
-        return "It takes a bias of fp32, bf16 or fp16."
-    return in_rows(x, "x")
+        return "It needs a bias in fp32, bf16 or fp16."
+    return evenly_spaced_rows(x, "x")
 
 
-def _misfit_of_loop(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
-    return _misfit(x, bias, approximate) or beaten_by_torch(x, _NAMES[approximate])
+def _loop_refusal(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
+    return _refusal(x, bias, approximate) or reason_torch_is_as_fast(x, _NAMES[approximate])
 
 
 def _by_kernel(kernel: str, x: Tensor, bias: Tensor, approximate: str = "none") -> Any:
-    return biased_by(kernel, x, bias, _NAMES[approximate])
+    return run_biased(kernel, x, bias, _NAMES[approximate])
 
 
 _OP = Operation(
     "bias_gelu",
     (
         Provider(
-            "bias_gelu", "triton", TRITON, partial(_by_kernel, "triton"), check=_misfit, devices=("cuda",),
+            "bias_gelu", "triton", TRITON, partial(_by_kernel, "triton"), check=_refusal, devices=("cuda",),
             default=True,
             summary="One Triton kernel of our own.",
-            gradient="One kernel for x and partial sums for the bias; the sum of both is not kept.",
+            gradient="One kernel for x and partial sums for the bias; x + bias is not saved.",
         ),
         Provider(
-            "bias_gelu", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_misfit_of_loop,
+            "bias_gelu", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_loop_refusal,
             devices=("cpu",), default=True,
             summary="One loop that Inductor compiles for each dtype and width.",
-            gradient="A second such loop, and torch's sum for the bias; the sum of both is not kept.",
+            gradient="A second such loop, and torch's sum for the bias; x + bias is not saved.",
         ),
         Provider(
             "bias_gelu", "torch", TORCH, _by_torch, default=True, summary="torch add, gelu.",
             gradient="torch's own, kernel by kernel.",
         ),
     ),
-    least=2**18,  # choosing and registration cost about 90 microseconds of a CPU
+    least=2**18,  # below, the 90 microseconds for choosing a provider and dispatching cost more than the loop saves
 )  # fmt: skip

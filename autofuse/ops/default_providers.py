@@ -1,26 +1,26 @@
-"""The defaults: what runs where nobody measured, as the operations themselves say. docs/kernels.md has the table.
+"""The default providers: what runs without a measurement. docs/kernels.md has the table.
 
-`python -m autofuse.ops.default_providers` writes it anew. Knows operations; must not know what was measured.
+`python -m autofuse.ops.default_providers` prints the table again.
 """
 
 from __future__ import annotations
 
 import sys
 
-import autofuse.ops  # noqa: F401 - defines the operations
+import autofuse.ops  # noqa: F401 - importing it defines the operations
 from autofuse.kernels.operation import OPERATIONS, Operation
 
 _DEVICES = {"cuda": "CUDA", "cpu": "CPU"}
 
 
 def default_order(operation: Operation, device: str) -> tuple[str, ...]:
-    """The providers that are asked in turn on a type of device, where all of them are installed; plain torch last."""
+    """The providers that are tried in turn on a type of device, if all are installed; torch comes last."""
     own = [p.name for p in operation.providers if p.default and p is not operation.torch and device in p.devices]
     return (*own, operation.torch.name)
 
 
 def markdown() -> str:
-    """A line for each operation: who is asked on which device, and below how many elements plain torch code runs."""
+    """A row for each operation: its providers on each device, and below how many elements torch's code runs."""
     lines = [
         "| operation | " + " | ".join(_DEVICES.values()) + " | elsewhere | plain torch below |",
         "| --- " * 5 + "|",

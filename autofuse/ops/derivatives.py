@@ -1,9 +1,8 @@
-"""Derivatives that the fused attention kernels do not have: forward mode, and the derivative of a gradient.
+"""Derivatives that fused attention kernels do not have: forward mode, and derivatives of gradients.
 
-Code that is spelled out has both, so an operation that stands for it has to. Where either is asked for, attention is
-computed by torch's unfused formula: at once if that is known when the operation runs (forward mode, nested
-transforms of torch.func), else in the backward pass that builds a graph of itself (a gradient penalty, MAML).
-Knows attention's kernels and how torch keeps what they save; must not know masks or layouts.
+Hand-written code has both, so an operation that replaces it must have them. Attention then uses torch's unfused
+formula. If the need is known when the operation runs (forward mode, nested transforms of torch.func), the formula runs
+at once. Otherwise it runs in a backward pass that builds a graph of itself (a gradient penalty, MAML).
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from autofuse.torch_private import (
     peek_interpreter_stack,
 )
 
-_KERNELS = "ScaledDotProduct"  # how the graph's nodes of all fused kernels are called
+_KERNELS = "ScaledDotProduct"  # the names of the autograd nodes of all fused kernels begin so
 
 
-def beyond_kernels(*operands: Tensor) -> bool:
-    """Whether derivatives of what is computed from `operands` are known to be asked for that no kernel has."""
+def needs_unfused_formula(*operands: Tensor) -> bool:
+    """Whether a derivative is requested that no fused kernel has: forward mode, or a gradient inside of another."""
     if forward_ad._current_level >= 0:
         return True
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
@@ -40,14 +39,14 @@ def beyond_kernels(*operands: Tensor) -> bool:
 
 
 def _is_tracked_outside(x: Tensor) -> bool:
-    """Whether a tensor inside of torch.func.grad is also part of a graph around it."""
+    """Whether a tensor inside torch.func.grad is also part of a graph around it."""
     return bool(is_gradtrackingtensor(x)) and bool(get_unwrapped(x).requires_grad)
 
 
-def unfused(
+def unfused_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float | None
 ) -> Tensor:
-    """scaled_dot_product_attention by torch's unfused formula, which has every derivative."""
+    """scaled_dot_product_attention with torch's unfused formula, which has every derivative."""
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(
             query, key, value, mask, p, is_causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
@@ -55,30 +54,35 @@ def unfused(
 
 
 def differentiable_twice(result: Tensor) -> Tensor:
-    """`result` of a kernel; a backward pass through it that builds a graph takes the unfused formula."""
+    """`result` of a kernel, with a hook: a backward pass that builds a graph uses the unfused formula."""
     if torch.compiler.is_compiling():
         return result
     node = result.grad_fn
     if node is not None and type(node).__name__.startswith(_KERNELS) and peek_interpreter_stack() is None:
-        node.register_hook(_with_a_graph)
+        node.register_hook(_differentiable_gradients)
     return result
 
 
-def _with_a_graph(found: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> Any:
-    """The gradients of query, key and value as functions that have derivatives; the kernel's where none are asked."""
-    if not torch.is_grad_enabled() or given[0] is None:
+def _differentiable_gradients(gradients: tuple[Tensor | None, ...], grad_outputs: tuple[Tensor | None, ...]) -> Any:
+    """Hook of the kernel's node: replaces the gradients of query, key and value by differentiable ones.
+
+    Returns None, which keeps the kernel's gradients, if no graph is built.
+    """
+    if not torch.is_grad_enabled() or grad_outputs[0] is None:
         return None
     node: Any = current_autograd_node()
     if node is None or getattr(node, "_saved_dropout_p", False):
-        return None  # which weights were dropped, only the kernel knows
+        return None  # only the kernel knows which weights were dropped
     try:
         saved = (node._saved_query, node._saved_key, node._saved_value)
     except CheckpointError:
-        return None  # checkpointing without reentry gives each tensor out once, and the kernel has had them
-    operands = query, key, value = tuple(x.view_as(x) for x in saved)  # the same tensor may be all three
+        return None  # non-reentrant checkpointing unpacks each saved tensor once, and the kernel has already done so
+    operands = query, key, value = tuple(
+        x.view_as(x) for x in saved
+    )  # one tensor may be query, key and value; each needs its own gradient
     mask = getattr(node, "_saved_attn_mask", getattr(node, "_saved_attn_bias", None))
-    result = unfused(query, key, value, mask, 0.0, node._saved_is_causal, node._saved_scale)
-    wanted = [i for i, gradient in enumerate(found[:3]) if gradient is not None and operands[i].requires_grad]
-    made = torch.autograd.grad(result, [operands[i] for i in wanted], given[0], create_graph=True)
-    replaced = dict(zip(wanted, made, strict=True))
-    return tuple(replaced.get(i, gradient) for i, gradient in enumerate(found))
+    result = unfused_attention(query, key, value, mask, 0.0, node._saved_is_causal, node._saved_scale)
+    needed = [i for i, gradient in enumerate(gradients[:3]) if gradient is not None and operands[i].requires_grad]
+    differentiable = torch.autograd.grad(result, [operands[i] for i in needed], grad_outputs[0], create_graph=True)
+    replacements = dict(zip(needed, differentiable, strict=True))
+    return tuple(replacements.get(i, gradient) for i, gradient in enumerate(gradients))

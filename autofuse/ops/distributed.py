@@ -1,7 +1,6 @@
-"""Fused kernels on DTensors: torch has no rule for some of them, though each rank could run one on its own part.
+"""Attention on DTensors: torch has no rule for some fused kernels, but each rank can run one on its own part.
 
-Knows DTensors by what they have (`to_local`, `placements`), so that torch.distributed need not be imported. Must not
-know why tensors are distributed.
+A DTensor is recognized by its attributes (`to_local`, `placements`), so that torch.distributed need not be imported.
 """
 
 from __future__ import annotations
@@ -23,10 +22,18 @@ def is_distributed(x: Tensor) -> bool:
 
 
 def attention_on_parts(kernel: Kernel, query: Any, key: Any, value: Any, mask: Any) -> Tensor | None:
-    """`kernel(query, key, value, mask)` of each rank's own batches and heads, as a DTensor again.
+    """`kernel(query, key, value, mask)` on each rank's own batches and heads, as a DTensor again.
 
-    Shapes: (batch, heads, length, width), the mask as scaled_dot_product_attention takes it. None where the operands
-    are split otherwise, or the mask would have to be split as they are: the formula itself is left to torch then.
+    Args:
+        kernel: computes attention of plain tensors.
+        query: shape (batch, heads, length, head_dim).
+        key: as `query`.
+        value: as `query`.
+        mask: as scaled_dot_product_attention accepts it, or None.
+
+    Returns:
+        The result; None if the operands are sharded in other dimensions or the mask would have to be sharded too. Then
+        the caller uses the formula.
     """
     placements = query.placements
     if not all(is_distributed(t) and t.placements == placements for t in (key, value)):
@@ -44,16 +51,16 @@ def attention_on_parts(kernel: Kernel, query: Any, key: Any, value: Any, mask: A
     local = kernel(query.to_local(), key.to_local(), value.to_local(), mask)
     shape = (*query.shape[:-1], value.shape[-1])
     stride = (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)
-    made: Tensor = type(query).from_local(
+    result: Tensor = type(query).from_local(
         local, query.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
     )
-    return made
+    return result
 
 
 def attention_by_formula(
     query: Any, key: Any, value: Any, mask: Tensor | None, p: float, causal: bool, scale: float
 ) -> Tensor:
-    """The same in the operations of which torch has rules for DTensors, however these are split."""
+    """The same computation in operations for which torch has DTensor rules, for any sharding."""
     if query.shape[1] != key.shape[1]:
         key, value = (t.repeat_interleave(query.shape[1] // key.shape[1], 1) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
@@ -62,14 +69,14 @@ def attention_by_formula(
         keys = torch.arange(scores.shape[-1], device=scores.device)
         mask = keys <= rows[:, None]
     if mask is not None:
-        mask = mask if is_distributed(mask) else _everywhere(mask, query)
+        mask = mask if is_distributed(mask) else _replicate(mask, query)
         scores = torch.where(mask, scores, -math.inf) if mask.dtype is torch.bool else scores + mask
     weights = torch.softmax(scores, dim=-1)
     return torch.matmul(F.dropout(weights, p, training=True) if p else weights, value)
 
 
-def _everywhere(x: Tensor, like: Any) -> Tensor:
-    """A tensor that every rank has, as a DTensor."""
-    whole = [torch.distributed.tensor.Replicate()] * len(like.placements)
-    made: Tensor = type(like).from_local(x, like.device_mesh, whole, run_check=False)
-    return made
+def _replicate(x: Tensor, like: Any) -> Tensor:
+    """A tensor that every rank has, as a replicated DTensor."""
+    placements = [torch.distributed.tensor.Replicate()] * len(like.placements)
+    result: Tensor = type(like).from_local(x, like.device_mesh, placements, run_check=False)
+    return result

@@ -1,7 +1,6 @@
-"""Mixture of experts: which rows go to which expert, and products of rows with their experts' matrices.
+"""Mixture of experts: which rows belong to which expert, and products of rows with their expert's matrix.
 
-Rows are sorted by expert: those of one lie side by side, and `ends` says where each expert's end. Knows tensors and
-modules; must not know how a model spells its loop over experts.
+Rows are sorted by expert, so that those of one expert are contiguous. `ends` holds where each expert's rows end.
 """
 
 from __future__ import annotations
@@ -17,11 +16,17 @@ from autofuse.torch_private import FakeTensor
 
 
 def expert_rows(chosen: Tensor) -> tuple[Tensor, ...]:
-    """The rows of each expert, sorted by expert: (expert, index of each further dimension ..., ends).
+    """The rows of each expert, sorted by expert.
 
-    Shapes: `chosen` (E, ...), nonzero where an expert takes an entry; the indices (R,), in the order in which
-    `torch.where(chosen[e])` gives them for each e. `ends` (E,), on the CPU: expert e has the rows from ends[e - 1] up
-    to ends[e]. Waits for the device once or twice, whatever E is.
+    Synchronizes with the device once or twice, for any number of experts E.
+
+    Args:
+        chosen: shape (E, ...), nonzero where an expert takes an entry.
+
+    Returns:
+        The expert of each row, the index of the row in each further dimension of `chosen`, and `ends`. The indices have
+        shape (R,) and the order in which `torch.where(chosen[e])` returns them for each e. `ends` has shape (E,) and is
+        on the CPU: expert e has the rows from ends[e - 1] to ends[e].
     """
     expert, *places = chosen.nonzero(as_tuple=True)
     ends = torch.bincount(expert, minlength=chosen.shape[0]).cumsum(0).cpu()
@@ -29,18 +34,29 @@ def expert_rows(chosen: Tensor) -> tuple[Tensor, ...]:
 
 
 def chosen_experts(indices: Tensor, experts: int) -> Tensor:
-    """(experts, *indices.shape): where `indices` is 0, 1, ..., experts - 1."""
+    """Whether `indices` equals 0, 1, ..., experts - 1. Shape: (experts, *indices.shape)."""
     numbers = torch.arange(experts, device=indices.device, dtype=indices.dtype)
     return indices.unsqueeze(0) == numbers.view(-1, *[1] * indices.dim())
 
 
 def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool = False) -> Tensor:
-    """A linear layer for each expert's rows, one after the other, as a loop over experts computes it.
+    """A linear layer on the rows of each expert, one expert after the other, as a loop over experts computes it.
 
-    Shapes: x (R, D), weight (E, F, D), or (E, D, F) if `transposed`, bias (E, F), ends (E,); the result (R, F).
+    Args:
+        x: shape (R, D), rows sorted by expert.
+        weight: shape (E, F, D), or (E, D, F) if `transposed`.
+        bias: shape (E, F), or None.
+        ends: shape (E,), where each expert's rows end.
+        transposed: whether the matrices are (D, F).
+
+    Returns:
+        A tensor of shape (R, F).
+
+    Raises:
+        ValueError: if the last entry of `ends` is not R.
     """
     if isinstance(ends, FakeTensor):
-        return _on_paper(x, weight, bias, transposed)
+        return _on_fake_tensors(x, weight, bias, transposed)
     parts = []
     for e, rows in _segments(x, ends):
         if transposed:
@@ -54,13 +70,27 @@ def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, 
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool = False) -> Tensor:
-    """The same in one operation: each expert's product is written in place, and so are the gradients.
+    """`expert_linear` as one operation: each product is written into the result, and each gradient into one tensor.
 
-    The loop's backward pass makes a tensor of all experts' weights for each expert, and adds them up; this makes one.
-    Raises RuntimeError where the dtypes of x and weight differ, as torch's product does.
+    The backward pass of a loop allocates a tensor of all experts' weights for each expert, and adds them up. This
+    allocates one.
+
+    Args:
+        x: shape (R, D), rows sorted by expert.
+        weight: shape (E, F, D), or (E, D, F) if `transposed`.
+        bias: shape (E, F), or None.
+        ends: shape (E,), where each expert's rows end.
+        transposed: whether the matrices are (D, F).
+
+    Returns:
+        A tensor of shape (R, F).
+
+    Raises:
+        RuntimeError: if the dtypes of x and weight differ, as torch's product does.
+        ValueError: if the last entry of `ends` is not R.
     """
     if isinstance(ends, FakeTensor):
-        return _on_paper(x, weight, bias, transposed)
+        return _on_fake_tensors(x, weight, bias, transposed)
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
@@ -70,9 +100,9 @@ def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor,
 
 
 def each_expert(experts: Sequence[nn.Module], x: Tensor, ends: Tensor, empty: bool) -> Tensor:
-    """What each of `experts`, called, makes of its rows (R, ...), one after the other.
+    """Calls each of `experts` on its rows (R, ...), one after the other, and concatenates the results.
 
-    `empty`: one without rows is called too, with none, so that its parameters get gradients of zero.
+    If `empty`, an expert without rows is called too, so that its parameters get zero gradients.
     """
     if isinstance(ends, FakeTensor):
         return experts[0](x)  # type: ignore[no-any-return]
@@ -85,10 +115,10 @@ def each_expert(experts: Sequence[nn.Module], x: Tensor, ends: Tensor, empty: bo
 
 
 def add_expert_rows(out: Tensor, places: tuple[Tensor, ...], rows: Tensor, ends: Tensor) -> Tensor:
-    """out[places] += rows, expert by expert, in place: the sums are those of a loop over experts, to the last bit.
+    """out[places] += rows, expert by expert, in place. The sums equal those of a loop over experts, bit for bit.
 
-    Shapes: out (*N, ...), one of `places` (R,) for each of its first dimensions, rows (R, ...), ends (E,). No expert
-    has an entry twice, but where there is one index, with which a loop's `index_add_` adds each.
+    Shapes: out (*N, ...), one tensor (R,) in `places` for each of the first dimensions of `out`, rows (R, ...), ends
+    (E,). An expert has no entry twice, except with a single index: there each is added, as a loop's `index_add_` does.
     """
     if isinstance(ends, FakeTensor):
         return out.index_put_(places, rows, True)
@@ -119,26 +149,30 @@ class _GroupedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is asked for
+        if torch.is_grad_enabled():  # the caller differentiates this backward pass too
             return _differentiable(ctx, x, weight, bias, grad)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        made_x = torch.empty_like(x) if wants_x else None
+        x_gradient = torch.empty_like(x) if wants_x else None
         make = torch.empty_like if weight.shape[0] == ctx.ends.shape[0] else torch.zeros_like
-        made_weight = make(weight) if wants_weight else None
-        made_bias = make(bias) if wants_bias else None
+        weight_gradient = make(weight) if wants_weight else None
+        bias_gradient = make(bias) if wants_bias else None
         for e, (start, end) in enumerate(_bounds(ctx.ends, x.shape[0])):
-            given, rows = grad[start:end], x[start:end]
-            if made_x is not None and end > start:
-                torch.mm(given, weight[e].t() if ctx.transposed else weight[e], out=made_x[start:end])
-            if made_weight is not None:
-                _product(rows.t() if ctx.transposed else given.t(), given if ctx.transposed else rows, made_weight[e])
-            if made_bias is not None:
-                torch.sum(given, 0, out=made_bias[e])
-        return made_x, made_weight, made_bias, None, None
+            part_of_grad, rows = grad[start:end], x[start:end]
+            if x_gradient is not None and end > start:
+                torch.mm(part_of_grad, weight[e].t() if ctx.transposed else weight[e], out=x_gradient[start:end])
+            if weight_gradient is not None:
+                _product(
+                    rows.t() if ctx.transposed else part_of_grad.t(),
+                    part_of_grad if ctx.transposed else rows,
+                    weight_gradient[e],
+                )
+            if bias_gradient is not None:
+                torch.sum(part_of_grad, 0, out=bias_gradient[e])
+        return x_gradient, weight_gradient, bias_gradient, None, None
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """left @ right, zero where there is nothing to add up."""
+    """left @ right; zeros if there is nothing to sum."""
     if left.shape[1]:
         torch.mm(left, right, out=out)
     else:
@@ -146,27 +180,31 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def _differentiable(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor) -> Any:
-    wanted = [t for t, needed in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if needed and t is not None]
+    inputs = [t for t, needed in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if needed and t is not None]
     out = expert_linear(x, weight, bias, ctx.ends, ctx.transposed)
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None, None
+    gradients = iter(torch.autograd.grad(out, inputs, grad, create_graph=True, allow_unused=True))
+    return *(next(gradients) if needed else None for needed in ctx.needs_input_grad[:3]), None, None
 
 
-def _on_paper(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-    """The form of the result, and what it is computed of, as though one expert had all rows."""
+def _on_fake_tensors(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
+    """A result of the right shape for fake tensors, which have no values: as if one expert had all rows."""
     if transposed:
         return x @ weight[0] if bias is None else x @ weight[0] + bias[0]
     return F.linear(x, weight[0], None if bias is None else bias[0])
 
 
 def _bounds(ends: Tensor, rows: int) -> list[tuple[int, int]]:
-    """Where each expert's rows begin and end. Raises ValueError where they are not all of them."""
+    """Where the rows of each expert begin and end.
+
+    Raises:
+        ValueError: if they do not cover all rows.
+    """
     last = ends.tolist()
     if (last[-1] if last else 0) != rows:
-        raise ValueError(f"The last expert's rows end at {last[-1] if last else 0}, and there are {rows} of them.")
+        raise ValueError(f"The rows of the last expert end at {last[-1] if last else 0}, but there are {rows} rows.")
     return list(zip([0, *last], last, strict=False))
 
 
 def _segments(x: Tensor, ends: Tensor) -> list[tuple[int, Tensor]]:
-    """The experts that have rows, and these."""
+    """The experts that have rows, with their rows."""
     return [(e, x[start:end]) for e, (start, end) in enumerate(_bounds(ends, x.shape[0])) if end > start]

@@ -1,9 +1,9 @@
-"""Finite fills: when a kernel may leave out what a program dropped by one, and attention step by step where it may not.
+"""Finite fills: when kernels may leave out the scores that a program filled with a finite number.
 
-A score that is filled with -1e9 takes part in the softmax like any other. It weighs nothing beside scores far above it,
-and as much as the others in a row that was filled whole. Kernels leave dropped scores out, which is the same only in
-the first case. Whether it is one can be read in the operands where reading is no wait, on a CPU; elsewhere the fill
-has to be so low that scores near it are themselves lost to rounding. Must not know which kernel is called.
+A score that is filled with -1e9 still takes part in the softmax. Next to much higher scores its weight is 0. In a row
+of fills only, its weight equals that of the others. Kernels leave out dropped scores, which is correct only in the
+first case. On a CPU the operands show which case it is, because reading them needs no synchronization. Elsewhere the
+fill must be so low that rounding loses the scores near it. If neither holds, attention is computed in steps.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from autofuse.ops.masks import causal, masked
 from autofuse.ops.readable import can_look
 
 UNDERFLOWS = 746.0  # exp(-746) is 0 in float64, and so in every dtype
-_BIAS = -512.0  # a row in which nothing that is added reaches this is one of fills
-_SPACING = 4.0  # of scores as low as the fill: one step changes a weight by a factor of exp(4)
+_BIAS = -512.0  # a row of an added mask whose greatest entry is below this contains fills only
+_SPACING = 4.0  # the distance of neighbouring numbers near the fill: one step changes a weight by exp(4)
 
 
 def vanishes(fill: float | None, dtype: torch.dtype) -> bool:
-    """Whether numbers of the size of `fill` lie so far apart in `dtype` that no score beside them means anything."""
+    """Whether numbers near `fill` are so far apart in `dtype` that rounding loses any score added to it."""
     return fill is None or -fill * torch.finfo(dtype).eps >= _SPACING
 
 
 @torch.no_grad()
 def weighs_nothing(fill: float | None, query: Tensor, key: Tensor, scale: float | Tensor, dtype: torch.dtype) -> bool:
-    """Whether a dropped score has no weight beside one that is kept, be it filled with `fill` or the sum with it."""
+    """Whether a dropped score has no weight next to a kept one, if `fill` replaced it or was added to it."""
     if vanishes(fill, dtype):
         return True
     if fill is None or not can_look(query, key, scale if isinstance(scale, Tensor) else None):
@@ -39,7 +39,7 @@ def weighs_nothing(fill: float | None, query: Tensor, key: Tensor, scale: float 
 
 
 def _greatest_score(query: Tensor, key: Tensor, scale: float | Tensor) -> float:
-    """No score is larger (Cauchy and Schwarz); nan where an operand is."""
+    """An upper bound of all scores (Cauchy-Schwarz inequality); nan if an operand contains nan."""
     if not query.numel() or not key.numel():
         return 0.0
     factor = float(scale.abs().max()) if isinstance(scale, Tensor) else abs(scale)
@@ -51,12 +51,20 @@ def is_exact_as_sum(
     query: Tensor, key: Tensor, scale: float | Tensor, mask: Tensor, kept: Tensor | None, fill: float | None,
     dtype: torch.dtype, gradients: bool,
 ) -> bool:  # fmt: skip
-    """Whether a kernel that adds `mask` to all scores gives what the program gives, in its results and its gradients.
+    """Whether a kernel that adds `mask` to all scores computes what the program computes, results and gradients.
 
-    Where `kept` is False the program had overwritten the score before `mask` was added; `fill` is what with, where that
-    is one number; `gradients`, whether any are wanted. Where the operands cannot be read, rows in which only fills are
-    left come out with the weights that the program's own rounding gives them, and their queries and keys without the
-    gradient that it lets through.
+    If the operands cannot be read, rows of fills only get the weights that the program's own rounding gives them. Their
+    queries and keys then get no gradient, although the program may give them one.
+
+    Args:
+        query: shape (..., T, d).
+        key: shape (..., S, d).
+        scale: the factor of the scores.
+        mask: the mask that is added.
+        kept: where it is False, the program overwrote the score before it added `mask`.
+        fill: the number that overwrote those scores, if it is one number.
+        dtype: the dtype in which attention is computed.
+        gradients: whether gradients are needed.
     """
     if not mask.dtype.is_floating_point or not mask.numel():
         return kept is None
@@ -71,7 +79,7 @@ def is_exact_as_sum(
     if kept is None:
         if gradients:
             return not bool(of_fills.any())
-        # beside the lowest numbers scores are rounded away, and kernels give such rows even weights as the program does
+        # Rounding loses scores next to the lowest numbers; kernels and the program both give such rows even weights.
         return not bool((of_fills & (greatest > torch.finfo(mask.dtype).min / 4)).any())
     kept = kept.expand(torch.broadcast_shapes(kept.shape, mask.shape))  # type: ignore[no-untyped-call]
     overwritten = mask.masked_fill(kept, -math.inf).amax(-1)
@@ -84,9 +92,9 @@ def attention_step_by_step(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | Tensor, p: float, is_causal: bool,
     fill: float | None, kept: Tensor | None, dtypes: tuple[torch.dtype, torch.dtype],
 ) -> Tensor:  # fmt: skip
-    """softmax(query @ key.mT * scale, masked) @ value with dropped scores where the program had them.
+    """softmax(query @ key.mT * scale, masked) @ value, with dropped scores as the program has them.
 
-    dtypes: to compute in, and of the result. Rows that hold nothing but -inf give 0.
+    `dtypes` holds the dtype to compute in and that of the result. Rows that contain only -inf give 0.
     """
     query, key, value = (t.to(dtypes[0]) for t in (query, key, value))
     key, value = (for_each_head(t, query) for t in (key, value))
@@ -102,7 +110,7 @@ def attention_step_by_step(
 
 
 def for_each_head(x: Tensor, query: Tensor) -> Tensor:
-    """Keys or values repeated where several heads of the query share each."""
+    """Keys or values, repeated if several heads of the query share each of them."""
     if min(x.ndim, query.ndim) < 3 or not 1 < x.shape[-3] < query.shape[-3]:
         return x
     return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)

@@ -1,4 +1,4 @@
-"""What torch's flash kernel for CPUs computes, for torch.utils.flop_counter, which counts it as nothing."""
+"""Floating point operations of torch's flash attention for CPUs. torch.utils.flop_counter counts none for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from autofuse.torch_private import CPU_FLASH_ATTENTION, CPU_FLASH_ATTENTION_BACK
 
 
 def _forward(query: Any, key: Any, value: Any, *others: Any, **named: Any) -> int:
-    """Two products of matrices for (B, H, T, d), (B, G, S, d), (B, G, S, dv), masked entries included."""
+    """Two matrix products of shapes (B, H, T, d), (B, G, S, d), (B, G, S, dv); masked entries count."""
     return int(2 * math.prod(query[:3]) * key[2] * (query[3] + value[3]))
 
 
 def _backward(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **named: Any) -> int:
-    """Five: the scores again, and two for each of the two products."""
+    """Five matrix products: the scores again, and two for each of the two products."""
     return int(2 * math.prod(query[:3]) * key[2] * (3 * query[3] + 2 * value[3]))
 
 

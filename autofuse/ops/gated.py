@@ -1,8 +1,7 @@
 """Gated activations: activation(gate) * up, of two tensors or of the halves of one.
 
-With silu, gelu or relu this is SwiGLU, GEGLU or ReGLU: Shazeer, arXiv:2002.05202. Our kernels keep gate and up for the
-backward pass and nothing else, and read and write each entry once; torch's code keeps the activation too.
-Knows what gates; must not know which projections made gate and up.
+With silu, gelu or relu this is SwiGLU, GEGLU or ReGLU: Shazeer, arXiv:2002.05202. Our kernels save gate and up for the
+backward pass and nothing else, and read and write each entry once. torch's code saves the activation too.
 """
 
 from __future__ import annotations
@@ -16,45 +15,71 @@ from torch import Tensor
 
 from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Check, Provider
-from autofuse.kernels.requirements import alike, first, in_rows
-from autofuse.kernels.row_shapes import as_rows, rows, shaped
-from autofuse.ops.activations import Activation, named
+from autofuse.kernels.requirements import evenly_spaced_rows, first_refusal, same_shape_and_dtype
+from autofuse.kernels.row_shapes import as_rows, reshape_like, rows
+from autofuse.ops.activations import Activation, activation_refusal
 from autofuse.ops.activations import activation as activated
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.gated", compiled="autofuse.kernels.compiled.gated")
 
 
 def gated_product(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
-    """activation(gate) * up, elementwise, broadcast against each other.
+    """activation(gate) * up, elementwise.
 
-    Raises ValueError for an unknown activation.
+    Args:
+        gate: any shape.
+        up: any shape that broadcasts against gate.
+        activation: the name of an activation, or a function.
+
+    Returns:
+        A tensor of the shape to which gate and up broadcast.
+
+    Raises:
+        ValueError: if the activation is unknown.
     """
-    made: Tensor = _PRODUCT(gate, up, activation=activation)
-    return made
+    result: Tensor = _PRODUCT(gate, up, activation=activation)
+    return result
 
 
 def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> Tensor:
     """activation(gate) * up, where gate and up are the halves of `x` along its last dimension.
 
-    Shapes: x (..., 2 * hidden); the result is (..., hidden). The gate is the first half if `gate_first`, else the
-    second. Raises ValueError for an unknown activation or an odd last dimension.
+    Args:
+        x: shape (..., 2 * hidden).
+        activation: the name of an activation, or a function.
+        gate_first: whether the gate is the first half.
+
+    Returns:
+        A tensor of shape (..., hidden).
+
+    Raises:
+        ValueError: if the activation is unknown or the last dimension is odd.
     """
-    made: Tensor = _HALVES(x, activation=activation, gate_first=gate_first)
-    return made
+    result: Tensor = _HALVES(x, activation=activation, gate_first=gate_first)
+    return result
 
 
 def glu(x: Tensor) -> Tensor:
-    """The first half of the last dimension times the sigmoid of the second: Dauphin et al., arXiv:1612.08083.
+    """The first half of the last dimension times the sigmoid of the second half.
 
-    Shapes: x (..., 2 * hidden); the result is (..., hidden). Raises RuntimeError for an odd last dimension.
+    Args:
+        x: shape (..., 2 * hidden).
+
+    Returns:
+        A tensor of shape (..., hidden).
+
+    Raises:
+        RuntimeError: if the last dimension is odd.
+
+    Source: Dauphin et al., arXiv:1612.08083.
     """
     return F.glu(x, dim=-1)
 
 
-# Torch's own.
+# torch's code.
 
 
 def _product_by_torch(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
@@ -64,8 +89,8 @@ def _product_by_torch(gate: Tensor, up: Tensor, *, activation: Activation = "sil
 def _halves_by_torch(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> Tensor:
     if x.shape[-1] % 2:
         raise ValueError(
-            f"gated_activation was given a last dimension of {x.shape[-1]}, which does not divide into a gate and an "
-            "up half. Pass both, one half after the other."
+            f"gated_activation got a last dimension of {x.shape[-1]}, which does not divide into a gate and an up "
+            "half. Concatenate both halves in the last dimension."
         )
     first_half, second_half = x.chunk(2, dim=-1)
     gate, up = (first_half, second_half) if gate_first else (second_half, first_half)
@@ -76,18 +101,20 @@ def _halves_by_torch(x: Tensor, *, activation: Activation = "silu", gate_first: 
 
 
 def gated(gate: Tensor, up: Tensor, activation: str, kernel: str) -> Tensor:
+    """activation(gate) * up with the kernels of `kernel`."""
     if not gate.numel():
         return gate.new_empty(gate.shape)
-    made: Tensor = _KERNELS[kernel].forward(as_rows(gate, kernel), as_rows(up, kernel), activation)
-    return shaped(made, gate)
+    result: Tensor = _KERNELS[kernel].forward(as_rows(gate, kernel), as_rows(up, kernel), activation)
+    return reshape_like(result, gate)
 
 
 def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str, kernel: str) -> tuple[Tensor, Tensor]:
+    """The gradients of gate and up."""
     if not gate.numel():
         return gate.new_empty(gate.shape), up.new_empty(up.shape)
     operands = as_rows(grad, kernel), as_rows(gate, kernel), as_rows(up, kernel)
-    of_gate, of_up = _KERNELS[kernel].backward(*operands, activation)
-    return shaped(of_gate, gate), shaped(of_up, up)
+    gate_gradient, up_gradient = _KERNELS[kernel].backward(*operands, activation)
+    return reshape_like(gate_gradient, gate), reshape_like(up_gradient, up)
 
 
 _GATED = define(gated, lambda gate, up, activation, kernel: gate.new_empty(gate.shape))
@@ -106,31 +133,33 @@ def _gated_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gate, up = ctx.saved_tensors
     if torch.is_grad_enabled():
         formula = lambda gate, up: _product_by_torch(gate, up, activation=ctx.activation)
-        return *by_formula(formula, (gate, up), (grad,), ctx.needs_input_grad[:2]), None, None
+        return *formula_gradients(formula, (gate, up), (grad,), ctx.needs_input_grad[:2]), None, None
     return *_GATED_BACKWARD(grad, gate, up, ctx.activation, ctx.kernel), None, None
 
 
 differentiate(_GATED, _gated_gradients, _save_gated)
 
 
-# Two halves of one.
+# The halves of one tensor.
 
 
 def gated_halves(x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
+    """activation(gate) * up for the halves of x, with the kernels of `kernel`."""
     if not x.numel():
-        return x.new_empty(_half_of(x.shape))
-    made: Tensor = _KERNELS[kernel].packed_forward(rows(x), activation, gate_first)
-    return made.view(_half_of(x.shape))
+        return x.new_empty(_half_shape(x.shape))
+    result: Tensor = _KERNELS[kernel].packed_forward(rows(x), activation, gate_first)
+    return result.view(_half_shape(x.shape))
 
 
 def gated_halves_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
+    """The gradient of x."""
     if not x.numel():
         return x.new_empty(x.shape)
-    made: Tensor = _KERNELS[kernel].packed_backward(rows(grad), rows(x), activation, gate_first)
-    return shaped(made, x)
+    result: Tensor = _KERNELS[kernel].packed_backward(rows(grad), rows(x), activation, gate_first)
+    return reshape_like(result, x)
 
 
-_GATED_HALVES = define(gated_halves, lambda x, activation, gate_first, kernel: x.new_empty(_half_of(x.shape)))
+_GATED_HALVES = define(gated_halves, lambda x, activation, gate_first, kernel: x.new_empty(_half_shape(x.shape)))
 _GATED_HALVES_BACKWARD = define(
     gated_halves_backward, lambda grad, x, activation, gate_first, kernel: x.new_empty(x.shape)
 )
@@ -145,67 +174,77 @@ def _halves_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = ctx.saved_tensors
     if torch.is_grad_enabled():
         formula = lambda x: _halves_by_torch(x, activation=ctx.activation, gate_first=ctx.gate_first)
-        return *by_formula(formula, (x,), (grad,), (True,)), None, None, None
+        return *formula_gradients(formula, (x,), (grad,), (True,)), None, None, None
     return _GATED_HALVES_BACKWARD(grad, x, ctx.activation, ctx.gate_first, ctx.kernel), None, None, None
 
 
 differentiate(_GATED_HALVES, _halves_gradient, _save_halves)
 
 
-def _half_of(shape: torch.Size) -> tuple[int, ...]:
+def _half_shape(shape: torch.Size) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // 2)
 
 
-# Who computes them.
+# The providers.
 
 
-def _product_misfit(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> str:
-    return first(named(activation), alike(gate, up, "gate and up"), in_rows(gate, "the gate"), in_rows(up, "up"))
+def _product_refusal(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> str:
+    return first_refusal(
+        activation_refusal(activation),
+        same_shape_and_dtype(gate, up, "gate and up"),
+        evenly_spaced_rows(gate, "the gate"),
+        evenly_spaced_rows(up, "up"),
+    )
 
 
-def _halves_misfit(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> str:
-    return first(named(activation), "" if x.shape[-1] % 2 == 0 else "It takes two halves.", in_rows(x, "x"))
+def _halves_refusal(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> str:
+    return first_refusal(
+        activation_refusal(activation),
+        "" if x.shape[-1] % 2 == 0 else "It needs an even last dimension.",
+        evenly_spaced_rows(x, "x"),
+    )
 
 
-def _product(kernel: str, gate: Tensor, up: Tensor, *, activation: str = "silu") -> Any:
+def _product_by_kernel(kernel: str, gate: Tensor, up: Tensor, *, activation: str = "silu") -> Any:
     return _GATED(gate, up, activation, kernel)
 
 
-def _halves(kernel: str, x: Tensor, *, activation: str = "silu", gate_first: bool = True) -> Any:
+def _halves_by_kernel(kernel: str, x: Tensor, *, activation: str = "silu", gate_first: bool = True) -> Any:
     return _GATED_HALVES(x, activation, gate_first, kernel)
 
 
-def _providers(operation: str, own: Any, misfit: Check, torchs: Any) -> tuple[Provider, ...]:
+def _providers(operation: str, by_kernel: Any, check: Check, by_torch: Any) -> tuple[Provider, ...]:
     return (
         Provider(
-            operation, "triton", TRITON, partial(own, "triton"), check=misfit, devices=("cuda",), default=True,
-            summary="One Triton kernel of our own, which reads and writes rows where they lie.",
-            gradient="One kernel for both gradients; the activation is computed again, so that it is not kept.",
+            operation, "triton", TRITON, partial(by_kernel, "triton"), check=check, devices=("cuda",), default=True,
+            summary="One Triton kernel of our own, which reads and writes rows in place, without copies.",
+            gradient="One kernel for both gradients; the activation is computed again and not saved.",
         ),
         Provider(
-            operation, "compiled", COMPILER, partial(own, "compiled"), check=misfit, devices=("cpu",), default=True,
-            summary="One loop that Inductor compiles for each dtype, and for each width where there are two halves.",
-            gradient="A second such loop; the activation is computed again, so that it is not kept.",
+            operation, "compiled", COMPILER, partial(by_kernel, "compiled"), check=check, devices=("cpu",),
+            default=True,
+            summary="One loop that Inductor compiles for each dtype, and for each width if one tensor has both halves.",
+            gradient="A second such loop; the activation is computed again and not saved.",
         ),
         Provider(
-            operation, "torch", TORCH, torchs, default=True, summary="torch activation, mul.",
-            gradient="torch's own, kernel by kernel; the activation is kept.",
+            operation, "torch", TORCH, by_torch, default=True, summary="torch activation, mul.",
+            gradient="torch's own, kernel by kernel; the activation is saved.",
         ),
     )  # fmt: skip
 
 
-# Choosing and registration cost about 90 microseconds of a CPU: with fewer entries a loop does not win them back.
+# Choosing a provider and dispatching cost about 90 microseconds. With fewer entries a loop saves less than that.
 _LEAST = 2**19
 _ON_GPU = GpuThreshold(extra=24, saved=6)  # 40 microseconds against 16; torch reads and writes 14 tensors, we 8
 _PRODUCT = Operation(
     "gated_product",
-    _providers("gated_product", _product, _product_misfit, _product_by_torch),
+    _providers("gated_product", _product_by_kernel, _product_refusal, _product_by_torch),
     least=_LEAST,
     on_gpu=_ON_GPU,
 )  # fmt: skip
 _HALVES = Operation(
     "gated_activation",
-    _providers("gated_activation", _halves, _halves_misfit, _halves_by_torch),
+    _providers("gated_activation", _halves_by_kernel, _halves_refusal, _halves_by_torch),
     least=_LEAST,
     on_gpu=_ON_GPU,
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""A gated MLP's two projections and its gate.
-
-Knows torch's kernel for a projection and our own for the gate; must not know which module owns the weights.
-"""
+"""The two projections of a gated MLP and their gate."""
 
 from __future__ import annotations
 
@@ -18,8 +15,20 @@ def gated_mlp(
 ) -> Tensor:  # fmt: skip
     """activation(x @ gate_weight.T + gate_bias) * (x @ up_weight.T + up_bias).
 
-    Shapes: x (..., in), both weights (hidden, in), as in nn.Linear, both biases (hidden,); the result is (..., hidden).
     With silu, gelu or relu this is SwiGLU, GEGLU or ReGLU: Shazeer, arXiv:2002.05202.
-    Raises ValueError for an unknown activation.
+
+    Args:
+        x: shape (..., in).
+        gate_weight: shape (hidden, in), as in nn.Linear.
+        up_weight: shape (hidden, in).
+        gate_bias: shape (hidden,), or None.
+        up_bias: shape (hidden,), or None.
+        activation: the name of an activation, or a function.
+
+    Returns:
+        A tensor of shape (..., hidden).
+
+    Raises:
+        ValueError: if the activation is unknown.
     """
     return gated_product(F.linear(x, gate_weight, gate_bias), F.linear(x, up_weight, up_bias), activation=activation)

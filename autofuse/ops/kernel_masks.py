@@ -1,7 +1,4 @@
-"""The mask that a kernel of attention is handed: none where the one that was given is read to be causal, or keeps all.
-
-Knows calls of attention; must not know kernels.
-"""
+"""Replaces the mask of an attention call by the kernel's causal path, or by no mask, if its values allow that."""
 
 from __future__ import annotations
 
@@ -11,24 +8,33 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from autofuse.ops.attention_operands import covers_a_square
+from autofuse.ops.attention_operands import is_square_mask
 from autofuse.ops.known_masks import known_mask
 
 
 def as_kernels_mask(
     query: Tensor, key: Tensor, mask: Tensor, fill: float | None, negligible: Callable[[float], bool]
 ) -> tuple[Tensor | None, bool, float | None]:
-    """Mask, whether attention is causal, and fill: no mask where it is read that it keeps all, or is causal.
+    """The mask that a kernel needs: none if the mask's values keep everything or are causal.
 
-    negligible: whether a score that a number was added to has no weight beside the others.
+    Args:
+        query: shape (..., T, d).
+        key: shape (..., S, d).
+        mask: boolean, or added to the scores.
+        fill: the number that replaces masked scores, or None.
+        negligible: whether a score to which a number was added has no weight next to the others.
+
+    Returns:
+        The mask or None, whether attention is causal, and the fill.
     """
     fits = min(query.ndim, key.ndim) >= mask.ndim >= 2 and all(
-        have in (1, want) for have, want in zip(mask.shape, (*query.shape[-mask.ndim : -1], key.shape[-2]), strict=True)
+        size in (1, expected)
+        for size, expected in zip(mask.shape, (*query.shape[-mask.ndim : -1], key.shape[-2]), strict=True)
     )
     known = known_mask(mask) if fits else None
     if known is not None and known.keeps_all:
         return None, False, None
-    if known is None or not known.is_causal or not covers_a_square(mask, query.shape[-2], key.shape[-2]):
+    if known is None or not known.is_causal or not is_square_mask(mask, query.shape[-2], key.shape[-2]):
         return mask, False, fill
     if mask.dtype is torch.bool:
         return None, True, fill

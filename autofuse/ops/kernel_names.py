@@ -1,4 +1,4 @@
-"""What runs each operation, by name, for reports. Knows names; who takes a call is the operation's own choice."""
+"""The name of what runs each operation, for reports."""
 
 from __future__ import annotations
 
@@ -42,25 +42,35 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
 )
 
 
-_NOT_FOR_KERNELS = frozenset({"kept", "lookup", "count", "of_probabilities", "repeats"})
+_HANDLED_BY_ALL = frozenset({"kept", "lookup", "count", "of_probabilities", "repeats"})
 
 
 def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
-    """What runs `autofuse.ops.<operation>`, for reports: "torch scaled_dot_product_attention", "compiled rms_norm".
+    """The kernel that runs `autofuse.ops.<operation>`, for reports: "torch scaled_dot_product_attention".
 
-    For a call with these arguments, fakes of which do as well; without any, torch's code. Raises ValueError for a name
-    that is no operation.
+    Args:
+        operation: the name of an operation.
+        *args: the arguments of a call; fake tensors are enough. Without arguments, the name of torch's code.
+        **kwargs: further arguments of the call.
+
+    Returns:
+        The provider and the operation ("compiled rms_norm"), or torch's function.
+
+    Raises:
+        ValueError: if there is no such operation.
     """
     kernel = _KERNELS.get(operation)
     if kernel is None:
         raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
     if not args or operation not in OPERATIONS:
         return kernel
-    told = {name: given for name, given in kwargs.items() if name not in _NOT_FOR_KERNELS | _not_taken(operation)}
-    taker = OPERATIONS[operation].taker(*args, **told)
+    options = {
+        name: value for name, value in kwargs.items() if name not in _HANDLED_BY_ALL | _handled_before_choice(operation)
+    }
+    taker = OPERATIONS[operation].taker(*args, **options)
     return kernel if taker.name == "torch" else f"{taker.name} {operation}"
 
 
-def _not_taken(operation: str) -> frozenset[str]:
-    """What the public function settles before it asks a kernel."""
+def _handled_before_choice(operation: str) -> frozenset[str]:
+    """The parameters that the public function handles before it asks a kernel."""
     return frozenset({"mask_is_causal"}) if operation in ("soft_capped_attention", "sink_attention") else frozenset()

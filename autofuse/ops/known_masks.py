@@ -1,8 +1,8 @@
-"""What a mask is that is handed to attention: read once, and known to all who get it until somebody writes to it.
+"""What attention masks contain. A mask is read once, and the result is valid until somebody writes to the mask.
 
-A model makes its mask and hands it to each of its layers. It is mostly a causal one, or keeps all: then kernels need
-none. One reading serves all layers, and on a GPU it is one wait. What was read of a view holds for another view of the
-same entries, since many models slice the mask in each layer. Knows masks; must not know which kernel is called.
+A model computes one mask and passes it to each of its layers. Usually it is causal or keeps everything, and kernels
+then need no mask. One read serves all layers; on a GPU it costs one synchronization. Many models slice the mask in each
+layer, so what was read from one view also holds for another view of the same entries.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.ops.readable import can_look
-from autofuse.ops.watched_memory import State, state_of, watched
+from autofuse.ops.watched_memory import State, state_of, watch
 
-BIAS = -512.0  # what is added and lies below this drops a key
+BIAS = -512.0  # an added number below this drops a key
 _TYPES = (Tensor, nn.Buffer)
-_LEAST_ON_GPU = 2**18  # entries; a smaller mask is not worth the wait
-_WATCHED_AT_MOST = 4  # times; what is written more often is read at each call
-_ROWS = 512  # that are looked at together, so that a mask of another kind is seen soon
+_LEAST_ON_GPU = 2**18  # entries; a smaller mask is not worth a synchronization
+_WATCHED_AT_MOST = 4  # times; a mask that is written more often is read at each call
+_ROWS = 512  # read together, so that a mask of another kind is recognized early
 
 
 class KnownMask(NamedTuple):
-    """What was read in a mask.
+    """What a mask contains.
 
-    keeps_all: it changes no score. is_causal: it is square, keeps keys 0 to i for query i as they are, and drops all
-    others. fill: the greatest number that is added where it drops, -inf for a boolean mask. keeps_in_each_row: each row
-    has an entry that is kept as it is, and none that is raised.
+    Attributes:
+        keeps_all: it changes no score.
+        is_causal: it is square, leaves keys 0 to i unchanged for query i, and drops all others.
+        fill: the greatest number that it adds to a dropped score; -inf for a boolean mask.
+        keeps_in_each_row: each row leaves an entry unchanged, and raises none.
     """
 
     keeps_all: bool
@@ -39,13 +41,17 @@ class KnownMask(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """`known` of the entries of `of` that lie as `state` says.
+    """What was read from a mask.
 
-    shadows: the other owners of its memory on a CPU, now and before. Somebody may still hold the address of memory that
-    it had, so that lives as long as the mask.
+    Attributes:
+        tensor: the mask, or the tensor of which it is a view.
+        state: the state of the memory when it was read.
+        known: what the entries are.
+        shadows: on a CPU, the other owners of the mask's memory, now and before. A program may still hold the address
+            of earlier memory, so that memory lives as long as the mask.
     """
 
-    of: weakref.ref[Tensor]
+    tensor: weakref.ref[Tensor]
     state: State
     known: KnownMask
     shadows: tuple[Tensor, ...]
@@ -55,19 +61,19 @@ _read: dict[int, _Read] = {}
 
 
 def known_mask(mask: Tensor) -> KnownMask | None:
-    """What `mask`, (..., T, S), is known to be; None where nobody may read it now, and where it learns.
+    """What `mask`, (..., T, S), contains; None if it may not be read now, or requires a gradient.
 
-    A mask on a CPU whose memory cannot be watched for writes is read at each call.
+    On a CPU, a mask whose memory cannot be watched for writes is read at each call.
     """
     if torch.compiler.is_compiling() or type(mask) not in _TYPES or mask.ndim < 2 or mask.requires_grad:
         return None
     if not _may_read(mask):
         return None
-    return _still_known(mask) or _remembered(mask)
+    return _still_known(mask) or _read_and_remember(mask)
 
 
 def keeps_in_each_row(mask: Tensor) -> bool:
-    """Whether `mask` was read, and each of its rows keeps a key as it is; a mask that nobody read is not read here."""
+    """Whether `mask` was read before and each of its rows leaves a key unchanged. This does not read the mask."""
     if torch.compiler.is_compiling() or type(mask) not in _TYPES:
         return False
     known = _still_known(mask)
@@ -75,10 +81,10 @@ def keeps_in_each_row(mask: Tensor) -> bool:
 
 
 def _still_known(mask: Tensor) -> KnownMask | None:
-    whole = mask if mask._base is None else mask._base
-    found = _read.get(id(whole))
-    stands = found is not None and found.of() is whole and can_look() and found.state == state_of(mask)
-    return found.known if found is not None and stands else None
+    base = mask if mask._base is None else mask._base
+    entry = _read.get(id(base))
+    is_valid = entry is not None and entry.tensor() is base and can_look() and entry.state == state_of(mask)
+    return entry.known if entry is not None and is_valid else None
 
 
 def _may_read(mask: Tensor) -> bool:
@@ -90,18 +96,18 @@ def _may_read(mask: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _remembered(mask: Tensor) -> KnownMask:
-    whole = mask if mask._base is None else mask._base
-    key, before = id(whole), _read.get(id(whole))
-    shadows = before.shadows if before is not None and before.of() is whole else ()
-    if mask.is_cpu:  # it is watched before it is read: nobody writes in between unseen
-        shadow = watched(mask) if len(shadows) < _WATCHED_AT_MOST else None
+def _read_and_remember(mask: Tensor) -> KnownMask:
+    base = mask if mask._base is None else mask._base
+    key, before = id(base), _read.get(id(base))
+    shadows = before.shadows if before is not None and before.tensor() is base else ()
+    if mask.is_cpu:  # watch before reading, so that no write in between goes unnoticed
+        shadow = watch(mask) if len(shadows) < _WATCHED_AT_MOST else None
         state = () if shadow is None else state_of(mask)
-        shadows, known = shadows if shadow is None else (*shadows, shadow), _on_cpu(mask)
+        shadows, known = shadows if shadow is None else (*shadows, shadow), _read_on_cpu(mask)
     else:
-        state, known = state_of(mask), _on_device(mask)
+        state, known = state_of(mask), _read_on_device(mask)
     if state or shadows:
-        _read[key] = _Read(weakref.ref(whole, lambda _: _forget(key)), state, known, shadows)
+        _read[key] = _Read(weakref.ref(base, lambda _: _forget(key)), state, known, shadows)
     return known
 
 
@@ -109,13 +115,13 @@ def _forget(key: int) -> None:
     _read.pop(key, None)
 
 
-def _on_cpu(mask: Tensor) -> KnownMask:
+def _read_on_cpu(mask: Tensor) -> KnownMask:
     if not mask.numel():
         return KnownMask(False, False, -math.inf, False)
-    entries = _once(mask)
-    corner = entries[(0,) * (entries.ndim - 1)][-1]  # the last key of the first query
-    if bool(corner if mask.dtype is torch.bool else corner == 0):
-        keeps_all = _keeps(entries)
+    entries = _without_repeats(mask)
+    last_entry = entries[(0,) * (entries.ndim - 1)][-1]  # the last key of the first query
+    if bool(last_entry if mask.dtype is torch.bool else last_entry == 0):
+        keeps_all = _keep_all(entries)
         return KnownMask(keeps_all, False, -math.inf, keeps_all or _keeps_in_each_row(entries))
     fill = _causal_fill(entries)
     if fill is None:
@@ -123,16 +129,16 @@ def _on_cpu(mask: Tensor) -> KnownMask:
     return KnownMask(False, True, fill, True)
 
 
-def _once(mask: Tensor) -> Tensor:
-    """The entries without those that a view repeats."""
+def _without_repeats(mask: Tensor) -> Tensor:
+    """The entries without those that an expanded view repeats."""
     repeated = [i for i in range(mask.ndim - 2) if mask.stride(i) == 0]
     for i in repeated:
         mask = mask.narrow(i, 0, 1)
     return mask
 
 
-def _keeps(entries: Tensor) -> bool:
-    """Whether none of them changes a score."""
+def _keep_all(entries: Tensor) -> bool:
+    """Whether no entry changes a score."""
     return bool(entries.all()) if entries.dtype is torch.bool else not bool(entries.any())
 
 
@@ -143,7 +149,7 @@ def _keeps_in_each_row(entries: Tensor) -> bool:
 
 
 def _causal_fill(entries: Tensor) -> float | None:
-    """The greatest number that is added where keys are dropped, if the mask is causal."""
+    """The greatest number that a causal mask adds to dropped keys; None if the mask is not causal."""
     rows, columns = entries.shape[-2:]
     if rows != columns or rows < 2 or not (entries.dtype is torch.bool or entries.dtype.is_floating_point):
         return None
@@ -154,7 +160,7 @@ def _causal_fill(entries: Tensor) -> float | None:
         square = part[..., start:end]
         above = torch.ones(end - start, end - start, dtype=torch.bool).triu(1)
         kept = square | above if square.dtype is torch.bool else square.masked_fill(above, 0)
-        if not _keeps(kept) or not _keeps(part[..., :start]):
+        if not _keep_all(kept) or not _keep_all(part[..., :start]):
             return None
         for dropped in (square.masked_fill(~above, 0 if square.dtype is torch.bool else -math.inf), part[..., end:]):
             if dropped.dtype is torch.bool and bool(dropped.any()):
@@ -167,23 +173,23 @@ def _causal_fill(entries: Tensor) -> float | None:
     return greatest
 
 
-def _on_device(mask: Tensor) -> KnownMask:
-    """The same with one wait."""
-    entries = _once(mask)
+def _read_on_device(mask: Tensor) -> KnownMask:
+    """What a mask on a GPU contains, with one synchronization."""
+    entries = _without_repeats(mask)
     boolean = entries.dtype is torch.bool
     if not boolean and not entries.dtype.is_floating_point:
         return KnownMask(False, False, -math.inf, False)
     all_kept = entries.all() if boolean else ~entries.any()
     in_rows = entries.any(-1).all() if boolean else (entries.amax(-1) == 0).all()
-    asked = [all_kept, in_rows]
+    answers = [all_kept, in_rows]
     rows, columns = entries.shape[-2:]
     if rows == columns and rows > 1:
         above = torch.ones(rows, rows, dtype=torch.bool, device=mask.device).triu(1)
         if boolean:
-            asked += [(entries ^ above).all(), torch.full((), -math.inf, device=mask.device)]
+            answers += [(entries ^ above).all(), torch.full((), -math.inf, device=mask.device)]
         else:
-            asked += [~entries.masked_fill(above, 0).any(), entries.masked_fill(~above, -math.inf).amax()]
-    keeps_all, each_row, *square = torch.stack([a.to(torch.float32) for a in asked]).tolist()
+            answers += [~entries.masked_fill(above, 0).any(), entries.masked_fill(~above, -math.inf).amax()]
+    keeps_all, each_row, *square = torch.stack([a.to(torch.float32) for a in answers]).tolist()
     below, fill = square or (0.0, 0.0)
     is_causal = bool(below) and fill < BIAS
     return KnownMask(bool(keeps_all), is_causal, fill if is_causal else -math.inf, bool(each_row))

@@ -1,8 +1,4 @@
-"""Layer norm of the last dimension.
-
-Knows which operands torch's kernel takes, and what hand-written code does with others; must not know how a model spells
-a norm.
-"""
+"""Layer norm of the last dimension."""
 
 from __future__ import annotations
 
@@ -16,52 +12,62 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.ops.affine import Affine, affine, fitting, is_usual
-from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
+from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
+from autofuse.ops.norm_operators import norm_dtype, norm_refusal, prepare_norm, run_norm
 
 
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
-    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias, mean and biased variance over the last dimension.
+    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias, with mean and biased variance over the last dimension.
 
-    Shapes: x (..., C). weight and bias are usually (C,), and may be anything that broadcasts against x.
-    The result has the dtype to which x, weight and bias promote; statistics are taken in fp32 or better.
+    Args:
+        x: shape (..., C).
+        weight: usually (C,); any shape that broadcasts against x.
+        bias: usually (C,); any shape that broadcasts against x.
+        eps: is added to the variance.
+
+    Returns:
+        A tensor of shape (..., C) in the dtype to which x, weight and bias promote. Statistics are computed in fp32 or
+        fp64.
+
     Source: Ba, Kiros & Hinton, arXiv:1607.06450.
     """
     return _OP(x, weight, bias, eps)  # type: ignore[no-any-return]
 
 
-def normed_by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
-    """`layer_norm` by torch's kernel, or by plain torch code where it does not take the operands."""
+def layer_norm_by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    """`layer_norm` with torch's kernel. Operands that the kernel does not support are applied after it."""
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes) and is_usual(bias, x, sizes):
         return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]
-    scale, shift = fitting(weight, x), fitting(bias, x)
+    scale, shift = as_kernel_operand(weight, x), as_kernel_operand(bias, x)
     if (weight is None) == (scale is None) and (bias is None) == (shift is None):
         return F.layer_norm(x, sizes, scale, shift, eps)
-    return affine(F.layer_norm(x, sizes, eps=eps), weight, bias)
+    return apply_affine(F.layer_norm(x, sizes, eps=eps), weight, bias)
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
-    dtype = dtype_of("layer_norm", x, weight, bias)
-    return normed_by(kernel, x, None, weight, bias, None, 0.0, eps, True, dtype, x.dtype)[0]
+    dtype = norm_dtype("layer_norm", x, weight, bias)
+    return run_norm(kernel, x, None, weight, bias, None, 0.0, eps, True, dtype, x.dtype)[0]
 
 
-def _prepared(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Callable[..., Tensor]:
-    run = prepared("triton", "layer_norm", True, x, weight, bias)
+def _prepare(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Callable[..., Tensor]:
+    run = prepare_norm("triton", "layer_norm", True, x, weight, bias)
     if run is None:
         return partial(_by_kernel, "triton")
     return lambda x, weight=None, bias=None, eps=1e-5: run(x, weight, bias, float(eps))
 
 
-def _refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> str:
-    """torch's kernel for CPUs is as good as a loop of ours in fp32 and in training: 0.9 to 1.1 times its time. In half
-    precision without gradients ours takes 0.65 to 0.7 of its time from 512 rows of 768 on, and more below that.
+def _refusal_on_cpu(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> str:
+    """Declines calls on which torch's kernel for CPUs is as fast as a loop.
+
+    In fp32 and in training it takes 0.9 to 1.1 times the loop's time. In half precision without gradients the loop
+    takes 0.65 to 0.7 of its time from 512 rows of 768 on, and more below.
     """
     if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (x, weight, bias)):
-        return "It takes calls without gradients: torch's kernels have as fast ones."
+        return "It runs without gradients only: torch's kernels are as fast in training."
     if x.numel() < _LEAST:
-        return f"It takes {_LEAST} elements or more: below, a call costs as much as it saves."
-    return refused(x, weight, bias, eps)
+        return f"It needs {_LEAST} elements or more: below, a call costs as much as it saves."
+    return norm_refusal(x, weight, bias, eps)
 
 
 _LEAST = 2**18
@@ -69,20 +75,20 @@ _OP = Operation(
     "layer_norm",
     (
         Provider(
-            "layer_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=refused,
-            devices=("cuda",), prepare=_prepared,
-            summary="Our Triton kernels: a row is read once, its sums are in fp32, a weight may have another dtype.",
-            gradient="One kernel for x, weight and bias; two where a row has more than 8192 columns.",
+            "layer_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=norm_refusal,
+            devices=("cuda",), prepare=_prepare,
+            summary="Our Triton kernels: each row is read once, sums are in fp32, a weight may have another dtype.",
+            gradient="One kernel for x, weight and bias; two if a row has more than 8192 columns.",
         ),
         Provider(
-            "layer_norm", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_refused,
+            "layer_norm", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_refusal_on_cpu,
             devices=("cpu",), dtypes=(torch.bfloat16, torch.float16), default=True,
             summary="A loop over rows that Inductor compiles once for each dtype and width.",
-            gradient="A second such loop; what is kept is x and two numbers for each row.",
+            gradient="A second such loop; x and two numbers for each row are saved.",
         ),
         Provider(
-            "layer_norm", "torch", TORCH, normed_by_torch, default=True,
-            summary="torch.layer_norm, one kernel on every device; weights that it does not take come after it.",
+            "layer_norm", "torch", TORCH, layer_norm_by_torch, default=True,
+            summary="torch.layer_norm, one kernel on every device; weights it does not support are applied after it.",
             gradient="torch's own kernel.",
         ),
     ),

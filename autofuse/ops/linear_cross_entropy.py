@@ -1,7 +1,7 @@
-"""Cross entropy of a linear layer's output, without ever forming all of the logits.
+"""Cross entropy of a linear layer's output, without forming all logits at once.
 
-The logits of a language model are the largest tensor of its step, and need not be: their loss and their gradient are
-computed for a block of rows at a time (autofuse/kernels/row_blocks.py). Must not know which module owns the weight.
+The logits of a language model are the largest tensor of a training step. Here loss and gradient are computed for a
+block of rows at a time (autofuse/kernels/row_blocks.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from autofuse.kernels.operators import define, differentiate
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
-from autofuse.ops.class_lookups import NEVER, as_torch_takes, looked_up
-from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, cross_entropy, ignored, wide
+from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup
+from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, cross_entropy, torch_ignore_index, wide_dtype
 from autofuse.torch_private import FakeTensor, keeps_graph
 
-_LEAST = 2**16  # logits; so few are formed whole, by torch's own functions
+_LEAST = 2**16  # logits; torch's functions form fewer at once
 
 
 def linear_cross_entropy(
@@ -33,37 +33,49 @@ def linear_cross_entropy(
     lookup: str | None = None,
     count: int | None = None, of_probabilities: bool = False,
 ) -> Tensor:  # fmt: skip
-    """cross_entropy(x @ weight.T + bias, target), with the logits of a block of rows in memory at a time.
+    """cross_entropy(x @ weight.T + bias, target), with the logits of one block of rows in memory at a time.
 
-    Shapes: x (..., D), weight (C, D), bias (C,); target holds class indices, one for each row of x, in the order in
-    which those lie. The result is a scalar, or of target's shape where `reduction` is "none". Dtypes: logits are
-    computed in that of x, under autocast in autocast's; softmax and sums in fp32 or better. The result has the dtype
-    that `F.cross_entropy(F.linear(x, weight, bias), target)` gives, or fp32 with `in_float32`: for code that casts its
-    logits to float. Rows whose target is `ignore_index` (None: -100) do not count.
+    A scalar loss computes its gradients in the forward pass, where the logits of a block are available, and saves those
+    of x and of the weight. The backward pass scales them. In three cases the logits are computed again in the backward
+    pass instead, which is a third more arithmetic and saves nothing: for `reduction="none"`, in fp16 (whose gradients
+    need the loss scale before they are rounded), and under the policy "memory". A second derivative raises an error.
 
-    A scalar loss computes its gradient in the forward pass, where a block's logits are at hand, and keeps those of x
-    and of the weight; the backward pass scales them. Losses of rows, those in fp16 (whose gradients must meet the loss
-    scale before they are rounded), and all under the policy "memory" compute the logits once more in the backward pass
-    instead: a third more arithmetic, and nothing kept. It has no second derivative, and says so.
+    Args:
+        x: shape (..., D).
+        weight: shape (C, D).
+        target: class indices, one for each row of x, in the order of the rows.
+        bias: shape (C,), or None.
+        ignore_index: rows with this target do not count; None means -100.
+        label_smoothing: as in `cross_entropy`.
+        reduction: "mean", "sum" or "none".
+        in_float32: for code that casts its logits to float: the result is in fp32.
+        lookup: as in `cross_entropy`; every target counts then.
+        count: as in `cross_entropy`.
+        of_probabilities: as in `cross_entropy`; all logits are formed then.
 
-    lookup, count: how the program finds what stands at a target, as in `cross_entropy`; every target counts then.
+    Returns:
+        A scalar, or a tensor of target's shape if `reduction` is "none". Its dtype is that of
+        `F.cross_entropy(F.linear(x, weight, bias), target)`, or fp32 with `in_float32`. Logits are computed in x's
+        dtype, under autocast in autocast's; softmax and sums in fp32 or fp64.
 
-    Raises ValueError for another `reduction` or number of targets, TypeError for a target of probabilities, and on CPU
-    IndexError for a target out of range.
+    Raises:
+        ValueError: if `reduction` is unknown, or the numbers of targets and rows differ.
+        TypeError: if the target holds probabilities.
+        IndexError: on a CPU, if a target is out of range.
     """
     check_reduction(reduction)
-    if of_probabilities:  # whether one underflows, only all of the logits tell
+    if of_probabilities:  # only all logits show whether a probability underflows
         logits = F.linear(x, weight, bias)
         return cross_entropy(
-            logits.to(wide(logits.dtype)) if in_float32 else logits, target, dim=-1, ignore_index=ignore_index,
+            logits.to(wide_dtype(logits.dtype)) if in_float32 else logits, target, dim=-1, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count, of_probabilities=True,
         )  # fmt: skip
     if lookup is not None:
-        return _looked_up(x, weight, target, bias, lookup, count, label_smoothing, reduction, in_float32)
+        return _loss_by_lookup(x, weight, target, bias, lookup, count, label_smoothing, reduction, in_float32)
     if target.is_floating_point():
-        raise TypeError("linear_cross_entropy takes class indices; it was given a target of probabilities.")
+        raise TypeError("linear_cross_entropy takes class indices, but the target holds probabilities.")
     if x.shape[:-1].numel() != target.numel():
-        raise ValueError(f"linear_cross_entropy was given {target.numel()} targets for {x.shape[:-1].numel()} rows.")
+        raise ValueError(f"linear_cross_entropy got {target.numel()} targets for {x.shape[:-1].numel()} rows.")
     run = _by_torch if torch.compiler.is_compiling() else _OP
     loss: Tensor = run(
         x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
@@ -72,31 +84,32 @@ def linear_cross_entropy(
     return loss
 
 
-def _looked_up(
+def _loss_by_lookup(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, lookup: str, count: int | None,
     label_smoothing: float, reduction: str, in_float32: bool,
 ) -> Tensor:  # fmt: skip
-    """The same where every target counts; what torch's losses do not take is looked up in all of the logits."""
+    """The loss if every target counts. Targets that torch's losses do not accept are looked up in all logits."""
     classes = weight.shape[0]
-    taken = as_torch_takes(target, x.shape[:-1].numel(), classes, lookup, count)
-    if taken is None or out_of_range(taken, classes, NEVER) is not None:
+    class_indices = as_torch_target(target, x.shape[:-1].numel(), classes, lookup, count)
+    if class_indices is None or out_of_range(class_indices, classes, NEVER) is not None:
         logits = F.linear(x, weight, bias)
-        logits = logits.to(wide(logits.dtype)) if in_float32 else logits
-        return looked_up(logits, target, -1, lookup, count, reduction, label_smoothing)
+        logits = logits.to(wide_dtype(logits.dtype)) if in_float32 else logits
+        return loss_by_lookup(logits, target, -1, lookup, count, reduction, label_smoothing)
     return linear_cross_entropy(
-        x, weight, taken, bias=bias, ignore_index=NEVER, label_smoothing=label_smoothing, reduction=reduction,
+        x, weight, class_indices, bias=bias, ignore_index=NEVER, label_smoothing=label_smoothing, reduction=reduction,
         in_float32=in_float32,
     )  # fmt: skip
 
 
-def _whole(
+def _loss_of_all_logits(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
 ) -> Tensor:  # fmt: skip
+    """The loss with all logits in memory."""
     logits = F.linear(x, weight, bias).reshape(-1, weight.shape[0])
     loss = F.cross_entropy(
         logits.float() if in_float32 and logits.dtype is not torch.float64 else logits, target.reshape(-1),
-        ignore_index=ignored(ignore_index), reduction=reduction, label_smoothing=label_smoothing,
+        ignore_index=torch_ignore_index(ignore_index), reduction=reduction, label_smoothing=label_smoothing,
     )  # fmt: skip
     if reduction == "none":
         loss = loss.reshape(target.shape)
@@ -104,11 +117,11 @@ def _whole(
 
 
 def _by_torch(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, **options: Any) -> Tensor:
-    """In blocks, but for what is small, and for what no operator sees through: functorch, subclasses, forward mode."""
+    """In blocks, except if the logits are few, or functorch, a subclass or forward mode must see each operation."""
     kernel = "" if torch.compiler.is_compiling() else "torch"
     opaque = is_plain(*(None if type(t) is FakeTensor else t for t in (x, weight, target, bias)))
     if not opaque or target.dtype is not torch.int64 or _is_small(x, weight):
-        return _whole(x, weight, target, bias=bias, **options)
+        return _loss_of_all_logits(x, weight, target, bias=bias, **options)
     loss: Tensor = _in_blocks(kernel)(x, weight, target, bias=bias, **options)
     return loss
 
@@ -118,6 +131,8 @@ def _is_small(x: Tensor, weight: Tensor) -> bool:
 
 
 def _in_blocks(kernel: str) -> Any:
+    """A provider's function that computes the loss in blocks with the kernels of `kernel`."""
+
     def run(
         x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
         label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
@@ -126,41 +141,48 @@ def _in_blocks(kernel: str) -> Any:
         if autocast_is_on(x.device.type) and x.dtype is not torch.float64:
             lower, result = torch.get_autocast_dtype(x.device.type), torch.float32
             x, weight, bias = x.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
-        given = x.reshape(-1, x.shape[-1]), weight, bias, target.reshape(-1), ignored(ignore_index), label_smoothing
+        operands = (
+            x.reshape(-1, x.shape[-1]),
+            weight,
+            bias,
+            target.reshape(-1),
+            torch_ignore_index(ignore_index),
+            label_smoothing,
+        )
         if reduction == "none":
-            of_rows: Tensor = _losses(*given, kernel)[0]
+            of_rows: Tensor = _losses(*operands, kernel)[0]
             return of_rows.reshape(target.shape).to(result)
         wanted = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in (x, weight, bias)]
         if any(wanted) and x.dtype is not torch.float16 and settings().policy != "memory":
-            loss: Tensor = _ahead(*given, reduction == "mean", *wanted, kernel)[0]
+            loss: Tensor = _ahead(*operands, reduction == "mean", *wanted, kernel)[0]
             return loss.to(result)
-        loss = _losses(*given, kernel)[0].sum()
-        return (loss / (given[3] != given[4]).sum() if reduction == "mean" else loss).to(result)
+        loss = _losses(*operands, kernel)[0].sum()
+        return (loss / (operands[3] != operands[4]).sum() if reduction == "mean" else loss).to(result)
 
     return run
 
 
-# Losses alone; the logits once more in the backward pass.
+# The loss without gradients. The backward pass computes the logits again.
 
 
 def _linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
     kernel: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The loss of each row, 0 where it is ignored, and the logarithm of the sum of the exponentials of its logits."""
+    """The loss of each row (0 if it is ignored) and the log-sum-exp of its logits."""
     return blocks.losses(x, weight, bias, target, ignore_index, label_smoothing, kernel)
 
 
 def _fake_losses(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    made = x.new_empty(x.shape[0], dtype=wide(x.dtype))
-    return made, torch.empty_like(made)
+    gradients = x.new_empty(x.shape[0], dtype=wide_dtype(x.dtype))
+    return gradients, torch.empty_like(gradients)
 
 
 def _linear_cross_entropy_backward(
     gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, normalizers: Tensor,
     ignore_index: int, label_smoothing: float, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, weight and bias; empty where they are not wanted. `gradient` is that of each row's loss."""
+    """The gradients of x, weight and bias from those of each row's loss; empty if not needed."""
     wanted = of_x, of_weight, of_bias
     return blocks.gradients(
         gradient, x, weight, bias, target, normalizers, ignore_index, label_smoothing, wanted, kernel
@@ -171,7 +193,7 @@ def _fake_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, normalizers: Tensor,
     ignore_index: int, label_smoothing: float, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
+    return blocks.empty_gradients(x, weight, bias, (of_x, of_weight, of_bias))
 
 
 def _save_operands(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -181,22 +203,22 @@ def _save_operands(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     ctx.save_for_backward(x, weight, bias, target, output[1])
 
 
-def _recomputed(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+def _recompute_gradients(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     wanted = ctx.needs_input_grad[:3]
     if gradient is None:
         return (None,) * 7
-    made = _gradients(gradient, *ctx.saved_tensors, *ctx.rest[:2], *wanted, ctx.rest[2])
-    return *(g if w else None for g, w in zip(made, wanted, strict=True)), None, None, None, None
+    gradients = _gradients(gradient, *ctx.saved_tensors, *ctx.rest[:2], *wanted, ctx.rest[2])
+    return *(g if w else None for g, w in zip(gradients, wanted, strict=True)), None, None, None, None
 
 
-# The loss together with its gradient, which the backward pass scales.
+# The loss together with its gradients. The backward pass scales them.
 
 
 def _linear_cross_entropy_ahead(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
     mean: bool, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The mean or sum of the losses, and its gradients of x, weight and bias; empty where they are not wanted."""
+    """The mean or sum of the losses, and the gradients of x, weight and bias; empty if not needed."""
     wanted = of_x, of_weight, of_bias
     return blocks.loss_and_gradients(x, weight, bias, target, ignore_index, label_smoothing, mean, wanted, kernel)
 
@@ -205,15 +227,17 @@ def _fake_ahead(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
     mean: bool, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return x.new_empty((), dtype=wide(x.dtype)), *blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
+    return x.new_empty((), dtype=wide_dtype(x.dtype)), *blocks.empty_gradients(
+        x, weight, bias, (of_x, of_weight, of_bias)
+    )
 
 
 def _linear_cross_entropy_scaled(gradient: Tensor, ahead: Tensor, operands: Sequence[Tensor]) -> Tensor:
-    """gradient * ahead, in the dtype of `ahead`, for the gradient of a loss: a scalar.
+    """gradient * ahead, in the dtype of `ahead`. `gradient` is that of the loss, a scalar.
 
-    operands: what the loss was computed of, where the graph that this becomes part of has to lead there.
+    `operands` are the tensors from which the loss was computed. They connect the graph of a second derivative to them.
     """
-    return blocks.scaled(ahead, gradient, torch.empty_like(ahead))
+    return blocks.scale_gradient(ahead, gradient, torch.empty_like(ahead))
 
 
 def _fake_scaled(gradient: Tensor, ahead: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -231,19 +255,21 @@ def _scaled_gradients(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tenso
     if gradient is None:
         return (None,) * 11
     saved = ctx.saved_tensors
-    made: list[Tensor | None] = []
+    gradients: list[Tensor | None] = []
     for ahead, use in zip(saved[:3], wanted, strict=True):
         if not use:
-            made.append(None)
+            gradients.append(None)
         elif torch.is_grad_enabled():
-            made.append(_scaled(gradient, ahead, [t for t in saved[3:] if t is not None]))
+            gradients.append(_scaled(gradient, ahead, [t for t in saved[3:] if t is not None]))
         else:
-            made.append(blocks.scaled(ahead, gradient, ahead) if _is_used_up(ahead) else _scaled(gradient, ahead, []))
-    return *made, *(None,) * 8
+            gradients.append(
+                blocks.scale_gradient(ahead, gradient, ahead) if _is_used_up(ahead) else _scaled(gradient, ahead, [])
+            )
+    return *gradients, *(None,) * 8
 
 
 def _is_used_up(ahead: Tensor) -> bool:
-    """Whether nobody can ask for a saved gradient again: the graph is not kept, and nobody traces."""
+    """Whether nobody can request a saved gradient again: the graph is freed and nothing traces the backward pass."""
     if type(ahead) is not Tensor or torch.compiler.is_compiling() or not is_plain():
         return False
     return not keeps_graph()
@@ -254,8 +280,8 @@ def _is_used_up(ahead: Tensor) -> bool:
 
 def _no_second_derivative(ctx: Any, *_: Any) -> None:
     raise RuntimeError(
-        "The gradient of ops.linear_cross_entropy was to be differentiated, which takes all of the logits. "
-        "Compute the loss as ops.cross_entropy(F.linear(x, weight, bias), target), or leave AF502 out."
+        "ops.linear_cross_entropy has no second derivative, because that needs all logits at once. "
+        "Compute the loss as ops.cross_entropy(F.linear(x, weight, bias), target), or leave out AF502."
     )
 
 
@@ -263,7 +289,7 @@ def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     pass
 
 
-# Arithmetic, for torch.utils.flop_counter: two for each multiplication and addition of a matrix product.
+# Floating point operations for torch.utils.flop_counter: two for each multiply-add of a matrix product.
 
 
 def _one_product(x: Any, weight: Any, *_: Any, **__: Any) -> int:
@@ -283,29 +309,29 @@ _losses = define(_linear_cross_entropy, _fake_losses, _one_product)
 _gradients = define(_linear_cross_entropy_backward, _fake_gradients, _products_backward)
 _ahead = define(_linear_cross_entropy_ahead, _fake_ahead, _products_ahead)
 _scaled = define(_linear_cross_entropy_scaled, _fake_scaled)
-differentiate(_losses, _recomputed, _save_operands)
+differentiate(_losses, _recompute_gradients, _save_operands)
 differentiate(_ahead, _scaled_gradients, _save_gradients)
 differentiate(_gradients, _no_second_derivative, _save_nothing)
 differentiate(_scaled, _no_second_derivative, _save_nothing)
 
 
-# What takes which call.
+# The providers.
 
 
 def _refusal(x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int | None = None, **_: Any) -> str:
     if target.dtype is not torch.int64:
         return f"Targets are {target.dtype}, and it takes class indices in torch.int64."
-    if out_of_range(target, weight.shape[0], ignored(ignore_index)) is not None:
+    if out_of_range(target, weight.shape[0], torch_ignore_index(ignore_index)) is not None:
         return "A target is out of range."
-    return "So few logits are formed whole." if _is_small(x, weight) else ""
+    return f"Below {_LEAST} logits, forming all of them at once is as fast." if _is_small(x, weight) else ""
 
 
 def _sizes(x: Tensor, weight: Tensor, *_: Any, **__: Any) -> tuple[int, ...]:
-    """The rows, to the next power of two, the classes and the width."""
+    """The key of a measurement: rows, rounded up to a power of two, classes and width."""
     return x.shape[:-1].numel().bit_length(), weight.shape[0], x.shape[-1]
 
 
-_AHEAD = "Ours: computed in the forward pass and scaled; for fp16 and losses of rows, the logits once more."
+_AHEAD = "Our own: computed in the forward pass and scaled; in fp16 and without reduction, from logits computed again."
 _OP = Operation(
     "linear_cross_entropy",
     (
@@ -319,7 +345,7 @@ _OP = Operation(
             default=True,
         ),
         Provider(
-            "linear_cross_entropy", "torch", TORCH, _by_torch, "Blocks of rows, in torch's functions.", _AHEAD,
+            "linear_cross_entropy", "torch", TORCH, _by_torch, "Blocks of rows, with torch's functions.", _AHEAD,
             default=True,
         ),
     ),

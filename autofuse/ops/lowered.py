@@ -1,10 +1,13 @@
-"""Operations for operands whose kind is known when code is written, and little is left to decide at run time.
+"""Variants of operations for operands that are known when code is generated, so that little is decided at run time.
 
-Each computes what the operation of the same name in `autofuse.ops` computes, for any operands; the usual ones, which
-the caller promises to be likely, go straight to torch's kernel. Its `seen` is the same for a call that no compiler, no
-tracer, no mode of torch's dispatcher and no transform of torch.func looks at: it need not ask for them. A settled
-operation, whose operands are arguments of the forward, has a `quiet` one too: no operand requires grad or has a
-tangent, and each has fewer than `below` elements.
+Each variant computes what the operation of the same name in `autofuse.ops` computes, for any operands. The caller
+promises that the usual operands are likely; these go directly to torch's kernel. A variant has further variants as
+attributes:
+
+- `seen` is for a call that no compiler, tracer, dispatch mode or torch.func transform observes, so it does not check
+  for them.
+- `quiet` is for operands that are arguments of the forward: none requires grad or has a tangent, and each has fewer
+  than `below` elements.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ from autofuse.ops.attention import attention as whole_attention
 from autofuse.ops.derivatives import differentiable_twice
 from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.layer_norm import layer_norm
-from autofuse.ops.layer_norm import normed_by_torch as layer_norm_by_torch
+from autofuse.ops.layer_norm import layer_norm_by_torch as layer_norm_by_torch
 from autofuse.torch_private import forward_ad, get_tracing_state, lazy_clone, peek_interpreter_stack, storage_users
 
-_is_compiling = torch.compiler.is_dynamo_compiling  # what else compiles hands in tensors of other types
+_is_compiling = torch.compiler.is_dynamo_compiling  # other compilers pass tensors of other types
 
 
 @cache
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The activation `name` for tensors of any shape, which go straight to torch where they are few elements."""
+    """The activation `name` for tensors of any shape. Tensors with few elements go directly to torch."""
     operation, whole = OPERATIONS[name], ACTIVATIONS[name]
     of_torch, least = operation.torch.run, operation.least
 
@@ -40,17 +43,17 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
         watched = _is_compiling() or get_tracing_state() is not None or RECORDERS
         return whole(x) if watched or type(x) is not Tensor or x.numel() >= least else of_torch(x)
 
-    def seen(x: Tensor) -> Tensor:
+    def unobserved(x: Tensor) -> Tensor:
         return whole(x) if RECORDERS or type(x) is not Tensor or x.numel() >= least else of_torch(x)
 
     lowered.__name__ = lowered.__qualname__ = f"{name}_of_few_elements"
-    lowered.seen = seen  # type: ignore[attr-defined]
+    lowered.seen = unobserved  # type: ignore[attr-defined]
     return lowered
 
 
 @cache
 def settled_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """`activation` of an argument of the forward, of which is known what `seen` asks."""
+    """`activation` for an argument of the forward, about which everything that `seen` checks is known."""
     of_any, operation = activation(name), OPERATIONS[name]
 
     def lowered(x: Tensor) -> Tensor:
@@ -66,15 +69,23 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool,
     same_dtype: bool, whole: bool, same_length: bool, dropout_p: float = 0.0, training: bool = False,
 ) -> Tensor:  # fmt: skip
-    """ops.attention outside of autocast, where the kernel likely takes its operands as they are.
+    """ops.attention outside of autocast, for operands that the kernel is likely to accept unchanged.
 
-    Shapes: query (B, H, T, d), key (B, H, S, d), value (B, H, S, d), contiguous in the last dimension. mask: boolean.
-    scale: None for the kernel's own, 1 / sqrt(d). same_dtype: whether the operands are known to have one dtype; whole:
-    whether they are known to lie on a CPU in fp32 or fp64, where torch alone computes attention; same_length: whether
-    there are known to be as many values as keys, which torch's kernel does not ask.
+    Args:
+        query: shape (B, H, T, d), contiguous in the last dimension.
+        key: shape (B, H, S, d), contiguous in the last dimension.
+        value: shape (B, H, S, d), contiguous in the last dimension.
+        mask: boolean, or None.
+        scale: the factor of the scores; None for the kernel's default, 1 / sqrt(d).
+        is_causal: query i attends to keys 0 to i.
+        same_dtype: whether the operands are known to have one dtype.
+        whole: whether the operands are known to be on a CPU in fp32 or fp64, where only torch computes attention.
+        same_length: whether the numbers of keys and values are known to be equal; torch's kernel does not check this.
+        dropout_p: the probability with which weights are dropped while `training`.
+        training: whether dropout is active.
     """
     if (
-        type(query) is not Tensor  # distributed, say
+        type(query) is not Tensor  # DTensor and other subclasses
         or training
         and dropout_p
         or _is_compiling()
@@ -115,7 +126,7 @@ def _seen_attention(
         return attention(
             query, key, value, mask, scale, is_causal, same_dtype, whole, same_length, dropout_p, training
         )  # fmt: skip
-    if is_causal:  # torch reads fewer arguments faster
+    if is_causal:  # torch parses a call with fewer arguments faster
         if scale is None:
             result = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
@@ -135,20 +146,20 @@ attention.seen = _seen_attention  # type: ignore[attr-defined]
 
 @cache
 def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves: bool) -> Callable[..., Tensor]:
-    """`attention` of (query, key, value), and of a mask where it is `masked`, of which all is known but the numbers.
+    """`attention` of (query, key, value), and a mask if `masked`, where everything but the values is known.
 
-    The operands lie on a CPU in fp32 or fp64, all in one dtype, with as many values as keys. `leaves`: the result is
-    one that the caller may write to (`writable`).
+    The operands are on a CPU in fp32 or fp64, in one dtype, with equal numbers of keys and values. With `leaves`, the
+    caller may write to the result (`writable`).
     """
 
     def lowered(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         made = attention(query, key, value, mask, scale, is_causal, True, True, True)
         return writable(made) if leaves else made
 
-    given: dict[str, Any] = {"is_causal": True} if is_causal else {}
+    options: dict[str, Any] = {"is_causal": True} if is_causal else {}
     if scale is not None:
-        given["scale"] = scale
-    kernel: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, **given) if given else _sdpa
+        options["scale"] = scale
+    kernel: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, **options) if options else _sdpa
 
     def of_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if type(query) is not Tensor or forward_ad._current_level >= 0:
@@ -178,9 +189,9 @@ _sdpa = F.scaled_dot_product_attention
 
 
 def writable(x: Tensor) -> Tensor:
-    """`x`, or what equals it where a backward pass needs `x` as it is: a write to the result leaves `x` alone.
+    """`x`, or an equal tensor if a backward pass needs `x` unchanged. The caller may write to the result.
 
-    On a CPU the memory is copied only if somebody writes.
+    On a CPU the memory is copied only when somebody writes.
     """
     if not x.requires_grad:
         return x
@@ -188,19 +199,18 @@ def writable(x: Tensor) -> Tensor:
     if not plain or forward_ad._current_level >= 0 or get_tracing_state() is not None:
         return x.clone()
     made: Tensor = lazy_clone(x)
-    return made if made is not x else x.clone()  # a torch that has none
+    return made if made is not x else x.clone()  # this version of torch has no lazy clone
 
 
 def unshared(x: Tensor) -> Tensor:
-    """What equals `x` now, and is not changed by a later write to `x`; `x` itself where no backward pass needs it.
+    """A tensor equal to `x` that later writes to `x` do not change; `x` itself if no backward pass needs it.
 
-    Only on a CPU, where the memory of what was computed is copied only if somebody writes; elsewhere autograd raises an
-    error for such a write.
+    On a CPU only, where memory is copied when somebody writes. Elsewhere autograd raises an error for such a write.
     """
-    return _apart(x) if x.requires_grad and torch.is_grad_enabled() else x
+    return _lazy_copy_if_needed(x) if x.requires_grad and torch.is_grad_enabled() else x
 
 
-def _apart(x: Tensor) -> Tensor:
+def _lazy_copy_if_needed(x: Tensor) -> Tensor:
     if type(x) not in _PLAIN or not x.is_cpu or torch.compiler.is_compiling() or get_tracing_state() is not None:
         return x
     plain = peek_interpreter_stack() is None and forward_ad._current_level < 0
@@ -208,23 +218,26 @@ def _apart(x: Tensor) -> Tensor:
         return x.clone()
     try:
         made: Tensor = lazy_clone(x)
-    except RuntimeError:  # the memory is another's
+    except RuntimeError:  # torch does not own the memory
         return x.clone()
-    return made if made is not x else x.clone()  # a torch that has none
+    return made if made is not x else x.clone()  # this version of torch has no lazy clone
 
 
 def _is_held_once(x: Tensor) -> bool:
-    """Whether nobody else has the address of what `x` holds: a write moves `x` where its memory is shared, and an array
-    of numpy would go on with the place where it was. torch forbids to resize what numpy was given."""
+    """Whether no other object has the address of x's memory.
+
+    A write moves `x` if its memory is shared. A numpy array would then keep the old address. torch does not allow to
+    resize memory that it passed to numpy.
+    """
     storage = x.untyped_storage()
-    return storage.resizable() and storage_users(storage._cdata) == 2  # by `x`, and by `storage` here
+    return storage.resizable() and storage_users(storage._cdata) == 2  # `x`, and `storage` here
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _is_whole(x: Tensor) -> bool:
-    """Whether torch alone computes attention of such operands: others have more than one provider."""
+    """Whether only torch computes attention of such operands. Others have more than one provider."""
     return x.is_cpu and (x.dtype is torch.float32 or x.dtype is torch.float64)
 
 
@@ -239,8 +252,8 @@ def _layer_norm_apart(norm: Callable[..., Tensor], names: frozenset[str]) -> Cal
 
     def apart(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
         if torch.is_grad_enabled() and (x.requires_grad or isinstance(weight, Tensor) and weight.requires_grad):
-            x = _apart(x) if of_x else x
-            bias = _apart(bias) if of_bias and isinstance(bias, Tensor) else bias
+            x = _lazy_copy_if_needed(x) if of_x else x
+            bias = _lazy_copy_if_needed(bias) if of_bias and isinstance(bias, Tensor) else bias
         return norm(x, weight, bias, eps)
 
     apart.__name__ = apart.__qualname__ = f"layer_norm_apart_from_{'_and_'.join(sorted(names))}"
@@ -286,11 +299,11 @@ def settled_layer_norm(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
         sizes, dtype = weight.shape, x.dtype  # type: ignore[union-attr]
         if len(sizes) != 1 or x.size(-1) != sizes[0] or not weight.dtype is bias.dtype is dtype:  # type: ignore[union-attr]
             return of_any(x, weight, bias, eps)
-        return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]  # which compares the bias's sizes
+        return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]  # it checks the sizes of the bias
 
     lowered.__name__ = lowered.__qualname__ = f"{norm.__name__}_of_an_argument"
     lowered.seen, lowered.quiet, lowered.below = of_any, quiet, LEAST  # type: ignore[attr-defined]
     return lowered
 
 
-LAYER_NORMS_APART = _layer_norms_apart()  # layer norms that later writes to these operands do not reach
+LAYER_NORMS_APART = _layer_norms_apart()  # layer norms whose gradients later writes to these operands do not change

@@ -1,6 +1,6 @@
-"""Attention masks: what a mask means, and the shape and dtype that a kernel takes.
+"""Attention masks: what a mask means, and the shape and dtype that a kernel needs.
 
-A boolean mask keeps the scores where it is True; any other is added to them. Must not know which kernel is used.
+A boolean mask keeps the scores where it is True. Any other mask is added to the scores.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ def masked(
     scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False,
     kept: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """`scores` where a boolean `mask` is True and `fill` (-inf if None) elsewhere; their sum, for an additive mask.
+    """Applies a mask to scores: fills them where a boolean mask is False, or adds an additive mask.
 
-    Shapes: scores (..., T, S), `mask` and `kept` broadcast against them. `mask_is_causal` says what is known of the
-    mask and changes nothing. kept: where it is False, the sum is that of 0 and the mask.
+    Args:
+        scores: shape (..., T, S).
+        mask: broadcasts against scores; boolean, or added. None changes nothing.
+        fill: the number that replaces scores where a boolean mask is False; None means -inf.
+        mask_is_causal: whether the mask is known to be causal. It changes nothing.
+        kept: broadcasts against scores; where it is False, the mask is added to 0.
+
+    Returns:
+        A tensor of the shape of scores.
     """
     if mask is None:
         return scores
@@ -30,7 +37,7 @@ def masked(
 
 
 def causal(mask: Tensor | None, queries: int, keys: int, device: torch.device) -> Tensor:
-    """`mask`, and no key after the query's own position, the first query beside the first key."""
+    """`mask` without the keys after the query's own position, where query 0 is at key 0."""
     kept = torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
     if mask is None:
         return kept
@@ -38,9 +45,9 @@ def causal(mask: Tensor | None, queries: int, keys: int, device: torch.device) -
 
 
 def even_where_nothing_is_kept(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and boolean mask with which a row that keeps no key attends to all of them evenly, as under a finite fill.
+    """Query and boolean mask with which a row that keeps no key attends to all keys evenly, as with a finite fill.
 
-    Such a row gets a query of zero and an open mask: its scores are 0, and no gradient reaches query or key.
+    Such a row gets a query of zero and a mask of True. Its scores are 0, and no gradient reaches query or key.
     """
     if keeps_in_each_row(mask):
         return query, mask
@@ -49,13 +56,15 @@ def even_where_nothing_is_kept(query: Tensor, mask: Tensor) -> tuple[Tensor, Ten
 
 
 def additive(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and additive mask in the query's dtype that mean what `mask` meant in its own.
+    """Query and additive mask, in the query's dtype, with the meaning that `mask` has in its own dtype.
 
-    A narrower dtype would lose what tells a row's keys apart: finfo(float32).min becomes -inf, and the steps of ALiBi
-    vanish beside its large values. In any dtype, torch's kernel for CPU gives a row whose keys are all dropped by a
-    large finite number wrong gradients. Softmax does not see a constant added to a row, so each row is first moved to
-    where its greatest entry is 0. Where that entry is a fill, beside which scores are rounded away, the row attends
-    evenly. A mask that needs its own gradient in the query's dtype stays as it is.
+    A narrower dtype could make the keys of a row equal: finfo(float32).min becomes -inf, and the steps of ALiBi vanish
+    next to its large values. In every dtype, torch's kernel for CPUs computes wrong gradients for a row whose keys are
+    all dropped by a large finite number.
+
+    Softmax does not change if a constant is added to a row. So each row is shifted until its greatest entry is 0. If
+    that entry is a fill next to which rounding loses the scores, the row attends evenly. A mask that requires a
+    gradient and has the query's dtype stays unchanged.
     """
     fits = torch.promote_types(mask.dtype, query.dtype) == query.dtype
     if mask.shape[-1] == 0 or fits and (mask.requires_grad or not mask.dtype.is_floating_point):
@@ -64,7 +73,7 @@ def additive(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         return query, mask.to(query.dtype)
     greatest = mask.detach().amax(-1, keepdim=True)
     greatest = greatest.masked_fill(greatest.isinf(), 0.0)
-    # Numbers of that size lie _STEP apart: scores, being smaller, add nothing.
+    # Neighbouring numbers of that size are _STEP apart, so that adding a smaller score changes nothing.
     swallows = greatest <= -_STEP / torch.finfo(mask.dtype).eps
     return query.masked_fill(swallows, 0.0), (mask - greatest).to(query.dtype)
 

@@ -1,8 +1,7 @@
-"""Linear-activation-Linear, as one operator that keeps x and the hidden layer before its bias, and nothing else.
+"""Linear, activation, linear as one operator, which saves only x and the hidden layer before its bias.
 
-torch's code keeps the hidden layer twice, before and after its activation. Here the backward pass computes the
-activation again, in the pass over the hidden layer that it makes anyway. Weights are as in nn.Linear: (out, in).
-Knows torch's matrix products and our loops; must not know which module owns the weights.
+torch's code saves the hidden layer twice, before and after its activation. Here the backward pass computes the
+activation again, in a pass over the hidden layer that it makes anyway. Weights are (out, in), as in nn.Linear.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import Operation
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import autocasts, first, no_dropout, one_dtype
+from autofuse.kernels.requirements import autocasts, first_refusal, no_dropout, one_dtype
 from autofuse.kernels.row_shapes import rows
-from autofuse.ops.activations import Activation, named
+from autofuse.ops.activations import Activation, activation_refusal
 from autofuse.ops.activations import activation as activated
 from autofuse.ops.elementwise import BY_TORCH
 
@@ -34,13 +33,26 @@ def mlp(
 ) -> Tensor:  # fmt: skip
     """dropout(activation(x @ up_weight.T + up_bias)) @ down_weight.T + down_bias.
 
-    Shapes: x (..., in), up_weight (hidden, in), down_weight (out, hidden); the result is (..., out). Entries of the
-    hidden layer are dropped with probability `dropout_p` while `training`. Raises ValueError for an unknown activation.
+    Args:
+        x: shape (..., in).
+        up_weight: shape (hidden, in).
+        up_bias: shape (hidden,), or None.
+        down_weight: shape (out, hidden).
+        down_bias: shape (out,), or None.
+        activation: the name of an activation, or a function.
+        dropout_p: the probability with which entries of the hidden layer are dropped while `training`.
+        training: whether dropout is active.
+
+    Returns:
+        A tensor of shape (..., out).
+
+    Raises:
+        ValueError: if the activation is unknown.
     """
-    made: Tensor = _OP(
+    result: Tensor = _OP(
         x, up_weight, up_bias, down_weight, down_bias, activation=activation, dropout_p=dropout_p, training=training
     )
-    return made
+    return result
 
 
 def _by_torch(
@@ -57,10 +69,10 @@ def linear_activation_linear(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     activation: str, keeps: bool, kernel: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The result (..., out), and x @ up_weight.T (rows, hidden), which is empty unless a backward pass `keeps` it."""
+    """The result (..., out), and x @ up_weight.T, (rows, hidden), which is empty unless `keeps` asks to save it."""
     forward = _KERNELS[kernel].forward if keeps else _KERNELS[kernel].forward_alone
-    made = forward(rows(x), up_weight, up_bias, down_weight, down_bias, activation)
-    result, projected = made if keeps else (made, x.new_empty(0))
+    output = forward(rows(x), up_weight, up_bias, down_weight, down_bias, activation)
+    result, projected = output if keeps else (output, x.new_empty(0))
     return result.view(*x.shape[:-1], down_weight.shape[0]), projected
 
 
@@ -68,14 +80,14 @@ def linear_activation_linear_backward(
     grad: Tensor, x: Tensor, projected: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor,
     activation: str, wanted: list[bool], kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, up_weight, up_bias, down_weight and down_bias; empty where they are not `wanted`."""
-    found = iter(
+    """The gradients of x, up_weight, up_bias, down_weight and down_bias; empty if not in `wanted`."""
+    gradients = iter(
         _KERNELS[kernel].backward(
             rows(grad), rows(x), projected, up_weight, up_bias, down_weight, activation, tuple(wanted)
         )
     )
-    of_x, *others = (next(found) if wants else x.new_empty(0) for wants in wanted)
-    return of_x.view(x.shape) if wanted[0] else of_x, *others  # type: ignore[return-value]
+    x_gradient, *others = (next(gradients) if wants else x.new_empty(0) for wants in wanted)
+    return x_gradient.view(x.shape) if wanted[0] else x_gradient, *others  # type: ignore[return-value]
 
 
 def _fake(
@@ -102,10 +114,13 @@ def _flops_backward(
     grad: Any, x: Any, projected: Any, up_weight: Any, up_bias: Any, down_weight: Any, activation: Any, wanted: Any,
     *_: Any, **__: Any,
 ) -> int:  # fmt: skip
-    """One product for each weight's gradient, one for x's, and one for the hidden layer's, which all but two need."""
-    of_x, of_up, of_up_bias, of_down, _of_down_bias = wanted
+    """A product for each weight's gradient, one for x's, and one for the hidden layer's.
+
+    All gradients but those of down_weight and down_bias need the hidden layer's.
+    """
+    x_gradient, of_up, of_up_bias, of_down, _of_down_bias = wanted
     up, down = math.prod(up_weight), math.prod(down_weight)
-    products = up * (of_x + of_up) + down * ((of_x or of_up or of_up_bias) + of_down)
+    products = up * (x_gradient + of_up) + down * ((x_gradient or of_up or of_up_bias) + of_down)
     return int(2 * math.prod(x[:-1]) * products)
 
 
@@ -123,9 +138,14 @@ def _gradients(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, .
     x, projected, up_weight, up_bias, down_weight, down_bias = ctx.saved_tensors
     if torch.is_grad_enabled():
         formula = partial(_formula, ctx.activation)
-        return *by_formula(formula, (x, up_weight, up_bias, down_weight, down_bias), (grad,), wanted), None, None, None
-    found = _backward(grad, x, projected, up_weight, up_bias, down_weight, ctx.activation, list(wanted), ctx.kernel)
-    return *(g if wants else None for g, wants in zip(found, wanted, strict=True)), None, None, None
+        return (
+            *formula_gradients(formula, (x, up_weight, up_bias, down_weight, down_bias), (grad,), wanted),
+            None,
+            None,
+            None,
+        )
+    gradients = _backward(grad, x, projected, up_weight, up_bias, down_weight, ctx.activation, list(wanted), ctx.kernel)
+    return *(g if wants else None for g, wants in zip(gradients, wanted, strict=True)), None, None, None
 
 
 def _formula(
@@ -139,25 +159,25 @@ _backward = define(linear_activation_linear_backward, _fake_backward, _flops_bac
 differentiate(_forward, _gradients, _save)
 
 
-def _misfit(
+def _refusal(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     *, activation: Activation = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
-    return first(
-        named(activation),
+    return first_refusal(
+        activation_refusal(activation),
         no_dropout(dropout_p, training),
         "" if autocasts(x) else one_dtype(x, up_weight, up_bias, down_weight, down_bias),
-        _shapes(x, up_weight, up_bias, down_weight, down_bias),
+        _shape_refusal(x, up_weight, up_bias, down_weight, down_bias),
     )
 
 
-def _shapes(x: Tensor, up_weight: Tensor, up_bias: Any, down_weight: Tensor, down_bias: Any) -> str:
-    """What F.linear would refuse is left to F.linear, whose message is better known."""
+def _shape_refusal(x: Tensor, up_weight: Tensor, up_bias: Any, down_weight: Tensor, down_bias: Any) -> str:
+    """Why the shapes do not fit. F.linear then raises its own, better known error."""
     fits = up_weight.ndim == down_weight.ndim == 2 and x.shape[-1:] == up_weight.shape[1:]
     fits = fits and down_weight.shape[1:] == up_weight.shape[:1]
     for bias, weight in ((up_bias, up_weight), (down_bias, down_weight)):
         fits = fits and (bias is None or bias.shape == weight.shape[:1])
-    return "" if fits else "It takes x (..., in), weights (hidden, in) and (out, hidden), biases (hidden,) and (out,)."
+    return "" if fits else "It needs x (..., in), weights (hidden, in) and (out, hidden), biases (hidden,) and (out,)."
 
 
 def _by_kernel(
@@ -165,29 +185,29 @@ def _by_kernel(
     *, activation: str = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> Any:  # fmt: skip
     operands = x, up_weight, up_bias, down_weight, down_bias
-    if autocasts(x):  # as torch does before each of its linear layers
+    if autocasts(x):  # torch casts before each linear layer, too
         dtype = torch.get_autocast_dtype(x.device.type)
         operands = tuple(t if t is None else t.to(dtype) for t in operands)  # type: ignore[assignment]
     keeps = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     return _forward(*operands, activation, keeps, kernel)[0]
 
 
-_KEPT = "x and the hidden layer before its bias are kept; the activation is computed again."
+_SAVED = "x and the hidden layer before its bias are saved; the activation is computed again."
 _OP = Operation(
     "mlp",
     (
         Provider(
-            "mlp", "triton", TRITON, partial(_by_kernel, "triton"), check=_misfit, devices=("cuda",), default=True,
-            summary="torch's products, and between them one Triton kernel for bias and activation.", gradient=_KEPT,
+            "mlp", "triton", TRITON, partial(_by_kernel, "triton"), check=_refusal, devices=("cuda",), default=True,
+            summary="torch's products, and between them one Triton kernel for bias and activation.", gradient=_SAVED,
         ),
         Provider(
-            "mlp", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_misfit, devices=("cpu",),
+            "mlp", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_refusal, devices=("cpu",),
             default=True,
-            summary="torch's products, and between them one loop that Inductor compiles.", gradient=_KEPT,
+            summary="torch's products, and between them one loop that Inductor compiles.", gradient=_SAVED,
         ),
         Provider(
             "mlp", "torch", TORCH, _by_torch, default=True, summary="torch linear, activation, linear.",
-            gradient="torch's own; the hidden layer is kept before and after its activation.",
+            gradient="torch's own; the hidden layer is saved before and after its activation.",
         ),
     ),
 )  # fmt: skip

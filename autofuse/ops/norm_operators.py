@@ -1,8 +1,8 @@
-"""What layer norm, RMS norm and their fusions with a residual have in common: one operator and its gradient.
+"""The operator and gradient that layer norm, RMS norm and their fusions with a residual share.
 
-torch.ops.autofuse.norm takes tensors of any leading sizes to one of the kernels, which know rows only. What its
-backward pass needs of the forward pass is the sum, which is one of its results, and two numbers for each row; dropout
-is drawn again from its seed. Knows dtypes and who takes what; must not know how a kernel computes.
+torch.ops.autofuse.norm accepts tensors with any leading dimensions and calls a kernel, which works on rows. The
+backward pass needs the sum, which is a result of the forward pass, and two numbers for each row. It draws dropout again
+from the seed.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.dropout_bits import kept
-from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.dropout_bits import keep_mask
+from autofuse.kernels.operators import Kernels, define, differentiate, formula_gradients
 from autofuse.kernels.provider import HALVES_AND_SINGLE
-from autofuse.kernels.row_shapes import as_rows, shaped
-from autofuse.ops.affine import Affine, one_for_each_column
+from autofuse.kernels.row_shapes import as_rows, reshape_like
+from autofuse.ops.affine import Affine, has_entry_per_column
 from autofuse.torch_private import has_kernel_for
 
 KERNELS = Kernels(compiled="autofuse.kernels.compiled.norm", triton="autofuse.kernels.triton.norm")
-_Four = tuple[Tensor, Tensor, Tensor, Tensor]
+_FourTensors = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def norm(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The norm of residual + dropout(x), that sum, and each row's mean and reciprocal deviation, by `kernel`.
+    """The norm of residual + dropout(x), that sum, and the mean and reciprocal deviation of each row, by `kernel`.
 
-    Shapes: x and residual (..., C); weight and bias (C,); seed (1,), None for no dropout. The results have dtypes
-    `normed`, `summed` and fp32; the last two have one row for each of x's. The sum is empty where it is x, and the mean
-    where `centred` is False (RMS norm).
+    Shapes: x and residual (..., C); weight and bias (C,); seed (1,), or None for no dropout. The results have the
+    dtypes `normed`, `summed` and fp32; the last two have one row for each row of x. The sum is empty if it equals x,
+    and the mean is empty if `centred` is False (RMS norm).
     """
     out, total, mean, rstd = _norm_or_none(x, residual, weight, bias, seed, p, eps, centred, normed, summed, kernel)
     total = x.new_empty(0, dtype=summed) if total is None else total
@@ -44,19 +44,19 @@ def _norm_or_none(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype, kernel: str,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
-    """The same, None for what would be empty."""
+    """`norm`, with None in place of empty results."""
     out, total, mean, rstd = KERNELS[kernel].forward(
-        as_rows(x, kernel), None if residual is None else as_rows(residual, kernel), _dense(weight), _dense(bias), seed,
-        p, eps, centred, normed, summed,
+        as_rows(x, kernel), None if residual is None else as_rows(residual, kernel), _contiguous(weight),
+        _contiguous(bias), seed, p, eps, centred, normed, summed,
     )  # fmt: skip
-    return shaped(out, x), None if total is None else shaped(total, x), mean, rstd
+    return reshape_like(out, x), None if total is None else reshape_like(total, x), mean, rstd
 
 
 def _fake(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype, kernel: str,
-) -> _Four:  # fmt: skip
-    rows = math.prod(x.shape[:-1])  # Size.numel would make a number of a symbol
+) -> _FourTensors:  # fmt: skip
+    rows = math.prod(x.shape[:-1])  # Size.numel would turn a symbolic size into a number
     return (
         x.new_empty(x.shape, dtype=normed),
         x.new_empty((0,) if residual is None and seed is None else x.shape, dtype=summed),
@@ -72,8 +72,8 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    total: the sum, or x. mean: None or empty for RMS norm. What is not wanted is empty: a residual's gradient where
-    `residual_dtype` is None. The last two are in fp32.
+    `total` is the sum, or x. `mean` is None or empty for an RMS norm. Gradients that are not needed are empty: that of
+    the residual if `residual_dtype` is None. Those of weight and bias are in fp32.
     """
     made = _backward_or_none(
         given, carried, total, weight, None if mean is None or not mean.numel() else mean, rstd, seed, p, x_dtype,
@@ -88,19 +88,19 @@ def _backward_or_none(
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The same, None for what would be empty, `mean` among it."""
+    """`norm_backward`, with None in place of empty results and of an empty `mean`."""
     dx, dresidual, dweight, dbias = KERNELS[kernel].backward(
         as_rows(given, kernel), None if carried is None else as_rows(carried, kernel), as_rows(total, kernel),
-        _dense(weight), mean, rstd, seed, p, x_dtype, residual_dtype, wants_weight, wants_bias,
+        _contiguous(weight), mean, rstd, seed, p, x_dtype, residual_dtype, wants_weight, wants_bias,
     )  # fmt: skip
-    return shaped(dx, total), None if dresidual is None else shaped(dresidual, total), dweight, dbias
+    return reshape_like(dx, total), None if dresidual is None else reshape_like(dresidual, total), dweight, dbias
 
 
 def _fake_backward(
     given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool, kernel: str,
-) -> _Four:  # fmt: skip
+) -> _FourTensors:  # fmt: skip
     width = total.shape[-1:]
     return (
         total.new_empty(total.shape, dtype=x_dtype),
@@ -110,7 +110,7 @@ def _fake_backward(
     )
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: _Four) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: _FourTensors) -> None:
     _, total, mean, rstd = output
     _keep(ctx, inputs, total, mean, rstd)
     ctx.mark_non_differentiable(mean, rstd, *([] if ctx.has_sum else [total]))
@@ -125,14 +125,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], total: Tensor | None, mean: Tensor 
 
 
 def _forward(ctx: Any, *inputs: Any) -> Any:
-    """What a call runs that nobody looks at: the norm, and the sum where there is one. The rest is no output."""
+    """The forward pass of a call that is not dispatched: the norm and the sum. Mean and deviation are no outputs."""
     out, total, mean, rstd = _norm_or_none(*inputs)
     _keep(ctx, inputs, total, mean, rstd)
     return out, total
 
 
 def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    """Gradients for every argument of `norm`; kernels have them, the formula where they shall have derivatives."""
+    """A gradient for each argument of `norm`, from a kernel, or from the formula if it must be differentiable."""
     total, weight, bias, seed, mean, rstd = ctx.saved_tensors
     of_x, of_residual, of_weight, of_bias = ctx.needs_input_grad[:4]
     if given is None:
@@ -142,7 +142,7 @@ def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None)
     if torch.is_grad_enabled():
         dx, dresidual, dweight, dbias = _gradients_by_formula(ctx, given, carried)
     else:
-        apart = seed is not None or ctx.residual_dtype not in (None, ctx.x_dtype)  # else one tensor is both gradients
+        apart = seed is not None or ctx.residual_dtype not in (None, ctx.x_dtype)  # else both gradients are one tensor
         dx, dresidual, dweight, dbias = _norm_backward(
             given, carried, total, weight, mean if ctx.centred else None, rstd, seed, ctx.p, ctx.x_dtype,
             ctx.residual_dtype if apart and of_residual else None, of_weight, of_bias, ctx.kernel,
@@ -157,7 +157,7 @@ def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None)
 
 
 def _gradients_by_formula(ctx: Any, given: Tensor, carried: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The same in functions that have derivatives, from the sum on, which is part of the graph as a result."""
+    """The gradients in differentiable functions, starting from the sum, which is part of the graph as a result."""
     total, weight, bias, seed, _, _ = ctx.saved_tensors
 
     def formula(total: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -168,17 +168,17 @@ def _gradients_by_formula(ctx: Any, given: Tensor, carried: Tensor | None) -> tu
         return (y if bias is None else y + bias).to(given.dtype)
 
     wanted = (True, *ctx.needs_input_grad[2:4])
-    dz, dweight, dbias = by_formula(formula, (total, weight, bias), (given,), wanted)
+    dz, dweight, dbias = formula_gradients(formula, (total, weight, bias), (given,), wanted)
     assert dz is not None
     dz = dz.to(torch.float32) if carried is None else dz.to(torch.float32) + carried
-    dropped = dz if seed is None else _dropped(dz, seed, ctx.p)
-    return dropped.to(ctx.x_dtype), dz.to(ctx.residual_dtype or ctx.x_dtype), dweight, dbias
+    dx_dropped = dz if seed is None else _drop(dz, seed, ctx.p)
+    return dx_dropped.to(ctx.x_dtype), dz.to(ctx.residual_dtype or ctx.x_dtype), dweight, dbias
 
 
-def _dropped(x: Tensor, seed: Tensor, p: float) -> Tensor:
-    """dropout(x) with the draws of `seed`."""
+def _drop(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    """dropout(x), drawn from `seed`."""
     rows = torch.arange(math.prod(x.shape[:-1]), device=x.device).view(x.shape[:-1])
-    return torch.where(kept(seed, rows, x.shape[-1], p), x / (1.0 - p), 0.0)
+    return torch.where(keep_mask(seed, rows, x.shape[-1], p), x / (1.0 - p), 0.0)
 
 
 _norm = define(norm, _fake, direct=_norm_or_none)
@@ -186,59 +186,74 @@ _norm_backward = define(norm_backward, _fake_backward, direct=_backward_or_none)
 differentiate(_norm, _gradients, _save, _forward)
 
 
-def normed_by(
+def run_norm(
     kernel: str, x: Tensor, residual: Tensor | None, weight: Affine, bias: Affine, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The norm of residual + dropout(x), and the sum, by the kernels of `kernel`. See `refused` for what they take."""
+    """The norm of residual + dropout(x), and the sum, with the kernels of `kernel`.
+
+    `norm_refusal` reports what they support.
+    """
     scale, shift = (t.reshape(-1) if isinstance(t, Tensor) and t.ndim != 1 else t for t in (weight, bias))
-    result: _Four = _norm(x, residual, scale, shift, seed, float(p), float(eps), centred, normed, summed, kernel)
+    result: _FourTensors = _norm(x, residual, scale, shift, seed, float(p), float(eps), centred, normed, summed, kernel)
     return result[0], result[1]
 
 
-def prepared(
+def prepare_norm(
     kernel: str, name: str, centred: bool, x: Tensor, weight: Affine, bias: Affine
 ) -> Callable[[Tensor, Any, Any, float], Tensor] | None:
-    """What runs every norm `name` of one tensor by `kernel` that is of the same kind as this call's: (x, weight, bias,
-    eps) -> the norm. Dtypes are found out once. None where weight or bias have to be reshaped at each call."""
+    """A function for all norms of one tensor that are of the same kind as this call.
+
+    Args:
+        kernel: "triton" or "compiled".
+        name: "layer_norm" or "rms_norm".
+        centred: whether the mean is subtracted.
+        x: the input.
+        weight: the weight.
+        bias: the bias.
+
+    Returns:
+        (x, weight, bias, eps) -> the norm, with dtypes computed only once; None if weight or bias need a reshape at
+        each call.
+    """
     if any(isinstance(t, Tensor) and t.ndim != 1 for t in (weight, bias)):
         return None
-    normed, summed = dtype_of(name, x, weight, bias), x.dtype
+    normed, summed = norm_dtype(name, x, weight, bias), x.dtype
 
     def run(x: Tensor, weight: Any, bias: Any, eps: float) -> Tensor:
-        made: _Four = _norm(x, None, weight, bias, None, 0.0, eps, centred, normed, summed, kernel)
+        made: _FourTensors = _norm(x, None, weight, bias, None, 0.0, eps, centred, normed, summed, kernel)
         return made[0]
 
     return run
 
 
-def refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: object = 1e-5) -> str:
-    """Why our kernels do not take a norm with these operands, as a sentence; "" where they do."""
+def norm_refusal(x: Tensor, weight: Affine = None, bias: Affine = None, eps: object = 1e-5) -> str:
+    """Why our kernels do not support a norm with these operands, as a sentence; "" if they do."""
     if x.layout is not torch.strided or x.dtype not in HALVES_AND_SINGLE or not x.numel():
-        return "It takes dense tensors of fp32, bf16 or fp16 that are not empty."
+        return "It needs dense, non-empty tensors in fp32, bf16 or fp16."
     if not isinstance(eps, float | int):
-        return "It takes a number for eps."
+        return "It needs a number for eps."
     for name, t in (("weight", weight), ("bias", bias)):
         if t is None:
             continue
-        if not isinstance(t, Tensor) or t.layout is not torch.strided or not one_for_each_column(t, x):
-            return f"It takes a {name} of one entry for each column."
+        if not isinstance(t, Tensor) or t.layout is not torch.strided or not has_entry_per_column(t, x):
+            return f"It needs a {name} with one entry for each column."
         if t.dtype not in HALVES_AND_SINGLE or t.device != x.device:
-            return f"It takes a {name} of fp32, bf16 or fp16 on x's device."
+            return f"It needs a {name} in fp32, bf16 or fp16 on x's device."
     return ""
 
 
-def dtype_of(name: str, *operands: Any) -> torch.dtype:
-    """The dtype of torch's own norm `name` ("layer_norm") of the first operand, multiplied by or added to the others.
+def norm_dtype(name: str, *operands: Any) -> torch.dtype:
+    """The dtype of the result of torch's own norm `name` of the first operand, with the others as factor and summand.
 
-    That is the one they promote to, and at least fp32 where autocast has a rule for that norm.
+    They promote to it. If autocast has a rule for this norm, it is at least fp32.
     """
     dtype: torch.dtype = operands[0].dtype
     for t in operands[1:]:
         dtype = torch.promote_types(dtype, t.dtype) if isinstance(t, Tensor) else dtype
     device = operands[0].device.type
-    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    if on and _has_autocast_rule(name, device):
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if autocast and _has_autocast_rule(name, device):
         return torch.promote_types(dtype, torch.float32)
     return dtype
 
@@ -247,5 +262,5 @@ def _has_autocast_rule(name: str, device: str) -> bool:
     return bool(has_kernel_for(f"aten::{name}", f"Autocast{device.upper()}"))
 
 
-def _dense(operand: Tensor | None) -> Tensor | None:
+def _contiguous(operand: Tensor | None) -> Tensor | None:
     return None if operand is None else operand.contiguous()

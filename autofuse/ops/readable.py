@@ -1,4 +1,4 @@
-"""Whether the numbers in a call's operands may be read when it runs. Must not know what for."""
+"""Whether an operation may read the values of its operands when it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def can_look(*operands: Tensor | None) -> bool:
-    """Whether the numbers in `operands` are there to be read, without a wait and with nobody recording the call."""
+    """Whether the values of `operands` can be read now: plain CPU tensors, no compiler, tracer or transform.
+
+    Reading them then needs no synchronization, and no recorded program depends on what was read.
+    """
     return (
         all(t is None or type(t) in _PLAIN and t.is_cpu for t in operands)
         and not torch.compiler.is_compiling()

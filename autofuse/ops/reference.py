@@ -1,6 +1,6 @@
-"""Each operation of autofuse.ops once more, spelled out: same name, same signature, same meaning, no fused kernel.
+"""A plain formula for each operation of autofuse.ops: same name, same signature, same meaning, no fused kernel.
 
-For reading and for tests. Must not use what it is the reference of.
+It is for reading and for tests. It does not use autofuse.ops.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def attention(
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
     mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
-    """softmax(query @ key.mT * scale, masked) @ value; a row without a key gives 0, or with `fill` attends evenly."""
-    key, value = (_for_each_head(_repeated(t, repeats), query) for t in (key, value))
+    """softmax(query @ key.mT * scale, masked) @ value; a row without a key gives 0, or attends evenly with `fill`."""
+    key, value = (_for_each_head(_repeat_heads(t, repeats), query) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
     if kept is not None:
         scores = torch.where(kept, scores, 0.0)
@@ -43,7 +43,7 @@ def attention(
     return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
 
 
-def _repeated(x: Tensor, repeats: int) -> Tensor:
+def _repeat_heads(x: Tensor, repeats: int) -> Tensor:
     return x.repeat_interleave(repeats, -3) if repeats > 1 else x
 
 
@@ -51,9 +51,9 @@ def masked(
     scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False,
     kept: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """`scores` where a boolean `mask` is True and `fill` (-inf if None) elsewhere; their sum, for an additive mask.
+    """`scores` where a boolean `mask` is True, else `fill` (-inf if None); scores + mask for an additive mask.
 
-    The sum is that of 0 where `kept` is False.
+    Where `kept` is False, the sum is 0 + mask.
     """
     if mask is None:
         return scores
@@ -76,7 +76,7 @@ def soft_capped_attention(
     mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
     """softmax(cap * tanh(query @ key.mT * scale), masked) @ value."""
-    key, value = (_for_each_head(_repeated(t, repeats), query) for t in (key, value))
+    key, value = (_for_each_head(_repeat_heads(t, repeats), query) for t in (key, value))
     scores = cap * torch.tanh(torch.matmul(query, key.mT) * scale)
     if is_causal:
         after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
@@ -90,15 +90,15 @@ def sink_attention(
     scale: float | Tensor = 1.0, fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
     is_causal: bool = False, mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
-    """softmax of the scores of keys and of the sink; what the sink takes is left out, the rest @ value."""
-    key, value = (_for_each_head(_repeated(t, repeats), query) for t in (key, value))
+    """softmax of the scores of the keys and the sink; the weight of the sink is dropped, the rest multiplies value."""
+    key, value = (_for_each_head(_repeat_heads(t, repeats), query) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
     if is_causal:
         after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(after, -math.inf if fill is None else fill)
     scores = masked(scores, mask, fill, kept=kept)
-    beside = sinks.expand(*scores.shape[:-1], sinks.shape[-1]).to(scores.dtype)
-    weights = torch.softmax(torch.cat((scores, beside), -1), -1)[..., :-1]
+    sink_scores = sinks.expand(*scores.shape[:-1], sinks.shape[-1]).to(scores.dtype)
+    weights = torch.softmax(torch.cat((scores, sink_scores), -1), -1)[..., :-1]
     return torch.matmul(_dropout(weights, dropout_p, training), value)
 
 
@@ -112,13 +112,13 @@ def varlen_attention(
     for i in range(cu_seqlens_q.numel() - 1):
         q = query[int(cu_seqlens_q[i]) : int(cu_seqlens_q[i + 1])].transpose(0, 1)
         k, v = (x[int(cu_seqlens_k[i]) : int(cu_seqlens_k[i + 1])].transpose(0, 1) for x in (key, value))
-        made = attention(q, k, v, scale=scale, is_causal=is_causal, dropout_p=dropout_p, training=training)
-        parts.append(made.transpose(0, 1))
+        result = attention(q, k, v, scale=scale, is_causal=is_causal, dropout_p=dropout_p, training=training)
+        parts.append(result.transpose(0, 1))
     return torch.cat(parts) if parts else query.new_empty(0, query.shape[1], value.shape[2])
 
 
 def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
-    """Keys or values repeated where several heads of the query share each."""
+    """Keys or values, repeated if several heads of the query share each of them."""
     if min(x.ndim, query.ndim) < 3 or not 1 < x.shape[-3] < query.shape[-3]:
         return x
     return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
@@ -141,7 +141,11 @@ def dropout_add_norm(
     dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
     residual_in_fp32: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """norm(residual + dropout(x)); with `prenorm` the pair of the sum, in fp32 on request, and that."""
+    """norm(residual + dropout(x)); with `prenorm` the pair (sum, norm), the sum in fp32 on request.
+
+    Raises:
+        ValueError: if `norm` is unknown.
+    """
     residual = residual.to(torch.promote_types(residual.dtype, torch.float32)) if residual_in_fp32 else residual
     total = residual + _dropout(x, dropout_p, training)
     if norm == "layer":
@@ -209,17 +213,21 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
 
 def glu(x: Tensor) -> Tensor:
-    """The first half of the last dimension times the sigmoid of the second."""
+    """The first half of the last dimension times the sigmoid of the second half."""
     first, second = x.chunk(2, dim=-1)
     return first * torch.sigmoid(second)
 
 
 def activation(x: Tensor, name: Activation) -> Tensor:
-    """The activation called `name`, or `name(x)`."""
+    """The activation called `name`, or `name(x)`.
+
+    Raises:
+        ValueError: if the activation is unknown.
+    """
     if not isinstance(name, str):
         return name(x)
     if name not in _ACTIVATIONS:
-        raise ValueError(f"There is no activation called {name!r}.")
+        raise ValueError(f"The activation {name!r} is unknown.")
     return _ACTIVATIONS[name](x)
 
 
@@ -244,19 +252,21 @@ def gated_mlp(
     *, activation: Activation = "silu",
 ) -> Tensor:  # fmt: skip
     """activation(x @ gate_weight.T + gate_bias) * (x @ up_weight.T + up_bias)."""
-    return _activated(_linear(x, gate_weight, gate_bias), activation) * _linear(x, up_weight, up_bias)
+    return _apply_activation(_linear(x, gate_weight, gate_bias), activation) * _linear(x, up_weight, up_bias)
 
 
 def gated_product(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
     """activation(gate) * up."""
-    return _activated(gate, activation) * up
+    return _apply_activation(gate, activation) * up
 
 
 def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> Tensor:
-    """The first or second half of the last dimension, activated, times the other half."""
+    """activation of one half of the last dimension, times the other half."""
     hidden = x.shape[-1] // 2
     first, second = x[..., :hidden], x[..., hidden:]
-    return _activated(first, activation) * second if gate_first else first * _activated(second, activation)
+    return (
+        _apply_activation(first, activation) * second if gate_first else first * _apply_activation(second, activation)
+    )
 
 
 def mlp(
@@ -264,7 +274,7 @@ def mlp(
     *, activation: Activation = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> Tensor:  # fmt: skip
     """dropout(activation(x @ up_weight.T + up_bias)) @ down_weight.T + down_bias."""
-    hidden = _dropout(_activated(_linear(x, up_weight, up_bias), activation), dropout_p, training)
+    hidden = _dropout(_apply_activation(_linear(x, up_weight, up_bias), activation), dropout_p, training)
     return _linear(hidden, down_weight, down_bias)
 
 
@@ -273,24 +283,24 @@ def cross_entropy(
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
     count: int | None = None, of_probabilities: bool = False,
 ) -> Tensor:  # fmt: skip
-    """-log softmax(logits)[target] + label_smoothing * (its mean over classes less that), weighted by class."""
+    """-log softmax(logits)[target], smoothed with the mean over the classes, and weighted by class."""
     x = logits.movedim(dim if logits.ndim > 1 else 0, -1)
     log_probs = x - torch.log(torch.exp(x - x.amax(-1, keepdim=True)).sum(-1, keepdim=True)) - x.amax(-1, keepdim=True)
-    log_probs, wanted = log_probs.reshape(-1, log_probs.shape[-1]), target.reshape(-1)
-    counted = _counted(wanted, ignore_index, lookup)
-    log_probs, wanted = log_probs[counted], wanted[counted]
+    log_probs, targets = log_probs.reshape(-1, log_probs.shape[-1]), target.reshape(-1)
+    counts = _counts(targets, ignore_index, lookup)
+    log_probs, targets = log_probs[counts], targets[counts]
     of_class = torch.ones_like(log_probs[0]) if weight is None else weight
-    each = -log_probs[torch.arange(len(wanted)), wanted] * of_class[wanted]
+    each = -log_probs[torch.arange(len(targets)), targets] * of_class[targets]
     each = (1 - label_smoothing) * each - label_smoothing * (log_probs * of_class).mean(-1)
     if reduction == "mean":
-        return each.sum() / of_class[wanted].sum()
+        return each.sum() / of_class[targets].sum()
     if reduction == "sum":
         return each.sum()
-    return torch.zeros_like(counted, dtype=x.dtype).masked_scatter(counted, each).reshape(target.shape)
+    return torch.zeros_like(counts, dtype=x.dtype).masked_scatter(counts, each).reshape(target.shape)
 
 
-def _counted(target: Tensor, ignore_index: int | None, lookup: str | None) -> Tensor:
-    """The targets that are not ignored: all of them where the program looks them up itself."""
+def _counts(target: Tensor, ignore_index: int | None, lookup: str | None) -> Tensor:
+    """Which targets are not ignored. All count if the program looks them up."""
     if lookup is not None:
         return torch.ones_like(target, dtype=torch.bool)
     return target != (-100 if ignore_index is None else ignore_index)
@@ -301,15 +311,15 @@ def nll(
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
     count: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """-sum over classes of log_probs times what is wanted of each: 1 of the target, smoothed, times its weight."""
+    """-sum over classes of log_probs times the smoothed target and the weight of the class."""
     x = log_probs.movedim(dim if log_probs.ndim > 1 else 0, -1)
     classes = x.shape[-1]
-    counted = _counted(target, ignore_index, lookup)
-    of_target = (target.unsqueeze(-1) % classes == torch.arange(classes, device=x.device)) & counted.unsqueeze(-1)
-    spread = counted.unsqueeze(-1).to(x.dtype) / classes
+    counts = _counts(target, ignore_index, lookup)
+    of_target = (target.unsqueeze(-1) % classes == torch.arange(classes, device=x.device)) & counts.unsqueeze(-1)
+    spread = counts.unsqueeze(-1).to(x.dtype) / classes
     smoothed = (1 - label_smoothing) * of_target.to(x.dtype) + label_smoothing * spread
     of_class = x.new_ones(classes) if weight is None else weight
-    each = -(x * smoothed * of_class).where(smoothed != 0, 0.0).sum(-1)  # 0 times -inf is not wanted
+    each = -(x * smoothed * of_class).where(smoothed != 0, 0.0).sum(-1)  # avoids 0 * -inf, which is nan
     if reduction == "none":
         return each
     return each.sum() if reduction == "sum" else each.sum() / (of_target * of_class).sum()
@@ -347,7 +357,7 @@ def rows(logits: Tensor, in_float32: bool = False) -> Tensor:
     return flat.float() if in_float32 and flat.dtype is not torch.float64 else flat
 
 
-_activated = activation  # where an argument is called `activation`
+_apply_activation = activation  # for functions with a parameter called `activation`
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""AdamW spelled out, one parameter after the other. For reading and for tests."""
+"""AdamW as a plain formula, one parameter after the other. For reading and for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def adamw(
     weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False, provider: str = "torch",
     **options: Any,
 ) -> Optimizer:  # fmt: skip
-    """Algorithm 2 of Loshchilov and Hutter, arXiv:1711.05101, the weight decay multiplied by the learning rate."""
+    """Algorithm 2 of Loshchilov and Hutter, arXiv:1711.05101, with the weight decay multiplied by the learning rate."""
     settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
     return _AdamW(params, {**settings, "maximize": maximize})
 

@@ -1,4 +1,4 @@
-"""The plain formula of a linear layer for each expert's rows."""
+"""The plain formula of a linear layer on the rows of each expert."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool = False) -> Tensor:
-    """Row r times the matrix of the expert that has it: shapes as in `autofuse.ops.expert_linear`."""
+    """Each row times the matrix of its expert. Shapes as in `autofuse.ops.expert_linear`."""
     expert = torch.searchsorted(ends, torch.arange(x.shape[0]), right=True)
     matrix = weight[expert].transpose(1, 2) if transposed else weight[expert]
     product = torch.einsum("rd,rfd->rf", x, matrix)

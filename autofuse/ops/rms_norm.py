@@ -1,8 +1,4 @@
-"""RMS norm of the last dimension.
-
-Knows which operands torch's kernel takes, and what hand-written code does with others; must not know how a model spells
-a norm.
-"""
+"""RMS norm of the last dimension."""
 
 from __future__ import annotations
 
@@ -17,21 +13,29 @@ from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.ops.affine import Affine, affine, fitting, is_usual
-from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
+from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
+from autofuse.ops.norm_operators import norm_dtype, norm_refusal, prepare_norm, run_norm
 from autofuse.torch_private import FUSED_RMS_NORM_BACKWARD
 
 
 def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
-    """x / sqrt(mean(x**2) + eps) * weight, the mean over the last dimension.
+    """x / sqrt(mean(x**2) + eps) * weight, with the mean over the last dimension.
 
-    Shapes, dtypes: as `layer_norm`. Source: Zhang & Sennrich, arXiv:1910.07467.
+    Args:
+        x: shape (..., C).
+        weight: usually (C,); any shape that broadcasts against x.
+        eps: is added to the mean square.
+
+    Returns:
+        A tensor of shape (..., C) in the dtype to which x and weight promote. The mean is computed in fp32 or fp64.
+
+    Source: Zhang & Sennrich, arXiv:1910.07467.
     """
     return _OP(x, weight, eps)  # type: ignore[no-any-return]
 
 
 def has_fused_kernel() -> bool:
-    """Whether this torch computes an RMS norm on CUDA in one kernel, forward and backward."""
+    """Whether this torch computes an RMS norm on CUDA with one kernel, forward and backward."""
     return bool(FUSED_RMS_NORM_BACKWARD != "missing")
 
 
@@ -39,50 +43,50 @@ def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes):
         return torch.rms_norm(x, sizes, weight, eps)  # type: ignore[arg-type]
-    scale = fitting(weight, x)
+    scale = as_kernel_operand(weight, x)
     if (weight is None) == (scale is None):
         return F.rms_norm(x, sizes, scale, eps)
-    return affine(F.rms_norm(x, sizes, eps=eps), weight, None)
+    return apply_affine(F.rms_norm(x, sizes, eps=eps), weight, None)
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
-    dtype = dtype_of("rms_norm", x, weight)
-    return normed_by(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
+    dtype = norm_dtype("rms_norm", x, weight)
+    return run_norm(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
 
 
-def _prepared(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Callable[..., Tensor]:
-    run = prepared("triton", "rms_norm", False, x, weight, None)
+def _prepare(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Callable[..., Tensor]:
+    run = prepare_norm("triton", "rms_norm", False, x, weight, None)
     if run is None:
         return partial(_by_kernel, "triton")
     return lambda x, weight=None, eps=1e-6: run(x, weight, None, float(eps))
 
 
-def _refused(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> str:
-    return refused(x, weight, None, eps)
+def _refusal(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> str:
+    return norm_refusal(x, weight, None, eps)
 
 
 _LEAST = 2**17  # elements; with fewer, calling a compiled loop costs what it saves (128 rows of 768 in fp32: 1.2 times)
-# Where torch has a fused kernel on CUDA (2.9 and newer), a call of ours takes as much of the GPU's time and more of
-# Python's; the backward pass of torch's reads x once more. Elsewhere torch's formula takes seven kernels.
+# If torch has a fused kernel on CUDA (2.9 and newer), our kernel takes as much time on the GPU and more in Python, but
+# torch's backward pass reads x once more. Without a fused kernel, torch's formula takes seven kernels.
 _ON_GPU = GpuThreshold(extra=30, saved=1) if has_fused_kernel() else GpuThreshold(extra=0, saved=10)
 _OP = Operation(
     "rms_norm",
     (
         Provider(
-            "rms_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=_refused,
-            devices=("cuda",), default=True, prepare=_prepared,
-            summary="Our Triton kernels: a row is read once, its sum is in fp32, a weight may have another dtype.",
-            gradient="One kernel for x and weight; two where a row has more than 8192 columns.",
+            "rms_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=_refusal,
+            devices=("cuda",), default=True, prepare=_prepare,
+            summary="Our Triton kernels: each row is read once, its sum is in fp32, a weight may have another dtype.",
+            gradient="One kernel for x and weight; two if a row has more than 8192 columns.",
         ),
         Provider(
-            "rms_norm", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_refused,
+            "rms_norm", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_refusal,
             devices=("cpu",), default=True,
             summary="A loop over rows that Inductor compiles once for each dtype and width.",
-            gradient="A second such loop; what is kept is x and one number for each row.",
+            gradient="A second such loop; x and one number for each row are saved.",
         ),
         Provider(
             "rms_norm", "torch", TORCH, _by_torch, default=True,
-            summary="torch.rms_norm: one kernel on CUDA, several on CPUs; weights that it does not take come after it.",
+            summary="torch.rms_norm: one kernel on CUDA, several on CPUs; other weights are applied after it.",
             gradient="torch's own.",
         ),
     ),

@@ -1,7 +1,4 @@
-"""A call of each operation as a transformer makes it: for tuning by hand, where there is no model to take calls from.
-
-Knows the public functions of autofuse.ops and what sizes mean to them; must not know providers or how they are timed.
-"""
+"""A typical call of each operation in a transformer, for tuning without a model."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autofuse import ops
-from autofuse.kernels.operation import OPERATIONS, RecordedCall, recorded
+from autofuse.kernels.operation import OPERATIONS, RecordedCall, record_calls
 from autofuse.ops.activation_table import ACTIVATIONS
 from autofuse.verify.calls import random_numbers
 
@@ -23,8 +20,16 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes of a transformer, as they meet in its layers: sequences in a batch, tokens in a sequence, the width of
-    a token, the width inside of its MLP (4 times as much if 0), attention's heads, tokens in the vocabulary."""
+    """The sizes of a transformer.
+
+    Attributes:
+        batch: sequences in a batch.
+        length: tokens in a sequence.
+        width: the width of a token.
+        heads: attention heads.
+        hidden: the width inside the MLP; 0 means 4 * width.
+        vocabulary: tokens in the vocabulary.
+    """
 
     batch: int = 4
     length: int = 512
@@ -35,57 +40,69 @@ class Model:
 
     @property
     def rows(self) -> int:
+        """Tokens in a batch."""
         return self.batch * self.length
 
     @property
     def inner(self) -> int:
+        """The width inside the MLP."""
         return self.hidden or 4 * self.width
 
     @property
     def head(self) -> int:
+        """The width of a head."""
         return self.width // self.heads
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes random tensors of one dtype on one device, always the same; in training they require gradients."""
+    """Makes random tensors of one dtype on one device, always the same. In training they require gradients."""
 
     dtype: torch.dtype
     device: torch.device
     training: bool
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """A random tensor of this shape, with normal entries times `scale`."""
         numbers = random_numbers(shape, self.device, sum(shape)) * scale
         return numbers.to(self.dtype).requires_grad_(self.training)
 
     def weight(self, *shape: int) -> Tensor:
-        """A matrix that keeps the size of what it is applied to."""
+        """A matrix whose products have entries as large as those of the input."""
         return self(*shape, scale=shape[-1] ** -0.5)
 
     def constant(self, *shape: int) -> Tensor:
-        """What no gradient is asked for of."""
+        """A tensor that requires no gradient."""
         return self(*shape).detach()
 
     def classes(self, count: int, of: int) -> Tensor:
+        """Random class indices below `of`."""
         draws = torch.Generator().manual_seed(count)
         return torch.randint(of, (count,), generator=draws).to(self.device)
 
 
 def maker_of(device: str | None = None, dtype: str | None = None, *, training: bool = True) -> Maker:
-    """A maker for a device ("cuda" or "cpu") and a dtype ("float32"); without them, those that suit this machine.
+    """A `Maker` for a device ("cuda" or "cpu") and a dtype ("float32"), by default those that suit this machine.
 
-    Raises ValueError where torch finds no such device.
+    Raises:
+        ValueError: if torch finds no such device.
     """
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda was asked for, and torch finds no such device here.")
+        raise ValueError("--device cuda: torch finds no CUDA device on this machine. Use --device cpu.")
     numbers: torch.dtype = getattr(torch, dtype or ("float32" if kind == "cpu" else "bfloat16"))
     return Maker(numbers, torch.device(kind), training)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A typical call. `sizes` names those of a shape; `of_model` takes them from a model; `call` makes the call."""
+    """A typical call.
+
+    Attributes:
+        sizes: the names of the sizes of a shape.
+        of_model: takes these sizes from a model.
+        call: makes the call, from a `Maker` and the sizes.
+    """
 
     sizes: str
     of_model: Callable[[Model], Shape]
@@ -112,33 +129,33 @@ def _heads(model: Model) -> Shape:
     return model.batch, model.heads, model.length, model.head
 
 
-def _activated(name: Any, t: Maker, r: int, w: int) -> Any:
+def _sample_activation(name: Any, t: Maker, r: int, w: int) -> Any:
     return ops.activation(t(r, w), name)
 
 
-def _dropped_sum(t: Maker, r: int, w: int) -> Any:
+def _sample_dropout_add_norm(t: Maker, r: int, w: int) -> Any:
     return ops.dropout_add_norm(t(r, w), t(r, w), t(w), t(w), dropout_p=0.1 * t.training, training=t.training)
 
 
-def _causal(t: Maker, b: int, h: int, n: int, d: int) -> Any:
+def _sample_attention(t: Maker, b: int, h: int, n: int, d: int) -> Any:
     return ops.attention(t(b, h, n, d), t(b, h, n, d), t(b, h, n, d), scale=d**-0.5, is_causal=True)
 
 
-def _capped(t: Maker, b: int, h: int, n: int, d: int) -> Any:
+def _sample_soft_capped_attention(t: Maker, b: int, h: int, n: int, d: int) -> Any:
     return ops.soft_capped_attention(t(b, h, n, d), t(b, h, n, d), t(b, h, n, d), cap=50.0, scale=d**-0.5 / 50.0)
 
 
-def _sunk(t: Maker, b: int, h: int, n: int, d: int) -> Any:
+def _sample_sink_attention(t: Maker, b: int, h: int, n: int, d: int) -> Any:
     return ops.sink_attention(t(b, h, n, d), t(b, h, n, d), t(b, h, n, d), t(h)[:, None, None], scale=d**-0.5)
 
 
-def _masked(t: Maker, b: int, h: int, n: int, s: int) -> Any:
+def _sample_masked_softmax(t: Maker, b: int, h: int, n: int, s: int) -> Any:
     mask = torch.ones(n, s, dtype=torch.bool, device=t.device).tril()
     return ops.masked_softmax(t(b, h, n, s), mask, scale=0.125)
 
 
-def _packed(t: Maker, n: int, h: int, d: int) -> Any:
-    """Two sequences, of which one is three times as long as the other."""
+def _sample_varlen_attention(t: Maker, n: int, h: int, d: int) -> Any:
+    """Two sequences, one of which is three times as long as the other."""
     starts = torch.tensor([0, n // 4, n], dtype=torch.int32, device=t.device)
     return ops.varlen_attention(
         t(n, h, d), t(n, h, d), t(n, h, d), starts, starts, n - n // 4, n - n // 4, is_causal=True
@@ -150,11 +167,11 @@ _ROWS, _INNER = "rows x width", "rows x inner width"
 _ATTENTION = "batch x heads x tokens x head width"
 _LISTED = sorted(ACTIVATIONS.keys() & OPERATIONS.keys())
 SAMPLES: Mapping[str, Sample] = {
-    **{name: Sample(_INNER, _rows_and_inner, partial(_activated, name)) for name in _LISTED},
+    **{name: Sample(_INNER, _rows_and_inner, partial(_sample_activation, name)) for name in _LISTED},
     "bias_gelu": Sample(_INNER, _rows_and_inner, lambda t, r, w: ops.bias_gelu(t(r, w), t(w))),
     "layer_norm": Sample(_ROWS, _rows_and_width, lambda t, r, w: ops.layer_norm(t(r, w), t(w), t(w))),
     "rms_norm": Sample(_ROWS, _rows_and_width, lambda t, r, w: ops.rms_norm(t(r, w), t(w))),
-    "dropout_add_norm": Sample(_ROWS, _rows_and_width, _dropped_sum),
+    "dropout_add_norm": Sample(_ROWS, _rows_and_width, _sample_dropout_add_norm),
     "gated_activation": Sample(
         "rows x twice the inner width",
         lambda m: (m.rows, 2 * m.inner),
@@ -168,11 +185,13 @@ SAMPLES: Mapping[str, Sample] = {
     "rotary": Sample(
         _ATTENTION, _heads, lambda t, b, h, n, d: ops.rotary(t(b, h, n, d), t.constant(n, d), t.constant(n, d))
     ),
-    "masked_softmax": Sample("batch x heads x tokens x keys", _scores, _masked),
-    "attention": Sample(_ATTENTION, _heads, _causal),
-    "varlen_attention": Sample("tokens x heads x head width", lambda m: (m.rows, m.heads, m.head), _packed),
-    "soft_capped_attention": Sample(_ATTENTION, _heads, _capped),
-    "sink_attention": Sample(_ATTENTION, _heads, _sunk),
+    "masked_softmax": Sample("batch x heads x tokens x keys", _scores, _sample_masked_softmax),
+    "attention": Sample(_ATTENTION, _heads, _sample_attention),
+    "varlen_attention": Sample(
+        "tokens x heads x head width", lambda m: (m.rows, m.heads, m.head), _sample_varlen_attention
+    ),
+    "soft_capped_attention": Sample(_ATTENTION, _heads, _sample_soft_capped_attention),
+    "sink_attention": Sample(_ATTENTION, _heads, _sample_sink_attention),
     "cross_entropy": Sample(
         "rows x classes",
         lambda m: (m.rows, m.vocabulary),
@@ -186,19 +205,20 @@ SAMPLES: Mapping[str, Sample] = {
 }
 
 
-def sampled(operation: str, shape: Shape, maker: Maker) -> RecordedCall:
-    """A call of `operation` on tensors of such a shape. It is made once, to learn what the operation is given.
+def sample_call(operation: str, shape: Shape, maker: Maker) -> RecordedCall:
+    """A call of `operation` on tensors of this shape. Runs it once to record the arguments.
 
-    Raises ValueError where there is no sample, or the shape has another number of sizes.
+    Raises:
+        ValueError: if there is no sample of the operation, or the shape has another number of sizes.
     """
     if operation not in SAMPLES:
-        raise ValueError(f"No sample call of {operation!r} is known. There are some of {', '.join(sorted(SAMPLES))}.")
+        raise ValueError(f"There is no sample call of {operation!r}. Use one of {', '.join(sorted(SAMPLES))}.")
     sample = SAMPLES[operation]
     if len(shape) != len(sample.sizes.split(" x ")):
-        raise ValueError(f"{operation} takes a shape of {sample.sizes}, and was given {'x'.join(map(str, shape))}.")
-    with recorded() as calls, torch.set_grad_enabled(maker.training):
+        raise ValueError(f"{operation} takes a shape of {sample.sizes}, but got {'x'.join(map(str, shape))}.")
+    with record_calls() as calls, torch.set_grad_enabled(maker.training):
         sample.call(maker, *shape)
-    made = next((c for c in calls if c.operation.name == operation), None)
-    if made is None:
-        raise ValueError(f"{operation} has no providers to choose from.")
-    return made
+    call = next((c for c in calls if c.operation.name == operation), None)
+    if call is None:
+        raise ValueError(f"{operation} has only one provider, so there is nothing to measure.")
+    return call

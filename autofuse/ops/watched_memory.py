@@ -1,7 +1,7 @@
-"""Whether a tensor was written to since it was read: what is known of its numbers ends there.
+"""Whether somebody wrote to a tensor since it was read.
 
-On a CPU its memory is shared with a copy for copying on write, so that any write moves it: operators in place,
-`x.data`, numpy, DLPack. Elsewhere only what autograd counts is seen. Must not know what was read, or why.
+On a CPU its memory is shared copy-on-write with a copy, so any write moves it: in-place operators, `x.data`, numpy,
+DLPack. Elsewhere only writes that autograd counts are seen.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ State = tuple[object, ...]
 
 
 def state_of(x: Tensor) -> State:
-    """Changes with whatever can change the contents of `x`, which on a CPU has to be watched for that.
+    """A value that changes whenever the contents of `x` may have changed. On a CPU, `x` must be watched for that.
 
-    On a CPU, memory that is shared for copying on write is copied as soon as anybody asks for a place to write to:
-    operators in place, `x.data`, numpy, DLPack. Elsewhere only what autograd counts is seen.
+    Copy-on-write memory is copied as soon as somebody requests a mutable pointer: in-place operators, `x.data`, numpy,
+    DLPack. Elsewhere only writes that autograd counts are seen.
     """
     if x.is_cpu:
         return is_cow_tensor(x) or (_version(x),), data_address(x), x.stride(), x.shape
@@ -26,31 +26,30 @@ def state_of(x: Tensor) -> State:
 
 
 def _version(x: Tensor) -> int:
-    return -1 if x.is_inference() else x._version  # such tensors count no writes
+    return -1 if x.is_inference() else x._version  # inference tensors count no writes
 
 
 @torch.no_grad()
-def watched(x: Tensor) -> Tensor | None:
-    """A second owner of the memory of `x`, on a CPU; None where torch has no say in who writes to it."""
+def watch(x: Tensor) -> Tensor | None:
+    """A second owner of the memory of `x`, on a CPU; None if torch does not control who writes to that memory."""
     if not _is_held_once(x):
         return None
     try:
         shadow: Tensor = lazy_clone(x)
-    except RuntimeError:  # the memory is another's
+    except RuntimeError:  # torch does not own the memory
         return None
     return shadow if is_cow_tensor(x) else None
 
 
 def _is_held_once(x: Tensor) -> bool:
-    """Whether nobody but `x`, and the tensor that it is a view of, holds its memory.
+    """Whether only `x`, and the tensor of which it is a view, hold its memory.
 
-    An array of numpy, or a consumer of DLPack, holds an address. A write moves memory that is shared, and the array
-    would go on with the place where the buffer was. torch forbids to resize what numpy was given, and DLPack holds the
-    tensor.
+    A numpy array or a DLPack consumer holds an address. A write moves shared memory, and the array would keep the old
+    address. torch does not allow to resize memory that it passed to numpy. DLPack holds the tensor.
     """
     storage, base = x.untyped_storage(), x._base
     if not storage.resizable() or tensor_users(x) != 1:
         return False
     if base is None:
-        return bool(storage_users(storage._cdata) == 2)  # by `x`, and by `storage` here
-    return bool(storage_users(storage._cdata) == 3 and tensor_users(base) == 2)  # by the view, and by `base` here
+        return bool(storage_users(storage._cdata) == 2)  # `x`, and `storage` here
+    return bool(storage_users(storage._cdata) == 3 and tensor_users(base) == 2)  # the view, and `base` here

@@ -1,10 +1,10 @@
-"""The one door to what torch keeps private: each name that we use, what for, and what happens where a torch lacks it.
+"""Every private name of torch that autofuse uses: what it is for, and what happens if a version of torch lacks it.
 
-`from autofuse.torch_private import fake_mode` never raises for a name of the table (names.py). What torch lacks is
-replaced by what the table says: mostly the cautious answer, which leaves the user's code as it is; else a stand-in that
-raises MissingFromTorch when it is used. Names are looked up when they are first asked for, so none costs an import of
-its own. Private attributes of torch's objects are read where the objects are: attributes.py lists them. This folder
-must know nothing of autofuse.
+`from autofuse.torch_private import fake_mode` never raises an error for a name of the table (names.py). For a missing
+name, the table defines a replacement: usually the cautious answer, which leaves the user's code unchanged; otherwise a
+stand-in that raises MissingFromTorch when it is used. Names are looked up at the first use, so none of them costs an
+import. Private attributes of torch's objects are read directly where the objects are; attributes.py lists them. This
+folder imports nothing else of autofuse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autofuse.torch_private.missing import MissingFromTorch as MissingFromTorch
 from autofuse.torch_private.names import NAMES
 
-if TYPE_CHECKING:  # these have types of their own; the others are Any
+if TYPE_CHECKING:  # names with types; all others are Any
     from torch._ops import HigherOrderOperator as HigherOrderOperator
     from torch._ops import OpOverload as OpOverload
     from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
@@ -30,9 +30,9 @@ if TYPE_CHECKING:  # these have types of their own; the others are Any
     pytree = _pytree
 
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"  # the name of a logger
-COMPILER = "torch._dynamo.convert_frame"  # the name of a module: where it was not imported, nothing was compiled
-COMPILER_MODULES = (COMPILER, "torch._inductor")  # names of what compiles, and runs no module
-# Names of the modules whose modes count or print the operations of a program.
+COMPILER = "torch._dynamo.convert_frame"  # the name of a module; if it was not imported, nothing was compiled
+COMPILER_MODULES = (COMPILER, "torch._inductor")  # names of modules that compile, and do not run modules
+# Names of the modules whose dispatch modes count or print the operations of a program.
 COUNTING_MODULES = frozenset({
     "torch.utils.flop_counter", "torch.distributed._tools.mem_tracker", "torch.distributed.tensor.debug._comm_mode",
     "torch.testing._internal.logging_tensor", "torch.utils._debug_mode",
@@ -41,15 +41,19 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the table, looked up once. Raises AttributeError for any other."""
+    """A name of the table, looked up once.
+
+    Raises:
+        AttributeError: for any other name.
+    """
     if name not in NAMES:
-        raise AttributeError(f"autofuse.torch_private has no {name!r}: each name is written down in names.py.")
+        raise AttributeError(f"autofuse.torch_private has no {name!r}. Add it to the table in names.py.")
     found = globals()[name] = look_up(name)
     return found
 
 
 class _OnDemand:
-    """`on_demand.compile_fx` imports what that takes where it is used: parts of torch that take long to import."""
+    """Looks up names at each first use: `on_demand.compile_fx`. For parts of torch that take long to import."""
 
     def __getattr__(self, name: str) -> Any:
         found = vars(self)[name] = look_up(name)
@@ -60,20 +64,20 @@ on_demand = _OnDemand()
 
 
 def look_up(name: str) -> Any:
-    """What torch has, or what stands there where it has none."""
+    """What torch has under this name, or its replacement."""
     private = NAMES[name]
     try:
-        return private.found()
-    except Exception as error:  # a part of torch that breaks as it is imported is as good as none
-        return private.instead(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+        return private.resolve()
+    except Exception as error:  # a part of torch that fails to import counts as missing
+        return private.replacement(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
 
 
 def assumed_constant(function: _F) -> _F:
-    """torch.compiler.assume_constant_result, which would import all of Dynamo to set this mark.
+    """torch.compiler.assume_constant_result, without importing all of Dynamo to set its mark.
 
-    Where Dynamo goes by another mark, it compiles what the function does. A test compares the two.
-    Dynamo keeps what was returned in the module of the user's code that is compiled, by the function's name: it is one
-    that is no user's.
+    If Dynamo uses another mark, it compiles the function instead. A test compares the two marks. Dynamo stores the
+    returned value in the module of the user's code that is compiled, under the function's name. So the name must not
+    collide with a user's name.
     """
     code = function.__code__
     function.__code__ = code.replace(co_name=f"autofuse_{code.co_name}")

@@ -1,4 +1,4 @@
-"""From a fake tensor back to the tensor with numbers that it was made of."""
+"""Finds the real tensor from which a fake tensor was made."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 from autofuse import torch_private
 
 
-def real_behind(fake: object) -> Tensor | None:
-    """The tensor that `fake` was made of, None where there is none, or where torch does not tell.
+def find_real_tensor(fake: object) -> Tensor | None:
+    """The tensor from which `fake` was made; None if there is none or torch does not know it.
 
-    torch remembers the fake of each tensor, for the next time it is asked for; this looks there.
+    torch remembers the fake tensor of each real tensor. This searches that table.
     """
     if not isinstance(fake, torch_private.FakeTensor):
         return None
     try:
         converter: Any = fake.fake_mode.fake_tensor_converter
-        known = converter.meta_converter.describer.lookup_tensor  # the real ones, with numbers of their own
+        known = converter.meta_converter.describer.lookup_tensor  # real tensor -> its number
         found = [real for real, number in list(known.items()) if converter.tensor_memo.get(number) is fake]
-    except AttributeError:  # another torch keeps it elsewhere
+    except AttributeError:  # another version of torch has another table
         return None
     return found[0] if len(found) == 1 and not isinstance(found[0], torch_private.FakeTensor) else None

@@ -1,4 +1,4 @@
-"""What a private name of torch is, and what stands in its place where a torch has none."""
+"""A private name of torch, and its replacement if a version of torch lacks it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 
 class MissingFromTorch(AttributeError):
-    """A private name of torch that was to be used and is not there; the message is a sentence."""
+    """A private name of torch that is required but missing. The message is a sentence."""
 
 
 class _Missing(type):
-    """What a name of torch's that is not there is replaced by: a class without instances.
+    """The replacement for a missing name: a class without instances.
 
-    It can be imported, subclassed and asked about by isinstance; calling it and reading from it raise.
+    It can be imported, subclassed and used in isinstance. Calling it or reading from it raises an error.
     """
 
     sentence: str
@@ -34,11 +34,14 @@ RAISES: Any = object()
 
 @dataclass(frozen=True)
 class Private:
-    """One name of ours for what torch has at `paths`.
+    """A name of autofuse for the objects at `paths` in torch.
 
-    use: what for. missing: what happens where torch has none of that, after "Without it ". fallback: what stands there
-    then; by default a class that raises MissingFromTorch when it is used. make: the thing itself, out of what is found
-    at the paths.
+    Attributes:
+        paths: the paths in torch.
+        use: what autofuse uses it for.
+        missing: what happens if it is missing, as the end of a sentence that begins with "Without it".
+        fallback: the replacement; by default a class that raises MissingFromTorch when it is used.
+        make: makes the object from what is found at the paths.
     """
 
     paths: tuple[str, ...]
@@ -47,16 +50,19 @@ class Private:
     fallback: Any = RAISES
     make: Callable[..., Any] = lambda found: found
 
-    def found(self) -> Any:
-        """What torch has. Raises what the look-up raises: AttributeError, ImportError, or what a broken part does."""
+    def resolve(self) -> Any:
+        """What torch has at the paths.
+
+        This raises whatever the look-up raises: AttributeError, ImportError, or the error of a broken part.
+        """
         return self.make(*map(resolve_name, self.paths))
 
-    def instead(self, why: str) -> Any:
-        """What stands there where torch has none."""
+    def replacement(self, why: str) -> Any:
+        """The replacement. `why` is the error of the look-up."""
         if self.fallback is not RAISES:
             return self.fallback
         sentence = (
-            f"torch {torch.__version__} has no {' or '.join(self.paths)} as autofuse knows it ({why}). It is used for "
-            f"this: {self.use}. Without it {self.missing}. Use a version of torch that autofuse was tested with."
+            f"torch {torch.__version__} has no {' or '.join(self.paths)} that autofuse can use ({why}). autofuse uses "
+            f"it for: {self.use}. Without it {self.missing}. Use a version of torch that autofuse was tested with."
         )
         return _Missing("Missing", (), {"sentence": sentence})

@@ -1,4 +1,4 @@
-"""The table of torch's private names: where each is found, what it is for, and what happens where it is missing."""
+"""The table of torch's private names: where each is, what it is for, and what happens if it is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from autofuse.torch_private.missing import RAISES, Private
 
-# Answers where torch gives none.
+# Replacements for missing functions.
 
 
 def _yes(*_: Any) -> bool:
@@ -32,7 +32,7 @@ def _nobody_shares(x: torch.Tensor) -> torch.Tensor:
 
 
 def _no_guards(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("this torch compares no tensors with those of another call.")
+    raise NotImplementedError("This version of torch has no TensorGuards.")
 
 
 def _nothing(*_: Any) -> list[Any]:
@@ -40,7 +40,7 @@ def _nothing(*_: Any) -> list[Any]:
 
 
 def _somebody() -> str:
-    return "somebody may look on"
+    return "an unknown observer"
 
 
 def _some() -> list[str]:
@@ -75,7 +75,7 @@ def _has_parts(x: object) -> bool:
     return hasattr(x, "__tensor_flatten__") and hasattr(x, "__tensor_unflatten__")
 
 
-# Things that are made of more than one name.
+# Objects that are made from several names.
 
 
 def _any_mode(get: Callable[[Any], Any], *keys: Any) -> Callable[[], bool]:
@@ -98,9 +98,9 @@ _GLOBAL_HOOKS = tuple(
 )
 _CHECKPOINT = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper."
 _ATEN = "torch.ops.aten._"
-_LOOKS_ON = "nothing is captured, and operations are computed by torch's own code"
+_LOOKS_ON = "nothing is captured, and torch's own code computes all operations"
 _DECLINED = "no module is captured: each is declined with this sentence"
-_STALE = "it goes on as it was compiled, with the original forwards, until torch.compiler.reset()"
+_STALE = "compiled code keeps the original forwards until torch.compiler.reset()"
 _NO_PROFILE = "profiles end with this sentence"
 
 
@@ -110,160 +110,161 @@ def _one(path: str, use: str, missing: str, fallback: Any = RAISES) -> Private:
 
 # fmt: off
 NAMES: Mapping[str, Private] = {
-    # Who looks on at a call. Hot: bound once by the modules that ask.
-    "is_any_autocast_enabled": _one("torch._C._is_any_autocast_enabled", "whether to ask for autocast's state at all",
-        "it is always asked for", _yes),
-    "TensorGuards": _one("torch._C._dynamo.guards.TensorGuards", "whether a call is of a kind that was seen before",
-        "the tests of its tensors are asked one by one, in Python", _no_guards),
+    # What observes a call. Used at every call, so the modules that use these bind them once.
+    "is_any_autocast_enabled": _one("torch._C._is_any_autocast_enabled", "whether autocast is active on any device",
+        "each device is checked", _yes),
+    "TensorGuards": _one("torch._C._dynamo.guards.TensorGuards", "whether a call equals an earlier kind of call",
+        "its tensors are checked one by one, in Python", _no_guards),
     "get_tracing_state": _one("torch._C._get_tracing_state", "whether torch.jit traces",
-        "the public torch.jit.is_tracing is asked", _tracing_state),
-    "set_tracing_state": _one("torch._C._set_tracing_state", "keeps what a guard asks out of what torch.jit traces",
-        "a trace holds the sizes that a guard asked for, and torch.jit may call two traces different", _set_nothing),
-    "len_torch_dispatch_stack": _one("torch._C._len_torch_dispatch_stack", "whether a dispatch mode is on",
-        "every operator of ours goes through the dispatcher", _yes),
+        "the public torch.jit.is_tracing is used", _tracing_state),
+    "set_tracing_state": _one("torch._C._set_tracing_state", "keeping the reads of guards out of torch.jit's traces",
+        "a trace contains the sizes that guards read, and torch.jit may find two traces different", _set_nothing),
+    "len_torch_dispatch_stack": _one("torch._C._len_torch_dispatch_stack", "whether a dispatch mode is active",
+        "every operator of autofuse goes through the dispatcher", _yes),
     "is_profiler_enabled": _one("torch._C._autograd._profiler_enabled", "whether a profiler records",
-        "every operator of ours goes through the dispatcher, and profiles leave out kernels' own workspace", _yes),
+        "every operator of autofuse goes through the dispatcher, and profiles leave out kernels' own workspace", _yes),
     "peek_interpreter_stack": _one(_FUNCTORCH + "peek_interpreter_stack", "whether torch.func transforms a call",
         _LOOKS_ON, _somebody),
     "get_interpreter_stack": _one(_FUNCTORCH + "get_interpreter_stack", "whether torch.func differentiates twice",
-        "torch refuses second derivatives of fused attention in its own words", tuple),
+        "second derivatives of fused attention raise torch's own error", tuple),
     "is_gradient_interpreter": Private((_FUNCTORCH + "TransformType.Grad",),
         "which of torch.func's transforms differentiate",
-        "torch refuses second derivatives of fused attention in its own words", _no,
+        "second derivatives of fused attention raise torch's own error", _no,
         lambda grad: lambda i: i.key() == grad),
     "is_gradtrackingtensor": _one(_FUNCTORCH + "is_gradtrackingtensor",
-        "whether a tensor is one of torch.func.grad's",
-        "torch refuses second derivatives of fused attention in its own words", _no),
-    "is_batchedtensor": _one(_FUNCTORCH + "is_batchedtensor", "whether a mask is one of torch.func.vmap's",
-        "no gradient reaches a mask under vmap but by the formula", _no),
-    "get_unwrapped": _one(_FUNCTORCH + "get_unwrapped", "the tensor that one of torch.func's stands for",
+        "whether a tensor belongs to torch.func.grad",
+        "second derivatives of fused attention raise torch's own error", _no),
+    "is_batchedtensor": _one(_FUNCTORCH + "is_batchedtensor", "whether a mask belongs to torch.func.vmap",
+        "under vmap a mask gets a gradient from the formula only", _no),
+    "get_unwrapped": _one(_FUNCTORCH + "get_unwrapped", "the tensor inside a tensor of torch.func",
         "gradients under torch.func end with this sentence"),
     "forward_ad": Private(("torch.autograd.forward_ad._current_level",),
-        "whether forward-mode derivatives are asked for",
-        "they are taken to be, and operations are computed by torch's own code", SimpleNamespace(_current_level=0),
-        _forward_ad),
+        "whether forward-mode derivatives are computed",
+        "autofuse assumes that they are, and torch's own code computes all operations",
+        SimpleNamespace(_current_level=0), _forward_ad),
     "is_fx_symbolic_tracing": _one("torch.fx._symbolic_trace.is_fx_symbolic_tracing", "whether torch.fx traces",
         _LOOKS_ON, _yes),
     "get_current_function_mode_stack": _one("torch.overrides._get_current_function_mode_stack",
-        "which function modes are on", _LOOKS_ON, _some),
-    "len_torch_function_stack": _one("torch._C._len_torch_function_stack", "whether a function mode is on",
-        "each call of a rewritten module looks which modes are on", _yes),
+        "which function modes are active", _LOOKS_ON, _some),
+    "len_torch_function_stack": _one("torch._C._len_torch_function_stack", "whether a function mode is active",
+        "each call of a rewritten module lists the active modes", _yes),
     "get_current_dispatch_mode_stack": _one(_DISPATCH + "_get_current_dispatch_mode_stack",
-        "which dispatch modes are on", _LOOKS_ON, _some),
+        "which dispatch modes are active", _LOOKS_ON, _some),
     "DeviceContext": _one("torch.utils._device.DeviceContext",
-        "to tell `with torch.device(...)` from modes that record", "nothing is captured in such a block"),
-    "fake_mode": Private((_MODE, _KEY + "FAKE"), "the FakeTensorMode that is on", _DECLINED, make=partial),
+        "distinguishing `with torch.device(...)` from modes that record", "nothing is captured in such a block"),
+    "fake_mode": Private((_MODE, _KEY + "FAKE"), "the active FakeTensorMode", _DECLINED, make=partial),
     "is_recorded": Private((_MODE, _KEY + "FAKE", _KEY + "PROXY", _KEY + "FUNCTIONAL"),
-        "whether a mode of torch's own records a call", _LOOKS_ON, _yes, _any_mode),
-    "disable_current_modes": _one(_DISPATCH + "_disable_current_modes", "to keep our runs out of the user's modes",
+        "whether one of torch's own modes records a call", _LOOKS_ON, _yes, _any_mode),
+    "disable_current_modes": _one(_DISPATCH + "_disable_current_modes", "hiding autofuse's runs from the user's modes",
         _DECLINED),
-    # Memory that is shared until somebody writes to it.
-    "lazy_clone": _one("torch._lazy_clone", "to be told who writes to a mask's buffer",
+    # Copy-on-write memory.
+    "lazy_clone": _one("torch._lazy_clone", "noticing writes to a mask's buffer",
         "a mask's buffer is compared at each call", _nobody_shares),
-    "is_cow_tensor": _one("torch._C._is_cow_tensor", "whether nobody has written to a mask's buffer",
+    "is_cow_tensor": _one("torch._C._is_cow_tensor", "whether a mask's buffer is still unwritten",
         "a mask's buffer is compared at each call", _no),
-    "data_address": _one("torch._C._data_address", "where a buffer lies, without leave to write to it",
-        "no buffer on a CPU is proved causal", _none),
+    "data_address": _one("torch._C._data_address", "the address of a buffer, without marking it as written",
+        "no buffer on a CPU is proven causal", _none),
     "set_version_counter": _one("torch._C._autograd._unsafe_set_version_counter",
-        "to put a tensor back that a run of our own wrote to", "its version tells that it was written to", _none),
-    "storage_users": _one("torch._C._storage_Use_Count", "whether anybody else holds a mask's memory",
-        "somebody does: a mask's buffer is compared at each call", _none),
-    "tensor_users": _one("torch.Tensor._use_count", "whether anybody else holds a mask's buffer",
-        "somebody does: a mask's buffer is compared at each call", _none),
+        "restoring a tensor that autofuse's own run wrote to", "its version shows the write", _none),
+    "storage_users": _one("torch._C._storage_Use_Count", "whether another object holds a mask's memory",
+        "autofuse assumes so, and compares a mask's buffer at each call", _none),
+    "tensor_users": _one("torch.Tensor._use_count", "whether another object holds a mask's buffer",
+        "autofuse assumes so, and compares a mask's buffer at each call", _none),
     "disabled_torch_function": _one("torch._C._disabled_torch_function_impl",
-        "which tensor classes leave torch's functions as they are", "only Tensor itself does", _none),
+        "which tensor classes do not override torch's functions", "autofuse assumes that only Tensor does not", _none),
     # Hooks.
-    "module_call": _one("torch.nn.Module._wrapped_call_impl", "whether somebody replaced how modules are called",
-        "what modules are called by at import counts as torch's own", torch.nn.Module.__call__),
-    "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether anybody hooked all modules",
-        "everybody may have: no module is replaced", ({0: "unknown"},),
+    "module_call": _one("torch.nn.Module._wrapped_call_impl", "whether somebody replaced Module.__call__",
+        "Module.__call__ at import time counts as torch's own", torch.nn.Module.__call__),
+    "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether there are global module hooks",
+        "autofuse assumes hooks, and replaces no module", ({0: "unknown"},),
         _together),
     "OPTIMIZER_POST_HOOKS": _one("torch.optim.optimizer._global_optimizer_post_hooks",
-        "to be told last that an optimizer stepped",
-        "steps end with the optimizer's, before other hooks of the user's", OrderedDict()),
+        "noticing the end of an optimizer's step, after all other hooks",
+        "a step ends with the optimizer's, before other hooks of the user", OrderedDict()),
     "top_saved_tensors_default_hooks": _one("torch._C._autograd._top_saved_tensors_default_hooks",
         "whether saved tensors are hooked", _DECLINED),
     "saved_tensors_hooks_is_enabled": _one("torch._C._autograd._saved_tensors_hooks_is_enabled",
-        "whether saved tensors may be hooked", "they are hooked, and torch says so where that is forbidden", _yes),
-    # Fakes and operators.
-    "FakeTensor": _one(_FAKE + "FakeTensor", "to tell a tensor without numbers", _DECLINED),
-    "FakeTensorMode": _one(_FAKE + "FakeTensorMode", "to run a forward without computing", _DECLINED),
-    "unset_fake_temporarily": _one(_FAKE + "unset_fake_temporarily", "to read a real tensor within that mode",
-        "what needs numbers is declined with this sentence"),
-    "TorchDispatchMode": _one(_DISPATCH + "TorchDispatchMode", "to see every operator that runs", _NO_PROFILE),
+        "whether saved tensors may be hooked", "autofuse hooks them, and torch raises an error if that is forbidden",
+        _yes),
+    # Fake tensors and operators.
+    "FakeTensor": _one(_FAKE + "FakeTensor", "recognizing a tensor without values", _DECLINED),
+    "FakeTensorMode": _one(_FAKE + "FakeTensorMode", "running a forward without computing", _DECLINED),
+    "unset_fake_temporarily": _one(_FAKE + "unset_fake_temporarily", "reading a real tensor within that mode",
+        "sites that need values are declined with this sentence"),
+    "TorchDispatchMode": _one(_DISPATCH + "TorchDispatchMode", "recording every operator that runs", _NO_PROFILE),
     "is_traceable_wrapper_subclass": _one(_DISPATCH + "is_traceable_wrapper_subclass",
-        "whether a tensor is made of others", "its methods for taking it apart are looked for", _has_parts),
+        "whether a tensor consists of other tensors", "its flatten and unflatten methods are looked up", _has_parts),
     "OpOverload": _one("torch._ops.OpOverload", "the type of an operator", "it is Any"),
     "HigherOrderOperator": _one("torch._ops.HigherOrderOperator",
-        "to tell operators of functions, which have no schema", "their cost is not counted"),
-    "pytree": _one("torch.utils._pytree", "to take nested arguments apart",
-        "what has to be taken apart ends with this sentence"),
+        "recognizing operators of functions, which have no schema", "their cost is not counted"),
+    "pytree": _one("torch.utils._pytree", "flattening nested arguments",
+        "calls with nested arguments end with this sentence"),
     "has_kernel_for": _one("torch._C._dispatch_has_kernel_for_dispatch_key",
-        "whether autocast has a rule for an operator", "CUDA is taken to have one and others none, as in torch 2.13",
+        "whether autocast has a rule for an operator", "autofuse assumes a rule on CUDA only, as in torch 2.13",
         _is_for_cuda),
     "softmax_backward_data": _one("torch._softmax_backward_data", "the gradient of softmax in one kernel",
-        "it is computed by its formula", _softmax_gradient),
-    "unsafe_view": _one(_ATEN + "unsafe_view.default", "a reshaped result that is no view", "the result is copied",
+        "its formula computes it", _softmax_gradient),
+    "unsafe_view": _one(_ATEN + "unsafe_view.default", "a reshaped result that is not a view", "the result is copied",
         _copied_view),
     "FUSED_RMS_NORM_BACKWARD": _one(_ATEN + "fused_rms_norm_backward", "whether CUDA has an RMS norm in one kernel",
-        "ours is asked for few elements as well", "missing"),
-    "LOCAL_SCALAR_DENSE": _one(_ATEN + "local_scalar_dense.default", "to give numbers in steps that are only planned",
+        "autofuse's kernel is used for few elements, too", "missing"),
+    "LOCAL_SCALAR_DENSE": _one(_ATEN + "local_scalar_dense.default", "supplying numbers in steps that are only planned",
         "a step that needs a number cannot be planned", "missing"),
-    "CPU_FLASH_ATTENTION": _one(_ATEN + "scaled_dot_product_flash_attention_for_cpu", "to count its FLOPs",
-        "attention on a CPU counts as torch counts it", "missing"),
+    "CPU_FLASH_ATTENTION": _one(_ATEN + "scaled_dot_product_flash_attention_for_cpu", "counting its FLOPs",
+        "torch's own count holds for attention on a CPU", "missing"),
     "CPU_FLASH_ATTENTION_BACKWARD": _one(_ATEN + "scaled_dot_product_flash_attention_for_cpu_backward",
-        "to count its FLOPs", "attention on a CPU counts as torch counts it", "missing, backward"),
-    "is_avx512_bf16_supported": _one("torch.cpu._is_avx512_bf16_supported", "whether bfloat16 is fast unfused",
-        "it is taken not to be", _no),
-    "is_amx_tile_supported": _one("torch.cpu._is_amx_tile_supported", "whether bfloat16 is fast fused",
-        "it is taken not to be", _no),
+        "counting its FLOPs", "torch's own count holds for attention on a CPU", "missing, backward"),
+    "is_avx512_bf16_supported": _one("torch.cpu._is_avx512_bf16_supported", "whether bfloat16 is fast without fusion",
+        "autofuse assumes that they are not", _no),
+    "is_amx_tile_supported": _one("torch.cpu._is_amx_tile_supported", "whether bfloat16 is fast with fusion",
+        "autofuse assumes that they are not", _no),
     "DisableTorchFunction": _one("torch._C.DisableTorchFunction", "arithmetic that function modes do not see",
-        "places are not verified, and the report says why"),
+        "sites are not verified, and the report says why"),
     "DisableTorchFunctionSubclass": _one("torch._C.DisableTorchFunctionSubclass",
-        "torch's own functions, on a lazy tensor", "no logits are lazy, and AF502 says why"),
+        "calling torch's own functions on a lazy tensor", "no logits are lazy, and AF502 says why"),
     # The backward pass.
     "run_backward": _one("torch.autograd.Variable._execution_engine.run_backward", "gradients under a function mode",
-        "places are not verified, and the report says why"),
-    "current_autograd_node": _one("torch._C._current_autograd_node", "whose gradient is computed right now",
-        "layers' own shares of the backward pass are not told apart, and attention has no second derivative", _none),
+        "sites are not verified, and the report says why"),
+    "current_autograd_node": _one("torch._C._current_autograd_node", "the node whose gradient is being computed",
+        "layers' shares of the backward pass are not separated, and attention has no second derivative", _none),
     "queue_callback": _one("torch.autograd.Variable._execution_engine.queue_callback",
-        "what lazy logits are computed from is kept when a backward pass has ended", "it is kept before", _at_once),
+        "keeping the sources of lazy logits at the end of a backward pass", "they are kept earlier", _at_once),
     "will_engine_execute_node": _one("torch._C._will_engine_execute_node",
-        "whether a backward pass goes to every leaf", "a loss gives the gradient of its logits, as torch does", _no),
+        "whether a backward pass reaches every leaf", "a loss computes the gradient of its logits, as torch does", _no),
     "current_graph_task_id": _one("torch._C._current_graph_task_id", "whether a backward pass runs", _NO_PROFILE),
     "keeps_graph": _one("torch._C._autograd._get_current_graph_task_keep_graph",
-        "whether a gradient may be asked for again", "it is taken to be, and copied", _yes),
-    "get_sequence_nr": _one("torch.autograd._get_sequence_nr", "which forward a node of the graph belongs to",
+        "whether a gradient may be requested again", "autofuse assumes so, and copies the gradient", _yes),
+    "get_sequence_nr": _one("torch.autograd._get_sequence_nr", "which forward pass a node of the graph belongs to",
         _NO_PROFILE),
     "RecordFunctionFast": _one("torch._C._profiler._RecordFunctionFast", "a cheap range in a recorded trace",
         "the public torch.profiler.record_function is used", torch.profiler.record_function),
     "BaseDataLoaderIter": _one("torch.utils.data.dataloader._BaseDataLoaderIter", "the time spent waiting for data",
-        "it is not told", None),
-    # Parts of torch that are private as a whole, and expensive to import: ask for them where they are used.
+        "it is not reported", None),
+    # Private parts of torch that are expensive to import. Look them up where they are used (`on_demand`).
     "lookup_backend": _one("torch._dynamo.backends.registry.lookup_backend", "the backend behind ours",
         "`then` cannot be given: torch.compile ends with this sentence"),
     "register_backend": _one("torch._dynamo.backends.registry.register_backend",
         "the backend's name in a source tree",
-        "it is not found by its name there; pass autofuse.integrations.dynamo.analyze itself", _none),
-    "dynamo_utils": _one("torch._dynamo.utils", "the graph breaks that Dynamo noted", "none is reported",
+        "torch.compile does not know the name; pass autofuse.integrations.dynamo.analyze itself", _none),
+    "dynamo_utils": _one("torch._dynamo.utils", "the graph breaks that Dynamo recorded", "none is reported",
         SimpleNamespace()),
     "compiled_codes": _one("torch._dynamo.convert_frame.input_codes", "what was compiled before optimize", _STALE,
         SimpleNamespace(seen=())),
     "compiled_forms": _one("torch._C._dynamo.eval_frame._debug_get_cache_entry_list",
         "what was compiled before optimize", _STALE, _nothing),
-    "reset_code": _one("torch._C._dynamo.eval_frame.reset_code", "to have a function compiled anew", _STALE, _none),
+    "reset_code": _one("torch._C._dynamo.eval_frame.reset_code", "compiling a function again", _STALE, _none),
     "OptimizedModule": _one("torch._dynamo.OptimizedModule", "whether a module is compiled",
         "only Module.compile is noticed"),
-    "sympy_printer": _one("torch.utils._sympy.printers.PythonPrinter", "to compile a region",
-        "regions run as they are"),
+    "sympy_printer": _one("torch.utils._sympy.printers.PythonPrinter", "compiling a region",
+        "regions run uncompiled"),
     "tensor_data_pointer": _one("torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr",
-        "to load a compiled region", "a region is compiled in each process anew"),
-    "compile_fx": _one("torch._inductor.compile_fx", "to compile a region", "regions run as they are"),
-    "inductor_config": _one("torch._inductor.config", "to compile a region", "regions run as they are"),
-    "select_decomp_table": _one("torch._inductor.decomposition.select_decomp_table", "to compile a region",
-        "regions run as they are"),
-    "get_default_store": _one("torch.distributed.distributed_c10d._get_default_store", "what ranks agree by",
-        "optimize ends with this sentence where there are other ranks"),
+        "loading a compiled region", "each process compiles a region again"),
+    "compile_fx": _one("torch._inductor.compile_fx", "compiling a region", "regions run uncompiled"),
+    "inductor_config": _one("torch._inductor.config", "compiling a region", "regions run uncompiled"),
+    "select_decomp_table": _one("torch._inductor.decomposition.select_decomp_table", "compiling a region",
+        "regions run uncompiled"),
+    "get_default_store": _one("torch.distributed.distributed_c10d._get_default_store", "agreement between ranks",
+        "optimize ends with this sentence if there are other ranks"),
     "MemTracker": _one("torch.distributed._tools.mem_tracker.MemTracker", "the peak of memory in a step",
         "the peak on a CPU ends with this sentence"),
     "apply_activation_checkpointing": _one(_CHECKPOINT + "apply_activation_checkpointing", "plans with checkpointing",

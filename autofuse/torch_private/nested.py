@@ -1,7 +1,8 @@
-"""Tensors in nested values: one walk that finds them and one that replaces them. What is opened is the caller's to say.
+"""Tensors in nested values: one function that finds them, and one that replaces them.
 
-Objects of other libraries (caches, batches) hold tensors too. Who only reads may open all that can be gone through; who
-puts something else in a tensor's place opens plain containers, for others may not be rebuilt from what they hold.
+Objects of other libraries (caches, batches) contain tensors too. Code that only reads may open everything that it can
+iterate over. Code that replaces tensors opens plain containers only, because others may not be rebuilt from their
+parts.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ Parts = Callable[[Any], Iterable[Any]]
 
 
 def parts(value: Any) -> Iterable[Any]:
-    """What lies in a tuple, list, mapping or dataclass of any class; nothing for all else."""
+    """The parts of a tuple, list, mapping or dataclass of any class; none for other values."""
     if isinstance(value, (tuple, list)):
         return value
-    if isinstance(value, Mapping):  # a ModelOutput is one, and a dataclass besides
+    if isinstance(value, Mapping):  # checked first: a ModelOutput is a mapping and a dataclass
         return value.values()
     if not is_dataclass(value) or isinstance(value, type):
         return ()
@@ -27,13 +28,13 @@ def parts(value: Any) -> Iterable[Any]:
 
 
 def plain_parts(value: Any) -> Iterable[Any]:
-    """What lies in a tuple, list or dict that is of no class derived from these."""
+    """The parts of a plain tuple, list or dict, not of a subclass."""
     kind = type(value)
     return value if kind is tuple or kind is list else value.values() if kind is dict else ()
 
 
 def tensors_in(value: Any, opened: Parts = parts) -> Iterator[Tensor]:
-    """Every tensor in `value`, in order; one that lies in two places comes twice."""
+    """Every tensor in `value`, in order. A tensor in two places comes twice. `opened` returns the parts of a value."""
     if isinstance(value, Tensor):
         yield value
         return
@@ -42,7 +43,7 @@ def tensors_in(value: Any, opened: Parts = parts) -> Iterator[Tensor]:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with `function(x)` in the place of everything in it that is no plain container; these are made anew."""
+    """`value` with `function(x)` in place of everything that is not a plain container. Containers are copied."""
     kind = type(value)
     if kind is tuple or kind is list:
         return kind([mapped(function, item) for item in value])

@@ -1,13 +1,13 @@
-"""All that autofuse claims on a GPU, measured: is it right, how fast is each operation, how fast are whole models.
+"""Measures everything that autofuse claims about GPUs: correctness, the time of each operation, and of whole models.
 
     python -m benchmarks.gpu --out results/ --budget 1700    on the GPU: under 30 minutes, something of every section
-    python -m benchmarks.gpu --out results/                  on the GPU; repeat until it says that all is done
+    python -m benchmarks.gpu --out results/                  on the GPU; repeat until it reports that all is done
     python -m benchmarks.gpu --out results/ --section training --only gpt2
     python -m benchmarks.gpu --out /tmp/toy --device cpu --toy
 
-Every figure is a row, and each row is written as soon as it is made: a run that ends, for whatever reason, is taken up
-by the next one where it stood. A row that took its process down twice is left out and says so. `--budget` seconds after
-its start, a call begins no further row. Writes rows.jsonl, results.json (with hardware and versions) and results.md.
+Every figure is a row, and each row is written as soon as it is measured. If a run ends for whatever reason, the next
+one continues. A row that ended its process twice is left out and listed. No row begins after `--budget` seconds. Writes
+rows.jsonl, results.json (with hardware and versions) and results.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.rounds import with_steady_allocator
 SECTIONS = {"roofs": roofs.tasks, "correctness": correctness.tasks, "devices": devices.tasks}
 SECTIONS |= {"predictions": predictions.tasks, "training": training.tasks}
 SECTIONS |= {"profiles": profiles.tasks, "operations": operations.tasks}
-# The part of a call's time that a section may take before the next one begins; what it leaves, the next ones have.
+# The share of a call's time that a section may use before the next one begins. Later sections may use what is left.
 SHARES = {
     "roofs": 0.02, "correctness": 0.2, "devices": 0.05, "predictions": 0.2, "training": 0.25, "profiles": 0.13,
     "operations": 0.15,
@@ -38,46 +38,46 @@ def main(argv: list[str] | None = None) -> int:
     start = time.monotonic()
     options = _parser().parse_args(argv)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
-        print("There is no CUDA GPU here. To try the code on a CPU: --device cpu --toy.", file=sys.stderr)
+        print("This machine has no CUDA GPU. To try the code on a CPU, use --device cpu --toy.", file=sys.stderr)
         return 2
     setting = Setting(torch.device(options.device), options.toy)
     results = Results(options.out, setting)
     by_section = {
-        section: [t for t in SECTIONS[section](setting, results) if _is_asked_for(t.key, options)]
+        section: [t for t in SECTIONS[section](setting, results) if _is_requested(t.key, options)]
         for section in SECTIONS if section in options.section
     }  # fmt: skip
-    wanted = [task for tasks in by_section.values() for task in tasks]
-    until = 0.0
+    requested = [task for tasks in by_section.values() for task in tasks]
+    deadline = 0.0
     for section, tasks in by_section.items():
-        until += SHARES[section] * options.budget
-        _worked_off(tasks, results, start + until)
+        deadline += SHARES[section] * options.budget
+        _run_tasks(tasks, results, start + deadline)
         if results.broken:
             break
-    left = sum(not results.has(t.key) for t in wanted)
+    left = sum(not results.has(t.key) for t in requested)
     if left and not results.broken:
-        left = _worked_off(wanted, results, start + options.budget)
+        left = _run_tasks(requested, results, start + options.budget)
     results.write(as_markdown)
-    print(f"{len(wanted) - left} of {len(wanted)} rows are there{'; call again for the rest' if left else ''}")
+    print(f"{len(requested) - left} of {len(requested)} rows are done{'; call again for the rest' if left else ''}")
     return 0
 
 
-def _is_asked_for(key: str, options: argparse.Namespace) -> bool:
+def _is_requested(key: str, options: argparse.Namespace) -> bool:
     if any(text in key for text in options.without):
         return False
     return not options.only or any(text in key for text in options.only)
 
 
-def _worked_off(tasks: list[Task], results: Results, until: float) -> int:
-    """Do what is not done yet, while there is time. Returns how much is left."""
+def _run_tasks(tasks: list[Task], results: Results, deadline: float) -> int:
+    """Runs the tasks that are not done yet, while there is time. Returns how many are left."""
     pending = [task for task in tasks if not results.has(task.key)]
     for done, task in enumerate(pending):
-        if time.monotonic() + task.seconds > until:
+        if time.monotonic() + task.seconds > deadline:
             return len(pending) - done
-        began = time.monotonic()
+        started_at = time.monotonic()
         row = results.run(task)
-        print(f"{task.key}: {row.get('failed', 'done')} ({time.monotonic() - began:.0f} s)", flush=True)
+        print(f"{task.key}: {row.get('failed', 'done')} ({time.monotonic() - started_at:.0f} s)", flush=True)
         if results.broken:
-            print("The device no longer answers this process: call again.", file=sys.stderr)
+            print("The device no longer responds to this process. Call again.", file=sys.stderr)
             return len(pending) - done - 1
     return 0
 

@@ -1,7 +1,6 @@
-"""The models whose training steps are measured: those of examples/, hand-written layer by layer, at their real sizes.
+"""The models whose training steps are measured: those of examples/, hand-written, at their real sizes.
 
-Sizes are those of GPT-2's smallest (124M parameters), of Llama 3.2 1B, and of BERT base.
-Nothing here knows how they are changed or measured.
+The sizes are those of GPT-2's smallest model (124M parameters), Llama 3.2 1B, and BERT base.
 """
 
 from __future__ import annotations
@@ -19,8 +18,17 @@ from examples import bert, gpt, llama
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A model to train: how to build it, and the ids (batch, length) of a batch. draws: whether it has dropout."""
+class TrainedModel:
+    """A model to train.
+
+    Attributes:
+        name: its name.
+        build: builds it.
+        batch: sequences in a batch.
+        length: tokens in a sequence.
+        vocabulary: the number of token ids.
+        draws: whether it has dropout.
+    """
 
     name: str
     build: Callable[[], nn.Module]
@@ -31,11 +39,11 @@ class Trained:
 
     @property
     def tokens(self) -> int:
-        """Of one step."""
+        """The tokens of one step."""
         return self.batch * self.length
 
     def model(self, device: torch.device, dtype: torch.dtype, seed: int = 0) -> nn.Module:
-        """The model with the same weights for the same seed, ready to train."""
+        """The model in training mode, with equal weights for equal seeds."""
         torch.manual_seed(seed)
         with device:
             return self.build().to(dtype).train()
@@ -49,11 +57,11 @@ class Trained:
 
 def _gpt(length: int = 1024, **sizes: Any) -> nn.Module:
     model = gpt.GPT(gpt.Config(**{"vocabulary": 50257, "length": length, "dropout": 0.0, **sizes}))
-    return _initialized(model, model.tokens, model.head)
+    return _initialize(model, model.tokens, model.head)
 
 
 class _Llama(llama.Llama):
-    """The example with its mask in the dtype of what it is added to, so that weights may be bf16."""
+    """The example with its mask in the dtype of the scores, so that weights may be bf16."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
@@ -69,17 +77,17 @@ class _Llama(llama.Llama):
 def _llama(length: int = 2048, **sizes: Any) -> nn.Module:
     known = {"vocabulary": 128256, "dim": 2048, "hidden_dim": 8192, "n_heads": 32, "n_kv_heads": 8, "n_layers": 16}
     model = _Llama(llama.Config(**{**known, "length": length, "rope_theta": 500_000.0, **sizes}))
-    return _initialized(model, model.tok_embeddings, model.output)
+    return _initialize(model, model.tok_embeddings, model.output)
 
 
 def _bert(length: int = 512, **sizes: Any) -> nn.Module:
     known = {"numbers": 30520, "width": 768, "heads": 12, "layers": 12, "inner": 3072, "dropout": 0.1}
     model = bert.Bert(bert.Config(**{**known, "length": length, **sizes}))
-    return _initialized(model, model.words, model.decoder)
+    return _initialize(model, model.words, model.decoder)
 
 
-def _initialized(model: nn.Module, embedding: nn.Embedding, output: nn.Linear) -> nn.Module:
-    """The model with small weights, the output's shared with the embedding, as all three have."""
+def _initialize(model: nn.Module, embedding: nn.Embedding, output: nn.Linear) -> nn.Module:
+    """The model with small weights, and the output's weight shared with the embedding, as all three models have it."""
     output.weight = embedding.weight
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -87,21 +95,21 @@ def _initialized(model: nn.Module, embedding: nn.Embedding, output: nn.Linear) -
     return model
 
 
-FULL: Mapping[str, Trained] = MappingProxyType(
+FULL: Mapping[str, TrainedModel] = MappingProxyType(
     {
-        "gpt2-124m": Trained("gpt2-124m", partial(_gpt, width=768, heads=12, layers=12), 16, 1024, 50257),
-        "llama-1b": Trained("llama-1b", _llama, 2, 2048, 128256),
-        "bert-base": Trained("bert-base", _bert, 32, 512, 30522, draws=True),
+        "gpt2-124m": TrainedModel("gpt2-124m", partial(_gpt, width=768, heads=12, layers=12), 16, 1024, 50257),
+        "llama-1b": TrainedModel("llama-1b", _llama, 2, 2048, 128256),
+        "bert-base": TrainedModel("bert-base", _bert, 32, 512, 30522, draws=True),
     }
 )
 _SMALL_LLAMA = {"vocabulary": 211, "dim": 64, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2, "n_layers": 1}
-TOY: Mapping[str, Trained] = MappingProxyType(
+TOY: Mapping[str, TrainedModel] = MappingProxyType(
     {
-        "gpt2-124m": Trained(
+        "gpt2-124m": TrainedModel(
             "gpt2-124m", partial(_gpt, 32, vocabulary=211, width=64, heads=2, layers=1), 2, 32, 211
         ),
-        "llama-1b": Trained("llama-1b", partial(_llama, 32, **_SMALL_LLAMA), 2, 32, 211),
-        "bert-base": Trained(
+        "llama-1b": TrainedModel("llama-1b", partial(_llama, 32, **_SMALL_LLAMA), 2, 32, 211),
+        "bert-base": TrainedModel(
             "bert-base", partial(_bert, 32, numbers=209, width=64, heads=2, layers=1, inner=96), 2, 32, 211, draws=True
         ),
     }

@@ -1,11 +1,11 @@
-"""The rows as a page of tables. It reads rows and measures nothing."""
+"""The rows as a page of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from autofuse.results.ladder import LEVELS
-from benchmarks.gpu.predictions import MODEL, compared
+from benchmarks.gpu.predictions import MODEL, compare_with_measured
 from benchmarks.gpu.roofs import COPY, MATMUL, bandwidth, compute
 from benchmarks.gpu.store import Results, Row
 
@@ -13,7 +13,7 @@ _OURS = "autofuse.ops"
 
 
 def as_markdown(results: Results) -> str:
-    """Hardware, roofs, correctness, predictions, training steps, profiles, operations; what failed last."""
+    """Hardware, roofs, correctness, predictions, training steps, profiles, operations, and failed rows."""
     sections = (_head, _correctness, _devices, _predictions, _training, _profiles, _operations, _failed)
     parts = [section(results) for section in sections]
     return "\n".join(part for part in parts if part)
@@ -33,10 +33,10 @@ def _correctness(results: Results) -> str:
     lines = []
     for row in _section(results, "correctness"):
         for name, verdict in row["ways"].items():
-            said = verdict.get("refused") or verdict.get("failed") or ("right" if verdict["right"] else "WRONG")
+            text = verdict.get("refused") or verdict.get("failed") or ("right" if verdict["right"] else "WRONG")
             worst = max((e / a for e, a in zip(verdict.get("errors", ()), row["allowed"], strict=False)), default=None)
             share = "" if worst is None else f"{worst:.2f}"
-            lines.append((row["key"].removeprefix("correctness/"), name, said, share))
+            lines.append((row["key"].removeprefix("correctness/"), name, text, share))
     columns = ("case", "provider", "against fp64", "error over what is allowed")
     return "## Correctness\n\n" + _table(columns, lines) if lines else ""
 
@@ -53,14 +53,14 @@ def _devices(results: Results) -> str:
 
 
 def _predictions(results: Results) -> str:
-    """What was predicted of each call beside what was measured, and the error of all together."""
-    found = compared(results)
+    """The prediction for each call next to the measurement, and the error over all calls."""
+    found = compare_with_measured(results)
     if not found:
         return ""
     gaps = sorted(abs(guess / seconds - 1) for _, _, guess, seconds, _ in found)
     model = results.rows[MODEL]
     known = "" if model["known"] else ", the nearest GPU that the model knows"
-    said = (
+    text = (
         f"Predicted as {model['predicted_as']}{known}. Median error {gaps[len(gaps) // 2]:.0%}, largest {gaps[-1]:.0%}."
     )
     lines = [
@@ -68,7 +68,7 @@ def _predictions(results: Results) -> str:
         for case, width, guess, seconds, limit in found
     ]
     columns = ("call", "width", "predicted, us", "measured, us", "ratio", "predicted to bind")
-    return f"## Predictions\n\n{said}\n\n" + _table(columns, lines)
+    return f"## Predictions\n\n{text}\n\n" + _table(columns, lines)
 
 
 def _training(results: Results) -> str:
@@ -91,7 +91,7 @@ def _training(results: Results) -> str:
 
 
 def _profiles(results: Results) -> str:
-    """The ladder of each model, before beside after."""
+    """The ladder of each model, before and after."""
     rows = {(row["model"], row["side"]): row for row in _section(results, "profiles")}
     columns = ("", *(f"{model}, {side}" for model, side in rows))
     lines = [("step, ms", *(f"{row['seconds'] * 1e3:.1f}" for row in rows.values()))]
@@ -104,8 +104,8 @@ def _profiles(results: Results) -> str:
 def _agreement(row: Row, base: Row) -> str:
     """The largest relative difference of the first losses."""
     pairs = zip(row["losses"], base["losses"], strict=True)
-    off = max(abs(a - b) / abs(b) for a, b in pairs)
-    return f"{off:.1e}{' (dropout)' if row['draws'] and off else ''}"
+    difference = max(abs(a - b) / abs(b) for a, b in pairs)
+    return f"{difference:.1e}{' (dropout)' if row['draws'] and difference else ''}"
 
 
 def _operations(results: Results) -> str:
@@ -115,7 +115,7 @@ def _operations(results: Results) -> str:
         others = ", ".join(f"{name} {value * 1e6:.0f}" for name, value in seconds.items() if name != _OURS)
         lines.append((
             row["case"], row["mode"], f"{row['ratio']:.2f} ({low_high[0]:.2f} to {low_high[1]:.2f})", row["best"],
-            f"{seconds[_OURS] * 1e6:.0f}", others, str(row["chosen"].get("winner", "")), *_of_the_roof(row, results),
+            f"{seconds[_OURS] * 1e6:.0f}", others, str(row["chosen"].get("winner", "")), *_share_of_roof(row, results),
         ))  # fmt: skip
     columns = (
         "case", "mode", "best other / ours", "best other", "ours, us", "others, us", "chosen", "achieved", "of roof",
@@ -123,8 +123,8 @@ def _operations(results: Results) -> str:
     return "## Operations\n\n" + _table(columns, lines) if lines else ""
 
 
-def _of_the_roof(row: Row, results: Results) -> tuple[str, str]:
-    """What was achieved, by the kernels' own time where it is known, and which share that is of what was measured."""
+def _share_of_roof(row: Row, results: Results) -> tuple[str, str]:
+    """The achieved rate, by the kernels' own time if it is known, and its share of the measured roof."""
     seconds = row["kernel_seconds"][_OURS] or row["seconds"][_OURS]
     if row["bound"] == "compute":
         rate, roof, text = row["flops"] / seconds, compute(results), f"{row['flops'] / seconds / 1e12:.0f} TFLOP/s"

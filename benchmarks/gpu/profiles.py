@@ -1,7 +1,7 @@
-"""Profiles of the models' training steps before and after: the ladder, layers, what was predicted and what came of it.
+"""Profiles of the models' training steps, before and after: the ladder, the layers, and predictions with their outcome.
 
-A profile is a file of its own, profile-MODEL-before.json and -after.json beside the rows, which `autofuse compare` and
-the HTML page read; a row holds the rungs and the step. Places are looked for in the model as it was.
+A profile is its own file, profile-MODEL-before.json or -after.json next to the rows, which `autofuse compare` and the
+HTML page read. A row contains the levels of the ladder and the step. Places are searched in the original model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.results.profile import Profile
-from benchmarks.gpu.models import FULL, TOY, Trained
+from benchmarks.gpu.models import FULL, TOY, TrainedModel
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
 SIDES = ("before", "after")
@@ -30,8 +30,11 @@ def tasks(setting: Setting, results: Results) -> list[Task]:
     ]  # fmt: skip
 
 
-def row(trained: Trained, side: str, setting: Setting, folder: Path) -> Row:
-    """The rungs by name (None where the machine cannot tell), the step's seconds, and the places by predicted gain."""
+def row(trained: TrainedModel, side: str, setting: Setting, folder: Path) -> Row:
+    """The levels by name, the seconds of the step, and the places by predicted gain.
+
+    A level is None if the machine cannot measure it.
+    """
     model = trained.model(setting.device, torch.bfloat16)
     batch = trained.data(setting.device)
     if side == "after":
@@ -44,22 +47,22 @@ def row(trained: Trained, side: str, setting: Setting, folder: Path) -> Row:
         optimizer.step()
         optimizer.zero_grad()
 
-    found = autofuse.profile(model, batch, step=step, name=f"{trained.name}, {side}", steps=20, progress=False)
-    (folder / f"profile-{trained.name}-{side}.json").write_text(found.to_json() + "\n", encoding="utf-8")
+    profile = autofuse.profile(model, batch, step=step, name=f"{trained.name}, {side}", steps=20, progress=False)
+    (folder / f"profile-{trained.name}-{side}.json").write_text(profile.to_json() + "\n", encoding="utf-8")
     return {
-        "model": trained.name, "side": side, "seconds": found.timing.median,
-        "tokens_per_second": found.timing.tokens_per_second, "peak_bytes": found.memory.peak_bytes,
-        "rungs": {rung.name: rung.value for rung in found.ladder},
-        "attributed": {"forward": found.attribution.forward, "backward": found.attribution.backward},
-        "places": _places(found), "notes": list(found.notes),
+        "model": trained.name, "side": side, "seconds": profile.timing.median,
+        "tokens_per_second": profile.timing.tokens_per_second, "peak_bytes": profile.memory.peak_bytes,
+        "rungs": {rung.name: rung.value for rung in profile.ladder},
+        "attributed": {"forward": profile.attribution.forward, "backward": profile.attribution.backward},
+        "places": _places(profile), "notes": list(profile.notes),
     }  # fmt: skip
 
 
-def _places(found: Profile) -> list[Row]:
+def _places(profile: Profile) -> list[Row]:
     return [
         {
             "rule": place.rule, "module": layer.fqn, "status": place.status, "seconds": place.seconds,
             "predicted_seconds": place.predicted_seconds, "predicted_gain": place.predicted_gain,
         }
-        for layer, place in found.places[:40]
+        for layer, place in profile.places[:40]
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows on disk: each is written when it is made, and what was made is not made again. It knows no measurement."""
+"""Rows on disk: each is written when it is measured, and is not measured again."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from autofuse.measure.environment import environment
 Row = dict[str, Any]
 FORMAT_VERSION = 1
 _PACKAGES = ("triton", "numpy", "transformers", "liger-kernel", "flash-attn", "flash-attn-4", "quack-kernels", "apex")
-_TRIES = 2  # a row that ended its process this often is not tried again
+_TRIES = 2  # a row that ended its process this often is not measured again
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where is measured; toy: at sizes that only try the code."""
+    """The device. With `toy`, sizes only test the code."""
 
     device: torch.device
     toy: bool
 
     @property
     def seconds(self) -> float:
-        """How long to time one row."""
+        """The time for one row."""
         return 0.05 if self.toy else 2.0
 
     @property
@@ -40,7 +40,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Task:
-    """A row to be made: its name, the function that makes it, and the seconds that it may well take."""
+    """A row to measure: its name, the function that measures it, and the seconds that it may take."""
 
     key: str
     run: Callable[[], Row]
@@ -48,7 +48,11 @@ class Task:
 
 
 class Results:
-    """The rows of a folder. Raises ValueError where they belong to other hardware, versions or sizes."""
+    """The rows of a folder.
+
+    Raises:
+        ValueError: if they belong to other hardware, versions or sizes.
+    """
 
     def __init__(self, folder: Path, setting: Setting) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,21 +62,21 @@ class Results:
         self._started: Counter[str] = Counter()
         self.environment = _environment(setting)
         for line in self._file.read_text().splitlines() if self._file.exists() else ():
-            self._take_in(json.loads(line))
+            self._load_line(json.loads(line))
         if not self._file.exists():
             self._append({"environment": self.environment})
 
     def has(self, key: str) -> bool:
-        """Whether a row is there, or was tried in vain as often as it may be."""
+        """Whether a row is done, or was tried as often as allowed."""
         return key in self.rows or self._started[key] >= _TRIES
 
     def run(self, task: Task) -> Row:
-        """Make a row and keep it; an error becomes a row that says so."""
+        """Measures a row and stores it. An error becomes a row with the error."""
         self._append({"started": task.key})
         try:
             row = {"key": task.key, **task.run()}
         except Exception as error:
-            self.broken = _is_lasting(error)
+            self.broken = _breaks_context(error)
             row = {
                 "key": task.key,
                 "failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
@@ -82,22 +86,22 @@ class Results:
         return row
 
     def write(self, as_markdown: Callable[[Results], str]) -> None:
-        """results.json and results.md, of all the rows there are."""
-        lost = [key for key, times in self._started.items() if times >= _TRIES and key not in self.rows]
+        """Writes results.json and results.md with all rows."""
+        abandoned = [key for key, times in self._started.items() if times >= _TRIES and key not in self.rows]
         data = {
             "version": FORMAT_VERSION, "benchmark": "gpu", "environment": self.environment,
-            "rows": list(self.rows.values()), "ended_their_process": lost,
+            "rows": list(self.rows.values()), "ended_their_process": abandoned,
         }  # fmt: skip
         (self.folder / "results.json").write_text(json.dumps(data, indent=2) + "\n")
         (self.folder / "results.md").write_text(as_markdown(self))
 
-    def _take_in(self, line: Row) -> None:
+    def _load_line(self, line: Row) -> None:
         if "environment" in line:
             differing = [k for k, v in self.environment.items() if line["environment"].get(k) != v]
             if differing:
                 raise ValueError(
-                    f"The rows in {self.folder} were made elsewhere: {', '.join(differing)} differ. Figures of two "
-                    "machines do not belong into one table. Give --out another folder."
+                    f"The rows in {self.folder} were measured elsewhere: {', '.join(differing)} differ. One table "
+                    "cannot contain figures of two machines. Use another folder for --out."
                 )
         elif "started" in line:
             self._started[line["started"]] += 1
@@ -110,7 +114,7 @@ class Results:
 
 
 def _environment(setting: Setting) -> dict[str, str]:
-    """Hardware and versions, the same in every process: packages by their metadata, not by what is imported yet."""
+    """Hardware and versions, equal in every process: versions come from metadata, not from imported packages."""
     device = setting.device
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
     found = environment(device) | versions | {"sizes": "toy" if setting.toy else "full"}
@@ -129,6 +133,6 @@ def _version(name: str) -> str:
         return ""
 
 
-def _is_lasting(error: Exception) -> bool:
-    """Whether the device's context is lost with it, so that nothing more can be run in this process."""
+def _breaks_context(error: Exception) -> bool:
+    """Whether the error destroyed the device's context, so that this process cannot run anything more."""
     return "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError)

@@ -1,8 +1,8 @@
-"""Whole training steps: eager, torch.compile, Liger's modules, autofuse, and autofuse under torch.compile.
+"""Whole training steps: eager, torch.compile, Liger's modules, autofuse, and autofuse with torch.compile.
 
-A step is forward, cross entropy, backward and AdamW(fused=True), the same for all; weights are bf16. Each way is a row
-of its own, on a fresh model of the same seed. Model FLOPs are counted once, on the original as it is written, and held
-against every way: what a fusion saves is not work that the model asks for (MFU: Chowdhery et al., arXiv:2204.02311).
+A step is forward, cross entropy, backward and AdamW(fused=True), the same for all. Weights are bf16. Each way is its
+own row, on a fresh model of the same seed. Model FLOPs are counted once, on the original, and used for every way: work
+that a fusion saves is not work that the model needs (MFU: Chowdhery et al., arXiv:2204.02311).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import autofuse
 from autofuse.measure.timing import seconds_of, synchronize
 from autofuse.profiling.peaks import peak_of
 from benchmarks.gpu.liger import missing, with_liger
-from benchmarks.gpu.models import FULL, TOY, Trained
+from benchmarks.gpu.models import FULL, TOY, TrainedModel
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
 WAYS = ("eager", "torch.compile", "Liger", "autofuse", "autofuse + torch.compile")
-_COMPARED_STEPS = 4  # whose losses are kept; they warm up too
+_COMPARED_STEPS = 4  # their losses are stored; they are the warm-up, too
 _TIMED_STEPS = (5, 40)
 Step = Callable[[], Tensor]
 
@@ -39,15 +39,15 @@ def tasks(setting: Setting, results: Results) -> list[Task]:
     ]  # fmt: skip
 
 
-def row(trained: Trained, way: str, setting: Setting) -> Row:
-    """Seconds a step, tokens a second, MFU, peak bytes and the first losses of one way."""
+def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
+    """Seconds of a step, tokens per second, MFU, peak bytes and the first losses of one way."""
     if way == "Liger" and (why := missing(setting.device)):
         return {"model": trained.name, "way": way, "absent": why}
     torch.compiler.reset()
     model = trained.model(setting.device, torch.bfloat16)
     ids, targets = trained.data(setting.device)
-    changed, sites = _changed(model, way, ids)
-    step = _step(changed, model, ids, targets)
+    prepared_model, sites = _prepare(model, way, ids)
+    step = _step(prepared_model, model, ids, targets)
     first = [seconds_and_loss(step, setting.device) for _ in range(_COMPARED_STEPS)]
     peak = _peak_bytes(step, setting.device)
     warm = first[-1][0]
@@ -64,14 +64,14 @@ def row(trained: Trained, way: str, setting: Setting) -> Row:
     }  # fmt: skip
 
 
-def model_flops(trained: Trained) -> int:
-    """Of the original's step, forward and backward, counted on tensors without data."""
+def model_flops(trained: TrainedModel) -> int:
+    """The FLOPs of the original's step, forward and backward, counted on tensors without data."""
     meta = torch.device("meta")
     model = trained.model(meta, torch.bfloat16)
     ids = torch.zeros(trained.batch, trained.length, dtype=torch.long, device=meta)
-    with FlopCounterMode(display=False) as counted:
+    with FlopCounterMode(display=False) as counter:
         _loss(model, ids, ids).backward()
-    return int(counted.get_total_flops())
+    return int(counter.get_total_flops())
 
 
 def seconds_and_loss(step: Step, device: torch.device) -> tuple[float, float]:
@@ -80,8 +80,8 @@ def seconds_and_loss(step: Step, device: torch.device) -> tuple[float, float]:
     return seconds, losses[0].item()
 
 
-def _changed(model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, int]]:
-    """What is called for the model in that way, and how many places autofuse swapped, by status."""
+def _prepare(model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, int]]:
+    """The callable for the model in that way, and autofuse's sites by status."""
     sites: dict[str, int] = {}
     if way.startswith("autofuse"):
         autofuse.optimize(model, (ids,))
@@ -90,16 +90,16 @@ def _changed(model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, in
     if way == "Liger":
         with_liger(model)
     if way == "autofuse + torch.compile":
-        model(ids)  # what a swapped place has checked in a first call, a compiler takes over
+        model(ids)  # fused sites run their first-call checks before the compiler traces them
     return (torch.compile(model) if way.endswith("torch.compile") else model), sites
 
 
-def _step(called: Any, model: nn.Module, ids: Tensor, targets: Tensor) -> Step:
+def _step(callable_model: Any, model: nn.Module, ids: Tensor, targets: Tensor) -> Step:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     torch.manual_seed(0)
 
     def step() -> Tensor:
-        loss = _loss(called, ids, targets)
+        loss = _loss(callable_model, ids, targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -113,7 +113,7 @@ def _loss(model: Any, ids: Tensor, targets: Tensor) -> Tensor:
 
 
 def _peak_bytes(step: Step, device: torch.device) -> int | None:
-    """The most that is allocated during a step, weights and optimizer included; None on a CPU."""
+    """The most bytes allocated during a step, with weights and optimizer; None on a CPU."""
     if device.type != "cuda":
         return None
     synchronize(device)
@@ -124,6 +124,6 @@ def _peak_bytes(step: Step, device: torch.device) -> int | None:
 
 
 def _mfu(flops_per_second: float, device: torch.device) -> float | None:
-    """Of the data sheet's dense bf16 peak; None for a device whose peak is not known."""
+    """The share of the data sheet's dense bf16 peak; None if the peak is unknown."""
     peak = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return None if peak is None else flops_per_second / peak.flops["bfloat16"]

@@ -1,4 +1,4 @@
-"""The GPU benchmark's code, on a CPU at toy size: rows are right, kept, taken up again, and never mixed."""
+"""The GPU benchmark on a CPU with toy sizes: rows are right, stored, continued, and never mixed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from autofuse.results.profile import Profile
 from benchmarks.gpu.__main__ import SECTIONS, SHARES, main
 from benchmarks.gpu.models import FULL, TOY
-from benchmarks.gpu.predictions import compared
+from benchmarks.gpu.predictions import compare_with_measured
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.gpu.training import model_flops
 
@@ -29,7 +29,7 @@ def rows(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one row of each kind, made by two calls of which the first had no time."""
+    """A folder with one row of each kind, from two calls, the first of which had no time."""
     folder = tmp_path_factory.mktemp("gpu")
     patch = pytest.MonkeyPatch()
     patch.setenv("AUTOFUSE_CACHE_DIR", str(folder / "cache"))
@@ -66,24 +66,24 @@ def test_kernels_are_timed_one_by_one_for_the_model(folder: Path) -> None:
 
 
 @pytest.mark.night
-def test_every_prediction_stands_beside_what_was_measured(tmp_path: Path) -> None:
+def test_every_prediction_has_a_measurement(tmp_path: Path) -> None:
     """The model is asked in a process of its own, in which Triton compiles and does not interpret."""
     assert main(["--out", str(tmp_path), "--device", "cpu", "--toy", "--section", "predictions"]) == 0
     results = Results(tmp_path, CPU)
     assert [row for row in results.rows.values() if "failed" in row] == []
-    assert len(compared(results)) == len(results.rows) - 1 == 18
-    assert all(guess > 0 and seconds > 0 for _, _, guess, seconds, _ in compared(results))
+    assert len(compare_with_measured(results)) == len(results.rows) - 1 == 18
+    assert all(guess > 0 and seconds > 0 for _, _, guess, seconds, _ in compare_with_measured(results))
     assert "Predicted as H100. Median error" in (tmp_path / "results.md").read_text()
 
 
-def test_every_provider_is_right_or_says_why_it_takes_no_part(folder: Path) -> None:
+def test_every_provider_is_right_or_has_a_reason_for_its_refusal(folder: Path) -> None:
     ways = rows(folder)["correctness/RMS norm/fp32"]["ways"]
     assert ways["autofuse.ops"]["right"] and ways["torch"]["right"]
     assert all(way.get("right") or way["refused"] for way in ways.values())
     assert {"triton", "liger"} <= set(ways)
 
 
-def test_an_operation_is_timed_in_all_ways_and_held_against_its_least_traffic(folder: Path) -> None:
+def test_an_operation_is_timed_in_all_ways_with_its_least_traffic(folder: Path) -> None:
     row = next(row for key, row in rows(folder).items() if key.startswith("operations/training/RMS norm"))
     assert set(row["seconds"]) == {"autofuse.ops", "eager", "torch native", "torch.compile"}
     elements, width = 2 * 33 * 48, 48
@@ -91,7 +91,7 @@ def test_an_operation_is_timed_in_all_ways_and_held_against_its_least_traffic(fo
     assert row["bytes"] == 2 * (2 * (2 * elements + width) + elements + width)
 
 
-def test_a_causal_mask_halves_what_attention_has_to_compute(folder: Path) -> None:
+def test_a_causal_mask_halves_the_flops_of_attention(folder: Path) -> None:
     row = next(row for key, row in rows(folder).items() if key.startswith("operations/training/attention"))
     batch, length, heads, head_dim = 2, 33, 3, 16
     assert row["flops"] == 0.5 * 3 * 2 * (2 * batch * heads * length * length * head_dim)

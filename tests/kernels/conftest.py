@@ -1,4 +1,4 @@
-"""Packages that stand in for others', for the tests that ask for them."""
+"""Stand-ins for other packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def standins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def others(standins: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stand-ins in place of whatever is installed; the reference as formula of what is no operation yet."""
+    """Uses stand-ins instead of installed packages, and the reference as formula of missing operations."""
     for name in {provider.operation for provider in PROVIDERS} - OPERATIONS.keys():
         formula = SimpleNamespace(run=getattr(reference, name, None))
         monkeypatch.setitem(OPERATIONS, name, SimpleNamespace(torch=formula))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ POINTS = torch.tensor([0.0, -3.0, 3.0, 1e-30, -1e-30, 19.9, 20.1, -20.1, 60.0, -
 
 @dataclass(frozen=True)
 class Case:
-    """Operands of (rows, hidden), made up."""
+    """Random operands of (rows, hidden)."""
 
     rows: int
     hidden: int
@@ -34,7 +34,7 @@ class Case:
 
 
 def check_product(kernel: Any, case: Case) -> None:
-    """Of two tensors."""
+    """Checks two tensors."""
     gate, up, given = (case.operand(i) for i in range(3))
     found = kernel.forward(gate, up, case.activation), *kernel.backward(given, gate, up, case.activation)
     doubles = [t.double().requires_grad_() for t in (gate, up)]
@@ -58,7 +58,7 @@ def check_halves(kernel: Any, case: Case, gate_first: bool) -> None:
 
 
 def check_biased(kernel: Any, case: Case, with_bias: bool = True) -> None:
-    """Of x and a bias."""
+    """Checks x and a bias."""
     x, given = case.operand(0), case.operand(1)
     bias = case.operand(2)[0].contiguous().to(case.bias_dtype or case.dtype) if with_bias else None
     made = kernel.forward(x, bias, case.activation)

@@ -1,4 +1,4 @@
-"""Operands for the kernels of cross entropy, and what they should give, in double."""
+"""Operands for the kernels of cross entropy, and the expected results in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IGNORED = 3
 
 
 class Case(NamedTuple):
-    """Rows of logits that lie apart, one of them ignored, one with a class of probability zero."""
+    """Rows of logits with gaps between them; one row is ignored, one has a class of probability zero."""
 
     logits: Tensor
     target: Tensor
@@ -65,7 +65,7 @@ def check(kernel: ModuleType, given: Case) -> None:
 
 
 def check_extremes(kernel: ModuleType) -> None:
-    """Rows that have no softmax, and targets that are no class, give nan; ignored rows give 0 whatever they hold."""
+    """Rows without a softmax and targets out of range give nan. Ignored rows give 0 whatever they contain."""
     logits, target, *_ = case(torch.float32, 6, 37, False, 0.0)
     logits[0], logits[2, 2], logits[1] = -torch.inf, torch.inf, torch.nan
     target[3], target[4] = 37, -5

@@ -1,4 +1,4 @@
-"""Norms of rows for the tests of kernels: made-up operands, and forward and backward against autograd in double."""
+"""Norms of rows for the tests of kernels: random operands, and forward and backward against autograd in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.dropout_bits import kept
+from autofuse.kernels.dropout_bits import keep_mask
 
 EPS = 1e-5
 SEED = 1234567890123456789
@@ -33,15 +33,15 @@ class Case:
     def operands(self) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         generator = torch.Generator().manual_seed(self.rows * self.width)
 
-        def made(*shape: int, dtype: torch.dtype | None) -> Tensor:
+        def random_tensor(*shape: int, dtype: torch.dtype | None) -> Tensor:
             numbers = torch.randn(*shape[:-1], shape[-1] + self.gap * (len(shape) > 1), generator=generator)
             return (numbers[..., : shape[-1]] + 0.5).to(dtype or self.dtype)
 
         return (
-            made(self.rows, self.width, dtype=None),
-            made(self.rows, self.width, dtype=self.residual_dtype) if self.residual else None,
-            made(self.width, dtype=self.weight_dtype) if self.weight else None,
-            made(self.width, dtype=self.weight_dtype) if self.bias else None,
+            random_tensor(self.rows, self.width, dtype=None),
+            random_tensor(self.rows, self.width, dtype=self.residual_dtype) if self.residual else None,
+            random_tensor(self.width, dtype=self.weight_dtype) if self.weight else None,
+            random_tensor(self.width, dtype=self.weight_dtype) if self.bias else None,
         )
 
 
@@ -91,7 +91,7 @@ def check(kernel: Any, case: Case) -> None:
 
 def _sum(x: Tensor, residual: Tensor | None, seed: Tensor | None, p: float) -> Tensor:
     if seed is not None:
-        x = torch.where(kept(seed, torch.arange(len(x)), x.shape[1], p), x / (1 - p), 0.0)
+        x = torch.where(keep_mask(seed, torch.arange(len(x)), x.shape[1], p), x / (1 - p), 0.0)
     return x if residual is None else x + residual
 
 

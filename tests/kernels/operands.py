@@ -1,4 +1,4 @@
-"""Operands for the tests of providers: random, small, some with strides that are not the usual ones."""
+"""Operands for the tests of providers: random, small, some with unusual strides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def tensor(*shape: int, grad: bool = True, seed: int = 0) -> Tensor:
 
 
 def scattered(*shape: int, grad: bool = True, seed: int = 1) -> Tensor:
-    """The same with the first and the second dimension exchanged in memory."""
+    """The same with the first two dimensions exchanged in memory."""
     first, second, *rest = shape
     return tensor(second, first, *rest, grad=False, seed=seed).transpose(0, 1).requires_grad_(grad)
 

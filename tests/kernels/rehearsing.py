@@ -15,13 +15,13 @@ from triton.runtime.jit import JITFunction
 import autofuse.ops  # noqa: F401 - defines the operations
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.packages import TRITON
-from autofuse.kernels.rehearsal import _without_data, compiled_trouble, rehearsed
-from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sampled
+from autofuse.kernels.rehearsal import _without_data, compile_error, compile_training_step
+from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sample_call
 from tools.ahead.absent import absent
 from tools.ahead.targets import TARGETS
 
 MODEL = Model(batch=1, length=256, width=256, heads=4, vocabulary=4000)
-BACKWARD = ("backward", "gradient", "turned")
+BACKWARD = ("backward", "gradient", "rotate")
 
 
 def main(broken: bool, named: list[str]) -> None:
@@ -34,10 +34,14 @@ def main(broken: bool, named: list[str]) -> None:
             for provider in operation.providers:
                 if provider.package is TRITON and (not named or name in named):
                     maker = Maker(torch.bfloat16, torch.device("cpu"), True)
-                    call = sampled(name, SAMPLES[name].of_model(MODEL), maker)
+                    call = sample_call(name, SAMPLES[name].of_model(MODEL), maker)
                     args, kwargs = call.args, call.kwargs
-                    trouble = compiled_trouble(provider.run, device, args, kwargs)
-                    kernels = [] if broken else rehearsed(provider.run, device, *_without_data(args, kwargs, None))
+                    trouble = compile_error(provider.run, device, args, kwargs)
+                    kernels = (
+                        []
+                        if broken
+                        else compile_training_step(provider.run, device, *_without_data(args, kwargs, None))
+                    )
                     found[name] = {"trouble": trouble, "kernels": kernels, "current": driver.current}
     print(json.dumps({"operations": found, "elsewhere": driver.elsewhere, "streams": sorted(set(driver.streams))}))
 

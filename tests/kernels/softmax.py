@@ -16,7 +16,7 @@ SCALE = 0.3
 
 
 def check(kernel: Any, mask: Tensor | None, dtype: torch.dtype, fill: float = -math.inf) -> None:
-    """Scores lie heads last in memory; a mask that is one of the batch comes expanded over the heads."""
+    """Scores have heads last in memory. A mask of the batch is expanded over the heads."""
     scores = torch.randn(B, T, H, S).to(dtype).transpose(1, 2)
     if mask is not None and mask.shape == (B, 1, 1, S):
         mask = mask.expand(B, H, 1, S)

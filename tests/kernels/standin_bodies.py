@@ -26,7 +26,7 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms
     return normed if bias is None else normed + bias
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, a: Named) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, a: Named) -> Tensor:
     """(batch, length, heads, head_dim), grouped, causal from the bottom right."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
@@ -45,7 +45,7 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, a: Named) -> Tensor:
 def _flash_attention(a: Named) -> Tensor:
     assert a["q"].shape[-1] == a["v"].shape[-1] <= 256, "flash-attn 2 takes one width of heads"
     assert not (a["softcap"] and a["dropout_p"])
-    return _attended(a["q"], a["k"], a["v"], a)
+    return _attend(a["q"], a["k"], a["v"], a)
 
 
 def _packed(a: Named) -> Tensor:
@@ -54,11 +54,11 @@ def _packed(a: Named) -> Tensor:
     parts = []
     for i in range(len(starts[0]) - 1):
         rows, keys = (slice(s[i], s[i + 1]) for s in starts)
-        parts.append(_attended(a["q"][None, rows], a["k"][None, keys], a["v"][None, keys], a)[0])
+        parts.append(_attend(a["q"][None, rows], a["k"][None, keys], a["v"][None, keys], a)[0])
     return torch.cat(parts)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """x (batch, length, heads, d), angles (length, d / 2)."""
     assert cos.ndim == 2 and 2 * cos.shape[-1] == x.shape[-1]
     cos, sin = cos[None, :, None], sin[None, :, None]
@@ -91,7 +91,7 @@ def _cross_entropies(logits: Tensor, labels: Tensor, ignored: int, smoothing: fl
     return F.cross_entropy(logits, labels, ignore_index=ignored, label_smoothing=smoothing, reduction=reduction)
 
 
-def _overwriting(gated: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Named], tuple[Tensor, Tensor]]:
+def _overwrite_inputs(gated: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Named], tuple[Tensor, Tensor]]:
     """Liger's backward of a gated activation: the gradients lie where gate and up were."""
 
     def backward(a: Named) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ def _liger_rope(a: Named) -> tuple[Tensor, Tensor]:
     for name in "qk":
         rows = a[name].transpose(1, 2).contiguous()
         half = a["cos"].shape[-1] // 2
-        rows.data.copy_(_rotated(rows, a["cos"][0, :, :half], a["sin"][0, :, :half], False))
+        rows.data.copy_(_rotate(rows, a["cos"][0, :, :half], a["sin"][0, :, :half], False))
         a[name] = rows.transpose(1, 2)
     return a["q"], a["k"]
 
@@ -229,12 +229,12 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     "apex.optimizers.fused_adam.FusedAdam": _adam,
     "flash_attn.flash_attn_interface.flash_attn_func": _flash_attention,
     "flash_attn.flash_attn_interface.flash_attn_varlen_func": _packed,
-    "flash_attn_interface.flash_attn_func": lambda a: _attended(a["q"], a["k"], a["v"], a),
+    "flash_attn_interface.flash_attn_func": lambda a: _attend(a["q"], a["k"], a["v"], a),
     "flash_attn_interface.flash_attn_varlen_func": lambda a: _packed(a),
-    "flash_attn.cute.interface.flash_attn_func": lambda a: (_attended(a["q"], a["k"], a["v"], a), None),
+    "flash_attn.cute.interface.flash_attn_func": lambda a: (_attend(a["q"], a["k"], a["v"], a), None),
     "flash_attn.cute.interface.flash_attn_varlen_func": lambda a: (_packed(a), None),
     "flash_attn.ops.triton.layer_norm.layer_norm_fn": _flash_norm,
-    "flash_attn.layers.rotary.apply_rotary_emb": lambda a: _rotated(a["x"], a["cos"], a["sin"], a["interleaved"]),
+    "flash_attn.layers.rotary.apply_rotary_emb": lambda a: _rotate(a["x"], a["cos"], a["sin"], a["interleaved"]),
     "flash_attn.ops.activations.SwiGLUFunction": lambda a: _swiglu(a["x"], a["y"]),
     "flash_attn.ops.triton.cross_entropy.cross_entropy_loss": lambda a: (
         _cross_entropies(a["logits"].float(), a["labels"], a["ignore_index"], a["label_smoothing"]),
@@ -253,10 +253,10 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     _LIGER + "layer_norm.LigerLayerNormFunction": lambda a: _norm(a["X"], a["W"], a["B"], a["eps"], False),
     _LIGER + "fused_add_rms_norm.LigerFusedAddRMSNormFunction": _liger_add_norm,
     _LIGER + "swiglu.swiglu_forward": lambda a: (a["a"], a["b"], _swiglu(a["a"], a["b"])),
-    _LIGER + "swiglu.swiglu_backward": _overwriting(_swiglu),
+    _LIGER + "swiglu.swiglu_backward": _overwrite_inputs(_swiglu),
     _LIGER + "swiglu.LigerFusedGateUpSiLUMulFunction": _swiglu_halves,
     _LIGER + "geglu.geglu_forward": lambda a: (a["a"], a["b"], _geglu(a["a"], a["b"])),
-    _LIGER + "geglu.geglu_backward": _overwriting(_geglu),
+    _LIGER + "geglu.geglu_backward": _overwrite_inputs(_geglu),
     _LIGER + "rope.LigerRopeFunction": _liger_rope,
     _LIGER + "softmax.LigerSoftmaxFunction": lambda a: a["input_"].softmax(-1),
     _LIGER + "cross_entropy.LigerCrossEntropyFunction": _liger_cross_entropy,
@@ -267,6 +267,6 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     "quack.softmax.softmax": _quack_softmax,
     "quack.cross_entropy.cross_entropy": _quack_cross_entropy,
     "quack.linear_cross_entropy.chunked_linear_cross_entropy": _quack_linear_cross_entropy,
-    "quack.rotary.apply_rotary_emb": lambda a: _rotated(a["x"], a["cos"], a["sin"], a["interleaved"]),
+    "quack.rotary.apply_rotary_emb": lambda a: _rotate(a["x"], a["cos"], a["sin"], a["interleaved"]),
     "quack.mlp.mlp_func": lambda a: _mlp(a["x"], a["weight1"], a["bias1"], a["weight2"], a["bias2"], a["activation"]),
 }

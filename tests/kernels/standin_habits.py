@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Wary(torch.autograd.Function):
-    """What reads its gradient as contiguous, and may change it."""
+    """A function that reads its gradient as contiguous, and may change it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def wary(x: Tensor) -> Tensor:
 
 
 class ScaledInPlace(torch.autograd.Function):
-    """A loss whose gradients are computed with it, and scaled where they are kept when they are asked for."""
+    """A loss that computes its gradients in the forward pass and scales the saved ones in place."""
 
     @staticmethod
     def forward(ctx: Any, loss_of: Callable[..., Tensor], *operands: Tensor | None) -> Tensor:

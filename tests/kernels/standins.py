@@ -1,4 +1,4 @@
-"""Packages that stand in for those of others: built from their recorded signatures, with bodies in plain torch."""
+"""Stand-ins for other packages: built from their recorded signatures, with bodies in plain torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class {name}(torch.autograd.Function):
 
 
 def build(folder: Path, *distributions: str) -> None:
-    """Write the packages below `folder`, all that are recorded where none are named."""
+    """Writes the packages below `folder`, all recorded ones by default."""
     for distribution in distributions or RECORDED:
         facts = RECORDED[distribution]
         for module, is_there in facts["modules"].items():
@@ -58,7 +58,7 @@ def build(folder: Path, *distributions: str) -> None:
 
 
 def _package(folder: Path, module: str) -> Path:
-    """Each module is a package, with what it is part of; but no top where flash-attn-4 has none."""
+    """Each module is a package in its parent, except that flash-attn-4 has no top-level package."""
     names = module.split(".")
     for depth in range(1, len(names) + 1):
         file = folder.joinpath(*names[:depth], "__init__.py")
@@ -70,7 +70,7 @@ def _package(folder: Path, module: str) -> Path:
 
 @contextmanager
 def in_place_of_others(folder: Path) -> Iterator[None]:
-    """The packages below `folder` before all others of their names, and afterwards as if they had never been."""
+    """Puts the packages below `folder` before all others of the same names, and removes all traces afterwards."""
     tops = {p.name for p in folder.iterdir()}
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
     _forget(tops)
@@ -87,12 +87,12 @@ def in_place_of_others(folder: Path) -> Iterator[None]:
 def _forget(tops: set[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
         del sys.modules[name]
-    for remembered in (borrowed._function, packages._imported, *_answers()):
+    for remembered in (borrowed._function, packages._import, *_answers()):
         remembered.cache_clear()
 
 
 def _answers() -> Iterator[Any]:
-    """What is remembered of whether packages are there."""
+    """The caches of whether packages are available."""
     for value in vars(packages).values():
         if isinstance(value, packages.Package) and value.parts is not None:
             yield value.missing

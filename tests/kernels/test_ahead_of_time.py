@@ -32,7 +32,7 @@ def gate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+def verdict(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """The gate's verdict on tests/kernels/ahead/."""
     file = tmp_path_factory.mktemp("gate") / "rows.json"
     folder = REPOSITORY / "tests" / "kernels" / "ahead"
@@ -44,14 +44,14 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complet
 @pytest.mark.parametrize(
     "arch", [pytest.param(a, marks=[pytest.mark.night] if a != BY_DAY else []) for a in ARCHITECTURES]
 )
-def test_every_kernel_keeps_to_its_bounds_on_every_architecture(arch: Any) -> None:
+def test_every_kernel_is_within_its_bounds_on_every_architecture(arch: Any) -> None:
     """By day with its machine code; by night that of every call is judged (tests/tools/ahead/test_sass_gate.py)."""
     done = gate("--quick", "--arch", str(arch), *(["--sass"] if arch == BY_DAY else []))
     assert done.returncode == 0, done.stderr
 
 
-def test_a_kernel_that_spills_is_told_with_the_bytes_and_the_way_out(judged: Any) -> None:
-    done, rows = judged
+def test_a_kernel_that_spills_is_reported_with_the_bytes_and_advice(verdict: Any) -> None:
+    done, rows = verdict
     assert done.returncode == 1
     spilled = [row for row in rows if row["launch"]["resources"]["local"]]
     assert [row["label"] for row in spilled] == ["4096 in one warp"]
@@ -59,44 +59,44 @@ def test_a_kernel_that_spills_is_told_with_the_bytes_and_the_way_out(judged: Any
     assert "Use a smaller block or more warps." in done.stderr
 
 
-def test_a_kernel_that_keeps_to_its_bounds_is_not_told(judged: Any) -> None:
-    done, rows = judged
+def test_a_kernel_within_its_bounds_is_not_reported(verdict: Any) -> None:
+    done, rows = verdict
     row = next(row for row in rows if row["label"] == "4096 in 16 warps")
     assert row["trouble"] == "" and row["occupancy"] >= 0.25 and row["launch"]["resources"]["registers"] > 0
     assert "4096 in 16 warps" not in done.stderr
 
 
-def test_a_promised_occupancy_is_held_to(judged: Any) -> None:
-    done, rows = judged
+def test_a_declared_occupancy_is_checked(verdict: Any) -> None:
+    done, rows = verdict
     row = next(row for row in rows if row["label"].startswith("2048"))
     assert row["occupancy"] < 1.0
     assert f"Its occupancy is {row['occupancy']:.3f}" in done.stderr and "1.0 was promised" in done.stderr
 
 
-def test_a_kernel_that_no_entry_launches_is_told_and_a_helper_is_not(judged: Any) -> None:
-    done, _ = judged
+def test_a_kernel_that_no_entry_launches_is_reported_and_a_helper_is_not(verdict: Any) -> None:
+    done, _ = verdict
     assert "spilling.forgotten is not declared" in done.stderr
     assert "_larger" not in done.stderr
 
 
-def test_a_kernel_that_is_launched_on_whatever_device_is_current_is_told(judged: Any) -> None:
-    done, rows = judged
+def test_a_kernel_that_is_launched_on_the_current_device_is_reported(verdict: Any) -> None:
+    done, rows = verdict
     assert "unguarded.copied, 8192 in 8 warps, sm_90: It is launched on the current device" in done.stderr
     assert {row["file"] for row in rows if not row["launch"]["guarded"]} == {"unguarded"}
 
 
 @pytest.mark.night
-def test_a_block_of_32_warps_is_too_large_where_a_warp_has_64_threads(judged: Any) -> None:
+def test_a_block_of_32_warps_is_too_large_if_a_warp_has_64_threads(verdict: Any) -> None:
     folder = REPOSITORY / "tests" / "kernels" / "ahead"
     done = gate("--folder", folder, "--only", "unguarded", "overflowing", "--arch", "gfx942")
     assert "8192 in 32 warps, gfx942: Its blocks have 2048 threads, and a block may have 1024" in done.stderr
     assert "overflowing.by_row, by row, gfx942: It computes addresses in 32 bits" in done.stderr
-    _, rows = judged
+    _, rows = verdict
     (on_nvidia,) = (row for row in rows if row["label"] == "8192 in 32 warps")
     assert "threads" not in on_nvidia["trouble"]
 
 
-def test_more_threads_than_a_block_may_have_are_told() -> None:
+def test_too_many_threads_of_a_block_are_reported() -> None:
     used = Resources(registers=32, local=0, shared=0, warps=32)
     launch = Launch("kernel", "", used)
     assert trouble(Ahead("a call", lambda: None), launch, 90) == ""
@@ -105,22 +105,22 @@ def test_more_threads_than_a_block_may_have_are_told() -> None:
     )
 
 
-def test_loads_of_two_bytes_and_divisions_in_64_bits_are_told(judged: Any) -> None:
-    done, _ = judged
+def test_loads_of_two_bytes_and_divisions_in_64_bits_are_reported(verdict: Any) -> None:
+    done, _ = verdict
     assert "narrow, 4100, as Triton sees it, doubled, sm_90, 1: Its loads and stores move 2.0 bytes" in done.stderr
     assert "narrow, divided in 64 bits, divided, sm_90, 1: It divides numbers of 64 bits in 1 places" in done.stderr
     assert "4100, in units" in done.stdout and "4100, in units" not in done.stderr and "narrow, 4096" not in done.stderr
 
 
 @pytest.mark.parametrize("kernel", ["by_row, by row", "by_block, by block", "by_loop, by loop", "too_late, too late"])
-def test_addresses_in_32_bits_are_told(judged: Any, kernel: str) -> None:
-    done, _ = judged
+def test_addresses_in_32_bits_are_reported(verdict: Any, kernel: str) -> None:
+    done, _ = verdict
     assert f"overflowing.{kernel}, sm_90: It computes addresses in 32 bits" in done.stderr
     assert "in_time" not in done.stderr
 
 
-def test_entries_that_are_not_quick_are_left_to_the_whole_table(judged: Any) -> None:
-    _, rows = judged
+def test_entries_that_are_not_quick_run_for_the_whole_table_only(verdict: Any) -> None:
+    _, rows = verdict
     assert {row["label"] for row in rows if row["file"] == "spilling"} == {
         "4096 in 16 warps",
         "4096 in one warp",
@@ -128,7 +128,7 @@ def test_entries_that_are_not_quick_are_left_to_the_whole_table(judged: Any) -> 
     }
 
 
-def test_the_gate_refuses_to_judge_what_is_interpreted() -> None:
+def test_the_gate_refuses_interpreted_kernels() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.ahead"],
         cwd=REPOSITORY, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
@@ -163,7 +163,7 @@ def test_the_gate_refuses_to_judge_what_is_interpreted() -> None:
         (Resources(registers=32, local=0, shared=40 * 1024, warps=4), "gfx942", 4 / 32),
     ],
 )
-def test_occupancy_is_what_nvidias_calculator_gives(used: Resources, arch: Any, expected: float) -> None:
+def test_occupancy_equals_that_of_nvidias_calculator(used: Resources, arch: Any, expected: float) -> None:
     assert used.occupancy(arch) == expected
 
 
@@ -172,6 +172,6 @@ def test_a_sample_has_a_shape_and_a_type_and_no_data() -> None:
     assert x.shape == (8192, 4096) and str(x.dtype) == "torch.bfloat16" and x.is_meta
 
 
-def test_a_quarter_of_the_warps_is_promised_unless_said_otherwise() -> None:
+def test_the_default_occupancy_is_a_quarter_of_the_warps() -> None:
     entry = Ahead("nothing", lambda: None)
     assert entry.occupancy == 0.25 and entry.quick

@@ -1,4 +1,4 @@
-"""apex's kernels as providers: what they take, on stand-ins that have the real ones' traps."""
+"""apex's kernels as providers: which calls they support, on stand-ins with the real kernels' pitfalls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_cross_entropy_agrees_whatever_is_ignored(reduction: str, ignored: int) 
     assert_agrees(BY_NAME["cross_entropy"], scattered(6, 9), target, label_smoothing=0.1, **options)
 
 
-def test_class_0_counts_unless_it_is_ignored() -> None:
+def test_class_0_counts_unless_ignored() -> None:
     assert_agrees(BY_NAME["cross_entropy"], tensor(4, 9), torch.zeros(4, dtype=torch.int64))
 
 
@@ -64,35 +64,35 @@ def test_second_derivatives_are_those_of_the_formula_or_an_error() -> None:
 @pytest.mark.parametrize(
     ("operation", "args", "kwargs", "said"),
     [
-        ("layer_norm", (tensor(2, 8), None, tensor(8)), {}, "It wants a weight."),
+        ("layer_norm", (tensor(2, 8), None, tensor(8)), {}, "It needs a weight."),
         ("rms_norm", (tensor(2, 8), tensor(1)), {}, "of shape (C,)"),
         ("cross_entropy", (tensor(2, 8), classes(2, count=8).int()), {}, "int64"),
-        ("mlp", (tensor(8, 8), *_MLP), {"activation": "gelu"}, "tanh approximation"),
+        ("mlp", (tensor(8, 8), *_MLP), {"activation": "gelu"}, "gelu_tanh only"),
         ("mlp", (tensor(8, 8), _MLP[0], None, *_MLP[2:]), {"activation": "gelu_tanh"}, "both biases"),
-        ("mlp", (tensor(3, 8), *_MLP), {"activation": "gelu_tanh"}, "divide by 8"),
+        ("mlp", (tensor(3, 8), *_MLP), {"activation": "gelu_tanh"}, "multiples of 8"),
     ],
 )
-def test_what_they_do_not_take_is_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
+def test_unsupported_calls_are_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
     assert said in BY_NAME[operation].check(*args, **kwargs)
 
 
-def test_under_autocast_it_does_not_cast_what_torch_computes_in_float32() -> None:
+def test_autocast_does_not_cast_operations_that_torch_computes_in_float32() -> None:
     x, weight = tensor(2, 8, grad=False), tensor(8, grad=False)
     with torch.autocast("cpu", torch.bfloat16):
         assert BY_NAME["layer_norm"].check(x, weight) == ""
         assert BY_NAME["layer_norm"].run(x, weight).dtype is torch.float32
-        assert "lowers" in BY_NAME["mlp"].check(tensor(8, 8), *_MLP, activation="gelu_tanh")
+        assert "casts" in BY_NAME["mlp"].check(tensor(8, 8), *_MLP, activation="gelu_tanh")
 
 
 @pytest.fixture
 def its_adam(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is there: what was not found before the stand-ins came is remembered."""
+    """Makes FusedAdam available: the cached result from before the stand-ins says that it is missing."""
     monkeypatch.setattr(adamw_module, "APEX_ADAM", TORCH)
 
 
 @pytest.mark.usefixtures("its_adam")
 def test_its_adam_decouples_the_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adamw_module, "_refused_by_apex", lambda *_: "")  # there are no parameters on CUDA here
+    monkeypatch.setattr(adamw_module, "_apex_refusal", lambda *_: "")  # there are no parameters on CUDA here
     given = [torch.nn.Parameter(tensor(3, 4)) for _ in range(2)]
     for x, provider in zip(given, ("apex", "torch"), strict=True):
         x.grad = torch.ones_like(x)
@@ -103,9 +103,9 @@ def test_its_adam_decouples_the_weight_decay(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("its_adam")
-def test_its_adam_refuses_what_it_has_not() -> None:
+def test_its_adam_refuses_options_that_it_does_not_have() -> None:
     given = [torch.nn.Parameter(tensor(3, 4))]
-    with pytest.raises(RuntimeError, match="does not take amsgrad"):
+    with pytest.raises(RuntimeError, match="no parameter amsgrad"):
         ops.adamw(given, amsgrad=True, provider="apex")
     with pytest.raises(RuntimeError, match=r"one is torch\.float32 on cpu"):
         ops.adamw([{"params": given}], provider="apex")

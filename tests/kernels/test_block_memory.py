@@ -1,4 +1,4 @@
-"""Blocks of rows that matrix products like, within what memory allows."""
+"""Blocks of rows of a good size for matrix products, within the available memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 2**30
         (10**7, 0, 512),  # no fewer than a product needs, whatever it takes
     ],
 )
-def test_a_block_has_as_many_rows_as_memory_allows(bytes_per_row: int, free: int, expected: int) -> None:
+def test_memory_decides_about_the_rows_of_a_block(bytes_per_row: int, free: int, expected: int) -> None:
     assert rows_by_memory(bytes_per_row, 512, free) == expected
 
 

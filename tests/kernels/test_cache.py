@@ -26,7 +26,7 @@ for i in range(20):
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache_module, "_told", set())
+    monkeypatch.setattr(cache_module, "_logged", set())
     return tmp_path / "cache"
 
 
@@ -44,7 +44,7 @@ def test_what_was_added_is_read_and_replaced_by_key() -> None:
     assert json.loads(path().read_text())["belongs_to"] == {"torch": "2"}
 
 
-def test_another_version_starts_anew_and_the_old_one_stays() -> None:
+def test_another_version_starts_a_new_file_and_the_old_one_stays() -> None:
     HERE.add({"a": 1})
     newer = Cache("cpu", (("torch", "3"),))
     assert newer.read() == {}
@@ -56,7 +56,7 @@ def test_another_version_starts_anew_and_the_old_one_stays() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '{"version": 1}', '{"version": 1, "entries": 3, "belongs_to": {}}']
 )
-def test_a_broken_file_is_told_once_and_overwritten(text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_reported_once_and_overwritten(text: str, caplog: pytest.LogCaptureFixture) -> None:
     HERE.add({})
     path().write_text(text)
     with caplog.at_level(logging.WARNING, "autofuse"):
@@ -72,10 +72,10 @@ def test_a_file_of_another_machine_is_ignored(caplog: pytest.LogCaptureFixture) 
     HERE.add({"a": 1})
     path().write_text(path().read_text().replace('"torch": "2"', '"torch": "1"'))
     assert HERE.read() == {}
-    assert "written for something else" in caplog.text
+    assert "belongs to something else" in caplog.text
 
 
-def test_bytes_that_are_no_text_are_ignored() -> None:
+def test_bytes_that_are_not_text_are_ignored() -> None:
     HERE.add({})
     path().write_bytes(b"\xff\xfe\x00")
     assert HERE.read() == {}
@@ -94,16 +94,16 @@ def test_a_folder_that_cannot_be_written_to_does_no_harm(place: Path, caplog: py
     place.chmod(0o500)
     assert not HERE.add({"a": 1})
     assert HERE.read() == {}
-    assert "cannot be kept" in caplog.text
+    assert "cannot write to" in caplog.text
 
 
-def test_a_file_in_the_place_of_the_folder_does_no_harm(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_in_place_of_the_folder_does_no_harm(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     place.write_text("")
     assert not HERE.add({"a": 1})
     assert not HERE.add({"a": 1})
     assert HERE.read() == {}
     assert files() == []
-    assert sum("cannot be kept" in r.message for r in caplog.records) == 1
+    assert sum("cannot write to" in r.message for r in caplog.records) == 1
 
 
 def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert folder() == tmp_path / ".cache" / "autofuse"
 
 
-def test_clearing_removes_the_files_of_the_cache_alone(place: Path) -> None:
+def test_clearing_removes_only_the_files_of_the_cache(place: Path) -> None:
     HERE.add({"a": 1})
     (place / "notes.txt").write_text("mine")
     assert clear() == [path()]

@@ -1,4 +1,4 @@
-"""Targets that are no class are found, unless they do not count."""
+"""Targets that are no class are found, unless they are ignored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from autofuse.kernels.class_targets import out_of_range
 
 
-def test_what_is_no_class_is_found_unless_it_is_ignored() -> None:
+def test_targets_that_are_no_class_are_found_unless_ignored() -> None:
     target = torch.tensor([0, 4, 7, -100, -1])
     found = out_of_range(target, 5, -100)
     assert found is not None and found.tolist() == [7, -1]

@@ -23,13 +23,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     assert main(arguments) == code
     return capsys.readouterr().out
 
 
 def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(printed(capsys, *arguments, "--format", "json"))
+    found: dict[str, object] = json.loads(output_of(capsys, *arguments, "--format", "json"))
     return found
 
 
@@ -46,39 +46,39 @@ def test_kernels_lists_every_package_and_operation(capsys: pytest.CaptureFixture
         assert [p["name"] for p in providers if p["name"] == "torch" and p["available"]] == ["torch"]
 
 
-def test_kernels_shows_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = printed(capsys, "kernels", "rms_norm")
+def test_kernels_shows_the_named_operations(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = output_of(capsys, "kernels", "rms_norm")
     assert "rms_norm" in shown and "compiled" in shown and "Gradient:" in shown
     assert "dropout_add_norm" not in shown
 
 
-def test_kernels_names_the_operations_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_operation_is_an_error_that_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "rms"]) == 2
-    assert "No operation is called 'rms'. There are" in capsys.readouterr().err
+    assert "There is no operation 'rms'. Use one of" in capsys.readouterr().err
 
 
 def test_tune_measures_and_cache_shows_lists_and_clears(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert "No kernel has been measured yet" in printed(capsys, "cache")
+    assert "No kernel has been measured yet" in output_of(capsys, "cache")
     (result,) = data(capsys, "tune", *QUICK, "--shape", "2048x512")["results"]  # type: ignore[misc]
     assert result["operation"] == "rms_norm" and result["training"]
     assert result["arguments"].startswith("float32 (2048, 512), float32 (512,)")
     assert {t["name"] for t in result["trials"]} >= {"torch", "triton", "compiled"}
-    assert printed(capsys, "cache", "path") == f"{place}\n"
+    assert output_of(capsys, "cache", "path") == f"{place}\n"
     if not result["measured"]:
         pytest.skip(result["why"])
-    assert "cpu" in printed(capsys, "cache")
-    listed = printed(capsys, "cache", "list")
+    assert "cpu" in output_of(capsys, "cache")
+    listed = output_of(capsys, "cache", "list")
     assert "rms_norm float32" in listed and result["winner"] in listed
     (file,) = data(capsys, "cache")["files"]  # type: ignore[misc]
     assert list(file["decisions"].values()) == [result]
     assert data(capsys, "tune", *QUICK, "--shape", "2048x512", "--keep")["results"] == [result]
-    assert printed(capsys, "cache", "clear") == "1 file removed\n"
-    assert "The cache holds no decision." in printed(capsys, "cache", "list")
+    assert output_of(capsys, "cache", "clear") == "1 file removed\n"
+    assert "The cache holds no decision." in output_of(capsys, "cache", "list")
 
 
 def test_tune_takes_a_model_in_inference_and_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--op", "layer_norm", "--inference", "--batch", "1", "--length", "128", "--width", "64", "--heads", "4"]
-    shown = printed(capsys, "tune", *QUICK, *options, "--dtype", "bfloat16", "--policy", "memory")
+    shown = output_of(capsys, "tune", *QUICK, *options, "--dtype", "bfloat16", "--policy", "memory")
     assert "bfloat16 (128, 64)" in shown
     assert "rms_norm" in shown and "layer_norm" in shown and "goes to" in shown
 
@@ -87,27 +87,29 @@ def test_tune_takes_a_model_in_inference_and_sums_up(capsys: pytest.CaptureFixtu
     ("options", "sentence"),
     [
         (["--op", "rms"], "There is no sample call of 'rms'"),
-        (["--op", "rms_norm", "--shape", "2x3x4"], "rms_norm takes a shape of rows x width, and was given 2x3x4"),
+        (["--op", "rms_norm", "--shape", "2x3x4"], "rms_norm takes a shape of rows x width, but got 2x3x4"),
         (["--op", "rms_norm", "--op", "layer_norm", "--shape", "2x3"], "--shape needs exactly one --op"),
         (["--op", "rms_norm", "--width", "100", "--heads", "3"], "width 100 is not divisible by the number of heads"),
     ],
 )
-def test_what_does_not_fit_is_said(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit_are_errors_that_say_why(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tune", *options]) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_a_shape_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_shape_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["tune", "--op", "rms_norm", "--shape", "2048,768"])
     assert "'2048,768' is no shape" in capsys.readouterr().err
 
 
-def test_a_broken_file_of_the_cache_is_shown_as_that(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+def test_a_damaged_file_of_the_cache_is_shown_as_damaged(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     place.mkdir()
     (place / "cpu-0.json").write_text("{")
-    assert "cannot be read" in printed(capsys, "cache")
-    assert printed(capsys, "cache", "clear") == "1 file removed\n"
+    assert "cannot be read" in output_of(capsys, "cache")
+    assert output_of(capsys, "cache", "clear") == "1 file removed\n"
 
 
 def _without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""A region gives what its function gives, whatever the number of rows, and compiles rarely."""
+"""A region computes what its function computes, for any number of rows, and compiles rarely."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scaled() -> CompiledRegion:
 def test_any_number_of_rows_runs_in_few_compilations(scaled: CompiledRegion) -> None:
     for rows in (64, 65, 100, 511, 300):
         _check(scaled, torch.randn(rows, 40), torch.randn(40))
-    assert len(scaled._made) <= 2
+    assert len(scaled._compilations) <= 2
     assert not packages.COMPILER.missing()
 
 
@@ -40,15 +40,15 @@ def test_one_row_and_no_row(scaled: CompiledRegion) -> None:
     assert scaled(torch.randn(0, 40), torch.randn(40), 1e-6)[0].shape == (0, 40)
 
 
-def test_an_argument_may_be_none_and_rows_may_lie_apart(scaled: CompiledRegion) -> None:
+def test_an_argument_may_be_none_and_rows_may_have_gaps(scaled: CompiledRegion) -> None:
     _check(scaled, torch.randn(70, 80)[:, :40], None)
 
 
-def test_a_tensor_that_tells_the_rows_may_be_none() -> None:
-    def added(x: Tensor, residual: Tensor | None) -> Tensor:
+def test_a_tensor_of_rows_may_be_none() -> None:
+    def add(x: Tensor, residual: Tensor | None) -> Tensor:
         return x * 2 if residual is None else x * 2 + residual
 
-    made = region(rows="x residual")(added)
+    made = region(rows="x residual")(add)
     x = torch.randn(64, 40)
     torch.testing.assert_close(made(x, None), x * 2)
     torch.testing.assert_close(made(x, x), x * 3)
@@ -60,12 +60,12 @@ def test_as_many_rows_as_columns(scaled: CompiledRegion) -> None:
     _check(scaled, torch.randn(41, 40), torch.randn(40))
 
 
-def test_a_single_result_is_no_tuple() -> None:
+def test_a_single_result_is_not_a_tuple() -> None:
     doubled = region(rows="x")(lambda x: x + x)
     assert torch.equal(doubled(torch.ones(4, 2)), torch.full((4, 2), 2.0))
 
 
-def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_does_not_compile_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "_given_up", {})
 
     def reads_numbers(x: Tensor) -> Tensor:
@@ -77,5 +77,5 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_names_of_rows_are_checked() -> None:
-    with pytest.raises(ValueError, match="no argument called y"):
+    with pytest.raises(ValueError, match="no parameter called y"):
         region(rows="y")(lambda x: x)

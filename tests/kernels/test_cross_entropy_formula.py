@@ -12,7 +12,7 @@ from tests.kernels import losses
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_losses_and_gradients_are_those_of_torch(dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
+def test_losses_and_gradients_equal_torchs(dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
     losses.check(likelihoods, losses.case(dtype, 6, 37, weighted, smoothing))
 
 

@@ -1,17 +1,17 @@
-"""Dropout's draws: right on average, independent of each other, the same again from the same seed."""
+"""Dropout's random bits: the right share, independent of each other, and equal for equal seeds."""
 
 from __future__ import annotations
 
 import torch
 
-from autofuse.kernels.dropout_bits import drawn_seed, kept, mixed
+from autofuse.kernels.dropout_bits import draw_seed, keep_mask, mix
 
 
 def _mask(rows: int, columns: int, p: float, seed: int = 0x1234_5678_9ABC) -> torch.Tensor:
-    return kept(torch.tensor([seed]), torch.arange(rows), columns, p)
+    return keep_mask(torch.tensor([seed]), torch.arange(rows), columns, p)
 
 
-def test_the_share_kept_is_one_minus_p() -> None:
+def test_the_share_of_kept_entries_is_one_minus_p() -> None:
     for p in (0.1, 0.5, 0.9):
         mask = _mask(1000, 1000, p)
         deviation = (p * (1 - p) / mask.numel()) ** 0.5
@@ -37,20 +37,20 @@ def test_neighbours_in_rows_and_columns_are_independent() -> None:
         assert abs(correlation) < 5 / mask.numel() ** 0.5
 
 
-def test_rows_beyond_32_bits_of_entries_have_draws_of_their_own() -> None:
-    far = kept(torch.tensor([7]), torch.tensor([0, 2**31, 2**32]), 4096, 0.5)
+def test_rows_beyond_32_bits_of_entries_have_their_own_bits() -> None:
+    far = keep_mask(torch.tensor([7]), torch.tensor([0, 2**31, 2**32]), 4096, 0.5)
     assert not torch.equal(far[0], far[1])
     assert not torch.equal(far[0], far[2])
 
 
 def test_the_mixer_is_one_to_one() -> None:
     numbers = torch.arange(-(2**16), 2**16, dtype=torch.int32) * 32749
-    assert mixed(numbers).unique().numel() == numbers.numel()
+    assert mix(numbers).unique().numel() == numbers.numel()
 
 
 def test_seeds_come_from_torchs_generator() -> None:
     torch.manual_seed(3)
-    first = drawn_seed(torch.device("cpu"))
+    first = draw_seed(torch.device("cpu"))
     torch.manual_seed(3)
-    assert torch.equal(first, drawn_seed(torch.device("cpu")))
-    assert not torch.equal(first, drawn_seed(torch.device("cpu")))
+    assert torch.equal(first, draw_seed(torch.device("cpu")))
+    assert not torch.equal(first, draw_seed(torch.device("cpu")))

@@ -1,4 +1,4 @@
-"""A free region gives what its function gives, whatever the sizes, and compiles once for most of them."""
+"""A free region computes what its function computes, for all sizes, and compiles once for most of them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def weighted() -> DynamicRegion:
 def test_any_sizes_run_in_one_compilation(weighted: DynamicRegion) -> None:
     for rows, columns in ((4, 40), (7, 33), (2, 500), (40, 40)):
         _check(weighted, torch.randn(rows, columns), torch.randn(rows, columns))
-    assert sum(map(len, weighted._compiled.values())) == 1
+    assert sum(map(len, weighted._loops.values())) == 1
     assert not packages.COMPILER.missing()
 
 
-def test_broadcast_dimensions_and_layouts_get_compilations_of_their_own(weighted: DynamicRegion) -> None:
+def test_broadcast_dimensions_and_layouts_get_their_own_compilations(weighted: DynamicRegion) -> None:
     _check(weighted, torch.randn(6, 40), torch.randn(1, 40))
     _check(weighted, torch.randn(6, 40), torch.randn(6, 1))
     _check(weighted, torch.randn(6, 80)[:, :40], torch.randn(1, 40))
@@ -46,10 +46,10 @@ def test_named_dimensions_are_compiled_in() -> None:
     made = free_region(x=(-1,))(lambda x: x + x.shape[-1])
     for width in (3, 5, 3):
         assert torch.equal(made(torch.zeros(2, width)), torch.full((2, width), float(width)))
-    assert len(made._compiled) == 2
+    assert len(made._loops) == 2
 
 
-def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_does_not_compile_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "_given_up", {})
 
     def reads_numbers(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A provider that failed is left out for calls of that kind on that device, and for no others."""
+"""A provider that failed is excluded from calls of that kind on that device, and from no others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_failure_at_one_kind_of_call_leaves_the_others(other, monkeypatch: pyt
     assert doubled.failures == {"own": "It raised RuntimeError: out of registers"} and not doubled.failure("own")
 
 
-def test_a_package_that_is_not_what_it_seemed_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_package_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(x: Tensor) -> Tensor:
         raise Unavailable("It has no such function.")
 
@@ -57,21 +57,21 @@ def test_a_package_that_is_not_what_it_seemed_is_asked_for_nothing(monkeypatch: 
     assert doubled.counts == {"torch": 2} and doubled.failure("own") == "It has no such function."
 
 
-def test_calls_on_two_devices_are_of_two_kinds() -> None:
+def test_calls_on_two_devices_are_two_kinds() -> None:
     """The meta device stands for a second one."""
     here, there = call_kind([torch.ones(8)], (4, 8)), call_kind([torch.ones(8, device="meta")], (4, 8))
     assert here == ("cpu", "float32", "4x8", "inference") and there[0] == "meta"
     failures = Failures("doubled")
     failures.add("own", "It spills.", there)
     assert failures.at("own", there) == "It spills." and not failures.at("own", here) and not failures.for_all("own")
-    assert failures.told() == {"own": "It spills."}
+    assert failures.last_reasons() == {"own": "It spills."}
 
 
-def test_the_log_says_for_which_calls(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_which_calls_are_excluded(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "autofuse"):
         Failures("doubled").add("own", "It spills.", ("cuda:1", "bfloat16", "4x8", "training"))
         Failures("doubled").add("own", "It is broken.", None)
     assert [r.getMessage() for r in caplog.records] == [
-        "autofuse.ops.doubled no longer asks own for cuda:1 bfloat16 4x8 training: It spills.",
-        "autofuse.ops.doubled no longer asks own: It is broken.",
+        "autofuse.ops.doubled no longer uses own for cuda:1 bfloat16 4x8 training: It spills.",
+        "autofuse.ops.doubled no longer uses own: It is broken.",
     ]

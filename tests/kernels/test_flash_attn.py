@@ -1,4 +1,4 @@
-"""flash-attn 2's attention as a provider: layouts, groups of heads, what causal means, and what is refused."""
+"""flash-attn 2's attention as a provider: layouts, groups of heads, causal masks, and refused calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, *, scale: float, is_causa
 def packed(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, of_keys: Tensor, *_: int, scale: float, is_causal: bool
 ) -> Tensor:
-    """The same of each sequence by itself."""
+    """The same for each sequence by itself."""
     parts = []
     for i in range(len(starts) - 1):
         rows, keys = slice(starts[i], starts[i + 1]), slice(of_keys[i], of_keys[i + 1])
@@ -57,7 +57,7 @@ def test_a_mask_that_is_known_to_be_causal_is() -> None:
     assert_agrees(BY_NAME["attention"], *operands, mask=mask, mask_is_causal=True, scale=0.3)
 
 
-def test_dropout_is_on_in_training_only() -> None:
+def test_dropout_is_active_in_training_only() -> None:
     operands = tuple(tensor(2, 3, 5, 8, seed=i) for i in range(3))
     assert_agrees(BY_NAME["attention"], *operands, scale=0.3, dropout_p=0.5)
     dropped = BY_NAME["attention"].run(*operands, scale=0.3, dropout_p=0.5, training=True)
@@ -97,21 +97,21 @@ _MASK = torch.ones(5, 5, dtype=torch.bool)
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [
-        ((_Q, _Q, _Q), {"mask": _MASK}, "no mask but a causal one"),
-        ((_Q, _Q, _Q), {"mask": torch.zeros(5, 5)}, "no mask but a causal one"),
+        ((_Q, _Q, _Q), {"mask": _MASK}, "causal masks only"),
+        ((_Q, _Q, _Q), {"mask": torch.zeros(5, 5)}, "causal masks only"),
         ((_Q, _Q[:, :, :3], _Q[:, :, :3]), {"is_causal": True}, "bottom right"),
-        ((_Q, _Q, _Q), {"mask": _MASK[:, :4], "mask_is_causal": True}, "no mask but a causal one"),
+        ((_Q, _Q, _Q), {"mask": _MASK[:, :4], "mask_is_causal": True}, "causal masks only"),
         ((_Q, _Q, _Q), {"scale": torch.tensor(0.5)}, "a number as scale"),
         ((_Q[0], _Q[0], _Q[0]), {}, "(batch, heads, length, head_dim)"),
         ((_Q, _Q[:1], _Q[:1]), {}, "keys for every batch"),
-        ((_Q, _Q[:, :3], _Q[:, :3]), {}, "divide into"),
+        ((_Q, _Q[:, :3], _Q[:, :3]), {}, "multiple of the key heads"),
         ((_Q, _Q.double(), _Q), {}, "of one dtype"),
-        ((_Q[:, :, :0], _Q, _Q), {}, "no empty operands"),
-        ((torch.empty(1, 1, 2, 264),) * 3, {}, "at most 256 entries"),
-        ((_Q, _Q, _Q), {"dropout_p": 1.0, "training": True}, "cannot drop everything"),
+        ((_Q[:, :, :0], _Q, _Q), {}, "not support empty operands"),
+        ((torch.empty(1, 1, 2, 264),) * 3, {}, "head_dim of at most 256"),
+        ((_Q, _Q, _Q), {"dropout_p": 1.0, "training": True}, "dropout probability below 1"),
     ],
 )
-def test_what_it_does_not_take_is_refused_beforehand(args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
+def test_unsupported_calls_are_refused_beforehand(args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
     assert said in BY_NAME["attention"].check(*args, **kwargs)
 
 

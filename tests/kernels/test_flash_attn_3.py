@@ -1,4 +1,4 @@
-"""FlashAttention 3's attention as a provider: as flash-attn 2's, without dropout, on Hopper alone."""
+"""FlashAttention 3's attention as a provider: like flash-attn 2's, without dropout, on Hopper only."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_dropout_odd_widths_and_wide_heads_are_refused() -> None:
     q = tensor(2, 3, 5, 8)
     assert "no dropout" in check(q, q, q, dropout_p=0.1, training=True)
     assert check(q, q, q, dropout_p=0.1) == ""
-    assert "divide by 8" in check(*(tensor(2, 3, 5, 12),) * 3)
+    assert "multiples of 8" in check(*(tensor(2, 3, 5, 12),) * 3)
     assert "at most 256" in check(*(tensor(1, 1, 2, 264),) * 3)
     assert not any(provider.deterministic or provider.default for provider in PROVIDERS)

@@ -1,4 +1,4 @@
-"""flash-attn-4's attention as a provider: as flash-attn 2's, without dropout, and with results in a tuple."""
+"""flash-attn-4's attention as a provider: like flash-attn 2's, without dropout, with results in a tuple."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def test_dropout_odd_widths_and_wide_heads_are_refused() -> None:
     q = tensor(2, 3, 5, 8)
     assert "no dropout" in check(q, q, q, dropout_p=0.1, training=True)
     assert check(q, q, q, dropout_p=0.1) == ""
-    assert "divide by 8" in check(*(tensor(2, 3, 5, 12),) * 3)
+    assert "multiples of 8" in check(*(tensor(2, 3, 5, 12),) * 3)
     assert "at most 128" in check(*(tensor(1, 1, 2, 192),) * 3)

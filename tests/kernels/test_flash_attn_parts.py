@@ -1,4 +1,4 @@
-"""flash-attn's other kernels as providers, on stand-ins of the recorded signatures."""
+"""flash-attn's other kernels as providers, on stand-ins with the recorded signatures."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def test_second_derivatives_are_those_of_the_formula_or_an_error() -> None:
     [
         ("layer_norm", (torch.empty(1, 2**15), torch.empty(2**15)), {}, "at most 16384"),
         ("dropout_add_norm", (tensor(2, 8), tensor(8), tensor(8)), {}, "of one shape"),
-        ("dropout_add_norm", (tensor(2, 8), tensor(2, 8), None), {}, "It wants a weight."),
+        ("dropout_add_norm", (tensor(2, 8), tensor(2, 8), None), {}, "It needs a weight."),
         (
             "dropout_add_norm", (tensor(2, 8), tensor(2, 8), tensor(8)), {"dropout_p": 1.0, "training": True},
-            "cannot drop everything",
+            "dropout probability below 1",
         ),
         ("gated_product", (tensor(2, 8), tensor(2, 8)), {"activation": "gelu"}, "the activation silu"),
         ("mlp", (tensor(3, 128), *_MLP), {"activation": "gelu"}, "gelu_tanh and relu"),
-        ("mlp", (tensor(3, 8), tensor(16, 8), None, tensor(8, 16), None), {"activation": "relu"}, "divide by 128"),
+        ("mlp", (tensor(3, 8), tensor(16, 8), None, tensor(8, 16), None), {"activation": "relu"}, "multiples of 128"),
     ],
 )  # fmt: skip
-def test_what_they_do_not_take_is_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
+def test_unsupported_calls_are_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
     assert said in BY_NAME[operation].check(*args, **kwargs)

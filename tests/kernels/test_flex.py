@@ -1,4 +1,4 @@
-"""FlexAttention: what it is told of each score, what it refuses, and its forward pass on a CPU."""
+"""FlexAttention: its function of each score, refused calls, and its forward pass on a CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def operands() -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("mask", [None, (S,), (T, S), (B, 1, 1, S), (B, H, T, S)])
 @pytest.mark.parametrize("cap", [0.0, 2.0])
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_its_function_of_a_score_is_what_the_formula_does(
+def test_its_function_of_a_score_equals_the_formula(
     operands: tuple[Tensor, ...], mask: tuple[int, ...] | None, cap: float, is_causal: bool
 ) -> None:
     query, key, _value = operands
@@ -38,7 +38,7 @@ def test_its_function_of_a_score_is_what_the_formula_does(
 
 
 @pytest.mark.skipif(bool(COMPILER.missing()), reason="there is no C++ compiler")
-def test_it_attends_on_a_cpu(operands: tuple[Tensor, ...]) -> None:
+def test_it_computes_attention_on_a_cpu(operands: tuple[Tensor, ...]) -> None:
     query, key, value = operands
     window = (torch.arange(T)[:, None] - torch.arange(S)).abs() < 4
     found = flex.attend(query, key, value, window, False, 0.3, 2.0)
@@ -47,9 +47,9 @@ def test_it_attends_on_a_cpu(operands: tuple[Tensor, ...]) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_refuses_is_told(operands: tuple[Tensor, ...]) -> None:
+def test_refused_calls_have_a_reason(operands: tuple[Tensor, ...]) -> None:
     query, key, value = operands
-    assert "dropout" in flex.misfit(query, key, value, None, 0.1)
-    assert "empty" in flex.misfit(query[:0], key, value, None, 0.0)
-    assert "backward" in flex.misfit(query.requires_grad_(), key, value, None, 0.0)
-    assert "gradient" in flex.misfit(query.detach(), key, value, torch.zeros(T, S, requires_grad=True), 0.0)
+    assert "dropout" in flex.refusal(query, key, value, None, 0.1)
+    assert "empty" in flex.refusal(query[:0], key, value, None, 0.0)
+    assert "backward" in flex.refusal(query.requires_grad_(), key, value, None, 0.0)
+    assert "gradient" in flex.refusal(query.detach(), key, value, torch.zeros(T, S, requires_grad=True), 0.0)

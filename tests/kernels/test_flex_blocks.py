@@ -1,4 +1,4 @@
-"""Blocks of scores that a mask leaves out: exactly those that keep nothing, for windows, documents and any mask."""
+"""Blocks of scores that a mask leaves out: exactly those that keep nothing, for windows, documents and other masks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def masks(queries: int, keys: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
 @pytest.mark.parametrize("name", masks(1, 1))
-def test_blocks_that_keep_nothing_are_left_out_and_those_that_keep_all_are_not_asked(
-    name: str, queries: int, keys: int
-) -> None:
+def test_empty_blocks_are_skipped_and_full_blocks_need_no_mask(name: str, queries: int, keys: int) -> None:
     mask = masks(queries, keys)[name]
     found = block_mask(mask, False, queries, keys, CPU)
     whole = mask[(None,) * (4 - mask.ndim)].expand(*mask[(None,) * (4 - mask.ndim)].shape[:2], queries, keys)
@@ -44,8 +42,8 @@ def test_blocks_that_keep_nothing_are_left_out_and_those_that_keep_all_are_not_a
 
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
 @pytest.mark.parametrize("name", ["none", *masks(1, 1)])
-def test_attention_by_blocks_is_that_of_the_dense_mask(name: str, queries: int, keys: int) -> None:
-    """By torch's formula for FlexAttention, which asks the same functions."""
+def test_attention_with_blocks_equals_that_with_the_dense_mask(name: str, queries: int, keys: int) -> None:
+    """With torch's formula for FlexAttention, which calls the same functions."""
     q, k, v = (torch.randn(2, 2, n, 16) for n in (queries, keys, keys))
     mask, causal = masks(queries, keys).get(name), name == "none"
     modified, blocks = flex.modifications(q, k, mask, causal, 0.25, 0.0)
@@ -57,7 +55,7 @@ def test_attention_by_blocks_is_that_of_the_dense_mask(name: str, queries: int, 
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_mask_that_is_written_into_is_read_anew() -> None:
+def test_a_mask_is_read_again_after_a_write() -> None:
     mask = torch.ones(256, 256, dtype=torch.bool)
     before = block_mask(mask, False, 256, 256, CPU)
     mask.data[:, 128:] = False  # which torch's counter of versions does not see
@@ -72,7 +70,7 @@ def test_a_causal_mask_is_made_once_for_each_pair_of_lengths() -> None:
     assert block_mask(None, False, 384, 384, CPU) is None
 
 
-def test_few_scores_and_added_masks_go_without() -> None:
+def test_few_scores_and_added_masks_have_no_block_mask() -> None:
     assert block_mask(torch.ones(100, 300, dtype=torch.bool), False, 100, 300, CPU) is None
     q = torch.randn(1, 1, 300, 16)
     assert flex.modifications(q, q, torch.randn(300, 300), False, 1.0, 0.0)[1] is None
@@ -80,7 +78,7 @@ def test_few_scores_and_added_masks_go_without() -> None:
 
 @pytest.mark.night
 @pytest.mark.skipif(bool(COMPILER.missing()), reason="there is no C++ compiler")
-def test_the_compiled_kernel_for_cpus_leaves_the_blocks_out() -> None:
+def test_the_compiled_kernel_for_cpus_skips_the_blocks() -> None:
     q, k, v = (torch.randn(1, 2, 300, 16) for _ in range(3))
     window = (torch.arange(300)[:, None] - torch.arange(300)).abs() < 50
     found = flex.attend(q, k, v, window, False, 0.25)

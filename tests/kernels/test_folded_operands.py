@@ -1,4 +1,4 @@
-"""Folding gives kernels few dimensions that hold the same entries, and results the shape that was asked for."""
+"""Folding gives kernels few dimensions with the same entries, and results the expected shape."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from autofuse.kernels.folded_operands import broadcasts_to, fold, folded, in_order_of_memory, unexpanded, whole
+from autofuse.kernels.folded_operands import (
+    broadcasts_to,
+    empty_in_memory_order,
+    fold,
+    fold_checked,
+    without_broadcast,
+    without_repeats,
+)
 
 LAYOUTS = {
     "as it is": torch.randn(2, 3, 5, 4),
@@ -19,18 +26,18 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("factors", [(5, 4), (2, 1, 5, 4), (1, 1, 4), (4,)])
-def test_what_is_computed_of_views_is_what_is_computed_of_the_operands(layout: str, factors: tuple[int, ...]) -> None:
+def test_views_and_operands_give_the_same_result(layout: str, factors: tuple[int, ...]) -> None:
     x, factor = LAYOUTS[layout], torch.randn(factors)
     if not broadcasts_to(factor, x):
         return
-    made = folded(x, factor)
+    made = fold_checked(x, factor)
     found = made.result(made.view(0, x) * made.view(1, factor))
     assert torch.equal(found, x * factor)
-    assert found.stride() == in_order_of_memory(x, x.dtype).stride()
+    assert found.stride() == empty_in_memory_order(x, x.dtype).stride()
 
 
-def test_dimensions_that_lie_behind_each_other_are_one() -> None:
-    made = folded(torch.randn(2, 3, 5, 4), torch.randn(5, 4))
+def test_contiguous_dimensions_become_one() -> None:
+    made = fold_checked(torch.randn(2, 3, 5, 4), torch.randn(5, 4))
     assert made.sizes == (1, 6, 5)
     assert made.strides == ((0, 20, 4), (0, 0, 4))
 
@@ -39,11 +46,11 @@ def test_more_than_three_runs_do_not_fold() -> None:
     assert fold(torch.randn(2, 3, 4, 5, 6), torch.randn(2, 1, 4, 1, 6)) is None
 
 
-def test_repetitions_without_memory_are_left_out_of_masks_and_made_real_in_operands() -> None:
+def test_expanded_dimensions_are_removed_from_masks_and_copied_in_operands() -> None:
     x = torch.randn(2, 1, 5, 4).expand(2, 3, 5, 4)
-    assert unexpanded(x).shape == (2, 1, 5, 4)
-    assert whole(x).is_contiguous()
-    assert torch.equal(whole(x), x)
+    assert without_repeats(x).shape == (2, 1, 5, 4)
+    assert without_broadcast(x).is_contiguous()
+    assert torch.equal(without_broadcast(x), x)
 
 
 def test_operands_larger_than_the_first_do_not_broadcast_to_it() -> None:

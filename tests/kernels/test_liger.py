@@ -1,4 +1,4 @@
-"""Liger's kernels as providers: what they take, on stand-ins of the recorded signatures, and what is kept from them."""
+"""Liger's kernels as providers, on stand-ins with the recorded signatures, and how operands are protected from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_gated_activations_agree(activation: str) -> None:
         (tensor(2, 5, 3, 8).detach().transpose(1, 2).requires_grad_(), (5, 4)),
     ],
 )
-def test_rotary_embeddings_agree_and_turn_a_copy(x: torch.Tensor, angles: tuple[int, ...]) -> None:
+def test_rotary_embeddings_agree_and_rotate_a_copy(x: torch.Tensor, angles: tuple[int, ...]) -> None:
     assert_agrees(BY_NAME["rotary"], x, tensor(*angles, grad=False), tensor(*angles, grad=False, seed=1))
 
 
@@ -53,7 +53,7 @@ def test_softmax_agrees() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("ignore_index", [None, 3])
-def test_cross_entropy_agrees_and_leaves_the_logits(reduction: str, ignore_index: int | None) -> None:
+def test_cross_entropy_agrees_and_keeps_the_logits(reduction: str, ignore_index: int | None) -> None:
     options = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": 0.1}
     ignored = -100 if ignore_index is None else ignore_index
     assert_agrees(BY_NAME["cross_entropy"], tensor(6, 9), classes(6, count=9, ignored=ignored), **options)
@@ -88,8 +88,8 @@ def test_second_derivatives_are_those_of_the_formula_or_an_error() -> None:
 @pytest.mark.parametrize(
     ("operation", "args", "kwargs", "said"),
     [
-        ("rms_norm", (tensor(2, 8), None), {}, "It wants a weight."),
-        ("rms_norm", (tensor(2, 8), 2.0), {}, "takes a tensor as weight"),
+        ("rms_norm", (tensor(2, 8), None), {}, "It needs a weight."),
+        ("rms_norm", (tensor(2, 8), 2.0), {}, "needs a tensor as weight"),
         ("rms_norm", (tensor(2, 8), tensor(8).double()), {}, "in the dtype of x"),
         ("rms_norm", (torch.empty(1, 2**17), torch.empty(2**17)), {}, "at most 65536"),
         ("dropout_add_norm", (tensor(2, 8), tensor(2, 8), tensor(8)), {}, "RMS norm only"),
@@ -100,27 +100,30 @@ def test_second_derivatives_are_those_of_the_formula_or_an_error() -> None:
         ("dropout_add_norm", (tensor(2, 8), tensor(1, 8), tensor(8)), {"norm": "rms"}, "of one shape"),
         ("gated_product", (tensor(2, 8), tensor(2, 8)), {"activation": "gelu"}, "silu and gelu_tanh"),
         ("gated_product", (tensor(2, 8), tensor(2, 1)), {}, "of one shape"),
-        ("gated_activation", (tensor(2, 7),), {}, "two halves"),
+        ("gated_activation", (tensor(2, 7),), {}, "even last dimension"),
         ("rotary", (tensor(1, 2, 3, 8), tensor(3, 4), tensor(3, 4), True), {}, "not neighbouring pairs"),
-        ("rotary", (tensor(1, 2, 3, 8), tensor(3, 8), tensor(3, 8)), {}, "one angle a pair"),
-        ("rotary", (tensor(1, 2, 3, 8), tensor(3, 4), tensor(3, 4)), {}, "no gradient of angles"),
-        ("rotary", (tensor(2, 2, 3, 8), tensor(2, 1, 3, 4), tensor(2, 1, 3, 4)), {}, "differ by position only"),
-        ("masked_softmax", (tensor(2, 8), torch.ones(2, 8, dtype=torch.bool)), {}, "It takes no mask."),
+        ("rotary", (tensor(1, 2, 3, 8), tensor(3, 8), tensor(3, 8)), {}, "one angle for each pair"),
+        ("rotary", (tensor(1, 2, 3, 8), tensor(3, 4), tensor(3, 4)), {}, "no gradient for angles"),
+        ("rotary", (tensor(2, 2, 3, 8), tensor(2, 1, 3, 4), tensor(2, 1, 3, 4)), {}, "depend on position only"),
+        ("masked_softmax", (tensor(2, 8), torch.ones(2, 8, dtype=torch.bool)), {}, "It does not support a mask."),
         ("cross_entropy", (tensor(2, 8), tensor(2, 8)), {}, "not probabilities"),
-        ("cross_entropy", (tensor(2, 8), classes(2, count=8)), {"weight": tensor(8)}, "no weights of classes"),
+        ("cross_entropy", (tensor(2, 8), classes(2, count=8)), {"weight": tensor(8)}, "not support weights of classes"),
         ("cross_entropy", (tensor(2, 8), classes(3, count=8)), {}, "one target for each row"),
-        ("linear_cross_entropy", (tensor(2, 8), tensor(9, 8), classes(2, count=9)), {"reduction": "none"}, "a mean or"),
+        (
+            "linear_cross_entropy", (tensor(2, 8), tensor(9, 8), classes(2, count=9)), {"reduction": "none"},
+            "reductions mean and sum",
+        ),
         (
             "linear_cross_entropy", (tensor(2, 8, grad=False), tensor(9, 8), classes(2, count=9)), {},
-            "no gradient of weights alone",
+            "needs an x that requires a gradient",
         ),
     ],
 )  # fmt: skip
-def test_what_they_do_not_take_is_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
+def test_unsupported_calls_are_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
     assert said in BY_NAME[operation].check(*args, **kwargs)
 
 
-def test_under_autocast_halves_are_left_to_torch() -> None:
+def test_under_autocast_torch_computes_half_precision() -> None:
     x, weight = tensor(2, 8, grad=False).bfloat16(), tensor(8, grad=False).bfloat16()
     assert BY_NAME["rms_norm"].check(x, weight) == ""
     with torch.autocast("cpu", torch.bfloat16):

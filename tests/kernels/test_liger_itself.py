@@ -31,12 +31,12 @@ def as_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter: Any = pytest.importorskip("triton.runtime.interpreter")
     usual = interpreter._implicit_cvt
 
-    def converted(arg: object) -> Any:
+    def convert(arg: object) -> Any:
         if not isinstance(arg, float):
             return usual(arg)
         return tl.tensor(interpreter.TensorHandle(numpy.array([arg], dtype=numpy.float32), tl.float32), tl.float32)
 
-    monkeypatch.setattr(interpreter, "_implicit_cvt", converted)
+    monkeypatch.setattr(interpreter, "_implicit_cvt", convert)
     for name in ("rms_norm", "layer_norm", "fused_add_rms_norm"):
         monkeypatch.setattr(importlib.import_module(f"liger_kernel.ops.{name}"), "rsqrt", lambda x: tl.rsqrt(x))
     geglu = importlib.import_module("liger_kernel.ops.geglu")

@@ -1,4 +1,4 @@
-"""What is there, and where calls went in this process."""
+"""The listing of packages and providers, and of the providers that calls used in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 import autofuse.ops  # noqa: F401 - defines the operations
 from autofuse.kernels import decisions
 from autofuse.kernels import operation as operation_module
-from autofuse.kernels.listing import listing, used
+from autofuse.kernels.listing import listing, provider_uses
 from autofuse.kernels.operation import OPERATIONS, Operation
 from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
@@ -33,14 +33,14 @@ def _even(x: Tensor) -> str:
     return "" if x.numel() % 2 == 0 else "It takes an even number of entries."
 
 
-def _made(*providers: Provider) -> Operation:
+def _make_operation(*providers: Provider) -> Operation:
     return Operation(
         "doubled", (*providers, Provider("doubled", "torch", TORCH, _twice, "Doubles.", "Torch's.")), least=4
     )
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _only_this_operation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(operation_module, "OPERATIONS", {})
     monkeypatch.setattr("autofuse.kernels.listing.OPERATIONS", operation_module.OPERATIONS)
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
@@ -49,7 +49,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_an_entry_says_what_is_missing_what_is_refused_and_what_is_a_default() -> None:
     absent = Package("absent", lambda: "It is not installed.", "pip install it")
-    _made(
+    _make_operation(
         Provider("doubled", "own", TORCH, _twice, "Ours.", "Ours.", _even, default=True),
         Provider("doubled", "other", absent, _twice, "Theirs.", "Theirs.", deterministic=False),
         Provider("doubled", "far", TORCH, _twice, "Far.", "Far.", devices=("nowhere",)),
@@ -58,43 +58,43 @@ def test_an_entry_says_what_is_missing_what_is_refused_and_what_is_a_default() -
     own, other, far, torch_code = entry.providers
     assert own.available and own.default and own.refuses == "It takes an even number of entries."
     assert not other.available and other.reason == "It is not installed." and not other.default
-    assert far.reason == "It runs on nowhere, and there is none here."
+    assert far.reason == "It runs on nowhere, which this machine does not have."
     assert torch_code.available and torch_code.default and torch_code.refuses == ""
     assert "Not deterministic." in str(listing(["doubled"]))
-    with pytest.raises(ValueError, match=r"No operation is called 'halved'\. There are doubled"):
+    with pytest.raises(ValueError, match=r"There is no operation 'halved'\. Use one of doubled"):
         listing(["halved"])
 
 
-def test_where_calls_went_is_counted_with_the_reason() -> None:
-    operation = _made(
+def test_the_providers_of_calls_are_counted_with_the_reason() -> None:
+    operation = _make_operation(
         Provider("doubled", "broken", TORCH, _broken, "", "", default=True),
         Provider("doubled", "own", TORCH, _twice, "", "", default=True),
     )
-    assert used() == ()
+    assert provider_uses() == ()
     operation(torch.ones(2))  # small: nobody is asked
-    assert used() == ()
+    assert provider_uses() == ()
     operation(torch.ones(8))
     operation(torch.ones(8))
-    (found,) = used()
+    (found,) = provider_uses()
     assert found.counts == {"own": 2}
     assert found.failures == {"broken": "It raised RuntimeError: no image"}
     assert found.decided == {"cpu float32 4x8 inference": "own, then torch: the defaults"}
 
 
-def test_what_measuring_said_is_told() -> None:
-    operation = _made(Provider("doubled", "own", TORCH, _twice, "", "", default=True))
+def test_the_reason_of_a_measurement_is_listed() -> None:
+    operation = _make_operation(Provider("doubled", "own", TORCH, _twice, "", "", default=True))
     with using(measured=True):
         kind = operation.kind(torch.ones(8))
         decisions.decide(
             kind, TuningResult("doubled", "torch", "It is the fastest.", ranking=("torch", "own"), measured=True)
         )
         operation(torch.ones(8))
-        (found,) = used()
+        (found,) = provider_uses()
     assert found.counts == {"torch": 1}
     assert found.decided == {"cpu float32 4x8 inference": "torch: measured. It is the fastest."}
 
 
-def test_every_operation_there_is_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_operation_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autofuse.kernels.listing.OPERATIONS", OPERATIONS)
     found = listing()
     assert [o.operation for o in found.operations] == sorted(OPERATIONS)

@@ -1,4 +1,4 @@
-"""An operation picks a provider that can take the call, and says what it gave up."""
+"""An operation chooses a provider that supports the call, and reports providers that it excludes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from autofuse.kernels import operation as operation_module
-from autofuse.kernels.operation import OPERATIONS, Operation, recorded
+from autofuse.kernels.operation import OPERATIONS, Operation, record_calls
 from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
@@ -21,7 +21,7 @@ def _provider(name: str, run: object, **more: object) -> Provider:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def make_operation(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     monkeypatch.setattr(operation_module, "OPERATIONS", dict(OPERATIONS))
 
     def make(*providers: Provider) -> Operation:
@@ -34,8 +34,10 @@ def _twice(x: Tensor) -> Tensor:
     return x * 2
 
 
-def test_a_default_comes_before_torch_where_it_takes_the_call(made) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", _twice, default=True, check=lambda x: "" if x.ndim == 1 else "Only vectors."))
+def test_a_default_comes_before_torch_where_it_takes_the_call(make_operation) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(
+        _provider("own", _twice, default=True, check=lambda x: "" if x.ndim == 1 else "Only vectors.")
+    )
     doubled(torch.ones(8))
     doubled(torch.ones(4, 2))
     assert doubled.counts == {"own": 1, "torch": 1}
@@ -50,31 +52,31 @@ def test_a_default_comes_before_torch_where_it_takes_the_call(made) -> None:  # 
         {"default": False},
     ],
 )
-def test_what_is_absent_or_elsewhere_or_unmeasured_is_not_asked(made, more) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", _twice, **{"default": True} | more))
+def test_what_is_absent_or_elsewhere_or_unmeasured_is_not_asked(make_operation, more) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(_provider("own", _twice, **{"default": True} | more))
     doubled(torch.ones(8))
     assert "own" not in doubled.counts
 
 
-def test_one_that_raises_changes_nothing_but_the_choice(made) -> None:  # type: ignore[no-untyped-def]
+def test_one_that_raises_changes_nothing_but_the_choice(make_operation) -> None:  # type: ignore[no-untyped-def]
     def broken(x: Tensor) -> Tensor:
         raise TypeError("unexpected keyword")
 
-    doubled = made(_provider("own", broken, default=True))
+    doubled = make_operation(_provider("own", broken, default=True))
     for _ in range(2):
         assert torch.equal(doubled(torch.ones(8)), torch.full((8,), 2.0))
     assert doubled.failures == {"own": "It raised TypeError: unexpected keyword"}
 
 
-def test_a_checkpoint_that_has_recomputed_enough_is_no_failure(made) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", lambda x: x.exp(), default=True))
+def test_a_checkpoint_that_has_recomputed_enough_is_no_failure(make_operation) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(_provider("own", lambda x: x.exp(), default=True))
     x = torch.ones(8, requires_grad=True)
     checkpoint(doubled, x, use_reentrant=False).sum().backward()
     assert not doubled.failures
 
 
-def test_what_is_small_double_or_transformed_goes_to_torch(made) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", _twice, default=True))
+def test_what_is_small_double_or_transformed_goes_to_torch(make_operation) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(_provider("own", _twice, default=True))
     doubled(torch.ones(2))
     doubled(torch.ones(8, dtype=torch.float64))
     torch.func.vmap(doubled)(torch.ones(2, 8))
@@ -83,8 +85,8 @@ def test_what_is_small_double_or_transformed_goes_to_torch(made) -> None:  # typ
     assert "own" not in doubled.counts
 
 
-def test_deterministic_mode_leaves_out_what_is_not(made) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", _twice, default=True, deterministic=False))
+def test_deterministic_mode_leaves_out_what_is_not(make_operation) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(_provider("own", _twice, default=True, deterministic=False))
     doubled(torch.ones(8))
     torch.use_deterministic_algorithms(True)
     try:
@@ -94,8 +96,8 @@ def test_deterministic_mode_leaves_out_what_is_not(made) -> None:  # type: ignor
     assert doubled.counts == {"own": 1, "torch": 1}
 
 
-def test_the_settings_restrict_who_may_be_chosen(made) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", _twice, default=True))
+def test_the_settings_restrict_who_may_be_chosen(make_operation) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(_provider("own", _twice, default=True))
     with using(providers=("torch", "liger")):
         doubled(torch.ones(8))
         refusal = doubled.refusal(doubled.provider("own"), doubled.kind(torch.ones(8)), torch.float32)
@@ -105,30 +107,30 @@ def test_the_settings_restrict_who_may_be_chosen(made) -> None:  # type: ignore[
     assert doubled.counts == {"torch": 1, "own": 1}
 
 
-def test_what_was_measured_goes_before_the_defaults_and_torch_ends_the_list(made, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", _twice, default=True), _provider("other", _twice))
-    monkeypatch.setattr(operation_module, "decided", lambda kind: ("other", "absent", "torch", "own"))
+def test_what_was_measured_goes_before_the_defaults_and_torch_ends_the_list(make_operation, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(_provider("own", _twice, default=True), _provider("other", _twice))
+    monkeypatch.setattr(operation_module, "measured_ranking", lambda kind: ("other", "absent", "torch", "own"))
     doubled(torch.ones(8))
     assert doubled.counts == {"other": 1}
     assert [p.name for p in doubled._order(torch.ones(8))] == ["other", "torch"]
 
 
-def test_calls_are_recorded_within_a_block_and_only_there(made) -> None:  # type: ignore[no-untyped-def]
-    doubled, x = made(), torch.ones(8)
-    with recorded() as outer:
+def test_calls_are_recorded_within_a_block_and_only_there(make_operation) -> None:  # type: ignore[no-untyped-def]
+    doubled, x = make_operation(), torch.ones(8)
+    with record_calls() as outer:
         doubled(x)
-        with recorded() as inner:
+        with record_calls() as inner:
             doubled(torch.ones(2))
     doubled(x)
     assert [(m.operation, m.args[0].numel(), m.kwargs) for m in outer] == [(doubled, 8, {}), (doubled, 2, {})]
     assert len(inner) == 1
 
 
-def test_autocast_is_asked_about_anew(made) -> None:  # type: ignore[no-untyped-def]
+def test_autocast_is_asked_about_anew(make_operation) -> None:  # type: ignore[no-untyped-def]
     def outside(x: Tensor) -> str:
         return "It computes outside of autocast." if torch.is_autocast_enabled("cpu") else ""
 
-    doubled = made(_provider("own", _twice, default=True, check=outside))
+    doubled = make_operation(_provider("own", _twice, default=True, check=outside))
     doubled(torch.ones(8))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         doubled(torch.ones(8))
@@ -136,8 +138,8 @@ def test_autocast_is_asked_about_anew(made) -> None:  # type: ignore[no-untyped-
     assert doubled.counts == {"own": 2, "torch": 1}
 
 
-def test_what_has_no_hash_goes_to_torch(made) -> None:  # type: ignore[no-untyped-def]
-    doubled = made(_provider("own", lambda x, sizes=None: x * 2, default=True))
+def test_what_has_no_hash_goes_to_torch(make_operation) -> None:  # type: ignore[no-untyped-def]
+    doubled = make_operation(_provider("own", lambda x, sizes=None: x * 2, default=True))
     doubled.torch = _provider("torch", lambda x, sizes=None: x + x)
     assert torch.equal(doubled(torch.ones(8), [1, 2]), torch.full((8,), 2.0))
     assert "own" not in doubled.counts

@@ -1,4 +1,4 @@
-"""Functions of other packages are called only if they are there and take what they took."""
+"""Functions of other packages are called only if they exist with the expected parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from autofuse.kernels import apex, flash_attn, flash_attn_3, flash_attn_cute, flash_attn_parts, liger, quack
-from autofuse.kernels.package_functions import PackageFunction, once_differentiable, with_whole_gradient
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, with_contiguous_gradient
 from autofuse.kernels.packages import Unavailable
 from tests.kernels.operands import tensor
 from tests.kernels.standin_bodies import BODIES
@@ -31,17 +31,17 @@ def _parameters(takes: str) -> list[inspect.Parameter]:
 
 
 @pytest.mark.parametrize("path", CALLED)
-def test_every_function_that_is_called_was_recorded_and_takes_what_it_is_given(path: str) -> None:
+def test_every_called_function_was_recorded_and_accepts_its_arguments(path: str) -> None:
     assert FUNCTIONS[path] is not None, "python -m tools.signatures did not find it"
-    assert CALLED[path].misfit(_parameters(FUNCTIONS[path]["takes"])) == ""
+    assert CALLED[path].refusal(_parameters(FUNCTIONS[path]["takes"])) == ""
 
 
-def test_what_was_recorded_is_called_and_has_a_stand_in() -> None:
+def test_every_recorded_function_is_called_and_has_a_stand_in() -> None:
     assert set(FUNCTIONS) == set(CALLED) == set(BODIES)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__.rpartition(".")[2])
-def test_each_call_in_an_adapter_passes_what_is_declared(adapter: ModuleType) -> None:
+def test_each_call_in_an_adapter_passes_the_declared_arguments(adapter: ModuleType) -> None:
     """Parsed, so that a call that no test makes is seen as well."""
     names = {name: value for name, value in vars(adapter).items() if isinstance(value, PackageFunction)}
     calls = 0
@@ -56,7 +56,7 @@ def test_each_call_in_an_adapter_passes_what_is_declared(adapter: ModuleType) ->
     assert calls
 
 
-def test_modules_that_packages_are_known_by_are_in_their_distributions() -> None:
+def test_the_modules_that_identify_packages_are_in_their_distributions() -> None:
     for recorded in RECORDED.values():
         absent = [name for name, is_there in recorded["modules"].items() if not is_there]
         assert absent == (["flash_attn"] if recorded["distribution"] == "flash-attn-4" else [])
@@ -67,20 +67,20 @@ def test_modules_that_packages_are_known_by_are_in_their_distributions() -> None
     [
         ("x, weight, eps=1e-6", ""),
         ("x, weight, eps=1e-6, *, more=None", ""),
-        ("x, gain, eps=1e-6", "takes (x, gain, eps), where (x, weight) is expected"),
+        ("x, gain, eps=1e-6", "takes (x, gain, eps), but (x, weight) is expected"),
         ("weight, x, eps=1e-6", "is expected"),
         ("x", "is expected"),
-        ("x, weight", "does not take eps"),
-        ("x, weight, eps, residual", "wants residual as well"),
-        ("*args, **kwargs", "takes any arguments"),
+        ("x, weight", "has no parameter eps"),
+        ("x, weight, eps, residual", "also requires residual"),
+        ("*args, **kwargs", "takes arbitrary arguments"),
     ],
 )
 def test_a_function_of_another_signature_is_not_called(takes: str, said: str) -> None:
-    misfit = PackageFunction("module", "function", ("x", "weight"), ("eps",)).misfit(_parameters(takes))
-    assert (said in misfit) if said else misfit == ""
+    refusal = PackageFunction("module", "function", ("x", "weight"), ("eps",)).refusal(_parameters(takes))
+    assert (said in refusal) if said else refusal == ""
 
 
-def test_what_a_module_lacks_is_unavailable() -> None:
+def test_a_missing_function_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="math has no rms_norm"):
         PackageFunction("math", "rms_norm", ())(1)
     with pytest.raises(Unavailable, match="no_such_module cannot be imported: ModuleNotFoundError"):
@@ -89,7 +89,7 @@ def test_what_a_module_lacks_is_unavailable() -> None:
         PackageFunction("math", "isclose", ("x", "y"))(1, 2)
 
 
-def test_a_first_derivative_is_given_and_a_second_refused() -> None:
+def test_a_first_derivative_works_and_a_second_is_refused() -> None:
     x = torch.ones(2, requires_grad=True)
     made = once_differentiable("somebody", torch.square)(x)
     assert torch.equal(torch.autograd.grad(made.sum(), x, retain_graph=True)[0], torch.full((2,), 2.0))
@@ -110,19 +110,19 @@ class _Kernel(torch.autograd.Function):
         return gradient.fill_(5.0)
 
 
-def test_a_kernel_that_writes_into_its_gradient_gets_one_of_its_own() -> None:
+def test_a_kernel_that_writes_into_its_gradient_gets_a_copy() -> None:
     x = torch.ones(3, 2, requires_grad=True)
-    made = with_whole_gradient(_Kernel.apply(x))
+    made = with_contiguous_gradient(_Kernel.apply(x))
     upstream = torch.ones(2, 3).T
     (gradient,) = torch.autograd.grad(made, x, upstream)
     assert torch.equal(gradient, torch.full((3, 2), 5.0))
     assert torch.equal(upstream, torch.ones(3, 2))
-    assert with_whole_gradient(torch.ones(2)).requires_grad is False
+    assert with_contiguous_gradient(torch.ones(2)).requires_grad is False
 
 
 @pytest.mark.usefixtures("others")
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints_and_hooks_on_what_is_kept_see_the_same_gradients(reentrant: bool) -> None:
+def test_checkpoints_and_hooks_on_saved_tensors_see_the_same_gradients(reentrant: bool) -> None:
     provider = next(p for p in liger.PROVIDERS if p.operation == "gated_product")
     gate, up = tensor(5, 6), tensor(5, 6, seed=1)
     expected = torch.autograd.grad(provider.run(gate, up).square().sum(), (gate, up))

@@ -1,4 +1,4 @@
-"""Removing, breaking or shadowing a package changes nothing but the choice, and its reason is said."""
+"""Removing, breaking or shadowing a package changes nothing but the choice, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RAISES = "raise OSError('libcudart.so.12: cannot open shared object file')\n"
 
 
 def _report(folder: Path) -> Any:
-    """What tests/kernels/report_of_choices.py prints where `folder` comes first on the path."""
+    """The output of tests/kernels/report_of_choices.py with `folder` first on the path."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)]), "OMP_NUM_THREADS": "1",
         "AUTOFUSE_PROVIDERS": "apex,flash-attn,liger,quack",
@@ -33,14 +33,14 @@ def _report(folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def without_any(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Folders of the packages' names that hold something else: as good as absent wherever the tests run."""
+    """Folders with the packages' names but other contents, which count as absent wherever the tests run."""
     folder = tmp_path_factory.mktemp("absent")
     for name in ("apex", "flash_attn", "liger_kernel", "quack", "triton"):
         (folder / f"{name}.py").write_text(_RAISES, encoding="utf-8")
     return _report(folder)
 
 
-def test_what_only_has_the_name_is_not_imported_and_its_reason_is_said(without_any: Any) -> None:
+def test_another_package_of_the_same_name_is_not_imported_and_the_reason_is_reported(without_any: Any) -> None:
     assert without_any["imported"] == []
     for found in without_any["operations"].values():
         assert found["took"] == ["torch"]
@@ -48,7 +48,7 @@ def test_what_only_has_the_name_is_not_imported_and_its_reason_is_said(without_a
             assert "is not" in reason or "has no kernels" in reason
 
 
-def test_packages_that_are_there_take_calls_with_the_same_results(tmp_path: Path, without_any: Any) -> None:
+def test_available_packages_compute_the_same_results(tmp_path: Path, without_any: Any) -> None:
     build(tmp_path)
     report = _report(tmp_path)
     assert report["digest"] == without_any["digest"]
@@ -57,7 +57,7 @@ def test_packages_that_are_there_take_calls_with_the_same_results(tmp_path: Path
     assert {"apex", "quack"} & set(report["imported"]) <= {"apex"}  # the first that takes a call is loaded, no other
 
 
-def test_packages_that_raise_when_they_are_imported_change_the_choice_only(tmp_path: Path, without_any: Any) -> None:
+def test_packages_that_fail_to_import_change_only_the_choice(tmp_path: Path, without_any: Any) -> None:
     build(tmp_path)
     for name in ("apex", "flash_attn", "liger_kernel", "quack"):
         (tmp_path / name / "__init__.py").write_text(_RAISES, encoding="utf-8")
@@ -69,7 +69,7 @@ def test_packages_that_raise_when_they_are_imported_change_the_choice_only(tmp_p
         assert all("cannot be imported: OSError: libcudart" in reason for reason in found["refusals"].values())
 
 
-def test_packages_with_other_functions_change_the_choice_only(tmp_path: Path, without_any: Any) -> None:
+def test_packages_with_other_functions_change_only_the_choice(tmp_path: Path, without_any: Any) -> None:
     build(tmp_path)
     for file in tmp_path.rglob("__init__.py"):
         text = file.read_text(encoding="utf-8")
@@ -91,10 +91,10 @@ def test_a_check_never_raises_on_operands_that_no_kernel_takes(x: torch.Tensor) 
     ):  # fmt: skip
         for provider in others.PROVIDERS:
             if provider.operation == operation:
-                assert provider.check(*args).startswith("It takes ")
+                assert provider.check(*args).startswith("It needs ")
 
 
-def test_every_provider_of_others_is_offered_once_and_is_no_default() -> None:
+def test_every_provider_of_other_packages_is_added_once_and_is_no_default() -> None:
     before = {name: operation.providers for name, operation in OPERATIONS.items()}
     others.offer()
     assert {name: operation.providers for name, operation in OPERATIONS.items()} == before

@@ -1,4 +1,4 @@
-"""What a user prefers: by default, from the environment, for a process and for a block."""
+"""The user's preferences: by default, from the environment, for a process and for a block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from autofuse.kernels.policy import KernelSettings, from_environment, on_change, settings, use, using
 
 
-def test_speed_and_everybody_is_the_default() -> None:
+def test_speed_and_all_providers_are_the_default() -> None:
     assert from_environment({}) == KernelSettings("speed", deterministic=False, providers=None, measured=True)
 
 
@@ -19,20 +19,20 @@ def test_the_environment_is_read() -> None:
     assert found == KernelSettings("memory", providers=frozenset({"triton", "liger"}), measured=False)
 
 
-def test_plain_torch_code_cannot_be_left_out() -> None:
+def test_plain_torch_code_cannot_be_excluded() -> None:
     wishes = KernelSettings(providers=frozenset({"triton"}))
     assert wishes.allows("torch") and wishes.allows("triton")
     assert not wishes.allows("liger")
 
 
-def test_an_unknown_policy_is_named_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match=r"AUTOFUSE_POLICY is 'fast'.*speed, memory, accuracy"):
+def test_an_unknown_policy_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"AUTOFUSE_POLICY has the unknown value 'fast'.*speed, memory, accuracy"):
         from_environment({"AUTOFUSE_POLICY": "fast"})
-    with pytest.raises(ValueError, match="no policy 'fast'"):
+    with pytest.raises(ValueError, match="Unknown policy 'fast'"):
         use(policy="fast")  # type: ignore[arg-type]
 
 
-def test_a_block_ends_with_what_held_before_also_by_an_error() -> None:
+def test_a_block_restores_the_settings_also_after_an_error() -> None:
     before = settings()
     with pytest.raises(RuntimeError), using(policy="accuracy", providers=["triton"]) as inside:
         assert inside is settings()
@@ -41,12 +41,12 @@ def test_a_block_ends_with_what_held_before_also_by_an_error() -> None:
     assert settings() is before
 
 
-def test_what_is_not_named_stays() -> None:
+def test_settings_that_are_not_named_stay() -> None:
     with using(policy="memory"), using(deterministic=True):
         assert settings().policy == "memory"
 
 
-def test_listeners_hear_of_changes_only() -> None:
+def test_listeners_are_called_for_changes_only() -> None:
     heard = list[str]()
     on_change(lambda: heard.append(settings().policy))
     with using(policy="memory"), using(policy="memory"):
@@ -54,7 +54,7 @@ def test_listeners_hear_of_changes_only() -> None:
     assert heard == ["memory", "speed"]
 
 
-def test_torchs_own_wish_for_determinism_counts() -> None:
+def test_torchs_deterministic_mode_counts() -> None:
     assert not KernelSettings().repeatable
     assert KernelSettings(deterministic=True).repeatable
     torch.use_deterministic_algorithms(True)

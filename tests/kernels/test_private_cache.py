@@ -1,4 +1,4 @@
-"""The cache is the user's alone: modes, files of others, links and pipes in its place, kills and locks that stay."""
+"""The cache is private to the user: modes, other users' files, links and pipes in its place, kills, stale locks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, re
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder that is taken where the user names none; no umask helps to keep it private."""
+    """The default folder, which must be private whatever the umask."""
     monkeypatch.delenv("AUTOFUSE_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cache_module, "_told", set())
+    monkeypatch.setattr(cache_module, "_logged", set())
     umask = os.umask(0)
     yield tmp_path / "autofuse"
     os.umask(umask)
@@ -50,13 +50,13 @@ def mode(of: Path) -> int:
     return stat.S_IMODE(of.stat().st_mode)
 
 
-def test_folder_and_files_are_for_the_user_alone(place: Path) -> None:
+def test_folder_and_files_are_private_to_the_user(place: Path) -> None:
     assert HERE.add({"a": 1})
     assert mode(place) == 0o700
     assert {mode(p) for p in place.iterdir()} == {0o600} and len(list(place.iterdir())) == 2  # the lock is one
 
 
-def test_a_folder_that_was_open_is_closed(place: Path) -> None:
+def test_a_folder_that_was_not_private_becomes_private(place: Path) -> None:
     place.mkdir(mode=0o777)
     assert HERE.add({"a": 1}) and mode(place) == 0o700
 
@@ -71,7 +71,7 @@ def test_a_folder_that_the_user_named_keeps_its_mode(tmp_path: Path, monkeypatch
 
 
 @AS_ROOT
-def test_what_belongs_to_somebody_else_is_not_trusted(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_users_files_are_not_trusted(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     HERE.add({"a": 1})
     os.chown(path(), NOBODY, NOBODY)
     assert HERE.read() == {} and "it belongs to somebody else" in caplog.text
@@ -82,7 +82,7 @@ def test_what_belongs_to_somebody_else_is_not_trusted(place: Path, caplog: pytes
 
 
 @AS_ROOT
-def test_a_lock_of_somebody_elses_is_not_waited_for(place: Path) -> None:
+def test_another_users_lock_is_not_waited_for(place: Path) -> None:
     HERE.add({"a": 1})
     os.chown(path().with_suffix(".lock"), NOBODY, NOBODY)
     assert not HERE.add({"b": 2}) and HERE.read() == {"a": 1}
@@ -95,7 +95,7 @@ def _link(where: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, _link, os.mkdir], ids=["a pipe", "a link", "a folder"])
 @pytest.mark.parametrize("suffix", [".json", ".lock"])
-def test_what_stands_in_a_files_place_is_neither_followed_nor_waited_for(
+def test_links_and_pipes_in_a_files_place_are_neither_followed_nor_waited_for(
     make: Callable[[Path], object], suffix: str, place: Path
 ) -> None:
     place.mkdir()
@@ -108,20 +108,18 @@ def test_what_stands_in_a_files_place_is_neither_followed_nor_waited_for(
         assert (place.parent / "elsewhere").read_text() == "theirs"
 
 
-def test_a_lock_that_another_process_never_gives_back_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waiting_for_a_stale_lock_ends(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(cache_module, "_PATIENCE", 0.2)
     HERE.add({"a": 1})
     with path().with_suffix(".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert not HERE.add({"b": 2})
-    assert "cannot be kept" in caplog.text
+    assert "cannot write to" in caplog.text
     assert HERE.add({"b": 2}) and HERE.read() == {"a": 1, "b": 2}
 
 
-def test_writers_that_are_killed_leave_whole_files_and_what_they_left_goes(place: Path) -> None:
+def test_killed_writers_leave_intact_files_and_their_leftovers_are_removed(place: Path) -> None:
     chance, expected = random.Random(1), set(map(str, range(50)))
     for _ in range(6):
         writer = subprocess.Popen([sys.executable, "-c", FOREVER], stdout=subprocess.PIPE)
@@ -136,7 +134,7 @@ def test_writers_that_are_killed_leave_whole_files_and_what_they_left_goes(place
     assert [p.name for p in place.iterdir() if p.suffix == ".tmp"] == []
 
 
-def test_clearing_leaves_nothing_of_ours(place: Path) -> None:
+def test_clearing_removes_all_files_of_the_cache(place: Path) -> None:
     HERE.add({"a": 1})
     (place / ".autofuse-0123456789abcdef.tmp").touch()
     clear()
@@ -146,7 +144,7 @@ def test_clearing_leaves_nothing_of_ours(place: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"version": 1, "belongs_to": {"torch": "2"}, "entries": ' + "9" * 5000]
 )
-def test_a_damaged_file_is_ignored_whatever_is_in_it(text: str) -> None:
+def test_a_damaged_file_is_ignored(text: str) -> None:
     HERE.add({"a": 1})
     path().write_text(text)
     assert HERE.read() == {} and main(["cache"]) == 0

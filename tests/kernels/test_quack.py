@@ -1,4 +1,4 @@
-"""quack's kernels as providers: what they take, on stand-ins of the recorded signatures."""
+"""quack's kernels as providers: which calls they support, on stand-ins with the recorded signatures."""
 
 from __future__ import annotations
 
@@ -68,24 +68,24 @@ def test_second_derivatives_are_those_of_the_formula_or_an_error() -> None:
 @pytest.mark.parametrize(
     ("operation", "args", "kwargs", "said"),
     [
-        ("layer_norm", (tensor(2, 8), None), {}, "It wants a weight."),
+        ("layer_norm", (tensor(2, 8), None), {}, "It needs a weight."),
         (
             "dropout_add_norm", (tensor(2, 8, grad=False), tensor(2, 8), tensor(8, grad=False)), {"norm": "rms"},
-            "no gradient of the residual alone",
+            "no gradient for the residual alone",
         ),
-        ("masked_softmax", (tensor(2, 8),), {"scale": 0.5}, "It takes no scale."),
-        ("cross_entropy", (tensor(2, 8), classes(2, count=8)), {"label_smoothing": 0.1}, "smooths no labels"),
-        ("linear_cross_entropy", (tensor(3, 8), tensor(16, 8), classes(3, count=9)), {}, "divide by 8"),
+        ("masked_softmax", (tensor(2, 8),), {"scale": 0.5}, "It has no scale."),
+        ("cross_entropy", (tensor(2, 8), classes(2, count=8)), {"label_smoothing": 0.1}, "has no label smoothing"),
+        ("linear_cross_entropy", (tensor(3, 8), tensor(16, 8), classes(3, count=9)), {}, "multiples of 8"),
         (
             "linear_cross_entropy", (tensor(8, 8), tensor(16, 8), classes(8, count=9)), {"bias": tensor(16)},
-            "It takes no bias.",
+            "It does not support a bias.",
         ),
-        ("rotary", (tensor(1, 2, 3, 6), tensor(3, 3, grad=False), tensor(3, 3, grad=False)), {}, "divide by 8"),
-        ("mlp", (tensor(2, 8), *_MLP), {"activation": "mish"}, "has the activations"),
-        ("mlp", (tensor(2, 8), *_MLP), {"activation": torch.sin}, "has the activations"),
+        ("rotary", (tensor(1, 2, 3, 6), tensor(3, 3, grad=False), tensor(3, 3, grad=False)), {}, "multiples of 8"),
+        ("mlp", (tensor(2, 8), *_MLP), {"activation": "mish"}, "supports the activations"),
+        ("mlp", (tensor(2, 8), *_MLP), {"activation": torch.sin}, "supports the activations"),
         ("mlp", (tensor(2, 8), *_MLP), {"dropout_p": 0.1, "training": True}, "It has no dropout."),
         ("mlp", (tensor(2, 8).double(), *_MLP), {}, "of one dtype"),
     ],
 )  # fmt: skip
-def test_what_they_do_not_take_is_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
+def test_unsupported_calls_are_refused_beforehand(operation, args, kwargs, said) -> None:  # type: ignore[no-untyped-def]
     assert said in BY_NAME[operation].check(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What was compiled is found again on the disk, where it is whole, and gives the same numbers."""
+"""A compiled region is loaded from the disk if it is intact, and gives the same numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARGS = (torch.randn(40, 8), torch.randn(16, 8), torch.randn(16), torch.randn(8, 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder in which one region has been kept."""
+    """A cache folder in which one region is stored."""
     with pytest.MonkeyPatch.context() as patch:
         here = tmp_path_factory.mktemp("cache")
         patch.setenv("AUTOFUSE_CACHE_DIR", str(here))
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def fresh() -> CompiledRegion:
-    """A region as a new process has it; the name is that of autofuse's own."""
+    """A region as in a new process, with the name of autofuse's own."""
     return CompiledRegion(mlp.forward_alone.function, frozenset({"x"}))
 
 
@@ -42,7 +42,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         compiled.append(str(function))
         raise RuntimeError("nothing is compiled here")
 
-    monkeypatch.setattr(region_compiler, "_compiled", refuse)
+    monkeypatch.setattr(region_compiler, "_compile", refuse)
     monkeypatch.setattr(packages, "_given_up", {})
     region_store.forget()
     return compiled
@@ -60,7 +60,7 @@ def test_a_region_is_loaded_and_not_compiled(folder: Path, no_compiler: list[str
     (*ARGS[:5], "relu"),
     (ARGS[0], torch.randn(32, 8), torch.randn(32), torch.randn(8, 32), None, "gelu_tanh"),
 ], ids=["another dtype", "another plain value", "other sizes"])  # fmt: skip
-def test_another_call_is_not_served(folder: Path, no_compiler: list[str], other: tuple[object, ...]) -> None:
+def test_another_call_is_compiled(folder: Path, no_compiler: list[str], other: tuple[object, ...]) -> None:
     torch.testing.assert_close(fresh()(*other), mlp.forward_alone.function(*other))
     assert no_compiler
 
@@ -82,5 +82,5 @@ def _put(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_a_function_that_is_not_ours_is_not_kept() -> None:
+def test_a_function_of_another_package_is_not_stored() -> None:
     assert region_store.place_of(lambda x: x, [torch.ones(2)], "key").name == ""

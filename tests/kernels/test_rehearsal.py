@@ -1,4 +1,4 @@
-"""The kernels of a backward pass are compiled before the forward pass is used, and what fails there is told."""
+"""The kernels of a backward pass are compiled before the forward pass runs, and failures are reported."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tools.ahead.absent import Absent
 
 REPOSITORY = Path(__file__).parents[2]
 OURS = sorted(name for name, o in OPERATIONS.items() if any(p.package is TRITON for p in o.providers))
-LAST = {"rotary": "turned", "cross_entropy": "_gradient", "linear_cross_entropy": "_gradient"}
+LAST = {"rotary": "rotate", "cross_entropy": "_gradient", "linear_cross_entropy": "_gradient"}
 
 
-def _rehearsed(*options: str) -> dict[str, Any]:
+def _rehearse(*options: str) -> dict[str, Any]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.rehearsing", *options]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
@@ -40,7 +40,7 @@ def _rehearsed(*options: str) -> dict[str, Any]:
 
 @pytest.mark.night
 def test_every_operation_with_a_triton_kernel_compiles_its_backward_pass_ahead() -> None:
-    found = _rehearsed()
+    found = _rehearse()
     assert sorted(found["operations"]) == OURS
     for name, made in found["operations"].items():
         assert made["trouble"] == "", (name, made)
@@ -69,55 +69,55 @@ class _Doubled(torch.autograd.Function):
 
 
 @pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Absent]:
+def absent_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Absent]:
     with two_devices() as driver:
         monkeypatch.setattr(_Doubled, "forward_kernel", Kernel(driver))
         monkeypatch.setattr(_Doubled, "backward_kernel", Kernel(driver))
         yield driver
 
 
-def _trouble(there: Absent) -> str:
-    device = torch.device("cuda", there.home)
-    return rehearsal.compiled_trouble(_Doubled.apply, device, [torch.ones(4, requires_grad=True)], {})
+def _compile_error(absent_gpu: Absent) -> str:
+    device = torch.device("cuda", absent_gpu.home)
+    return rehearsal.compile_error(_Doubled.apply, device, [torch.ones(4, requires_grad=True)], {})
 
 
-def test_both_passes_are_compiled_on_the_device_of_the_call_and_not_launched(there: Absent) -> None:
-    assert _trouble(there) == ""
+def test_both_passes_are_compiled_on_the_device_of_the_call_and_not_launched(absent_gpu: Absent) -> None:
+    assert _compile_error(absent_gpu) == ""
     for kernel in (_Doubled.forward_kernel, _Doubled.backward_kernel):
-        assert [(device, warmup) for device, warmup, _ in kernel.launched] == [(there.home, True)]
+        assert [(device, warmup) for device, warmup, _ in kernel.launched] == [(absent_gpu.home, True)]
 
 
-def test_a_backward_kernel_that_does_not_compile_is_named_with_the_reason(there: Absent) -> None:
+def test_a_backward_kernel_that_does_not_compile_is_named_with_the_reason(absent_gpu: Absent) -> None:
     _Doubled.backward_kernel.error = TypeError("unexpected keyword argument 'disable_licm'")
-    assert _trouble(there) == (
+    assert _compile_error(absent_gpu) == (
         "A kernel of a training step does not compile here. kernel: TypeError: unexpected keyword argument "
         "'disable_licm'"
     )
 
 
 @pytest.mark.night
-def test_so_is_one_of_every_operation() -> None:
-    for name, made in _rehearsed("--broken")["operations"].items():
+def test_a_backward_kernel_of_every_operation_that_does_not_compile_is_reported() -> None:
+    for name, made in _rehearse("--broken")["operations"].items():
         assert made["trouble"].startswith("A kernel of a training step does not compile here. "), name
         assert "TypeError: range.__init__() got an unexpected keyword argument" in made["trouble"]
 
 
 @pytest.mark.parametrize("package", [TORCH, TRITON])
-def test_nothing_is_rehearsed_on_a_cpu(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "compiled_trouble", lambda *_: pytest.fail("It was rehearsed."))
+def test_nothing_is_compiled_ahead_on_a_cpu(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "compile_error", lambda *_: pytest.fail("It was rehearsed."))
     provider = Provider("doubled", "own", package, lambda x: x * 2, "", "")
-    assert rehearsal.backward_trouble(provider, [torch.ones(4, requires_grad=True)], {}) == ""
+    assert rehearsal.backward_compile_error(provider, [torch.ones(4, requires_grad=True)], {}) == ""
 
 
-def test_what_cannot_run_without_data_counts_as_what_compiles() -> None:
+def test_a_call_that_cannot_run_without_data_counts_as_compiling() -> None:
     pytest.importorskip("autofuse.kernels.triton.launch")
     run = lambda x: x * float(x.detach().sum())  # a number that a tensor without data does not have
     device = torch.device("cuda", 1)
-    assert rehearsal.compiled_trouble(run, device, [torch.ones(4, requires_grad=True)], {}) == ""
+    assert rehearsal.compile_error(run, device, [torch.ones(4, requires_grad=True)], {}) == ""
 
 
 def test_a_rehearsal_leaves_gradients_and_hooks_alone() -> None:
     x, seen = torch.ones(4, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t) or t, lambda t: t):
-        assert rehearsal.compiled_trouble(lambda x: x.exp(), torch.device("cuda", 1), [x], {}) == ""
+        assert rehearsal.compile_error(lambda x: x.exp(), torch.device("cuda", 1), [x], {}) == ""
     assert x.grad is None and not seen

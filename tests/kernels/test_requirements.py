@@ -1,4 +1,4 @@
-"""What kernels of others ask of devices and contexts, on tensors of a GPU that is not there."""
+"""Requirements of other packages' kernels for devices and contexts, on tensors of an absent GPU."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def on_gpu() -> Iterator[Make]:
 
 @pytest.fixture
 def capability(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Says what the GPU can do."""
+    """Sets the compute capability of the GPU."""
 
-    def found(*version: int) -> None:
+    def set_capability(*version: int) -> None:
         monkeypatch.setattr(requirements, "_capability", lambda _: version)
 
-    return found
+    return set_capability
 
 
 def _of(module: object, operation: str) -> Provider:
     return next(p for p in module.PROVIDERS if p.operation == operation)  # type: ignore[attr-defined]
 
 
-def test_attention_asks_for_the_device_that_it_was_written_for(on_gpu: Make, capability: Callable[..., None]) -> None:
+def test_attention_requires_its_devices(on_gpu: Make, capability: Callable[..., None]) -> None:
     two, four = _of(flash_attn, "attention"), _of(flash_attn_cute, "attention")
     query, trained = on_gpu(2, 4, 128, 64), on_gpu(2, 4, 128, 64, grad=True)
     for version, by_two, by_four, by_four_in_training in (
@@ -53,14 +53,14 @@ def test_attention_asks_for_the_device_that_it_was_written_for(on_gpu: Make, cap
         assert (four.check(trained, trained, trained) == "") == by_four_in_training
 
 
-def test_wide_heads_are_taken_where_there_is_a_kernel_for_them(on_gpu: Make, capability: Callable[..., None]) -> None:
+def test_wide_heads_are_supported_if_there_is_a_kernel_for_them(on_gpu: Make, capability: Callable[..., None]) -> None:
     two, four = _of(flash_attn, "attention"), _of(flash_attn_cute, "attention")
     wide, value = on_gpu(2, 4, 128, 192), on_gpu(2, 4, 128, 128)
     dropping = {"dropout_p": 0.1, "training": True}
     capability(8, 6)
     wider = on_gpu(2, 4, 128, 256)
     assert two.check(wider, wider, wider) == ""
-    assert "192 entries" in two.check(wider, wider, wider, **dropping)
+    assert "of at most 192" in two.check(wider, wider, wider, **dropping)
     capability(9, 0)
     assert two.check(wider, wider, wider, **dropping) == four.check(wider, wider, wider) == ""
     capability(10, 0)
@@ -70,7 +70,7 @@ def test_wide_heads_are_taken_where_there_is_a_kernel_for_them(on_gpu: Make, cap
     assert "at most 128" in four.check(wide, wide, value)
 
 
-def test_what_a_library_does_not_do_on_a_device_itself_is_refused(
+def test_calls_that_a_library_does_not_compute_itself_are_refused(
     on_gpu: Make, capability: Callable[..., None]
 ) -> None:
     x, up, down = on_gpu(256, 128), on_gpu(512, 128), on_gpu(128, 512)
@@ -79,11 +79,11 @@ def test_what_a_library_does_not_do_on_a_device_itself_is_refused(
     assert mlp.check(x, up, None, down, None, activation="gelu_tanh") == ""
     assert "9.0" in _of(quack, "mlp").check(x, up, None, down, None, activation="gelu_tanh")
     capability(9, 0)
-    assert "does not fuse" in mlp.check(x, up, None, down, None, activation="gelu_tanh")
+    assert "runs unfused" in mlp.check(x, up, None, down, None, activation="gelu_tanh")
     assert _of(quack, "mlp").check(x, up, None, down, None, activation="gelu_tanh") == ""
 
 
-def test_deterministic_algorithms_are_asked_for_or_refused(on_gpu: Make, capability: Callable[..., None]) -> None:
+def test_deterministic_algorithms_are_requested_or_refused(on_gpu: Make, capability: Callable[..., None]) -> None:
     query = on_gpu(2, 4, 128, 64)
     capability(12, 0)
     torch.use_deterministic_algorithms(True)
@@ -93,7 +93,7 @@ def test_deterministic_algorithms_are_asked_for_or_refused(on_gpu: Make, capabil
         torch.use_deterministic_algorithms(False)
 
 
-def test_every_provider_of_others_says_what_it_is() -> None:
+def test_every_provider_of_other_packages_has_a_summary() -> None:
     for provider in others.PROVIDERS:
         assert provider.summary.endswith(".") and provider.gradient.endswith(".")
         assert provider.package.install

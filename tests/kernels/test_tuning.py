@@ -1,4 +1,4 @@
-"""Real tuning of small operations with clear winners: who wins, who is refused, and what must stay untouched."""
+"""Real tuning of small operations with clear winners: winners, refusals, and state that must stay unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _wrong(x: Tensor, w: Tensor) -> Tensor:
     return torch.tanh(x) * w * 1.001
 
 
-def _raises(x: Tensor, w: Tensor) -> Tensor:
+def _raise_error(x: Tensor, w: Tensor) -> Tensor:
     raise RuntimeError("no kernel image is available\nand a long trace")
 
 
@@ -52,7 +52,7 @@ def _provider(name: str, run: Callable[..., Tensor], package: Package = TORCH, *
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache and operations of this test's own, and no limit from below: what is tiny here has clear winners."""
+    """An own cache and operations, and no least time: these tiny calls have clear winners."""
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(operation_module, "OPERATIONS", dict(OPERATIONS))
     monkeypatch.setattr(tuning, "SHORTEST", {"cpu": 0.0})
@@ -62,7 +62,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     decisions.forget()
 
 
-def scaled(*providers: Provider, torch_code: Callable[..., Tensor] = _slowly) -> Operation:
+def scaling_operation(*providers: Provider, torch_code: Callable[..., Tensor] = _slowly) -> Operation:
     return Operation("scaled", (*providers, _provider("torch", torch_code, default=True)), least=0)
 
 
@@ -72,13 +72,13 @@ def arguments(requires_grad: bool = True) -> tuple[Tensor, Tensor]:
     return x, w
 
 
-def quickly(operation: Operation, **more: object) -> TuningResult:
+def tune_quickly(operation: Operation, **more: object) -> TuningResult:
     return tune(operation, arguments(), seconds=0.01, **more)  # type: ignore[arg-type]
 
 
 def test_the_faster_candidate_wins_and_calls_go_to_it() -> None:
-    operation = scaled(_provider("quick", _plain))
-    result = quickly(operation)
+    operation = scaling_operation(_provider("quick", _plain))
+    result = tune_quickly(operation)
     assert result.measured
     assert result.winner == "quick"
     assert result.ranking == ("quick", "torch")
@@ -92,17 +92,17 @@ def test_the_faster_candidate_wins_and_calls_go_to_it() -> None:
 
 
 def test_a_slower_candidate_loses_even_if_it_is_the_default() -> None:
-    operation = scaled(_provider("own", _slowly, default=True), torch_code=_plain)
-    assert quickly(operation).winner == "torch"
+    operation = scaling_operation(_provider("own", _slowly, default=True), torch_code=_plain)
+    assert tune_quickly(operation).winner == "torch"
     operation(*arguments())
     assert operation.counts == {"torch": 1}
 
 
-def test_the_candidates_that_take_no_part_say_why() -> None:
-    result = quickly(
-        scaled(
+def test_excluded_candidates_have_a_reason() -> None:
+    result = tune_quickly(
+        scaling_operation(
             _provider("wrong", _wrong),
-            _provider("raises", _raises),
+            _provider("raises", _raise_error),
             _provider("absent", _plain, Package("absent", lambda: "It is not installed.", "")),
             _provider("refuses", _plain, check=lambda x, w: "It wants even rows."),
             _provider("broken check", _plain, check=lambda x: ""),
@@ -117,80 +117,80 @@ def test_the_candidates_that_take_no_part_say_why() -> None:
     assert all(result.trial(t.name).seconds is None for t in result.trials if t.refused)
 
 
-def test_the_original_stays_where_nothing_beats_it_and_goes_where_something_does() -> None:
-    operation = scaled(torch_code=_plain)
-    assert quickly(operation, extra_candidates={"original": _slowly}).winner == "torch"
-    beaten = quickly(scaled(torch_code=_slowly), extra_candidates={"original": _plain})
+def test_the_original_stays_unless_a_candidate_is_better() -> None:
+    operation = scaling_operation(torch_code=_plain)
+    assert tune_quickly(operation, extra_candidates={"original": _slowly}).winner == "torch"
+    beaten = tune_quickly(scaling_operation(torch_code=_slowly), extra_candidates={"original": _plain})
     assert beaten.winner == "original"
     assert beaten.trial("original").seconds is not None
 
 
 def test_an_inexact_original_is_measured_with_its_error() -> None:
-    result = quickly(scaled(), extra_candidates={"original": _wrong})
+    result = tune_quickly(scaling_operation(), extra_candidates={"original": _wrong})
     original = result.trial("original")
     assert original.refused == "" and original.inexactness > 1
     assert result.winner == "original"
 
 
-def test_a_decision_of_one_site_is_kept_apart_from_that_of_the_operation() -> None:
-    operation = scaled(_provider("quick", _plain))
-    at_site = quickly(operation, extra_candidates={"original": _plain}, site="3f2a")
+def test_a_sites_decision_is_separate_from_the_operations() -> None:
+    operation = scaling_operation(_provider("quick", _plain))
+    at_site = tune_quickly(operation, extra_candidates={"original": _plain}, site="3f2a")
     assert "original" in at_site.ranking
-    assert quickly(operation, extra_candidates={"original": _plain}, site="3f2a") == at_site
-    anywhere = quickly(operation)
+    assert tune_quickly(operation, extra_candidates={"original": _plain}, site="3f2a") == at_site
+    anywhere = tune_quickly(operation)
     assert anywhere.measured and "original" not in anywhere.ranking
     assert anywhere.trial("quick") == at_site.trial("quick")
 
 
-def test_a_decision_is_kept_on_disk_and_measured_again_when_asked() -> None:
-    operation = scaled(_provider("quick", _plain))
-    first = quickly(operation)
+def test_a_decision_is_stored_and_measured_again_on_request() -> None:
+    operation = scaling_operation(_provider("quick", _plain))
+    first = tune_quickly(operation)
     decisions.forget()
-    assert quickly(operation) == first
-    assert quickly(operation, again=True) != first
+    assert tune_quickly(operation) == first
+    assert tune_quickly(operation, again=True) != first
 
 
-def test_other_versions_are_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    operation = scaled(_provider("quick", _plain))
-    first = quickly(operation)
+def test_other_versions_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = scaling_operation(_provider("quick", _plain))
+    first = tune_quickly(operation)
     monkeypatch.setattr(decisions, "versions", lambda: {"torch": "another"})
     decisions.forget()
-    assert quickly(operation) != first
+    assert tune_quickly(operation) != first
 
 
 def test_memory_can_be_preferred() -> None:
-    operation = scaled(_provider("hungry", _hungry))
+    operation = scaling_operation(_provider("hungry", _hungry))
     with using(policy="memory"):
-        assert quickly(operation).winner == "torch"
-    assert quickly(operation).winner == "hungry"
+        assert tune_quickly(operation).winner == "torch"
+    assert tune_quickly(operation).winner == "hungry"
 
 
-def test_deterministic_mode_leaves_out_what_varies() -> None:
+def test_deterministic_mode_excludes_candidates_that_vary() -> None:
     drawn = iter(range(1000))  # the last bit is on and off
 
     def varying(x: Tensor, w: Tensor) -> Tensor:
         return _plain(x, w) * (1 + next(drawn) % 2 * 2**-23)
 
-    operation = scaled(_provider("declared", _plain, deterministic=False), _provider("found out", varying))
+    operation = scaling_operation(_provider("declared", _plain, deterministic=False), _provider("found out", varying))
     with using(deterministic=True):
-        result = quickly(operation)
+        result = tune_quickly(operation)
     assert result.winner == "torch" and result.deterministic
     assert "not deterministic" in result.trial("declared").refused
     assert "different bits" in result.trial("found out").refused
-    assert quickly(operation).winner != "torch"
+    assert tune_quickly(operation).winner != "torch"
 
 
-def test_providers_that_are_left_out_are_not_measured_nor_remembered_as_such() -> None:
-    operation = scaled(_provider("quick", _plain))
+def test_excluded_providers_are_neither_measured_nor_stored() -> None:
+    operation = scaling_operation(_provider("quick", _plain))
     with using(providers=("torch",)):
-        restricted = quickly(operation)
+        restricted = tune_quickly(operation)
     assert restricted.winner == "torch" and not restricted.measured
-    assert quickly(operation).winner == "quick"
+    assert tune_quickly(operation).winner == "quick"
 
 
 def test_without_measuring_the_default_holds() -> None:
-    operation = scaled(_provider("quick", _plain))
-    assert quickly(operation).winner == "quick"
+    operation = scaling_operation(_provider("quick", _plain))
+    assert tune_quickly(operation).winner == "quick"
     with using(measured=False):
         operation(*arguments())
     assert "quick" not in operation.counts
@@ -198,40 +198,40 @@ def test_without_measuring_the_default_holds() -> None:
     assert operation.counts["quick"] == 1
 
 
-def test_what_is_too_short_to_tell_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_too_short_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "SHORTEST", {"cpu": 10.0})
-    result = quickly(scaled(_provider("quick", _plain)))
+    result = tune_quickly(scaling_operation(_provider("quick", _plain)))
     assert not result.measured
     assert result.winner == "torch"
-    assert "too short to tell" in result.why
+    assert "too short to compare" in result.why
 
 
-def test_small_calls_are_left_to_plain_torch_code() -> None:
+def test_plain_torch_code_computes_small_calls() -> None:
     operation = Operation("scaled", (_provider("quick", _plain), _provider("torch", _slowly)), least=10**6)
-    result = quickly(operation)
+    result = tune_quickly(operation)
     assert result.winner == "torch" and not result.measured
     assert "Below 1000000 elements" in result.trial("quick").refused
 
 
-def test_inference_is_timed_and_decided_apart() -> None:
-    operation = scaled(_provider("quick", _plain))
+def test_inference_is_timed_and_decided_separately() -> None:
+    operation = scaling_operation(_provider("quick", _plain))
     result = tune(operation, arguments(requires_grad=False), seconds=0.01)
     assert not result.training and result.trial("quick").held_bytes == 0
-    assert quickly(operation).training
+    assert tune_quickly(operation).training
     with torch.inference_mode():
         assert not tune(operation, arguments(requires_grad=False), seconds=0.01, again=True).training
 
 
-def test_identical_candidates_are_told_to_be_that() -> None:
-    result = quickly(scaled(_provider("same", _plain), torch_code=_plain), again=True)
+def test_identical_candidates_are_reported_as_equal() -> None:
+    result = tune_quickly(scaling_operation(_provider("same", _plain), torch_code=_plain), again=True)
     if result.measured:  # else the machine was too busy to tell, which is said too
         assert result.control is not None
         assert result.winner in ("torch", "same")
     else:
-        assert "not steady" in result.why
+        assert "Too noisy" in result.why
 
 
-def test_nothing_of_the_users_is_disturbed() -> None:
+def test_the_users_state_stays_unchanged() -> None:
     x, w = arguments()
     x.grad = torch.ones_like(x)
     values, gradient = x.detach().clone(), x.grad
@@ -239,7 +239,7 @@ def test_nothing_of_the_users_is_disturbed() -> None:
     random.seed(3)
     states = torch.get_rng_state(), random.getstate()
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        tune(scaled(_provider("quick", _plain)), (x, w), training=True, seconds=0.01)
+        tune(scaling_operation(_provider("quick", _plain)), (x, w), training=True, seconds=0.01)
         assert not torch.is_grad_enabled()
         assert torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
     assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
@@ -248,22 +248,22 @@ def test_nothing_of_the_users_is_disturbed() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_cache_that_cannot_be_kept_still_decides(
+def test_an_unwritable_cache_still_decides(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path / "file"))
     decisions.forget()
-    operation = scaled(_provider("quick", _plain))
+    operation = scaling_operation(_provider("quick", _plain))
     with caplog.at_level(logging.WARNING, "autofuse"):
-        assert quickly(operation).winner == "quick"
+        assert tune_quickly(operation).winner == "quick"
     operation(*arguments())
     assert operation.counts == {"quick": 1}
-    assert sum("cannot be kept" in r.message for r in caplog.records) <= 1
+    assert sum("cannot write to" in r.message for r in caplog.records) <= 1
 
 
-def test_what_cannot_be_tuned_is_said_in_a_sentence() -> None:
-    with pytest.raises(ValueError, match="No operation is called 'rms'"):
+def test_a_call_that_cannot_be_tuned_is_an_error_that_says_why() -> None:
+    with pytest.raises(ValueError, match="There is no operation 'rms'"):
         tune("rms", arguments())
-    with pytest.raises(ValueError, match="has to be a tensor"):
-        tune(scaled(), (3,))
+    with pytest.raises(ValueError, match="must be a tensor"):
+        tune(scaling_operation(), (3,))

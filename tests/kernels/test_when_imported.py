@@ -1,4 +1,4 @@
-"""What is done once a module is imported, and that importing it is as before."""
+"""Functions that run after the import of a module, and that the import itself is unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     return made
 
 
-def test_it_is_done_right_after_the_import_and_never_before(name: str) -> None:
+def test_the_function_runs_right_after_the_import_and_never_before(name: str) -> None:
     seen: list[int] = []
     when_imported(name, lambda module: seen.append(module.VALUE))
     when_imported(name, lambda module: seen.append(module.VALUE + 1))
@@ -43,13 +43,13 @@ def test_it_is_done_right_after_the_import_and_never_before(name: str) -> None:
     assert seen == [7, 8]
 
 
-def test_it_is_done_at_once_where_the_module_is_there() -> None:
+def test_the_function_runs_at_once_if_the_module_is_imported() -> None:
     seen: list[ModuleType] = []
     when_imported("json", seen.append)
     assert seen == [sys.modules["json"]]
 
 
-def test_the_module_and_the_finders_are_left_as_python_has_them(name: str) -> None:
+def test_module_and_finders_are_restored(name: str) -> None:
     finders = list(sys.meta_path)
     when_imported(name, lambda _: None)
     module = __import__(name)
@@ -58,7 +58,7 @@ def test_the_module_and_the_finders_are_left_as_python_has_them(name: str) -> No
     assert type(module.__loader__).__name__ == "SourceFileLoader"
 
 
-def test_an_import_that_failed_may_be_tried_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_import_may_be_repeated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ModuleType] = []
     when_imported(name, seen.append)
     monkeypatch.setenv("BREAK", "1")

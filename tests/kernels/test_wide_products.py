@@ -12,7 +12,7 @@ from autofuse.kernels.wide_products import add_product, is_fused
 @pytest.mark.parametrize("wide", [torch.float32, torch.float64])
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("piece", [5, 8192])
-def test_a_sum_over_products_is_that_of_wider_operands(
+def test_a_sum_of_products_equals_that_of_wider_operands(
     monkeypatch: pytest.MonkeyPatch, narrow: torch.dtype, wide: torch.dtype, piece: int
 ) -> None:
     monkeypatch.setattr(wide_products, "_PIECE", piece)
@@ -24,13 +24,13 @@ def test_a_sum_over_products_is_that_of_wider_operands(
     torch.testing.assert_close(total.double(), (left.double() @ right.double()).sum(0), rtol=0, atol=bound)
 
 
-def test_a_cpu_adds_in_pieces_for_torch_has_no_such_product_there() -> None:
+def test_a_cpu_adds_in_pieces() -> None:
     assert not is_fused(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bfloat16))
 
 
-def test_torchs_products_with_an_output_dtype_take_what_is_handed_to_them() -> None:
+def test_torchs_products_with_an_output_dtype_accept_our_arguments() -> None:
     if not wide_products._has_overloads():
-        pytest.skip("This torch has none.")
+        pytest.skip("This version of torch has no such product.")
     for overload, names in (
         (torch.ops.aten.mm.dtype_out, ["self", "mat2", "out_dtype", "out"]),
         (torch.ops.aten.addmm.dtype_out, ["self", "mat1", "mat2", "out_dtype", "out"]),
@@ -40,7 +40,7 @@ def test_torchs_products_with_an_output_dtype_take_what_is_handed_to_them() -> N
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_adds_in_the_product_itself() -> None:
+def test_a_gpu_adds_in_the_product() -> None:
     left, right = (torch.randn(256, 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     total = torch.randn(256, 256, device="cuda")
     expected = total.double() + left.double() @ right.double()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from autofuse.kernels.candidate_timing import raced_by_device
-from autofuse.kernels.ranking import ranked
+from autofuse.kernels.candidate_timing import race_steps_on_device
+from autofuse.kernels.ranking import rank
 from autofuse.measure.device_timing import CudaClock, count_writes, race_on_device
 from autofuse.results.tuning import Trial
 
@@ -41,8 +41,8 @@ def test_every_action_runs_in_every_round_and_the_first_twice() -> None:
 
 def test_the_fastest_action_on_the_device_wins_whatever_its_launch_takes() -> None:
     clock = Stopwatch({quick: 1e-3, slow: 2e-3})
-    result = raced_by_device({"slow": slow, "quick": quick}, [Trial("slow"), Trial("quick")], 0.0, clock)
-    assert ranked(result, "speed")[0] == ("quick", "slow")
+    result = race_steps_on_device({"slow": slow, "quick": quick}, [Trial("slow"), Trial("quick")], 0.0, clock)
+    assert rank(result, "speed")[0] == ("quick", "slow")
     assert [t.host_seconds for t in result.trials] == [2e-2, 1e-2]
 
 

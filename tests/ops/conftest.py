@@ -1,4 +1,4 @@
-"""Whether an operation agrees with its reference: forward and every gradient, against the reference in double."""
+"""Compares an operation with its reference: forward and every gradient, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ def assert_agree() -> Callable[..., None]:
 
 
 def _assert_agree(operation: Operation, reference: Operation, *args: Any, terms: int = 1, **kwargs: Any) -> None:
-    """`operation` may err by no more than rounding may, in results and in gradients of every floating argument.
-
-    Each of `terms` summands is rounded a few times, and independent roundings add up as the root of their number:
-    8 * sqrt(terms) units in the last place of the largest entry, in the coarsest dtype at work, leave room for about
-    four deviations.
-    """
+    """Asserts that errors of `operation` are within rounding, in results and gradients of floating arguments."""
     floating = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.is_floating_point()]
     eps = max(torch.finfo(a.dtype).eps for a in floating)
     expected = _run(reference, [_double(a) for a in args], {k: _double(a) for k, a in kwargs.items()})
@@ -46,7 +41,7 @@ def _assert_agree(operation: Operation, reference: Operation, *args: Any, terms:
 
 
 def _run(function: Operation, args: list[Any], kwargs: dict[str, Any]) -> list[Tensor | None]:
-    """Results, then gradients of all floating arguments, for a fixed random cotangent."""
+    """Results, then gradients of all floating arguments, for fixed random output gradients."""
     args, kwargs = [_leaf(a) for a in args], {k: _leaf(a) for k, a in kwargs.items()}
     leaves = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.requires_grad]
     results = function(*args, **kwargs)

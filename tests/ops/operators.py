@@ -21,14 +21,14 @@ def gradients(run: Run, operands: list[Tensor], **options: Any) -> tuple[Tensor,
     return torch.autograd.grad(result, [t for t in operands if t.requires_grad], given, **options)
 
 
-def assert_stands_everything(run: Run, formula: Run, operands: list[Tensor], bound: float = 1e-5) -> None:
-    """The same gradients however the operator is called; `bound` is on their absolute difference."""
+def assert_works_everywhere(run: Run, formula: Run, operands: list[Tensor], bound: float = 1e-5) -> None:
+    """Asserts equal gradients however the operator is called; `bound` limits their absolute difference."""
     expected = gradients(formula, operands)
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     checkpointed = lambda *given: checkpoint(run, *given, use_reentrant=False)
     for way in (run, compiled, checkpointed):
         _assert_close(gradients(way, operands), expected, bound)
-    _assert_close(_of_penalty(run, operands), _of_penalty(formula, operands), 10 * bound)
+    _assert_close(_penalty_gradients(run, operands), _penalty_gradients(formula, operands), 10 * bound)
     _assert_exports(run, operands, bound)
 
 
@@ -38,7 +38,7 @@ def assert_frozen_parts_get_no_gradient(run: Run, formula: Run, operands: list[T
         _assert_close(gradients(run, own), gradients(formula, own), bound)
 
 
-def _of_penalty(run: Run, operands: list[Tensor]) -> tuple[Tensor, ...]:
+def _penalty_gradients(run: Run, operands: list[Tensor]) -> tuple[Tensor, ...]:
     """The gradients of a gradient penalty."""
     total = sum((g.square().sum() for g in gradients(run, operands, create_graph=True)), torch.zeros(()))
     return torch.autograd.grad(total, operands, materialize_grads=True)  # the last bias adds to no gradient

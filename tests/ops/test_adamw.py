@@ -1,4 +1,4 @@
-"""autofuse.ops.adamw updates parameters as AdamW does, in one kernel where torch has one for them."""
+"""autofuse.ops.adamw updates parameters as AdamW does, in one kernel if torch has one for them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape).to(dtype)) for shape in ((7, 5), (3,), ())]
 
 
-def updated(make: Callable[..., Any], steps: int = 4, **settings: Any) -> list[Tensor]:
-    """Parameters after a few steps; the last one never gets a gradient."""
+def run_steps(make: Callable[..., Any], steps: int = 4, **settings: Any) -> list[Tensor]:
+    """Parameters after a few steps. The last one never gets a gradient."""
     made = parameters()
     optimizer = make(made, **settings)
     for step in range(steps):
@@ -39,8 +39,8 @@ def updated(make: Callable[..., Any], steps: int = 4, **settings: Any) -> list[T
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_fused_step_is_what_the_paper_says(settings: dict[str, Any]) -> None:
-    for a, b in zip(updated(ops.adamw, **settings), updated(reference.adamw, **settings), strict=True):
+def test_a_fused_step_follows_the_paper(settings: dict[str, Any]) -> None:
+    for a, b in zip(run_steps(ops.adamw, **settings), run_steps(reference.adamw, **settings), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-7 if isinstance(settings.get("lr"), Tensor) else 1e-12, atol=1e-12)
 
 
@@ -56,18 +56,18 @@ def test_real_parameters_on_a_cpu_are_updated_in_one_kernel(dtype: torch.dtype) 
     assert not torch.equal(before, given[0])
 
 
-def test_parameters_that_torch_does_not_fuse_are_updated_by_its_default_and_the_reason_is_kept() -> None:
+def test_parameters_that_torch_does_not_fuse_get_its_default_and_the_reason_is_recorded() -> None:
     for own in (nn.Parameter(torch.randn(3, dtype=torch.complex64)), nn.Parameter(torch.randn(3, device="meta"))):
         groups = [{"params": (x for x in parameters()), "weight_decay": 0.0}, {"params": own}]
         optimizer = ops.adamw(groups, lr=0.5)
-        assert update_of(optimizer).startswith("torch AdamW, by its default: ")
+        assert update_of(optimizer).startswith("torch AdamW, torch's default way: ")
         assert "floating point" in update_of(optimizer)
         assert [len(group["params"]) for group in optimizer.param_groups] == [3, 1]
         assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 1e-2]
         assert not any(group["fused"] for group in optimizer.param_groups)
 
 
-def test_parameters_may_come_as_torch_takes_them() -> None:
+def test_parameters_may_have_every_form_that_torch_accepts() -> None:
     one, other, _ = parameters()
     ways: list[Callable[[], Any]] = [
         lambda: iter([one, other]),
@@ -80,7 +80,7 @@ def test_parameters_may_come_as_torch_takes_them() -> None:
         assert mine.state_dict()["param_groups"][-1]["lr"] == torchs.state_dict()["param_groups"][-1]["lr"]
 
 
-def test_what_torch_refuses_is_refused_in_its_words() -> None:
+def test_torchs_errors_are_passed_on() -> None:
     for wrong in (torch.ones(3), []):
         with pytest.raises((TypeError, ValueError)) as torchs:
             AdamW(wrong)
@@ -91,22 +91,22 @@ def test_what_torch_refuses_is_refused_in_its_words() -> None:
         ops.adamw(parameters(), lr=-1.0)
 
 
-def test_groups_that_are_given_are_not_written_into() -> None:
+def test_the_callers_groups_stay_unchanged() -> None:
     group = {"params": parameters()}
     before = copy.copy(group)
     ops.adamw([group])
     assert group == before
 
 
-@pytest.mark.parametrize("asked", [{"foreach": True}, {"fused": False}, {"differentiable": True}, {"fused": True}])
-def test_a_way_that_is_asked_for_is_obeyed(asked: dict[str, bool]) -> None:
-    optimizer = ops.adamw(parameters(), **asked)
-    ((name, value),) = asked.items()
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": False}, {"differentiable": True}, {"fused": True}])
+def test_an_explicit_option_decides(options: dict[str, bool]) -> None:
+    optimizer = ops.adamw(parameters(), **options)
+    ((name, value),) = options.items()
     assert optimizer.param_groups[0][name] is value
     assert f"{name}={value}" in update_of(optimizer)
 
 
-def test_its_state_is_that_of_torchs_optimizer() -> None:
+def test_its_state_has_the_form_of_torchs_optimizer() -> None:
     given = parameters()
     for x in given:
         x.grad = torch.ones_like(x)
@@ -135,13 +135,13 @@ def test_parameters_sharded_by_fsdp_are_updated_in_one_kernel() -> None:
         dist.destroy_process_group()
 
 
-def test_apex_is_taken_by_name_and_says_what_stands_in_the_way() -> None:
-    with pytest.raises(RuntimeError, match="apex's FusedAdam was asked for"):
+def test_apex_is_used_by_name_and_reports_why_it_is_not_usable() -> None:
+    with pytest.raises(RuntimeError, match="cannot use apex's FusedAdam"):
         ops.adamw(parameters(), provider="apex")
     with pytest.raises(ValueError, match="no provider called 'fast'"):
         ops.adamw(parameters(), provider="fast")
 
 
-def test_an_optimizer_of_somebody_elses_is_told_apart() -> None:
-    with pytest.raises(ValueError, match=r"not made by ops\.adamw"):
+def test_another_optimizer_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"describes optimizers from ops\.adamw only"):
         update_of(AdamW(parameters()))

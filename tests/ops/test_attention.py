@@ -28,7 +28,7 @@ def qkv(
     return [torch.randn(*batch, n, w).to(dtype) for n, w in ((t, d), (s, d), (s, dv))]
 
 
-def named(*batch: int, dv: int = D) -> dict[str, Tensor]:
+def named_operands(*batch: int, dv: int = D) -> dict[str, Tensor]:
     return dict(zip(("query", "key", "value"), qkv(*batch, dv=dv), strict=True))
 
 
@@ -85,7 +85,7 @@ def test_a_mask_of_any_shape_that_broadcasts(
 
 
 @pytest.mark.parametrize("shape", [(), (T, S), (H, T, S), (B, 1, 1, S)])
-def test_a_mask_that_needs_its_gradient_gets_it(assert_agree: Agree, shape: tuple[int, ...]) -> None:
+def test_a_mask_that_requires_a_gradient_gets_it(assert_agree: Agree, shape: tuple[int, ...]) -> None:
     query, key, value = qkv(B, H)
     assert_agree(
         ops.attention, reference.attention, query, key, value, mask=torch.randn(shape), scale=0.5, terms=S + B * H * T
@@ -125,7 +125,7 @@ def test_causal_is_aligned_at_the_first_query_and_key(assert_agree: Agree, t: in
     assert_agree(ops.attention, reference.attention, *qkv(B, H, t=t, s=s), is_causal=True, terms=S + D)
 
 
-def test_a_mask_that_is_proved_causal_gives_way_where_it_is_square_and_stays_where_it_is_not() -> None:
+def test_a_mask_that_is_proven_causal_is_replaced_only_if_it_is_square() -> None:
     triangle = torch.ones(S, S, dtype=torch.bool).tril()
     query, key, value = qkv(B, H, t=S)
     expected = ops.attention(query, key, value, is_causal=True)
@@ -193,7 +193,7 @@ def test_heads_that_share_keys_agree_without_repeating_them(
     assert max(shape.numel() for shape in seen) <= max(q.numel(), math.prod((3, *key, S, D)))
 
 
-def test_heads_that_keys_do_not_divide_are_refused() -> None:
+def test_heads_that_are_no_multiple_of_the_keys_heads_are_refused() -> None:
     with pytest.raises(RuntimeError):
         ops.attention(qkv(B, 4)[0], *qkv(B, 3)[1:])
 
@@ -237,19 +237,19 @@ def test_autocast_sets_the_dtypes_as_for_matmul() -> None:
 
 
 CALLS: dict[str, Callable[[], dict[str, Any]]] = {
-    "four dimensions": lambda: named(B, H),
-    "three dimensions": lambda: named(B),
-    "three dimensions and a mask": lambda: {**named(B), "mask": torch.rand(B, T, S) > 0.2},
-    "five dimensions and a mask": lambda: {**named(2, B, H), "mask": torch.rand(B, 1, T, S) > 0.2},
-    "a mask a head": lambda: {**named(B, H), "mask": torch.randn(H, T, S)},
-    "a mask for keys": lambda: {**named(B, H), "mask": torch.randn(S)},
-    "a mask of another dtype": lambda: {**named(B, H), "mask": torch.randn(T, S).double()},
-    "a fill": lambda: {**named(B, H), "mask": torch.rand(B, 1, 1, S) > 0.2, "fill": -1e9},
-    "a wide value": lambda: named(B, H, dv=9),
-    "a narrow value": lambda: named(B, H, dv=1),
-    "keys stored transposed": lambda: {**named(B, H), "key": torch.randn(B, H, D, S).mT},
-    "causal and a mask": lambda: {**named(B, H), "mask": torch.rand(B, 1, 1, S) > 0.2, "is_causal": True},
-    "dropout in evaluation": lambda: {**named(B, H), "dropout_p": 0.5},
+    "four dimensions": lambda: named_operands(B, H),
+    "three dimensions": lambda: named_operands(B),
+    "three dimensions and a mask": lambda: {**named_operands(B), "mask": torch.rand(B, T, S) > 0.2},
+    "five dimensions and a mask": lambda: {**named_operands(2, B, H), "mask": torch.rand(B, 1, T, S) > 0.2},
+    "a mask a head": lambda: {**named_operands(B, H), "mask": torch.randn(H, T, S)},
+    "a mask for keys": lambda: {**named_operands(B, H), "mask": torch.randn(S)},
+    "a mask of another dtype": lambda: {**named_operands(B, H), "mask": torch.randn(T, S).double()},
+    "a fill": lambda: {**named_operands(B, H), "mask": torch.rand(B, 1, 1, S) > 0.2, "fill": -1e9},
+    "a wide value": lambda: named_operands(B, H, dv=9),
+    "a narrow value": lambda: named_operands(B, H, dv=1),
+    "keys stored transposed": lambda: {**named_operands(B, H), "key": torch.randn(B, H, D, S).mT},
+    "causal and a mask": lambda: {**named_operands(B, H), "mask": torch.rand(B, 1, 1, S) > 0.2, "is_causal": True},
+    "dropout in evaluation": lambda: {**named_operands(B, H), "dropout_p": 0.5},
 }
 
 
@@ -270,10 +270,10 @@ def test_drops_out_in_training_only() -> None:
 
 
 @pytest.fixture
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compiled computes the same, and takes seconds to compile: test_attention_blocks.py has it."""
-    monkeypatch.setattr(kernel, "dropped", kernel.dropped.function)
-    monkeypatch.setattr(kernel, "dropped_with_gradient", kernel.dropped_with_gradient.function)
+def plain_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the plain functions, because compiling takes seconds. test_attention_blocks.py tests compiled ones."""
+    monkeypatch.setattr(kernel, "drop", kernel.drop.function)
+    monkeypatch.setattr(kernel, "drop_with_gradient", kernel.drop_with_gradient.function)
     monkeypatch.setattr(thresholds, "DROPPED", 2**16)
     monkeypatch.setattr(thresholds, "LEARNED", 2**16)
 
@@ -294,8 +294,8 @@ def large(dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("arguments", LARGE.values(), ids=LARGE)
-def test_what_the_fused_kernel_refuses_goes_by_blocks_where_it_is_large(
-    uncompiled: None, arguments: Callable[[], Any]
+def test_large_calls_that_the_fused_kernel_refuses_run_in_blocks(
+    plain_functions: None, arguments: Callable[[], Any]
 ) -> None:
     given, before = arguments(), OP.counts.setdefault("blocks", 0)
     ops.attention(**given)
@@ -305,13 +305,15 @@ def test_what_the_fused_kernel_refuses_goes_by_blocks_where_it_is_large(
     assert OP.counts["blocks"] == before + 1
 
 
-def test_a_large_bias_learns_by_blocks_as_by_the_formula(uncompiled: None, assert_agree: Agree) -> None:
+def test_a_large_bias_gets_the_same_gradient_in_blocks_as_in_the_formula(
+    plain_functions: None, assert_agree: Agree
+) -> None:
     given = large(torch.float32)
     bias = torch.randn(H, 128, 128)
     assert_agree(ops.attention, reference.attention, *given.values(), mask=bias, scale=0.5, terms=B * H * 128)
 
 
-def test_a_checkpoint_drops_the_same_weights_again(uncompiled: None) -> None:
+def test_a_checkpoint_drops_the_same_weights_again(plain_functions: None) -> None:
     query, key, value = (x.requires_grad_() for x in large(torch.float32).values())
     run = lambda q, k, v: ops.attention(q, k, v, dropout_p=0.3, training=True).square().sum()
     results = []
@@ -371,7 +373,7 @@ def test_works_under_vmap_functional_call_and_checkpointing() -> None:
 @pytest.mark.parametrize(
     ("dtype", "fill"), [(torch.float32, -1e9), (torch.float32, "minimum"), (torch.float64, "minimum")]
 )
-def test_a_row_dropped_whole_by_a_number_that_is_added_has_the_gradients_of_the_formula(
+def test_a_row_that_an_added_number_drops_completely_has_the_gradients_of_the_formula(
     dtype: torch.dtype, fill: float | str
 ) -> None:
     amount = torch.finfo(dtype).min if fill == "minimum" else fill
@@ -387,7 +389,7 @@ def test_a_row_dropped_whole_by_a_number_that_is_added_has_the_gradients_of_the_
         torch.testing.assert_close(ours.grad, right.grad, rtol=0, atol=float(1e3 * torch.finfo(dtype).eps))
 
 
-def test_a_mask_that_needs_a_gradient_is_taken_under_vmap() -> None:
+def test_a_mask_that_requires_a_gradient_works_under_vmap() -> None:
     query, key, value = torch.randn(3, 2, 2, 5, 4).unbind(0)
     masks = torch.randn(3, 2, 5, 5, requires_grad=True)
     found = torch.func.vmap(lambda mask: ops.attention(query, key, value, mask=mask))(masks.unsqueeze(1))

@@ -1,4 +1,4 @@
-"""Attention by blocks against the formula with the same weights dropped, and what surrounds an operator of torch's."""
+"""Attention in blocks against the formula with the same weights dropped, and the operator under torch's wrappers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut, "ELEMENTS", (150, 150))  # fewer than a head's scores: its queries are cut
     monkeypatch.setattr(cut, "_FEWEST_ROWS", 4)
     monkeypatch.setattr(cut, "_FEWEST_CAUSAL", 4)
-    monkeypatch.setattr(kernel, "dropped", kernel.dropped.function)  # compiled for each size of a block, it takes long
-    monkeypatch.setattr(kernel, "dropped_with_gradient", kernel.dropped_with_gradient.function)
+    monkeypatch.setattr(kernel, "drop", kernel.drop.function)  # compiled for each size of a block, it takes long
+    monkeypatch.setattr(kernel, "drop_with_gradient", kernel.drop_with_gradient.function)
     cut.blocks.cache_clear()
 
 
@@ -45,7 +45,7 @@ def operands(groups: int = H, dtype: torch.dtype = torch.float64, t: int = T, s:
 def expected(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, causal: bool, cap: float, seed: Tensor
 ) -> Tensor:
-    """The formula; for dropout by the factors that the kernel drew."""
+    """The formula, with the kernel's own dropout factors."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     eye = torch.eye(key.shape[-2], dtype=value.dtype).expand(*value.shape[:2], -1, -1)
@@ -95,7 +95,7 @@ def compare(given: list[Tensor], mask: Tensor | None, p: float, causal: bool, ca
     torch.manual_seed(1)
     found = blocks.attention_by_blocks(*given, mask, p, causal, 0.4, cap)
     torch.manual_seed(1)
-    right = expected(*given, mask, p, causal, cap, blocks.drawn_seed(torch.device("cpu")))
+    right = expected(*given, mask, p, causal, cap, blocks.draw_seed(torch.device("cpu")))
     leaves = [*given, *([mask] if mask is not None and mask.requires_grad else [])]
     upstream = torch.randn_like(right)
     close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
@@ -107,7 +107,7 @@ def compare(given: list[Tensor], mask: Tensor | None, p: float, causal: bool, ca
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_half_and_single_precision_err_as_much_as_their_roundings(dtype: torch.dtype, causal: bool) -> None:
+def test_errors_in_half_and_single_precision_are_within_rounding(dtype: torch.dtype, causal: bool) -> None:
     given = operands(2, dtype)
     exact = [x.detach().double().requires_grad_() for x in given]
     found = blocks.attention_by_blocks(*given, None, 0.0, causal, 0.4)
@@ -120,23 +120,21 @@ def test_half_and_single_precision_err_as_much_as_their_roundings(dtype: torch.d
         assert result.dtype is dtype and (result.double() - truth).abs().max() <= bound
 
 
-def test_what_is_compiled_drops_what_the_plain_functions_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = tuple(
-        region(rows)(f) for rows, f in (("weights", kernel.dropped), (_BOTH, kernel.dropped_with_gradient))
-    )
+def test_compiled_and_plain_functions_drop_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = tuple(region(rows)(f) for rows, f in (("weights", kernel.drop), (_BOTH, kernel.drop_with_gradient)))
     monkeypatch.setattr(cut, "ELEMENTS", (2**18, 2**18))
     given, results = operands(dtype=torch.float32), []
     for _ in range(2):
         torch.manual_seed(1)
         found = blocks.attention_by_blocks(*given, None, 0.3, False, 0.4)
         results.append([found, *torch.autograd.grad(found.square().sum(), given)])
-        monkeypatch.setattr(kernel, "dropped", compiled[0])
-        monkeypatch.setattr(kernel, "dropped_with_gradient", compiled[1])
+        monkeypatch.setattr(kernel, "drop", compiled[0])
+        monkeypatch.setattr(kernel, "drop_with_gradient", compiled[1])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_as_many_weights_are_dropped_as_asked_for_and_each_as_likely() -> None:
+def test_the_requested_share_of_weights_is_dropped_uniformly() -> None:
     shape, p = (2, 8, 64, 128), 0.25
     kept = blocks.kept_weights(torch.tensor([7]), shape, False, p, 5000).double()
     deviation = math.sqrt(p * (1 - p) / kept.numel())
@@ -147,7 +145,7 @@ def test_as_many_weights_are_dropped_as_asked_for_and_each_as_likely() -> None:
     assert not torch.equal(kept, blocks.kept_weights(torch.tensor([8]), shape, False, p, 5000).double())
 
 
-def test_everything_may_be_dropped() -> None:
+def test_a_dropout_probability_of_1_drops_everything() -> None:
     given = operands()
     found = blocks.attention_by_blocks(*given, None, 1.0, False, 0.4)
     assert not found.any() and not any(g.any() for g in torch.autograd.grad(found.sum(), given))
@@ -183,7 +181,7 @@ def test_empty_operands_give_zeros(empty: str) -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_it_is_an_operator_as_torch_wants_them(keep: bool) -> None:
+def test_it_passes_torchs_checks_of_operators(keep: bool) -> None:
     mask = torch.randn(1, H, T, S, dtype=torch.float64, requires_grad=True)
     seed = torch.tensor([5])
     torch.library.opcheck(FORWARD, (*operands(2), mask, seed, 0.2, False, 0.4, 0.0, 150, keep))
@@ -208,7 +206,7 @@ def gradients(run: Any, module: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(run(x).square().sum(), list(module.parameters()))
 
 
-def test_it_compiles_whole_is_exported_and_replayed_by_checkpoints() -> None:
+def test_it_compiles_into_one_graph_exports_and_works_in_checkpoints() -> None:
     module, x = Attention(), torch.randn(2, 9, D)
     right = gradients(module, module, x)
     ways = {
@@ -233,7 +231,7 @@ def test_autocast_around_it_changes_nothing() -> None:
     assert torch.equal(inside, blocks.attention_by_blocks(*given, None, 0.0, False, 0.4))
 
 
-def test_its_operations_are_counted_as_those_of_the_formula() -> None:
+def test_its_flops_are_those_of_the_formula() -> None:
     given = operands(dtype=torch.float32)
 
     def count(run: Any) -> int:
@@ -248,7 +246,7 @@ def test_its_operations_are_counted_as_those_of_the_formula() -> None:
     assert count(lambda: blocks.attention_by_blocks(*given, None, 0.0, False, 0.4)) == count(unfused)
 
 
-def test_a_block_holds_no_more_than_it_may_and_all_hold_every_score_once() -> None:
+def test_blocks_stay_within_their_size_and_contain_every_score_once() -> None:
     for shape in ((2, 4, 13, 17), (1, 1, 1, 1000), (3, 5, 40, 3), (1, 2, 200, 300)):
         for causal in (False, True):
             seen = torch.zeros(shape)

@@ -1,4 +1,4 @@
-"""Which way attention goes on a CPU, by size, dtype and what is asked of it."""
+"""Which way attention takes on a CPU, by size, dtype and options."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from autofuse.ops.attention_thresholds import DROPPED, HALF, LEARNED, STEPS, blo
 from autofuse.torch_private import names
 
 
-def chosen(dtype: torch.dtype, size: int, drops: bool = False, learned: bool = False, width: int = 1) -> str:
+def chosen_way(
+    dtype: torch.dtype, size: int, has_dropout: bool = False, mask_gets_gradient: bool = False, width: int = 1
+) -> str:
     query, key = torch.empty(1, 1, 1, width, device="meta"), torch.empty(1, 1, size, width, device="meta")
-    if not steps_are_slower(query, key, dtype, drops, learned):
+    if not steps_are_slower(query, key, dtype, has_dropout, mask_gets_gradient):
         return "steps"
-    return "torch" if blocks_are_slower(query, key, dtype, drops, learned) else "blocks"
+    return "torch" if blocks_are_slower(query, key, dtype, has_dropout, mask_gets_gradient) else "blocks"
 
 
 @pytest.mark.parametrize("unfused", [False, True])
-def test_single_precision_leaves_the_flash_kernel_for_what_it_does_not_take(
+def test_single_precision_uses_another_way_only_for_calls_that_the_flash_kernel_does_not_support(
     unfused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thresholds, "half_is_unfused", lambda: unfused)
+    monkeypatch.setattr(thresholds, "flash_is_slow_in_half", lambda: unfused)
     single = torch.float32
-    assert chosen(single, 2**30) == "torch"
-    assert [chosen(single, n, drops=True) for n in (DROPPED - 1, DROPPED)] == ["torch", "blocks"]
-    assert [chosen(single, n, learned=True) for n in (LEARNED - 1, LEARNED)] == ["torch", "blocks"]
+    assert chosen_way(single, 2**30) == "torch"
+    assert [chosen_way(single, n, has_dropout=True) for n in (DROPPED - 1, DROPPED)] == ["torch", "blocks"]
+    assert [chosen_way(single, n, mask_gets_gradient=True) for n in (LEARNED - 1, LEARNED)] == ["torch", "blocks"]
 
 
-def test_half_precision_goes_by_the_formula_then_by_blocks_where_the_flash_kernel_is_slow(
+def test_half_precision_uses_the_formula_and_then_blocks_if_the_flash_kernel_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     half, sizes = torch.bfloat16, (HALF // 4, HALF, STEPS, STEPS + 1)
-    monkeypatch.setattr(thresholds, "half_is_unfused", lambda: True)
-    assert [chosen(half, n) for n in sizes] == ["torch", "steps", "steps", "blocks"]
-    assert chosen(half, HALF // 16, width=64) == "steps", "one query of many keys"
-    monkeypatch.setattr(thresholds, "half_is_unfused", lambda: False)
-    assert {chosen(half, n) for n in sizes} == {"torch"}
+    monkeypatch.setattr(thresholds, "flash_is_slow_in_half", lambda: True)
+    assert [chosen_way(half, n) for n in sizes] == ["torch", "steps", "steps", "blocks"]
+    assert chosen_way(half, HALF // 16, width=64) == "steps", "one query of many keys"
+    monkeypatch.setattr(thresholds, "flash_is_slow_in_half", lambda: False)
+    assert {chosen_way(half, n) for n in sizes} == {"torch"}
 
 
-def test_a_cpu_that_says_nothing_of_itself_is_taken_for_one_with_a_good_flash_kernel(
+def test_an_unknown_cpu_counts_as_one_with_a_fast_flash_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("is_avx512_bf16_supported", "is_amx_tile_supported"):
-        monkeypatch.setattr(thresholds, name, names.NAMES[name].instead("it is not there"))
-    assert thresholds.half_is_unfused.__wrapped__() is False
+        monkeypatch.setattr(thresholds, name, names.NAMES[name].replacement("it is missing"))
+    assert thresholds.flash_is_slow_in_half.__wrapped__() is False

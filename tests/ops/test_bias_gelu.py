@@ -1,4 +1,4 @@
-"""autofuse.ops.bias_gelu against its reference, and its operator under all wrappings."""
+"""autofuse.ops.bias_gelu against its reference, and its operator under torch's wrappers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from autofuse import ops
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
-from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_stands_everything
+from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_works_everywhere
 
 Agree = Callable[..., None]
 
@@ -49,16 +49,16 @@ def by_triton(x: Tensor, bias: Tensor) -> Tensor:
     return torch.ops.autofuse.biased(x, bias, "gelu", "triton")
 
 
-def test_the_operator_stands_everything() -> None:
+def test_the_operator_works_under_torchs_wrappers() -> None:
     pytest.importorskip("triton")
     formula = lambda x, bias: F.gelu(x + bias)
-    assert_stands_everything(by_triton, formula, [leaf(2, 3, 20), leaf(20)])
+    assert_works_everywhere(by_triton, formula, [leaf(2, 3, 20), leaf(20)])
     assert_frozen_parts_get_no_gradient(by_triton, formula, [leaf(2, 3, 20), leaf(20)])
     torch.library.opcheck(torch.ops.autofuse.biased, (leaf(6, 24)[:, :20], leaf(20), "gelu", "triton"))
     torch.library.opcheck(torch.ops.autofuse.biased, (leaf(20, 6).t(), None, "mish", "triton"))
 
 
-def test_the_operator_takes_what_is_empty() -> None:
+def test_the_operator_accepts_empty_tensors() -> None:
     pytest.importorskip("triton")
     x, bias = leaf(0, 8), leaf(8)
     of_x, of_bias = torch.autograd.grad(by_triton(x, bias).sum(), (x, bias))
@@ -85,11 +85,11 @@ LEFT_TO_TORCH = {
 
 
 @pytest.mark.parametrize("call", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
-def test_what_our_kernels_do_not_take_is_left_to_torch(call: Any) -> None:
+def test_torch_computes_calls_that_our_kernels_do_not_support(call: Any) -> None:
     assert OPERATIONS["bias_gelu"].provider("compiled").check(*call) != ""
 
 
-def test_the_exact_gelu_in_16_bits_is_torchs() -> None:
+def test_torch_computes_the_exact_gelu_in_16_bits() -> None:
     x, bias = leaf(3, 8, dtype=torch.bfloat16), leaf(8, dtype=torch.bfloat16)
     check = OPERATIONS["bias_gelu"].provider("compiled").check
     assert check(x, bias) != "" and check(x, bias, "tanh") == "" and check(x.float(), bias) == ""

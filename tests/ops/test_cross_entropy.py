@@ -28,7 +28,7 @@ needs_compiler = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="n
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """Small calls go to the compiled kernel too; how many it took."""
+    """Uses the compiled kernel for small calls, too. Yields a function that returns the number of its calls."""
     monkeypatch.setattr(OPERATION, "least", 0)
     before = OPERATION.counts.get("compiled", 0)
     yield lambda: OPERATION.counts.get("compiled", 0) - before
@@ -83,7 +83,7 @@ def test_weights_and_smoothing_in_our_kernel(assert_agree: Agree, compiled: Call
     assert compiled() == 2
 
 
-def test_what_our_kernel_does_not_take_goes_to_torch(compiled: Callable[[], int]) -> None:
+def test_torch_computes_calls_that_our_kernel_does_not_support(compiled: Callable[[], int]) -> None:
     logits, target = torch.randn(B, CLASSES, T), torch.randint(0, CLASSES, (B, T))
     flat = logits.movedim(1, -1).reshape(-1, CLASSES)
     shares, weight = torch.rand(B, CLASSES, T), torch.rand(CLASSES)
@@ -106,7 +106,7 @@ def test_a_target_out_of_range_is_an_error_as_in_torch(compiled: Callable[[], in
     assert compiled() == 0
 
 
-def test_other_things_that_torch_refuses_are_refused_in_its_words(compiled: Callable[[], int]) -> None:
+def test_torchs_other_errors_are_passed_on(compiled: Callable[[], int]) -> None:
     logits, target = torch.randn(4, CLASSES), torch.tensor([1, 2, 3, 4])
     with pytest.raises(RuntimeError, match="to be Long or Byte"):
         ops.cross_entropy(logits, target.int())
@@ -122,7 +122,7 @@ def test_other_things_that_torch_refuses_are_refused_in_its_words(compiled: Call
 
 
 @needs_compiler
-def test_where_every_target_is_ignored_the_mean_is_nan_and_gradients_are_zero_as_in_torch(
+def test_if_every_target_is_ignored_the_mean_is_nan_and_gradients_are_zero_as_in_torch(
     compiled: Callable[[], int],
 ) -> None:
     logits, target = torch.randn(B * T, CLASSES, requires_grad=True), torch.full((B * T,), -100)
@@ -139,14 +139,14 @@ def test_cross_entropy_takes_one_row_without_a_dimension_for_rows(assert_agree: 
         assert_agree(run(ops.cross_entropy), run(reference.cross_entropy), torch.randn(CLASSES), terms=CLASSES)
 
 
-def test_without_rows_the_result_is_torchs(compiled: Callable[[], int]) -> None:
+def test_without_rows_the_result_equals_torchs(compiled: Callable[[], int]) -> None:
     logits, target = torch.randn(0, CLASSES), torch.zeros(0, dtype=torch.long)
     assert ops.cross_entropy(logits, target).isnan()
     assert ops.cross_entropy(logits, target, reduction="sum") == 0
 
 
 @needs_compiler
-def test_autocast_means_what_it_means_to_torch(compiled: Callable[[], int]) -> None:
+def test_autocast_has_the_same_effect_as_in_torch(compiled: Callable[[], int]) -> None:
     logits, target = torch.randn(B * T, CLASSES, dtype=torch.bfloat16, requires_grad=True), torch.arange(B * T) % 9
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours, torchs = ops.cross_entropy(logits, target), F.cross_entropy(logits, target)
@@ -159,7 +159,7 @@ def test_autocast_means_what_it_means_to_torch(compiled: Callable[[], int]) -> N
 
 
 @needs_compiler
-def test_it_has_a_second_derivative_that_of_torch(compiled: Callable[[], int]) -> None:
+def test_it_has_torchs_second_derivative(compiled: Callable[[], int]) -> None:
     target, found = torch.randint(0, CLASSES, (B * T,)), []
     logits = torch.randn(B * T, CLASSES)
     for loss_of in (ops.cross_entropy, F.cross_entropy):
@@ -171,7 +171,7 @@ def test_it_has_a_second_derivative_that_of_torch(compiled: Callable[[], int]) -
 
 
 @needs_compiler
-def test_neither_logits_nor_the_incoming_gradient_are_written_into(compiled: Callable[[], int]) -> None:
+def test_logits_and_the_incoming_gradient_stay_unchanged(compiled: Callable[[], int]) -> None:
     logits, target = torch.randn(B * T, CLASSES, requires_grad=True), torch.randint(0, CLASSES, (B * T,))
     gradient, before = torch.rand(B * T), logits.detach().clone()
     kept = gradient.clone()

@@ -1,4 +1,4 @@
-"""The documented defaults are the operations' own."""
+"""The documented defaults are those of the operations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autofuse.ops.default_providers import default_order, markdown
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 
 
-def test_the_table_in_the_documentation_is_that_of_the_operations() -> None:
+def test_the_table_in_the_documentation_is_current() -> None:
     (table,) = re.findall(r"(\| operation \| CUDA \| CPU \| elsewhere .*?\n)\n", PAGE.read_text(), re.DOTALL)
     assert table == markdown(), (
         "docs/kernels.md: put what `python -m autofuse.ops.default_providers` writes in its place"
     )
 
 
-def test_every_operation_ends_in_plain_torch_code_and_others_packages_are_no_default() -> None:
+def test_torch_is_the_last_default_and_other_packages_are_no_default() -> None:
     for operation in OPERATIONS.values():
         for device in ("cpu", "cuda", "mps"):
             order = default_order(operation, device)
@@ -30,7 +30,7 @@ def test_every_operation_ends_in_plain_torch_code_and_others_packages_are_no_def
             assert {operation.provider(name).package for name in order} <= {TORCH, TRITON, COMPILER, FLEX}
 
 
-def test_calls_go_by_that_order_where_nobody_measured() -> None:
+def test_calls_follow_that_order_without_measurements() -> None:
     operation = OPERATIONS["rms_norm"]
     with using(measured=False):
         taken = operation._order(torch.zeros(2**10, 2**10), None, 1e-6)

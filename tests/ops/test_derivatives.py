@@ -43,16 +43,16 @@ def kernels_run(work: Callable[[], Any]) -> int:
     return sum(e.name == KERNEL for e in seen.events())
 
 
-def penalised(attend: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def penalty_gradients(attend: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The gradients of a gradient penalty."""
     first = torch.autograd.grad(attend(*operands).square().sum(), operands, create_graph=True)
     return torch.autograd.grad(sum(g.square().sum() for g in first), operands)
 
 
 def test_the_gradient_of_a_gradient_penalty_is_that_of_code_by_hand(operands: tuple[Tensor, ...]) -> None:
-    for found, expected in zip(penalised(fused, operands), penalised(by_hand, operands), strict=True):
+    for found, expected in zip(penalty_gradients(fused, operands), penalty_gradients(by_hand, operands), strict=True):
         torch.testing.assert_close(found, expected)
-    assert kernels_run(lambda: penalised(fused, operands)) == 1
+    assert kernels_run(lambda: penalty_gradients(fused, operands)) == 1
 
 
 def test_its_derivatives_agree_with_finite_differences(operands: tuple[Tensor, ...]) -> None:
@@ -71,14 +71,14 @@ def test_a_mask_counts_in_second_derivatives(operands: tuple[Tensor, ...]) -> No
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.softmax((q @ k.mT).masked_fill(~mask, -math.inf), -1) @ v
 
-    for found, expected in zip(penalised(masked, operands), penalised(plain, operands), strict=True):
+    for found, expected in zip(penalty_gradients(masked, operands), penalty_gradients(plain, operands), strict=True):
         torch.testing.assert_close(found, expected)
 
 
 def test_one_tensor_may_be_query_key_and_value(operands: tuple[Tensor, ...]) -> None:
     x = operands[:1]
-    (found,) = penalised(lambda t: fused(t, t, t), x)
-    (expected,) = penalised(lambda t: by_hand(t, t, t), x)
+    (found,) = penalty_gradients(lambda t: fused(t, t, t), x)
+    (expected,) = penalty_gradients(lambda t: by_hand(t, t, t), x)
     torch.testing.assert_close(found, expected)
 
 
@@ -96,7 +96,7 @@ def test_transforms_of_torch_func_nest(operands: tuple[Tensor, ...]) -> None:
 
 
 def test_a_graph_around_torch_func_goes_through_its_gradient(operands: tuple[Tensor, ...]) -> None:
-    """An inner step by torch.func.grad, an outer one by backward: MAML."""
+    """An inner step with torch.func.grad, an outer step with backward: MAML."""
     q, k, v = operands
     results = []
     for attend in (fused, by_hand):
@@ -106,7 +106,7 @@ def test_a_graph_around_torch_func_goes_through_its_gradient(operands: tuple[Ten
         torch.testing.assert_close(found, expected)
 
 
-def test_an_ordinary_backward_pass_runs_the_kernels_alone(operands: tuple[Tensor, ...]) -> None:
+def test_an_ordinary_backward_pass_runs_only_the_kernels(operands: tuple[Tensor, ...]) -> None:
     def work() -> None:
         fused(*operands).sum().backward()
 
@@ -117,8 +117,8 @@ def test_an_ordinary_backward_pass_runs_the_kernels_alone(operands: tuple[Tensor
     assert "aten::_scaled_dot_product_attention_math" not in names
 
 
-def test_a_checkpoint_may_be_asked_for_a_graph_of_its_gradient(operands: tuple[Tensor, ...]) -> None:
-    """It gives saved tensors out once, so the gradient is the kernel's."""
+def test_a_checkpoint_with_create_graph_works(operands: tuple[Tensor, ...]) -> None:
+    """A checkpoint unpacks saved tensors only once, so the gradient is the kernel's."""
     result = checkpoint(fused, *operands, use_reentrant=False)
     found = torch.autograd.grad(result.square().sum(), operands, create_graph=True)
     for gradient, expected in zip(found, torch.autograd.grad(by_hand(*operands).square().sum(), operands), strict=True):
@@ -126,7 +126,7 @@ def test_a_checkpoint_may_be_asked_for_a_graph_of_its_gradient(operands: tuple[T
 
 
 def test_dropped_weights_are_differentiated_by_torch_itself(operands: tuple[Tensor, ...]) -> None:
-    def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend_with_dropout(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(1)
         return ops.attention(q, k, v, dropout_p=0.5, training=True)
 
@@ -134,5 +134,7 @@ def test_dropped_weights_are_differentiated_by_torch_itself(operands: tuple[Tens
         torch.manual_seed(1)
         return F.dropout(torch.softmax(q @ k.mT, -1), 0.5) @ v
 
-    for found, expected in zip(penalised(dropped, operands), penalised(reference, operands), strict=True):
+    for found, expected in zip(
+        penalty_gradients(attend_with_dropout, operands), penalty_gradients(reference, operands), strict=True
+    ):
         torch.testing.assert_close(found, expected)

@@ -1,4 +1,4 @@
-"""Attention on DTensors. One rank suffices for what is asked here: two are in the rows of the distributed matrix."""
+"""Attention on DTensors. One rank is enough here; the distributed matrix runs two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""autofuse.ops.dropout_add_norm against its reference, small by torch's code and large by our kernels."""
+"""autofuse.ops.dropout_add_norm against its reference: small calls with torch's code, large calls with our kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_dropout_add_norm_agrees(assert_agree: Agree, norm: str, prenorm: bool, 
     assert_agree(run(ops.dropout_add_norm), run(reference.dropout_add_norm), *given, terms=C + B * T)
 
 
-def test_dropout_add_norm_drops_x_alone_and_in_training_only() -> None:
+def test_dropout_add_norm_drops_only_x_and_only_in_training() -> None:
     x, residual = torch.ones(64, C), torch.randn(64, C)
     total, normed = ops.dropout_add_norm(x, residual, dropout_p=0.5, training=True, prenorm=True)
     dropped = (total - residual).round()
@@ -41,7 +41,7 @@ def test_an_unknown_norm_is_refused() -> None:
 
 
 @pytest.mark.parametrize("norm, dtype", [("rms", torch.float32), ("layer", torch.bfloat16), ("rms", torch.float16)])
-def test_large_ones_agree(assert_agree: Agree, norm: str, dtype: torch.dtype) -> None:
+def test_large_calls_agree(assert_agree: Agree, norm: str, dtype: torch.dtype) -> None:
     run = lambda f: lambda *a: f(*a, norm=norm, prenorm=True)
     given = (torch.randn(s, dtype=dtype) for s in (LARGE, LARGE, LARGE[-1:], LARGE[-1:]))
     assert_agree(run(ops.dropout_add_norm), run(reference.dropout_add_norm), *given, terms=LARGE[-1] * 256)
@@ -56,7 +56,7 @@ def test_large_ones_agree(assert_agree: Agree, norm: str, dtype: torch.dtype) ->
         ("rms", torch.float32, LARGE),
     ],
 )
-def test_the_sum_is_kept_in_fp32_on_request(norm: str, residual: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_the_sum_is_in_fp32_on_request(norm: str, residual: torch.dtype, shape: tuple[int, ...]) -> None:
     x, r = torch.randn(shape).bfloat16(), torch.randn(shape).to(residual)
     weight = torch.rand(shape[-1]).bfloat16()
     total, normed = ops.dropout_add_norm(x, r, weight, eps=1e-5, norm=norm, prenorm=True, residual_in_fp32=True)
@@ -69,7 +69,7 @@ def test_the_sum_is_kept_in_fp32_on_request(norm: str, residual: torch.dtype, sh
     assert alone.dtype is torch.bfloat16 and torch.equal(alone, normed)
 
 
-def test_double_precision_is_kept_where_fp32_is_asked_for() -> None:
+def test_float64_stays_if_fp32_is_requested() -> None:
     x = torch.randn(3, C, dtype=torch.float64)
     total, normed = ops.dropout_add_norm(x, x.float(), prenorm=True, residual_in_fp32=True)
     assert total.dtype is normed.dtype is torch.float64
@@ -90,7 +90,7 @@ def test_large_summands_of_other_shapes_are_broadcast(assert_agree: Agree, shape
     assert torch.equal(dresidual, torch.full(shape, float(x.numel() // dresidual.numel())))
 
 
-def test_large_dropout_keeps_what_its_gradient_keeps() -> None:
+def test_forward_and_backward_of_large_dropout_keep_the_same_entries() -> None:
     x = torch.ones(LARGE, dtype=torch.bfloat16, requires_grad=True)
     residual = torch.zeros(LARGE, dtype=torch.bfloat16, requires_grad=True)
     total, normed = ops.dropout_add_norm(x, residual, dropout_p=0.25, training=True, prenorm=True)
@@ -103,15 +103,15 @@ def test_large_dropout_keeps_what_its_gradient_keeps() -> None:
 def test_dropout_follows_the_generator_of_torch() -> None:
     x = torch.randn(LARGE)
 
-    def drawn(seed: int) -> Tensor:
+    def draw(seed: int) -> Tensor:
         torch.manual_seed(seed)
         return ops.dropout_add_norm(x, x, dropout_p=0.5, training=True)
 
-    assert torch.equal(drawn(1), drawn(1)) and not torch.equal(drawn(1), drawn(2))
+    assert torch.equal(draw(1), draw(1)) and not torch.equal(draw(1), draw(2))
 
 
 @pytest.mark.parametrize("p", [1.0, 1.5, -0.5])
-def test_other_probabilities_are_as_torch_has_them(p: float) -> None:
+def test_other_probabilities_work_as_in_torch(p: float) -> None:
     x = torch.randn(LARGE)
     run = lambda: ops.dropout_add_norm(x, x, dropout_p=p, training=True, prenorm=True)
     if p == 1.0:
@@ -122,7 +122,7 @@ def test_other_probabilities_are_as_torch_has_them(p: float) -> None:
 
 
 @pytest.mark.night
-def test_a_gradient_may_be_wanted_of_some_operands_only() -> None:
+def test_only_some_operands_may_require_gradients() -> None:
     shapes = (LARGE, LARGE, LARGE[-1:], LARGE[-1:])
     given = [torch.randn(s, requires_grad=True) for s in shapes]
     run = lambda a: ops.dropout_add_norm(*a, eps=1e-5, norm="rms", dropout_p=0.1, training=True)

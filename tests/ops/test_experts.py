@@ -1,4 +1,4 @@
-"""autofuse.ops' linear layers of experts against their formula, and what sorts their rows."""
+"""autofuse.ops' linear layers of experts against their formula, and the functions that sort their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ E, D, F = 4, 6, 5
 ENDS = {"none without": [2, 5, 6, 9], "two without": [0, 4, 4, 9], "one has all": [0, 9, 9, 9], "no rows": [0, 0, 0, 0]}
 
 
-def given(ends: list[int], biased: bool, transposed: bool) -> tuple[list[Tensor], Tensor]:
+def operands_of_experts(ends: list[int], biased: bool, transposed: bool) -> tuple[list[Tensor], Tensor]:
     torch.manual_seed(0)
     shapes = [(ends[-1], D), (E, D, F) if transposed else (E, F, D), *([(E, F)] if biased else [])]
     return [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes], torch.tensor(ends)
@@ -25,7 +25,7 @@ def given(ends: list[int], biased: bool, transposed: bool) -> tuple[list[Tensor]
 @pytest.mark.parametrize("ends", ENDS.values(), ids=list(ENDS))
 def test_products_and_gradients_agree_with_the_formula(ends: list[int]) -> None:
     for biased, transposed in itertools.product((False, True), repeat=2):
-        operands, last = given(ends, biased, transposed)
+        operands, last = operands_of_experts(ends, biased, transposed)
         padded = (*operands, None)[:3]
         expected = reference.grouped_linear(*padded, last, transposed)  # type: ignore[arg-type]
         weights = torch.randn_like(expected)
@@ -41,18 +41,18 @@ def test_products_and_gradients_agree_with_the_formula(ends: list[int]) -> None:
 
 def test_a_second_derivative_is_right() -> None:
     for biased, transposed in itertools.product((False, True), repeat=2):
-        operands, last = given(ENDS["two without"], biased, transposed)
+        operands, last = operands_of_experts(ENDS["two without"], biased, transposed)
         run = lambda x, w, b=None: ops.grouped_linear(x, w, b, last, transposed)  # noqa: B023
         assert torch.autograd.gradgradcheck(run, operands)
 
 
-def test_rows_that_no_expert_has_are_an_error() -> None:
-    operands, _ = given(ENDS["one has all"], False, False)
-    with pytest.raises(ValueError, match="rows end at 8"):
+def test_rows_without_an_expert_are_an_error() -> None:
+    operands, _ = operands_of_experts(ENDS["one has all"], False, False)
+    with pytest.raises(ValueError, match="last expert end at 8"):
         ops.grouped_linear(operands[0], operands[1], None, torch.tensor([1, 2, 3, 8]))
 
 
-def test_rows_are_sorted_by_expert_as_where_finds_them() -> None:
+def test_rows_are_sorted_by_expert_in_the_order_of_torch_where() -> None:
     torch.manual_seed(0)
     indices = torch.randint(-1, E + 1, (7, 3))  # those beyond belong to no expert
     expert, token, place, ends = expert_rows(chosen_experts(indices, E))
@@ -67,7 +67,7 @@ def test_rows_are_sorted_by_expert_as_where_finds_them() -> None:
     assert start == len(expert)
 
 
-def test_only_experts_with_rows_are_called_unless_all_are() -> None:
+def test_experts_without_rows_are_called_only_on_request() -> None:
     called: list[int] = []
     experts = [nn.Linear(D, D) for _ in range(E)]
     for e, expert in enumerate(experts):

@@ -1,4 +1,4 @@
-"""autofuse.ops.gated_product and gated_activation against their references, and their operators under all wrappings."""
+"""autofuse.ops.gated_product and gated_activation against their references, and their operators in torch's wrappers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from autofuse import ops
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
-from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_stands_everything
+from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_works_everywhere
 
 B, T, HIDDEN = 2, 5, 12
 Agree = Callable[..., None]
@@ -44,12 +44,12 @@ def test_gated_product_agrees(assert_agree: Agree, shapes: tuple[tuple[int, ...]
 def test_an_odd_width_and_an_unknown_activation_are_refused() -> None:
     with pytest.raises(ValueError, match="last dimension of 7"):
         ops.gated_activation(torch.randn(2, 7))
-    with pytest.raises(ValueError, match="no activation called 'swish'"):
+    with pytest.raises(ValueError, match="activation 'swish' is unknown"):
         ops.gated_product(torch.randn(2), torch.randn(2), activation="swish")
 
 
 @pytest.fixture
-def compiled_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def compile_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gated_product", "gated_activation"):
         monkeypatch.setattr(OPERATIONS[name], "least", 0)
 
@@ -65,7 +65,7 @@ LEFT_TO_TORCH = {
 
 
 @pytest.mark.parametrize("call", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
-def test_what_our_kernels_do_not_take_is_left_to_torch(compiled_for_all_sizes: None, call: Any) -> None:
+def test_torch_computes_calls_that_our_kernels_do_not_support(compile_all_sizes: None, call: Any) -> None:
     gate, up, activation = call
     operation = OPERATIONS["gated_product"]
     before = operation.counts.get("torch", 0)
@@ -75,7 +75,7 @@ def test_what_our_kernels_do_not_take_is_left_to_torch(compiled_for_all_sizes: N
     assert torch.equal(made, expected) and made.dtype is expected.dtype
 
 
-def test_double_precision_is_left_to_torch_and_has_all_derivatives(compiled_for_all_sizes: None) -> None:
+def test_torch_computes_float64_with_all_derivatives(compile_all_sizes: None) -> None:
     gate, up = leaf(3, 4, dtype=torch.float64), leaf(3, 4, dtype=torch.float64)
     for run in (ops.gated_product, reference.gated_product):
         assert gradcheck(run, (gate, up), check_forward_ad=True) and gradgradcheck(run, (gate, up))
@@ -84,7 +84,7 @@ def test_double_precision_is_left_to_torch_and_has_all_derivatives(compiled_for_
         assert gradcheck(halves, (x,), check_forward_ad=True) and gradgradcheck(halves, (x,))
 
 
-def test_transforms_of_torch_func_are_left_to_torch(compiled_for_all_sizes: None) -> None:
+def test_torch_computes_calls_under_torch_func(compile_all_sizes: None) -> None:
     gate, up = torch.randn(4, 3, 8), torch.randn(4, 3, 8)
     assert torch.allclose(torch.vmap(ops.gated_product)(gate, up), F.silu(gate) * up)
     _, tangent = torch.func.jvp(lambda g: ops.gated_product(g, up), (gate,), (torch.ones_like(gate),))
@@ -103,24 +103,24 @@ def halves_of(activation: str, gate_first: bool) -> Callable[..., Tensor]:
     return lambda x: torch.ops.autofuse.gated_halves(x, activation, gate_first, "triton")
 
 
-def test_the_operator_of_two_tensors_stands_everything() -> None:
+def test_the_operator_of_two_tensors_works_under_torchs_wrappers() -> None:
     pytest.importorskip("triton")
     formula = lambda gate, up: F.gelu(gate) * up
-    assert_stands_everything(product_of("gelu"), formula, [leaf(2, 3, 20), leaf(2, 3, 20)])
+    assert_works_everywhere(product_of("gelu"), formula, [leaf(2, 3, 20), leaf(2, 3, 20)])
     assert_frozen_parts_get_no_gradient(product_of("gelu"), formula, [leaf(2, 3, 20), leaf(2, 3, 20)])
     strided = [leaf(6, 24)[:, :20], leaf(20, 6).t()]
     torch.library.opcheck(torch.ops.autofuse.gated, (*strided, "silu", "triton"))
 
 
-def test_the_operator_of_halves_stands_everything() -> None:
+def test_the_operator_of_halves_works_under_torchs_wrappers() -> None:
     pytest.importorskip("triton")
     formula = lambda x: x[..., :20] * F.silu(x[..., 20:])
-    assert_stands_everything(halves_of("silu", False), formula, [leaf(2, 3, 40)])
+    assert_works_everywhere(halves_of("silu", False), formula, [leaf(2, 3, 40)])
     torch.library.opcheck(torch.ops.autofuse.gated_halves, (leaf(6, 48)[:, :40], "silu", True, "triton"))
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (3, 0), (1, 8)])
-def test_operators_take_what_is_empty(shape: tuple[int, ...]) -> None:
+def test_operators_accept_empty_tensors(shape: tuple[int, ...]) -> None:
     pytest.importorskip("triton")
     x, gate = leaf(*shape), leaf(*shape)
     (made,) = torch.autograd.grad(halves_of("silu", True)(x).sum(), x)

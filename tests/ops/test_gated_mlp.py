@@ -37,7 +37,7 @@ def test_a_packed_projection_and_gated_activation_make_a_gated_mlp(gate_first: b
     assert torch.allclose(ops.gated_activation(packed, activation="gelu", gate_first=gate_first), expected, atol=1e-6)
 
 
-def test_under_autocast_it_is_what_torch_makes_of_it() -> None:
+def test_under_autocast_it_equals_torchs_code() -> None:
     x, gate, up = tensors((T, IN), (HIDDEN, IN), (HIDDEN, IN))
     with torch.autocast("cpu", torch.bfloat16):
         made, expected = ops.gated_mlp(x, gate, up), reference.gated_mlp(x, gate, up)

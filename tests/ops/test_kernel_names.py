@@ -24,7 +24,7 @@ def test_attention_runs_the_fused_kernel_by_name() -> None:
     assert ops.kernel_of("attention") == "torch scaled_dot_product_attention"
 
 
-def test_what_is_no_operation_has_no_kernel() -> None:
+def test_an_unknown_operation_has_no_kernel() -> None:
     with pytest.raises(ValueError, match="no operation called 'conv'"):
         ops.kernel_of("conv")
 
@@ -32,8 +32,8 @@ def test_what_is_no_operation_has_no_kernel() -> None:
 @pytest.mark.parametrize(
     "named", [f"{name}, {provider.name}" for name, o in kernels.OPERATIONS.items() for provider in o.providers]
 )
-def test_a_provider_takes_a_call_that_gives_only_what_the_public_function_requires(named: str) -> None:
-    """As reports and tuning ask it: with the arguments of the public function, defaults left out."""
+def test_a_provider_accepts_a_call_with_the_required_arguments_only(named: str) -> None:
+    """Reports and tuning call it with the public function's arguments, without defaults."""
     operation = kernels.OPERATIONS[named.partition(", ")[0]]
     public = getattr(ops, operation.name, None)
     provider = operation.provider(named.partition(", ")[2])

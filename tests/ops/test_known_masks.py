@@ -1,4 +1,4 @@
-"""Masks that are handed to attention are read once, and what was read ends with the next write."""
+"""Attention masks are read once, and the result is valid until the next write."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ KINDS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-def added(kept: Tensor, fill: float | None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Zeros where `kept`, else the fill, or the lowest number."""
+def additive_mask(kept: Tensor, fill: float | None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Zeros where `kept`, otherwise the fill or the lowest number."""
     amount = torch.finfo(dtype).min if fill is None else fill
     return torch.zeros(kept.shape, dtype=dtype).masked_fill(~kept, amount)
 
@@ -59,8 +59,8 @@ def operands(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor
     return q, k, v
 
 
-def spelled_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, fill: float | None) -> Tensor:
-    """What a program without any kernel gives; rows in which all is -inf give 0."""
+def hand_written(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, fill: float | None) -> Tensor:
+    """The result of a program without any kernel. Rows of -inf only give 0."""
     scores = q @ k.mT * 0.5
     if mask.dtype is torch.bool:
         scores = scores.masked_fill(~mask, -math.inf if fill is None else fill)
@@ -71,9 +71,9 @@ def spelled_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, fill: float | Non
 
 
 def assert_equal_to_the_program(mask: Tensor, fill: float | None = None, dtype: torch.dtype = torch.float64) -> None:
-    """Outputs and gradients, twice: when the mask is read, and when it is known."""
+    """Compares outputs and gradients twice: when the mask is read, and when it is known."""
     q, k, v = operands(dtype)
-    expected = spelled_out(q, k, v, mask, fill)
+    expected = hand_written(q, k, v, mask, fill)
     weight = torch.linspace(-1, 1, expected.numel(), dtype=expected.dtype).view_as(expected)
     wanted = torch.autograd.grad((expected * weight).sum(), (q, k, v))
     for _ in range(2):
@@ -90,7 +90,7 @@ def assert_equal_to_the_program(mask: Tensor, fill: float | None = None, dtype: 
 def test_an_added_mask_gives_what_the_program_gives(kind: str, fill: str, dtype: torch.dtype) -> None:
     if kind == "nothing kept" and fill != "-inf":
         return  # rows of fills alone are test_finite_fills.py's and test_attention.py's
-    assert_equal_to_the_program(added(KINDS[kind](), FILLS[fill], dtype), dtype=dtype)
+    assert_equal_to_the_program(additive_mask(KINDS[kind](), FILLS[fill], dtype), dtype=dtype)
 
 
 @pytest.mark.parametrize("fill", [None, -1e9, -30.0])
@@ -101,9 +101,9 @@ def test_a_boolean_mask_gives_what_the_program_gives(kind: str, fill: float | No
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fill", ["boolean", *FILLS])
-def test_a_mask_is_known_for_what_it_is(kind: str, fill: str) -> None:
+def test_a_mask_is_recognized(kind: str, fill: str) -> None:
     kept = KINDS[kind]()
-    known = known_mask(kept if fill == "boolean" else added(kept, FILLS[fill]))
+    known = known_mask(kept if fill == "boolean" else additive_mask(kept, FILLS[fill]))
     assert known is not None
     square = kept.shape[-2:] == (T, T)
     assert known.keeps_all is bool(kept.all())
@@ -113,8 +113,8 @@ def test_a_mask_is_known_for_what_it_is(kind: str, fill: str) -> None:
 
 @pytest.mark.parametrize("t", [2, 511, 512, 513, 1025])
 @pytest.mark.parametrize("boolean", [True, False])
-def test_each_entry_of_a_long_mask_is_looked_at(t: int, boolean: bool) -> None:
-    mask = causal(t) if boolean else added(causal(t), None)
+def test_every_entry_of_a_long_mask_is_read(t: int, boolean: bool) -> None:
+    mask = causal(t) if boolean else additive_mask(causal(t), None)
     assert known_mask(mask) == KnownMask(False, True, -math.inf if boolean else torch.finfo(torch.float32).min, True)
     for row, column in ((t - 1, 0), (t - 2, t - 1), (0, 1), (t // 2, t // 2), (t - 1, t - 2)):
         other = mask.clone()
@@ -130,24 +130,24 @@ NOT_MASKS = {
 
 
 @pytest.mark.parametrize("what", NOT_MASKS)
-def test_nothing_is_known_of(what: str) -> None:
+def test_masks_that_cannot_be_read_are_unknown(what: str) -> None:
     assert known_mask(NOT_MASKS[what]()) is None
 
 
 OTHERS = {
-    "a bias beside causality": lambda: added(causal(), None) + torch.linspace(0, 1, T),
-    "nan": lambda: added(causal(), None).index_put((torch.tensor(3), torch.tensor(0)), torch.tensor(math.nan)),
-    "nan that is dropped": lambda: added(causal(), None).index_put(
+    "a bias beside causality": lambda: additive_mask(causal(), None) + torch.linspace(0, 1, T),
+    "nan": lambda: additive_mask(causal(), None).index_put((torch.tensor(3), torch.tensor(0)), torch.tensor(math.nan)),
+    "nan that is dropped": lambda: additive_mask(causal(), None).index_put(
         (torch.tensor(0), torch.tensor(3)), torch.tensor(math.nan)
     ),
-    "a fill that scores reach": lambda: added(causal(), -20.0),
+    "a fill that scores reach": lambda: additive_mask(causal(), -20.0),
     "numbers that are added": lambda: causal().to(torch.int64),
     "more keys than queries": lambda: torch.ones(T, T + 2, dtype=torch.bool).tril(),
 }
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_no_causal_mask_is(what: str) -> None:
+def test_masks_that_are_not_causal_are_not_recognized_as_causal(what: str) -> None:
     known = known_mask(OTHERS[what]())
     assert known is None or not known.is_causal and not known.keeps_all
 
@@ -169,15 +169,15 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("boolean", [True, False])
 @pytest.mark.parametrize("write", WRITES)
-def test_what_was_read_ends_with_a_write(write: str, boolean: bool) -> None:
-    mask = causal() if boolean else added(causal(), -math.inf)
+def test_a_write_ends_what_is_known(write: str, boolean: bool) -> None:
+    mask = causal() if boolean else additive_mask(causal(), -math.inf)
     assert_equal_to_the_program(mask)
     WRITES[write](mask)
     assert known_mask(mask).is_causal is False  # type: ignore[union-attr]
     assert_equal_to_the_program(mask)
 
 
-def test_a_mask_that_is_written_again_and_again_is_read_each_time() -> None:
+def test_a_mask_that_is_written_often_is_read_at_each_call() -> None:
     mask = causal()
     for i in range(8):
         mask[0, 1] = bool(i % 2)
@@ -187,9 +187,9 @@ def test_a_mask_that_is_written_again_and_again_is_read_each_time() -> None:
 @pytest.mark.parametrize("inference", [True, False])
 def test_a_mask_is_read_once_for_all_layers(monkeypatch: pytest.MonkeyPatch, inference: bool) -> None:
     with torch.inference_mode(inference):
-        mask = added(causal(), None).expand(2, 1, T, T)
+        mask = additive_mask(causal(), None).expand(2, 1, T, T)
         assert known_mask(mask) is not None
-        monkeypatch.setattr(known_masks, "_on_cpu", lambda m: pytest.fail("it is read again"))
+        monkeypatch.setattr(known_masks, "_read_on_cpu", lambda m: pytest.fail("it is read again"))
         q, k, v = (x.detach() for x in operands())
         for _ in range(3):
             ops.attention(q, k, v, mask=mask)
@@ -197,7 +197,7 @@ def test_a_mask_is_read_once_for_all_layers(monkeypatch: pytest.MonkeyPatch, inf
         assert keeps_in_each_row(mask)
 
 
-def test_memory_that_is_not_torchs_is_read_at_each_call() -> None:
+def test_memory_that_torch_does_not_own_is_read_at_each_call() -> None:
     array = causal().numpy()
     mask = torch.from_numpy(array)
     assert known_mask(mask).is_causal is True  # type: ignore[union-attr]
@@ -205,10 +205,10 @@ def test_memory_that_is_not_torchs_is_read_at_each_call() -> None:
     assert known_mask(mask).is_causal is False  # type: ignore[union-attr]
 
 
-def test_nothing_is_kept_of_a_mask_that_is_gone() -> None:
+def test_nothing_is_stored_for_a_deleted_mask() -> None:
     gc.collect()
     before = len(known_masks._read)
-    mask = added(causal(), None)
+    mask = additive_mask(causal(), None)
     known_mask(mask)
     known_mask(mask[:, :5])
     assert len(known_masks._read) == before + 1
@@ -217,29 +217,29 @@ def test_nothing_is_kept_of_a_mask_that_is_gone() -> None:
     assert len(known_masks._read) == before
 
 
-def test_a_mask_of_more_batches_than_the_query_keeps_them() -> None:
+def test_a_mask_with_more_batches_than_the_query_keeps_them() -> None:
     q, k, v = (x[:1] for x in operands())
     assert ops.attention(q, k, v, mask=causal().expand(2, 1, T, T).clone()).shape == (2, 3, T, 4)
 
 
-def test_a_causal_mask_counts_as_one_only_where_lengths_are_equal() -> None:
+def test_a_causal_mask_counts_as_causal_only_if_lengths_are_equal() -> None:
     q, k, v = operands()
     mask = causal()
-    expected = spelled_out(q[:, :, :1], k, v, mask[-1:], None)
+    expected = hand_written(q[:, :, :1], k, v, mask[-1:], None)
     torch.testing.assert_close(ops.attention(q[:, :, :1], k, v, mask=mask[-1:], scale=0.5), expected)
 
 
-def test_what_a_compiler_traces_reads_no_mask() -> None:
+def test_a_compiler_traces_no_read_of_a_mask() -> None:
     q, k, v = operands()
     mask = causal()
     run = torch.compile(lambda q, k, v, m: ops.attention(q, k, v, mask=m, scale=0.5), backend="eager", fullgraph=True)
-    torch.testing.assert_close(run(q, k, v, mask), spelled_out(q, k, v, mask, None))
+    torch.testing.assert_close(run(q, k, v, mask), hand_written(q, k, v, mask, None))
     other = mask.triu(-2)
-    torch.testing.assert_close(run(q, k, v, other), spelled_out(q, k, v, other, None))
+    torch.testing.assert_close(run(q, k, v, other), hand_written(q, k, v, other, None))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fill", ["boolean", *FILLS])
-def test_a_device_is_asked_once_for_the_same(kind: str, fill: str) -> None:
-    mask = KINDS[kind]() if fill == "boolean" else added(KINDS[kind](), FILLS[fill])
-    assert known_masks._on_device(mask) == known_masks._on_cpu(mask)
+def test_a_device_is_read_with_one_synchronization(kind: str, fill: str) -> None:
+    mask = KINDS[kind]() if fill == "boolean" else additive_mask(KINDS[kind](), FILLS[fill])
+    assert known_masks._read_on_device(mask) == known_masks._read_on_cpu(mask)

@@ -47,7 +47,7 @@ AFFINES: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
-def test_weight_and_bias_may_be_anything_that_broadcasts(assert_agree: Agree, affine: Any) -> None:
+def test_weight_and_bias_may_have_any_shape_that_broadcasts(assert_agree: Agree, affine: Any) -> None:
     weight, bias = affine()
     x = torch.randn(B, T, C)
     assert_agree(ops.layer_norm, reference.layer_norm, x, weight, bias, terms=C + B * T * C)
@@ -96,7 +96,7 @@ def test_compiles_into_one_graph(affine: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_large_ones_are_those_of_torch_under_autocast(dtype: torch.dtype) -> None:
+def test_large_calls_under_autocast_equal_torchs(dtype: torch.dtype) -> None:
     x, weight = torch.randn(256, 1024, dtype=dtype), torch.rand(1024)
     for norm in (ops.layer_norm, ops.rms_norm):
         with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
@@ -108,7 +108,7 @@ def test_large_ones_are_those_of_torch_under_autocast(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize(
     "norm, name, native", [(ops.layer_norm, "layer_norm", F.layer_norm), (ops.rms_norm, "rms_norm", F.rms_norm)]
 )
-def test_half_precision_without_gradients_is_a_loop_of_our_own(norm: Any, name: str, native: Any) -> None:
+def test_half_precision_without_gradients_uses_our_loop(norm: Any, name: str, native: Any) -> None:
     x, weight = torch.randn(4, 64, 1024).bfloat16(), torch.rand(1024).bfloat16()
     before = OPERATIONS[name].counts.get("compiled", 0)
     with torch.inference_mode():

@@ -34,18 +34,18 @@ needs_compiler = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="n
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several blocks of 8 rows, the last of which is not full, in torch's functions; nothing is too small for them."""
+    """Several blocks of 8 rows, the last one partial, with torch's functions, for calls of any size."""
     monkeypatch.setattr(blocks, "_BLOCK", dict.fromkeys((2, 4, 8), 0))
     monkeypatch.setattr(blocks, "_LEAST_ROWS", dict.fromkeys((2, 4, 8), 8))
     monkeypatch.setattr(module, "_LEAST", 0)
-    monkeypatch.setattr(blocks, "_best", lambda x: "torch")
+    monkeypatch.setattr(blocks, "_best_kernel", lambda x: "torch")
     with policy.using(providers=["torch"]):
         yield
 
 
 @pytest.fixture
 def compiled() -> Iterator[Callable[[], int]]:
-    """The compiled kernel is chosen; how many calls it took."""
+    """Chooses the compiled kernel. Yields a function that returns the number of its calls."""
     before = OPERATION.counts.get("compiled", 0)
     with policy.using(providers=["torch", "compiled"]):
         yield lambda: OPERATION.counts.get("compiled", 0) - before
@@ -59,8 +59,8 @@ def operands(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor
     return x, weight, torch.randn(CLASSES).to(dtype), target
 
 
-def of_logits(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, **options: object) -> Tensor:
-    """What code writes: logits, flattened, and torch's cross entropy."""
+def loss_of_logits(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, **options: object) -> Tensor:
+    """The code of programs: logits, flattened, and torch's cross entropy."""
     loss = F.cross_entropy(F.linear(x, weight, bias).flatten(0, -2), target.flatten(), **options)  # type: ignore[arg-type]
     return loss.view(target.shape) if options.get("reduction") == "none" else loss
 
@@ -95,7 +95,7 @@ def test_the_result_has_the_dtype_that_torch_gives_it(dtype: torch.dtype) -> Non
     x, weight, bias, target = operands(dtype)
     for wanted in (False, True):
         weight.requires_grad_(wanted)
-        ours, torchs = ops.linear_cross_entropy(x, weight, target, bias=bias), of_logits(x, weight, bias, target)
+        ours, torchs = ops.linear_cross_entropy(x, weight, target, bias=bias), loss_of_logits(x, weight, bias, target)
         assert ours.dtype is torchs.dtype
         wide = ops.linear_cross_entropy(x, weight, target, bias=bias, in_float32=True)
         assert wide.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
@@ -103,12 +103,12 @@ def test_the_result_has_the_dtype_that_torch_gives_it(dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_autocast_means_what_it_means_to_the_original(dtype: torch.dtype, reduction: str) -> None:
+def test_autocast_has_the_same_effect_as_on_the_original(dtype: torch.dtype, reduction: str) -> None:
     x, weight, bias, target = operands(dtype)
     leaves = [t.requires_grad_() for t in (x, weight, bias)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fused = ops.linear_cross_entropy(x, weight, target, bias=bias, reduction=reduction)
-        plain = of_logits(x, weight, bias, target, reduction=reduction)
+        plain = loss_of_logits(x, weight, bias, target, reduction=reduction)
         assert fused.dtype is plain.dtype
         found, expected = (torch.autograd.grad(loss.sum(), leaves) for loss in (fused, plain))
     # a bfloat16 has 8 bits, and each gradient is a sum of as many rounded terms as there are rows or classes
@@ -118,22 +118,22 @@ def test_autocast_means_what_it_means_to_the_original(dtype: torch.dtype, reduct
         torch.testing.assert_close(a, b, rtol=0, atol=8 * unit * float(b.abs().max()))
 
 
-def test_a_loss_scale_is_met_before_gradients_in_half_precision_are_rounded() -> None:
+def test_a_loss_scale_applies_before_gradients_in_half_precision_are_rounded() -> None:
     x, weight, _, target = operands(torch.float16)
     x, target = x.flatten(0, 1).repeat(40, 1) * 1e-4, target.flatten().repeat(40)
     weight.requires_grad_()
     (made,) = torch.autograd.grad(ops.linear_cross_entropy(x, weight, target, in_float32=True) * 2.0**16, weight)
     exact = weight.detach().double().requires_grad_()
-    (expected,) = torch.autograd.grad(of_logits(x.double(), exact, None, target) * 2.0**16, exact)
+    (expected,) = torch.autograd.grad(loss_of_logits(x.double(), exact, None, target) * 2.0**16, exact)
     bound = 16 * torch.finfo(torch.float16).eps * float(expected.abs().max())
     torch.testing.assert_close(made.double(), expected, rtol=0, atol=bound)
 
 
-def test_where_every_target_is_ignored_the_mean_is_nan_and_gradients_are_zero_as_in_torch() -> None:
+def test_if_every_target_is_ignored_the_mean_is_nan_and_gradients_are_zero_as_in_torch() -> None:
     x, weight, _, target = operands()
     target.fill_(-100)
     x.requires_grad_()
-    for loss in (ops.linear_cross_entropy(x, weight, target), of_logits(x, weight, None, target)):
+    for loss in (ops.linear_cross_entropy(x, weight, target), loss_of_logits(x, weight, None, target)):
         assert loss.isnan()
         assert not torch.autograd.grad(loss, x)[0].any()
 
@@ -146,12 +146,12 @@ def test_without_rows_the_sum_is_zero() -> None:
 
 @pytest.mark.parametrize("frozen", ["x", "weight", "bias"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_needs_no_gradient_gets_none(frozen: str, dtype: torch.dtype) -> None:
+def test_operands_that_require_no_gradient_get_none(frozen: str, dtype: torch.dtype) -> None:
     x, weight, bias, target = operands(dtype)
     given = {"x": x, "weight": weight, "bias": bias}
     leaves = [t.requires_grad_() for name, t in given.items() if name != frozen]
     loss = ops.linear_cross_entropy(x, weight, target, bias=bias)
-    expected = torch.autograd.grad(of_logits(x, weight, bias, target), leaves)
+    expected = torch.autograd.grad(loss_of_logits(x, weight, bias, target), leaves)
     loss.backward()
     assert given[frozen].grad is None
     for leaf, other in zip(leaves, expected, strict=True):
@@ -161,7 +161,7 @@ def test_what_needs_no_gradient_gets_none(frozen: str, dtype: torch.dtype) -> No
         )
 
 
-def test_a_second_backward_pass_gives_the_same_whatever_became_of_the_first_ones_result() -> None:
+def test_a_second_backward_pass_is_equal_even_if_the_first_result_was_changed() -> None:
     x, weight, bias, target = operands()
     loss = ops.linear_cross_entropy(x, weight.requires_grad_(), target, bias=bias)
     first = torch.autograd.grad(3 * loss, weight, retain_graph=True)[0]
@@ -172,34 +172,34 @@ def test_a_second_backward_pass_gives_the_same_whatever_became_of_the_first_ones
     (3 * loss).backward()
     assert weight.grad is not None
     torch.testing.assert_close(weight.grad, kept * 4 / 3)
-    expected = torch.autograd.grad(3 * of_logits(x, weight, bias, target), weight)[0]
+    expected = torch.autograd.grad(3 * loss_of_logits(x, weight, bias, target), weight)[0]
     torch.testing.assert_close(kept, expected)
 
 
-def test_a_weight_that_is_an_embedding_too_gets_both_gradients() -> None:
+def test_a_weight_shared_with_an_embedding_gets_both_gradients() -> None:
     tokens, target = torch.randint(0, CLASSES, (B, T)), operands()[3]
     table = torch.randn(CLASSES, DIM, requires_grad=True)
     ours = ops.linear_cross_entropy(F.embedding(tokens, table), table, target)
-    plain = of_logits(F.embedding(tokens, table), table, None, target)
+    plain = loss_of_logits(F.embedding(tokens, table), table, None, target)
     torch.testing.assert_close(torch.autograd.grad(ours, table)[0], torch.autograd.grad(plain, table)[0])
 
 
-def test_operands_may_lie_apart() -> None:
+def test_operands_need_not_be_contiguous() -> None:
     target = operands()[3]
     leaves = [t.requires_grad_() for t in (torch.randn(B, DIM, T), torch.randn(DIM, CLASSES))]
     given = leaves[0].transpose(1, 2), leaves[1].T
     ours = torch.autograd.grad(ops.linear_cross_entropy(*given, target.T.contiguous().T), leaves)
-    plain = torch.autograd.grad(of_logits(*given, None, target), leaves)
+    plain = torch.autograd.grad(loss_of_logits(*given, None, target), leaves)
     for a, b in zip(ours, plain, strict=True):
         torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_a_second_derivative_is_refused_in_a_sentence(reduction: str) -> None:
+def test_a_second_derivative_is_an_error_that_says_why(reduction: str) -> None:
     x, weight, _, target = operands()
     loss = ops.linear_cross_entropy(x.requires_grad_(), weight, target, reduction=reduction)
     gradient = torch.autograd.grad(loss.sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"takes all of the logits\. Compute the loss as"):
+    with pytest.raises(RuntimeError, match=r"needs all logits at once\. Compute the loss as"):
         gradient[0].sum().backward()
 
 
@@ -212,7 +212,7 @@ def test_a_target_out_of_range_is_an_error_as_in_torch() -> None:
         ops.linear_cross_entropy(x, weight.requires_grad_(), target)
 
 
-def test_what_it_cannot_take_is_told_in_a_sentence() -> None:
+def test_unsupported_operands_are_an_error_that_says_why() -> None:
     x, weight, _, target = operands()
     with pytest.raises(ValueError, match="reduction 'average'"):
         ops.linear_cross_entropy(x, weight, target, reduction="average")
@@ -227,9 +227,9 @@ def test_what_it_cannot_take_is_told_in_a_sentence() -> None:
 def test_transforms_of_torch_func_apply() -> None:
     x, weight, _, target = operands()
     ours = torch.func.grad(lambda w: ops.linear_cross_entropy(x, w, target))(weight)
-    torch.testing.assert_close(ours, torch.func.grad(lambda w: of_logits(x, w, None, target))(weight))
+    torch.testing.assert_close(ours, torch.func.grad(lambda w: loss_of_logits(x, w, None, target))(weight))
     each = torch.func.vmap(lambda x, t: ops.linear_cross_entropy(x, weight, t))(x, target)
-    torch.testing.assert_close(each[0], of_logits(x[0], weight, None, target[0]))
+    torch.testing.assert_close(each[0], loss_of_logits(x[0], weight, None, target[0]))
 
 
 class Loss(nn.Module):
@@ -237,7 +237,7 @@ class Loss(nn.Module):
         return ops.linear_cross_entropy(x, weight, target, bias=bias, label_smoothing=0.1)
 
 
-def test_compiles_into_one_graph_in_which_logits_are_not_whole() -> None:
+def test_compiles_into_one_graph_that_never_has_all_logits() -> None:
     x, weight, bias, target = operands()
     expected = Loss()(x, weight.requires_grad_(), bias, target)
     gradient = torch.autograd.grad(expected, weight)[0]
@@ -312,15 +312,15 @@ def test_the_arithmetic_of_its_matrix_products_is_counted(reduction: str, produc
     assert counted.get_total_flops() == products * 2 * B * T * DIM * CLASSES
 
 
-def test_the_logits_are_never_in_memory_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_logits_are_never_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, _, target = operands()
     rows, linear = list[int](), F.linear
 
-    def watched(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def record_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows.append(x.shape[0])
         return linear(x, weight, bias)
 
-    monkeypatch.setattr(blocks.F, "linear", watched)
+    monkeypatch.setattr(blocks.F, "linear", record_rows)
     ops.linear_cross_entropy(x.requires_grad_(), weight.requires_grad_(), target).backward()
     assert max(rows) == 8 and sum(rows) == B * T
     ops.linear_cross_entropy(x, weight, target, reduction="none").sum().backward()

@@ -1,4 +1,4 @@
-"""autofuse.ops.masked, and what becomes of masks that a kernel does not take."""
+"""autofuse.ops.masked, and the conversion of masks that a kernel does not support."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_causal_joins_a_mask_of_either_kind() -> None:
     assert torch.equal(causal(torch.ones(S), T, S, device), torch.where(triangle, 1.0, -math.inf))
 
 
-def test_only_rows_that_keep_nothing_are_opened() -> None:
+def test_only_rows_that_keep_nothing_attend_to_everything() -> None:
     query, mask = torch.randn(T, 2), torch.tensor([[True] * S, [False] * S, [False, True, False, False]])
     opened, open_mask = even_where_nothing_is_kept(query, mask)
     assert torch.equal(opened, query * torch.tensor([[1.0], [0.0], [1.0]]))

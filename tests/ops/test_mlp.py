@@ -1,4 +1,4 @@
-"""autofuse.ops.mlp against its reference, and its operator under all wrappings."""
+"""autofuse.ops.mlp against its reference, and its operator under torch's wrappers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from autofuse import ops
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
-from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_stands_everything
+from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_works_everywhere
 
 B, T, IN, HIDDEN, OUT = 2, 5, 8, 12, 7
 Agree = Callable[..., None]
@@ -58,7 +58,7 @@ def test_it_has_the_derivatives_of_its_reference() -> None:
 
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The operation as it is for large tensors on a GPU, by Triton's interpreter."""
+    """The operation as for large tensors on a GPU, in Triton's interpreter."""
     pytest.importorskip("triton")
     return OPERATIONS["mlp"].provider("triton")
 
@@ -71,9 +71,9 @@ def by_torch(x: Tensor, up: Tensor, up_bias: Any, down: Tensor, down_bias: Any) 
     return F.linear(F.gelu(F.linear(x, up, up_bias)), down, down_bias)
 
 
-def test_the_operator_stands_everything() -> None:
+def test_the_operator_works_under_torchs_wrappers() -> None:
     pytest.importorskip("triton")
-    assert_stands_everything(by_triton, by_torch, operands())
+    assert_works_everywhere(by_triton, by_torch, operands())
     assert_frozen_parts_get_no_gradient(by_triton, by_torch, operands())
     torch.library.opcheck(torch.ops.autofuse.linear_activation_linear, (*operands(), "gelu", True, "triton"))
 
@@ -92,7 +92,7 @@ def test_its_flops_are_those_of_its_products(ours: Any) -> None:
 
 
 @pytest.mark.parametrize("learns", [True, False])
-def test_under_autocast_it_is_what_torch_makes_of_it(ours: Any, learns: bool) -> None:
+def test_under_autocast_it_equals_torchs_code(ours: Any, learns: bool) -> None:
     results = []
     for run in (ours.run, by_torch):
         torch.manual_seed(0)
@@ -106,8 +106,8 @@ def test_under_autocast_it_is_what_torch_makes_of_it(ours: Any, learns: bool) ->
         assert torch.allclose(found, expected, atol=2**-5 * expected.abs().max().item())
 
 
-def test_the_hidden_layer_is_kept_once(ours: Any) -> None:
-    def kept(run: Callable[..., Tensor]) -> int:
+def test_the_hidden_layer_is_saved_once(ours: Any) -> None:
+    def saved_bytes(run: Callable[..., Tensor]) -> int:
         sizes: dict[int, int] = {}
         own = operands()
 
@@ -120,8 +120,8 @@ def test_the_hidden_layer_is_kept_once(ours: Any) -> None:
         assert result.requires_grad
         return sum(sizes.values()) - sum(t.numel() for t in own if t.data_ptr() in sizes)
 
-    assert kept(ours.run) == B * T * HIDDEN
-    assert kept(by_torch) == 2 * B * T * HIDDEN
+    assert saved_bytes(ours.run) == B * T * HIDDEN
+    assert saved_bytes(by_torch) == 2 * B * T * HIDDEN
 
 
 def test_parameters_sharded_by_fsdp_go_through_the_operators() -> None:
@@ -159,7 +159,7 @@ LEFT_TO_TORCH: dict[str, Callable[[list[Tensor]], tuple[list[Any], dict[str, Any
 
 
 @pytest.mark.parametrize("change", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
-def test_what_our_kernels_do_not_take_is_left_to_torch(ours: Any, change: Any) -> None:
+def test_torch_computes_calls_that_our_kernels_do_not_support(ours: Any, change: Any) -> None:
     args, kwargs = change(operands())
     assert ours.check(*args, **kwargs) != ""
     assert ours.check(*operands()) == ""

@@ -18,8 +18,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
-from autofuse.kernels.dropout_bits import drawn_seed, kept
-from autofuse.ops.norm_operators import dtype_of, normed_by, refused
+from autofuse.kernels.dropout_bits import draw_seed, keep_mask
+from autofuse.ops.norm_operators import norm_dtype, norm_refusal, run_norm
 
 pytest.importorskip("triton")
 ROWS, C, P = 6, 20, 0.25
@@ -33,13 +33,13 @@ def operands(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 
 def block(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """A pre-norm block's step with dropout, by the operator."""
-    seed = drawn_seed(x.device)
-    return normed_by("triton", x, residual, weight, bias, seed, P, 1e-5, True, x.dtype, x.dtype)
+    """The step of a prenorm block with dropout, with the operator."""
+    seed = draw_seed(x.device)
+    return run_norm("triton", x, residual, weight, bias, seed, P, 1e-5, True, x.dtype, x.dtype)
 
 
 def step(run: Callable[..., tuple[Tensor, Tensor]], *given: Tensor) -> list[Tensor]:
-    """Results and gradients, always with the same draws."""
+    """Results and gradients, always with the same dropout."""
     torch.manual_seed(7)
     normed, total = run(*given)
     gradients = torch.autograd.grad(normed.sin().sum() + total.cos().sum(), given)
@@ -76,16 +76,16 @@ def _plain(a: Any) -> Any:
     return a.detach() if isinstance(a, Tensor) else a
 
 
-def test_it_is_the_formula_with_the_draws_of_its_seed() -> None:
+def test_it_equals_the_formula_with_the_dropout_of_its_seed() -> None:
     given = operands()
     seed = torch.tensor([99])
 
     def by_hand(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        keep = kept(seed, torch.arange(ROWS).view(2, -1), C, P)
+        keep = keep_mask(seed, torch.arange(ROWS).view(2, -1), C, P)
         total = residual + torch.where(keep, x / (1 - P), 0.0)
         return torch.nn.functional.layer_norm(total, (C,), weight, bias), total
 
-    ours = lambda *a: normed_by("triton", *a, seed, P, 1e-5, True, torch.float32, torch.float32)
+    ours = lambda *a: run_norm("triton", *a, seed, P, 1e-5, True, torch.float32, torch.float32)
     assert_same(step(ours, *given), step(by_hand, *given))
 
 
@@ -93,7 +93,7 @@ def test_it_is_the_formula_with_the_draws_of_its_seed() -> None:
 def test_compiles_into_one_graph(dynamic: bool) -> None:
     torch.compiler.reset()
     seed = torch.tensor([5])
-    run = lambda *a: normed_by("triton", *a, seed, P, 1e-5, False, torch.float32, torch.float32)
+    run = lambda *a: run_norm("triton", *a, seed, P, 1e-5, False, torch.float32, torch.float32)
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     assert_same(step(compiled, *operands()), step(run, *operands()))
 
@@ -122,7 +122,7 @@ def test_is_exported_with_any_number_of_rows() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE])
-def test_checkpoints_repeat_the_draws(policy: CheckpointPolicy | None) -> None:
+def test_checkpoints_repeat_the_dropout(policy: CheckpointPolicy | None) -> None:
     seen: list[object] = []
 
     def chosen(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -142,7 +142,7 @@ def process_group(tmp_path: Any) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_a_model_is_sharded(process_group: None) -> None:
+def test_it_works_in_a_sharded_model(process_group: None) -> None:
     torch.manual_seed(2)
     model, x = Block(), torch.randn(4, C)
     torch.manual_seed(3)
@@ -160,11 +160,11 @@ def test_its_second_derivative_is_that_of_the_formula() -> None:
     seed = torch.tensor([11])
 
     def by_hand(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        keep = kept(seed, torch.arange(ROWS).view(2, -1), C, P)
+        keep = keep_mask(seed, torch.arange(ROWS).view(2, -1), C, P)
         total = residual + torch.where(keep, x / (1 - P), 0.0)
         return torch.nn.functional.layer_norm(total, (C,), weight, bias), total
 
-    ours = lambda *a: normed_by("triton", *a, seed, P, 1e-5, True, torch.float32, torch.float32)
+    ours = lambda *a: run_norm("triton", *a, seed, P, 1e-5, True, torch.float32, torch.float32)
 
     def second(run: Callable[..., tuple[Tensor, Tensor]]) -> list[Tensor]:
         given = operands()
@@ -176,19 +176,19 @@ def test_its_second_derivative_is_that_of_the_formula() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_only_one_of_two_results_is_used() -> None:
+def test_one_of_two_results_may_be_unused() -> None:
     given, seed = operands(), torch.tensor([1])
-    run = lambda: normed_by("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
+    run = lambda: run_norm("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
     of_total = torch.autograd.grad(run()[1].sum(), given, allow_unused=True)
     assert torch.equal(of_total[1], torch.ones_like(given[1])) and not of_total[2].any()
-    assert torch.equal(of_total[0] == 0, ~kept(seed, torch.arange(ROWS).view(2, -1), C, P))
+    assert torch.equal(of_total[0] == 0, ~keep_mask(seed, torch.arange(ROWS).view(2, -1), C, P))
     assert all(g is not None for g in torch.autograd.grad(run()[0].sum(), given))
 
 
 def test_results_may_be_written_into() -> None:
-    """As those of torch's operators may: by an activation in place, or by a residual stream that is added to."""
+    """Results of torch's operators may be written too: by an activation in place, or by an addition to a stream."""
     given, seed = operands(), torch.tensor([1])
-    run = lambda: normed_by("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
+    run = lambda: run_norm("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
     expected = torch.autograd.grad(run()[0].relu().sum(), given[0])
     assert_same(list(torch.autograd.grad(run()[0].relu_().sum(), given[0])), list(expected))
     normed, total = run()
@@ -212,21 +212,21 @@ def test_halves_give_halves_and_fp32_statistics() -> None:
     assert {g.dtype for g in gradients} == {torch.bfloat16}
 
 
-def test_what_kernels_do_not_take_is_refused_with_a_reason() -> None:
+def test_calls_that_kernels_do_not_support_are_refused_with_a_reason() -> None:
     x, _, weight, _ = operands()
-    assert refused(x, weight, None, 1e-5) == ""
-    assert "eps" in refused(x, weight, None, torch.tensor(1e-5))
-    assert "weight of one entry" in refused(x, 2.0, None, 1e-5)
-    assert "weight of one entry" in refused(x, torch.rand(3, 1), None, 1e-5)
-    assert "bias of fp32" in refused(x, weight, weight.double(), 1e-5)
-    assert "dense tensors" in refused(x.double(), weight, None, 1e-5)
-    assert "not empty" in refused(x[:0], weight, None, 1e-5)
-    assert "dense" in refused(x.detach()[0].to_sparse(), weight, None, 1e-5)
+    assert norm_refusal(x, weight, None, 1e-5) == ""
+    assert "eps" in norm_refusal(x, weight, None, torch.tensor(1e-5))
+    assert "weight with one entry" in norm_refusal(x, 2.0, None, 1e-5)
+    assert "weight with one entry" in norm_refusal(x, torch.rand(3, 1), None, 1e-5)
+    assert "bias in fp32" in norm_refusal(x, weight, weight.double(), 1e-5)
+    assert "dense, non-empty" in norm_refusal(x.double(), weight, None, 1e-5)
+    assert "non-empty" in norm_refusal(x[:0], weight, None, 1e-5)
+    assert "dense" in norm_refusal(x.detach()[0].to_sparse(), weight, None, 1e-5)
 
 
-def test_the_dtype_is_that_of_torchs_norm_under_autocast() -> None:
+def test_under_autocast_the_dtype_is_that_of_torchs_norm() -> None:
     x, weight = torch.ones(2, 4, dtype=torch.bfloat16), torch.ones(4)
-    assert dtype_of("layer_norm", x, None) is torch.bfloat16 and dtype_of("layer_norm", x, weight) is torch.float32
+    assert norm_dtype("layer_norm", x, None) is torch.bfloat16 and norm_dtype("layer_norm", x, weight) is torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert dtype_of("layer_norm", x, None) is torch.layer_norm(x, (4,)).dtype
-        assert dtype_of("rms_norm", x, None) is torch.rms_norm(x, (4,)).dtype
+        assert norm_dtype("layer_norm", x, None) is torch.layer_norm(x, (4,)).dtype
+        assert norm_dtype("rms_norm", x, None) is torch.rms_norm(x, (4,)).dtype

@@ -1,4 +1,4 @@
-"""autofuse.ops.rms_norm where it is large enough for a loop of our own; small ones are tested with layer norm."""
+"""autofuse.ops.rms_norm for sizes that our loop computes. test_layer_norm.py tests small ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Agree = Callable[..., None]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_large_ones_agree(assert_agree: Agree, dtype: torch.dtype) -> None:
+def test_large_calls_agree(assert_agree: Agree, dtype: torch.dtype) -> None:
     given = torch.randn(LARGE, dtype=dtype), torch.rand(LARGE[-1], dtype=dtype)
     assert_agree(ops.rms_norm, reference.rms_norm, *given, terms=LARGE[-1] * 256)
 
@@ -39,7 +39,7 @@ def test_any_strides_and_shapes(assert_agree: Agree, made: Callable[[], Tensor])
     assert_agree(ops.rms_norm, reference.rms_norm, x, torch.rand(x.shape[-1]), terms=x.numel())
 
 
-def test_a_weight_of_another_dtype_gets_a_gradient_of_its_own(assert_agree: Agree) -> None:
+def test_the_gradient_of_a_weight_has_the_weights_dtype(assert_agree: Agree) -> None:
     x, weight = torch.randn(LARGE).bfloat16(), torch.rand(LARGE[-1], requires_grad=True)
     result = ops.rms_norm(x, weight)
     assert result.dtype is torch.float32
@@ -59,7 +59,7 @@ def test_the_gradient_of_a_gradient_is_that_of_the_formula() -> None:
         assert (found - truth).abs().max() <= 1e-4 * truth.abs().max()
 
 
-def test_transforms_of_functions_work() -> None:
+def test_transforms_of_torch_func_work() -> None:
     x, weight = torch.randn(LARGE), torch.rand(LARGE[-1])
     expected = ops.rms_norm(x, weight)
     torch.testing.assert_close(torch.vmap(ops.rms_norm, in_dims=(0, None))(x, weight), expected)

@@ -1,4 +1,4 @@
-"""autofuse.ops.rotary against its reference: both layouts, every width of the angles, and what surrounds autograd."""
+"""autofuse.ops.rotary against its reference: both layouts, every width of the angles, and torch's wrappers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autofuse import ops
 from autofuse.kernels import packages
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
-from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_stands_everything
+from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_works_everywhere
 
 B, H, T, D = 2, 3, 5, 8
 ANGLES = [(T, D), (B, 1, T, D), (T, D // 2), (B, 1, T, D // 2), (T, 1), (1,), ()]
@@ -29,7 +29,7 @@ Agree = Callable[..., None]
 
 @pytest.fixture(params=[0, 2**16], ids=["in few passes", "small"])
 def threshold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors take the formula; with a threshold of 0 they stand for large ones."""
+    """Small tensors use the formula. With a threshold of 0 they count as large."""
     monkeypatch.setattr(sys.modules["autofuse.ops.rotary"], "_SMALL", request.param)
 
 
@@ -106,7 +106,7 @@ def test_has_gradients_of_gradients(interleaved: bool) -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_keeps_x_for_backward_only_where_angles_are_learned(interleaved: bool) -> None:
+def test_x_is_saved_for_backward_only_if_angles_require_gradients(interleaved: bool) -> None:
     x, cos, sin = operands()
     saved: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
@@ -163,10 +163,10 @@ def by_kernel(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Ten
     return result
 
 
-def test_the_operator_stands_compilers_checkpoints_export_and_second_derivatives() -> None:
+def test_the_operator_works_with_compilers_checkpoints_export_and_second_derivatives() -> None:
     pytest.importorskip("triton")
     x, cos, sin = (t.requires_grad_() for t in operands((T, D // 2)))
-    assert_stands_everything(by_kernel, reference.rotary, [x, cos, sin])
+    assert_works_everywhere(by_kernel, reference.rotary, [x, cos, sin])
     assert_frozen_parts_get_no_gradient(by_kernel, reference.rotary, [x, cos, sin])
 
 
@@ -209,7 +209,9 @@ LEFT_TO_TORCH = {
 
 
 @pytest.mark.parametrize("given", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
-def test_what_kernels_do_not_take_is_torchs(given: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_computes_calls_that_kernels_do_not_support(
+    given: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     operation = OPERATIONS["rotary"]
     monkeypatch.setattr(operation, "least", 0)
     monkeypatch.setattr(operation, "counts", {})
@@ -219,10 +221,10 @@ def test_what_kernels_do_not_take_is_torchs(given: tuple[Tensor, ...], monkeypat
         assert operation.provider(name).check(*given)
 
 
-def test_what_does_not_divide_into_pairs_is_refused() -> None:
+def test_an_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="does not divide into pairs"):
         ops.rotary(torch.randn(T, 7), torch.randn(T, 7), torch.randn(T, 7))
-    with pytest.raises(ValueError, match="a factor a pair"):
+    with pytest.raises(ValueError, match="a factor for each pair"):
         ops.rotary(torch.randn(T, D), torch.randn(T, 3), torch.randn(T, D))
 
 
@@ -251,7 +253,7 @@ def test_a_layer_in_front_of_it_that_fsdp_shards_gets_its_gradient() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_the_gradients_in_double_are_those_of_differences() -> None:
+def test_gradients_in_float64_equal_finite_differences() -> None:
     given = tuple(torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 3, 4), (3, 4), (3, 4)))
     for interleaved in (False, True):
         assert torch.autograd.gradcheck(rotate(ops.rotary, interleaved), given)

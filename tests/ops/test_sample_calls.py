@@ -7,7 +7,7 @@ import torch
 
 import autofuse.ops  # noqa: F401 - defines the operations
 from autofuse.kernels.operation import OPERATIONS
-from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sampled
+from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sample_call
 from autofuse.verify.calls import FunctionCall
 from autofuse.verify.functions import FunctionReference
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_every_operation_has_a_sample_that_reaches_it(name: str) -> None:
     for training in (True, False):
-        made = sampled(name, SAMPLES[name].of_model(SMALL), Maker(torch.float32, CPU, training))
+        made = sample_call(name, SAMPLES[name].of_model(SMALL), Maker(torch.float32, CPU, training))
         assert made.operation is OPERATIONS[name]
         assert made.args[0].requires_grad == training
 
@@ -32,14 +32,14 @@ def test_a_model_gives_its_sizes() -> None:
 
 def test_samples_leave_random_states_alone() -> None:
     before = torch.get_rng_state()
-    sampled("rms_norm", (4, 8), Maker(torch.bfloat16, CPU, True))
+    sample_call("rms_norm", (4, 8), Maker(torch.bfloat16, CPU, True))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES.keys() & OPERATIONS.keys()))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_torchs_own_code_passes_the_check_that_others_have_to_pass(name: str, dtype: torch.dtype) -> None:
-    made = sampled(name, SAMPLES[name].of_model(SMALL), Maker(dtype, CPU, True))
+def test_torchs_code_passes_the_check_of_candidates(name: str, dtype: torch.dtype) -> None:
+    made = sample_call(name, SAMPLES[name].of_model(SMALL), Maker(dtype, CPU, True))
     code = made.operation.torch.run
     gap = FunctionReference(code, FunctionCall.of(made.args, made.kwargs, True)).compare(code)
     assert gap.error <= gap.bound

@@ -1,4 +1,4 @@
-"""autofuse.ops.sink_attention against what a program spells out: results, gradients, masks of every kind."""
+"""autofuse.ops.sink_attention against hand-written code: results, gradients, all kinds of masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from autofuse import ops
 from autofuse.ops import reference
 from autofuse.ops.sink_attention import _OP, _with_a_key
-from tests.ops.test_known_masks import FILLS, KINDS, added, causal
+from tests.ops.test_known_masks import FILLS, KINDS, additive_mask, causal
 
 B, H, G, T, D = 2, 6, 3, 7, 8
 Agree = Callable[..., None]
@@ -30,7 +30,7 @@ def operands(dtype: torch.dtype = torch.float64, t: int = T, s: int = T) -> tupl
 
 @pytest.fixture(params=["flash", "in steps"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """By torch's kernel, as large calls go, or as small ones."""
+    """With torch's kernel, as for large calls, or in steps, as for small ones."""
     monkeypatch.setattr(MODULE, "SUNK", 0 if request.param == "flash" else 2**30)
     return str(request.param)
 
@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("fill", ["boolean", "boolean, -1e9", "boolean, -40", *FILLS])
 def test_a_mask_of_any_kind_gives_what_the_program_gives(kind: str, fill: str, way: str) -> None:
     kept, number = KINDS[kind](), {"boolean": None, "boolean, -1e9": -1e9, "boolean, -40": -40.0}.get(fill)
-    mask = kept if fill.startswith("boolean") else added(kept, FILLS[fill], torch.float64)
+    mask = kept if fill.startswith("boolean") else additive_mask(kept, FILLS[fill], torch.float64)
     given = operands()
     run, right = (partial(f.sink_attention, mask=mask, scale=0.3, fill=number, repeats=2) for f in (ops, reference))
     expected = right(*given)
@@ -92,17 +92,17 @@ def test_sinks_of_any_shape_and_size(sinks: str, fill: float | None, way: str) -
         torch.testing.assert_close(one, other)
 
 
-def test_of_two_columns_of_sinks_the_last_is_left_out(way: str) -> None:
+def test_of_two_columns_of_sinks_only_the_last_is_dropped(way: str) -> None:
     q, k = operands()[:2]
     given = (q, k, torch.randn(B, G, T + 1, D).double(), torch.randn(H, 1, 2).double())
     expected = reference.sink_attention(*given, repeats=2)
     torch.testing.assert_close(ops.sink_attention(*given, repeats=2), expected)
 
 
-def test_a_large_call_goes_by_torchs_kernel() -> None:
+def test_a_large_call_uses_torchs_kernel() -> None:
     before = _OP.counts.get("flash", 0)
     given = [x.detach() for x in operands(torch.float32, 128, 128)]
-    result = ops.sink_attention(*given, mask=added(causal(128), None), scale=0.3, repeats=2)  # type: ignore[arg-type]
+    result = ops.sink_attention(*given, mask=additive_mask(causal(128), None), scale=0.3, repeats=2)  # type: ignore[arg-type]
     assert _OP.counts["flash"] == before + 1
     expected = reference.sink_attention(*given, is_causal=True, scale=0.3, repeats=2)  # type: ignore[arg-type]
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
@@ -110,12 +110,12 @@ def test_a_large_call_goes_by_torchs_kernel() -> None:
 
 @pytest.mark.parametrize("mask", [None, "causal", "window", "padding alone"])
 @pytest.mark.parametrize("boolean", [True, False])
-def test_with_a_key_more_attention_without_sinks_gives_the_same(mask: str | None, boolean: bool) -> None:
-    """As it goes on a GPU, and with dropout."""
+def test_attention_with_one_more_key_gives_the_same(mask: str | None, boolean: bool) -> None:
+    """The way on a GPU, and with dropout."""
     given = operands()
     kept: Any = None if mask in (None, "causal") else KINDS[mask]()
     if kept is not None and not boolean:
-        kept = added(kept, -math.inf, torch.float64)
+        kept = additive_mask(kept, -math.inf, torch.float64)
     named = {"mask": kept, "scale": 0.3, "is_causal": mask == "causal"}
     expected = reference.sink_attention(*given, **named, repeats=2)
     result = _with_a_key(*given, **named, dropout_p=1e-12, training=True)
@@ -133,7 +133,7 @@ def test_it_has_second_derivatives(way: str) -> None:
     torch.autograd.gradgradcheck(lambda *x: ops.sink_attention(*x, scale=0.5, repeats=2), given)
 
 
-def test_it_compiles_whole_and_is_mapped() -> None:
+def test_it_compiles_into_one_graph_and_works_under_vmap() -> None:
     run = partial(ops.sink_attention, repeats=2)
     given = [x.detach() for x in operands(torch.float32, 128, 128)]
     expected = run(*given)

@@ -14,7 +14,7 @@ from torch import Tensor
 from autofuse import ops
 from autofuse.ops import reference
 from autofuse.ops.soft_capped_attention import _OP
-from tests.ops.test_known_masks import FILLS, KINDS, added
+from tests.ops.test_known_masks import FILLS, KINDS, additive_mask
 
 B, H, T, S, D = 2, 3, 5, 7, 8
 Agree = Callable[..., None]
@@ -24,7 +24,7 @@ def operands(dtype: torch.dtype, t: int = T, s: int = S) -> list[Tensor]:
     return [torch.randn(B, H, n, D, dtype=dtype) for n in (t, s, s)]
 
 
-def kept(*shape: int) -> Tensor:
+def boolean_mask(*shape: int) -> Tensor:
     return (torch.rand(shape) > 0.3) | (torch.arange(shape[-1]) == 0)
 
 
@@ -34,14 +34,14 @@ def kept(*shape: int) -> Tensor:
 def test_results_and_gradients_agree(
     assert_agree: Agree, provider: str, dtype: torch.dtype, fill: float | None
 ) -> None:
-    given = {"cap": 2.0, "scale": 0.2, "mask": kept(T, S), "fill": fill}
+    given = {"cap": 2.0, "scale": 0.2, "mask": boolean_mask(T, S), "fill": fill}
     run = _OP.provider(provider).run
     assert_agree(
         partial(run, **given), partial(reference.soft_capped_attention, **given), *operands(dtype), terms=8 * S
     )
 
 
-def test_a_large_call_goes_by_blocks_and_agrees_in_a_scale_and_a_bias_that_learn(
+def test_a_large_call_runs_in_blocks_with_gradients_of_scale_and_bias(
     assert_agree: Agree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[_OP.torch.run.__module__], "CAPPED", 2**16)
@@ -63,7 +63,7 @@ def test_a_row_without_keys_is_nan_and_with_a_fill_attends_evenly() -> None:
         torch.testing.assert_close(even, value.mean(-2))
 
 
-def test_it_compiles_whole_and_is_mapped() -> None:
+def test_it_compiles_into_one_graph_and_works_under_vmap() -> None:
     run = partial(ops.soft_capped_attention, cap=2.0)
     query, key, value = operands(torch.float32, 128, 128)
     expected = run(query, key, value)
@@ -78,10 +78,10 @@ def test_a_mask_of_any_kind_gives_what_the_program_gives(
     kind: str, fill: str, blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[_OP.torch.run.__module__], "CAPPED", 0 if blocks else 2**17)
-    kept, number = KINDS[kind](), {"boolean": None, "boolean, -1e9": -1e9, "boolean, -60": -60.0}.get(fill)
-    mask = kept if fill.startswith("boolean") else added(kept, FILLS[fill])
-    t = kept.shape[-1]
-    if not kept.any(-1).all() and (fill in ("boolean", "-inf")):
+    boolean_mask, number = KINDS[kind](), {"boolean": None, "boolean, -1e9": -1e9, "boolean, -60": -60.0}.get(fill)
+    mask = boolean_mask if fill.startswith("boolean") else additive_mask(boolean_mask, FILLS[fill])
+    t = boolean_mask.shape[-1]
+    if not boolean_mask.any(-1).all() and (fill in ("boolean", "-inf")):
         return  # nan, in either
     query = torch.randn(2, 6, t, D, requires_grad=True)
     key, value = (torch.randn(2, 3, t, D, requires_grad=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""autofuse.ops.masked_softmax against its reference: masks of both kinds, scales, and what surrounds autograd."""
+"""autofuse.ops.masked_softmax against its reference: both kinds of masks, scales, and torch's wrappers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autofuse import ops
 from autofuse.kernels import packages
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
-from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_stands_everything
+from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_works_everywhere
 
 B, H, T, S = 2, 3, 4, 5
 Agree = Callable[..., None]
@@ -28,7 +28,7 @@ Agree = Callable[..., None]
 
 @pytest.fixture(autouse=True, params=[0, 2**17], ids=["in few passes", "small"])
 def threshold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors take the formula; with a threshold of 0 they stand for large ones."""
+    """Small tensors use the formula. With a threshold of 0 they count as large."""
     monkeypatch.setattr(sys.modules["autofuse.ops.softmax"], "_SMALL", request.param)
 
 
@@ -36,7 +36,7 @@ def scores(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(B, H, T, S).to(dtype)
 
 
-def kept(*shape: int) -> Tensor:
+def boolean_mask(*shape: int) -> Tensor:
     found = torch.rand(shape) > 0.4
     found[..., 0] = True
     return found
@@ -48,7 +48,7 @@ def kept(*shape: int) -> Tensor:
 def test_agrees_for_boolean_masks(
     assert_agree: Agree, dtype: torch.dtype, shape: tuple[int, ...], fill: float | None
 ) -> None:
-    given = {"mask": kept(*shape), "scale": 0.3, "fill": fill}
+    given = {"mask": boolean_mask(*shape), "scale": 0.3, "fill": fill}
     both = (partial(f.masked_softmax, **given) for f in (ops, reference))
     assert_agree(*both, scores(dtype), terms=S)
 
@@ -69,7 +69,7 @@ def test_without_a_mask_it_is_softmax(assert_agree: Agree) -> None:
     assert_agree(ops.masked_softmax, lambda x: torch.softmax(x, -1), scores(), terms=S)
 
 
-def test_rows_that_keep_nothing_are_what_torch_makes_of_them() -> None:
+def test_rows_that_keep_nothing_equal_torchs() -> None:
     mask = torch.zeros(T, S, dtype=torch.bool)
     assert ops.masked_softmax(scores(), mask).isnan().all()
     even, x = torch.full((), 1 / S), scores().requires_grad_()
@@ -79,7 +79,7 @@ def test_rows_that_keep_nothing_are_what_torch_makes_of_them() -> None:
     assert x.grad is not None and not x.grad.any()  # the fill hides the scores
 
 
-def test_a_row_that_keeps_nothing_passes_no_nan_on_to_the_scores() -> None:
+def test_a_row_that_keeps_nothing_passes_no_nan_to_the_scores() -> None:
     mask = torch.ones(T, S, dtype=torch.bool)
     mask[0] = False
     x = scores().requires_grad_()
@@ -90,13 +90,13 @@ def test_a_row_that_keeps_nothing_passes_no_nan_on_to_the_scores() -> None:
 
 
 def test_a_mask_that_is_larger_than_the_scores_broadcasts_them(assert_agree: Agree) -> None:
-    mask = kept(B, 1, T, S)
+    mask = boolean_mask(B, 1, T, S)
     both = (partial(f.masked_softmax, mask=mask, scale=2.0) for f in (ops, reference))
     assert_agree(*both, torch.randn(H, T, S), terms=B * S)
 
 
-def test_it_compiles_whole_exports_and_is_mapped() -> None:
-    x, mask = scores(), kept(T, S)
+def test_it_compiles_into_one_graph_exports_and_works_under_vmap() -> None:
+    x, mask = scores(), boolean_mask(T, S)
     expected = reference.masked_softmax(x, mask, scale=0.5)
     run = partial(ops.masked_softmax, mask=mask, scale=0.5)
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
@@ -131,12 +131,12 @@ def by_formula(mask: Tensor | None = None) -> Callable[..., Tensor]:
     return lambda x, bias=None: reference.masked_softmax(x, mask if bias is None else bias, scale=0.5, fill=-1e4)
 
 
-def test_the_operator_stands_compilers_checkpoints_export_and_second_derivatives() -> None:
+def test_the_operator_works_with_compilers_checkpoints_export_and_second_derivatives() -> None:
     pytest.importorskip("triton")
-    mask, x, bias = kept(B, 1, T, S), scores().requires_grad_(), torch.randn(1, H, T, S).requires_grad_()
+    mask, x, bias = boolean_mask(B, 1, T, S), scores().requires_grad_(), torch.randn(1, H, T, S).requires_grad_()
     mask[0, 0, 1] = False
-    assert_stands_everything(by_kernel(mask), by_formula(mask), [x])
-    assert_stands_everything(by_kernel(), by_formula(), [x, bias])
+    assert_works_everywhere(by_kernel(mask), by_formula(mask), [x])
+    assert_works_everywhere(by_kernel(), by_formula(), [x, bias])
     assert_frozen_parts_get_no_gradient(by_kernel(), by_formula(), [x, bias])
 
 
@@ -144,9 +144,9 @@ def test_the_operators_pass_torchs_own_checks() -> None:
     pytest.importorskip("triton")
     x = torch.randn(B, T, H, S).transpose(1, 2).requires_grad_()
     y = torch.softmax(x.detach(), -1)
-    for mask in (kept(B, 1, 1, S), torch.randn(T, S).requires_grad_(), None):
+    for mask in (boolean_mask(B, 1, 1, S), torch.randn(T, S).requires_grad_(), None):
         torch.library.opcheck(torch.ops.autofuse.masked_softmax, (x, mask, 0.5, -math.inf, "triton"))
-    for mask in (kept(T, S), None):
+    for mask in (boolean_mask(T, S), None):
         torch.library.opcheck(torch.ops.autofuse.masked_softmax_backward, (x.detach(), y, mask, 0.5, "triton"))
 
 
@@ -155,7 +155,7 @@ def test_large_calls_on_a_cpu_go_to_the_compiled_loop(assert_agree: Agree, monke
     operation = OPERATIONS["masked_softmax"]
     monkeypatch.setattr(operation, "least", 0)
     monkeypatch.setattr(operation, "counts", {})
-    mask = kept(T, S)
+    mask = boolean_mask(T, S)
     both = (partial(f.masked_softmax, mask=mask, scale=0.3) for f in (ops, reference))
     assert_agree(*both, scores(), terms=S)
     assert operation.counts == {"compiled": 1}
@@ -163,14 +163,14 @@ def test_large_calls_on_a_cpu_go_to_the_compiled_loop(assert_agree: Agree, monke
 
 LEFT_TO_TORCH = {
     "no mask and no scale": (scores(), None),
-    "a mask that is larger than the scores": (scores()[0], kept(B, H, T, S)),
+    "a mask that is larger than the scores": (scores()[0], boolean_mask(B, H, T, S)),
     "a mask in double": (scores(), torch.randn(T, S).double()),
-    "a mask of other columns": (scores()[..., :1], kept(T, S)),
+    "a mask of other columns": (scores()[..., :1], boolean_mask(T, S)),
 }
 
 
 @pytest.mark.parametrize("given", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
-def test_what_kernels_do_not_take_is_torchs(
+def test_torch_computes_calls_that_kernels_do_not_support(
     given: tuple[Tensor, Tensor | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operation = OPERATIONS["masked_softmax"]
@@ -191,7 +191,7 @@ class _Scored(torch.nn.Module):
 
 def test_a_layer_in_front_of_it_that_fsdp_shards_gets_its_gradient() -> None:
     pytest.importorskip("triton")
-    given, whole = (scores(), kept(T, S)), _Scored()
+    given, whole = (scores(), boolean_mask(T, S)), _Scored()
     sharded = copy.deepcopy(whole)
     whole(*given).square().sum().backward()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -204,7 +204,7 @@ def test_a_layer_in_front_of_it_that_fsdp_shards_gets_its_gradient() -> None:
         dist.destroy_process_group()
 
 
-def test_the_gradients_in_double_are_those_of_differences() -> None:
+def test_gradients_in_float64_equal_finite_differences() -> None:
     x, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((2, 3, 4), (3, 4)))
     assert torch.autograd.gradcheck(lambda x, bias: ops.masked_softmax(x, bias, scale=0.7), (x, bias))
     assert torch.autograd.gradcheck(lambda x: ops.masked_softmax(x, bias.detach() > 0, fill=-1e4), (x,))

@@ -45,7 +45,7 @@ def test_each_sequence_attends_to_its_own_keys(assert_agree: Agree, lengths: Any
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_what_compilers_get_is_the_same(is_causal: bool) -> None:
+def test_the_code_for_compilers_gives_the_same(is_causal: bool) -> None:
     queries, keys = LENGTHS["some without tokens"]
     given, starts = operands(queries, keys), (packed(queries), packed(keys))
     told = {"scale": 0.3, "is_causal": is_causal, "dropout_p": 0.0, "training": True}
@@ -66,10 +66,10 @@ def test_weights_are_dropped_in_training_only() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"query": torch.zeros(1, 4, H, D)}, "takes \\(tokens, heads, width\\)"),
-        ({"cu_seqlens_q": torch.tensor([0, 4])}, "one start for each sequence"),
+        ({"query": torch.zeros(1, 4, H, D)}, "takes \\(tokens, heads, head_dim\\)"),
+        ({"cu_seqlens_q": torch.tensor([0, 4])}, "cumulative lengths of shape"),
         ({"cu_seqlens_q": torch.tensor([0, 2, 3])}, "end at the number of tokens"),
-        ({"cu_seqlens_k": torch.tensor([0, 5, 4])}, "not to fall"),
+        ({"cu_seqlens_k": torch.tensor([0, 5, 4])}, "never decrease"),
         ({"cu_seqlens_k": torch.tensor([1, 2, 4])}, "start at 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The attributes of torch's objects that autofuse reads in place: the objects have them."""
+"""The attributes of torch's objects that autofuse reads exist."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_every_attribute_has_an_owner_here() -> None:
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-def test_torchs_objects_have_the_attributes_that_we_read(owner: str) -> None:
+def test_torchs_objects_have_the_listed_attributes(owner: str) -> None:
     made, names = OWNERS[owner]
     thing = made()
     assert [name for name in names.split() if not hasattr(thing, name)] == []
 
 
 @pytest.mark.parametrize("name", [name for name, module in IN_CODE.items() if module])
-def test_torchs_distributed_code_still_has_the_attributes_that_we_read(name: str) -> None:
+def test_torchs_distributed_code_has_the_listed_attributes(name: str) -> None:
     spec = missing.resolve_name(IN_CODE[name])
     assert re.search(rf"\b{name}\b", Path(spec.__file__).read_text())

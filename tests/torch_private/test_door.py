@@ -1,4 +1,4 @@
-"""Nothing in autofuse uses a private name of torch's but through autofuse/torch_private/."""
+"""autofuse uses private names of torch through autofuse/torch_private/ only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _files() -> list[Path]:
 
 
 def private_uses(tree: ast.Module) -> Iterator[str]:
-    """Private names of torch's that a file uses: imported, read as an attribute, asked for by getattr, or in a text."""
+    """Private names of torch that a file uses: imported, read as an attribute, in a getattr, or in a text."""
     own = set(_own(tree))
     texts = _docstrings(tree)
     for n in ast.walk(tree):
@@ -56,7 +56,7 @@ def _is_private(name: str) -> bool:
 
 
 def _own(tree: ast.Module) -> Iterator[str]:
-    """Names that the file itself makes."""
+    """Names that the file defines."""
     for n in ast.walk(tree):
         if isinstance(n, ast.FunctionDef | ast.ClassDef):
             yield n.name
@@ -71,7 +71,7 @@ def _docstrings(tree: ast.Module) -> set[ast.AST]:
 
 
 @pytest.mark.parametrize("file", _files(), ids=lambda f: str(f.relative_to(REPOSITORY / "autofuse")))
-def test_a_file_uses_no_private_name_of_torchs_but_through_the_door(file: Path) -> None:
+def test_a_file_uses_private_names_of_torch_through_torch_private_only(file: Path) -> None:
     assert list(private_uses(ast.parse(file.read_text()))) == []
 
 
@@ -89,6 +89,6 @@ def test_the_search_finds_every_way_of_using_one(code: str) -> None:
     assert list(private_uses(ast.parse(code)))
 
 
-def test_what_the_table_lists_is_used_somewhere() -> None:
+def test_every_listed_name_is_used() -> None:
     text = "\n".join(f.read_text() for f in _files())
     assert [name for name in (*NAMES, *ATTRIBUTES) if not re.search(rf"\b{name}\b", text)] == []

@@ -1,4 +1,4 @@
-"""Every private name of torch stands in autofuse/torch_private/: torch has it, or what is written there happens."""
+"""Each private name of torch is in autofuse/torch_private/: torch has it, or the documented replacement works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOKED_UP = [(name, path) for name, private in NAMES.items() for path in private
 
 
 def has(name: str) -> Any:
-    return NAMES[name].found()
+    return NAMES[name].resolve()
 
 
 def node() -> Any:
@@ -45,17 +45,17 @@ def under(mode: AbstractContextManager[Any], ask: Callable[[], Any]) -> Any:
 
 
 def in_backward(ask: Callable[[], Any]) -> Any:
-    """What `ask` answers while a gradient is computed."""
-    told: list[Any] = []
+    """The answer of `ask` while a gradient is computed."""
+    answers: list[Any] = []
     x = torch.ones(2, requires_grad=True)
     y = x * 2
-    y.register_hook(lambda _: told.append(ask()))  # type: ignore[no-untyped-call]
+    y.register_hook(lambda _: answers.append(ask()))  # type: ignore[no-untyped-call]
     y.sum().backward()
-    return told[0]
+    return answers[0]
 
 
-def tells_kinds_of_calls(guards: Any) -> bool:
-    """Whether a call of another dtype or size, or under autocast, is told apart, and one of other strides is not."""
+def distinguishes_kinds_of_calls(guards: Any) -> bool:
+    """Whether guards distinguish calls by dtype, size and autocast, and not by strides."""
     x = torch.ones(2, 3)
     check = guards(x, dynamic_dims_sizes=[[2, 3]], dynamic_dims_strides=[[None, None]]).check
     same = check(x) and check(torch.ones(3, 2).T) and not under(torch.autocast("cpu"), lambda: check(x))
@@ -63,36 +63,36 @@ def tells_kinds_of_calls(guards: Any) -> bool:
 
 
 def under_vmap(ask: Callable[[Tensor], Any]) -> Any:
-    told: list[Any] = []
-    torch.func.vmap(lambda x: (told.append(ask(x)), x)[1])(torch.ones(2, 2))
-    return told[0]
+    answers: list[Any] = []
+    torch.func.vmap(lambda x: (answers.append(ask(x)), x)[1])(torch.ones(2, 2))
+    return answers[0]
 
 
 def under_grad(ask: Callable[[Tensor], Any]) -> Any:
-    told: list[Any] = []
-    torch.func.grad(lambda x: (told.append(ask(x)), x.sum())[1])(torch.ones(2))
-    return told[0]
+    answers: list[Any] = []
+    torch.func.grad(lambda x: (answers.append(ask(x)), x.sum())[1])(torch.ones(2))
+    return answers[0]
 
 
-def traced_by_jit(ask: Callable[[], Any]) -> Any:
-    told: list[Any] = []
-    torch.jit.trace(lambda x: (told.append(ask()), x * 2)[1], torch.ones(2), check_trace=False)  # type: ignore[no-untyped-call]
-    return told[0]
+def under_jit_trace(ask: Callable[[], Any]) -> Any:
+    answers: list[Any] = []
+    torch.jit.trace(lambda x: (answers.append(ask()), x * 2)[1], torch.ones(2), check_trace=False)  # type: ignore[no-untyped-call]
+    return answers[0]
 
 
 def in_forward_mode(ask: Callable[[], Any]) -> Any:
     return under(torch.autograd.forward_ad.dual_level(), ask)
 
 
-def autocast(ask: Callable[[], Any]) -> Any:
+def under_autocast(ask: Callable[[], Any]) -> Any:
     return under(torch.autocast("cpu"), ask)
 
 
-def profiled(ask: Callable[[], Any]) -> Any:
+def under_profiler(ask: Callable[[], Any]) -> Any:
     return under(torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), ask)
 
 
-class Looking(torch.utils._python_dispatch.TorchDispatchMode):
+class EmptyMode(torch.utils._python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
 
@@ -104,8 +104,8 @@ def softmax_gradient(gradient_of: Any) -> Tensor:
     return made
 
 
-def unheard(set_state: Callable[[object], None]) -> tuple[object, bool]:
-    """The state of a trace while it is put aside, and whether it is there again afterwards."""
+def put_tracing_aside(set_state: Callable[[object], None]) -> tuple[object, bool]:
+    """The state of a trace while it is put aside, and whether it is restored afterwards."""
     state = has("get_tracing_state")()
     set_state(None)
     aside = has("get_tracing_state")()
@@ -123,7 +123,7 @@ def called_at_the_end_of_a_backward_pass(queue: Any) -> bool:
     return called == [True]
 
 
-def goes_where_it_was_asked_to(asked: Any) -> bool:
+def reaches_the_requested_leaf(asked: Any) -> bool:
     found: list[bool] = []
     x, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     leaf = torch.autograd.graph.get_gradient_edge(other).node
@@ -135,12 +135,12 @@ def goes_where_it_was_asked_to(asked: Any) -> bool:
 
 
 RELIED_ON: dict[str, Callable[[Any], bool]] = {
-    "is_any_autocast_enabled": lambda asked: not asked() and autocast(asked),
-    "TensorGuards": lambda kind: tells_kinds_of_calls(kind),
-    "get_tracing_state": lambda asked: asked() is None and traced_by_jit(asked) is not None,
-    "set_tracing_state": lambda given: traced_by_jit(lambda: unheard(given)) == (None, True),
-    "len_torch_dispatch_stack": lambda asked: asked() == 0 and under(Looking(), asked) == 1,
-    "is_profiler_enabled": lambda asked: not asked() and profiled(asked),
+    "is_any_autocast_enabled": lambda asked: not asked() and under_autocast(asked),
+    "TensorGuards": lambda kind: distinguishes_kinds_of_calls(kind),
+    "get_tracing_state": lambda asked: asked() is None and under_jit_trace(asked) is not None,
+    "set_tracing_state": lambda given: under_jit_trace(lambda: put_tracing_aside(given)) == (None, True),
+    "len_torch_dispatch_stack": lambda asked: asked() == 0 and under(EmptyMode(), asked) == 1,
+    "is_profiler_enabled": lambda asked: not asked() and under_profiler(asked),
     "peek_interpreter_stack": lambda asked: asked() is None and under_vmap(lambda _: asked()) is not None,
     "get_interpreter_stack": lambda asked: len(under_grad(lambda _: asked())) == 1,
     "is_gradient_interpreter": lambda asked: (
@@ -154,13 +154,15 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "is_fx_symbolic_tracing": lambda asked: not asked(),
     "get_current_function_mode_stack": lambda asked: asked() == [] and len(under(torch.device("cpu"), asked)) == 1,
     "len_torch_function_stack": lambda asked: asked() == 0 and under(torch.device("cpu"), asked) == 1,
-    "get_current_dispatch_mode_stack": lambda asked: asked() == [] and len(under(Looking(), asked)) == 1,
+    "get_current_dispatch_mode_stack": lambda asked: asked() == [] and len(under(EmptyMode(), asked)) == 1,
     "DeviceContext": lambda kind: isinstance(
         under(torch.device("cpu"), has("get_current_function_mode_stack"))[0], kind
     ),
     "fake_mode": lambda asked: asked() is None and under(mode := has("FakeTensorMode")(), asked) is mode,
-    "is_recorded": lambda asked: not asked() and under(has("FakeTensorMode")(), asked) and not under(Looking(), asked),
-    "disable_current_modes": lambda off: under(Looking(), lambda: under(off(), has("len_torch_dispatch_stack"))) == 0,
+    "is_recorded": lambda asked: (
+        not asked() and under(has("FakeTensorMode")(), asked) and not under(EmptyMode(), asked)
+    ),
+    "disable_current_modes": lambda off: under(EmptyMode(), lambda: under(off(), has("len_torch_dispatch_stack"))) == 0,
     "GLOBAL_MODULE_HOOKS": lambda tables: len(tables) == 4 and all(type(t).__name__ == "OrderedDict" for t in tables)
     and hooked_everywhere(tables),
     "OPTIMIZER_POST_HOOKS": lambda table: hooked_after_steps(table),
@@ -175,7 +177,7 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "unset_fake_temporarily": lambda off: (
         under(has("FakeTensorMode")(), lambda: under(off(), lambda: type(torch.ones(1)))) is Tensor
     ),
-    "TorchDispatchMode": lambda mode: issubclass(Looking, mode),
+    "TorchDispatchMode": lambda mode: issubclass(EmptyMode, mode),
     "is_traceable_wrapper_subclass": lambda asked: not asked(torch.ones(1)),
     "OpOverload": lambda kind: isinstance(torch.ops.aten.add.Tensor, kind),
     "HigherOrderOperator": lambda kind: isinstance(torch.ops.higher_order.cond, kind),
@@ -206,7 +208,7 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "DisableTorchFunction": lambda off: under(off(), lambda: torch.ones(1)) is not None,
     "DisableTorchFunctionSubclass": lambda off: under(off(), lambda: torch.ones(1)) is not None,
     "queue_callback": lambda queue: called_at_the_end_of_a_backward_pass(queue),
-    "will_engine_execute_node": lambda asked: goes_where_it_was_asked_to(asked),
+    "will_engine_execute_node": lambda asked: reaches_the_requested_leaf(asked),
     "run_backward": lambda run: gradient_by(run) == 2.0,
     "current_autograd_node": lambda asked: asked() is None and in_backward(asked) is not None,
     "current_graph_task_id": lambda asked: asked() == -1 and in_backward(asked) >= 0,
@@ -305,13 +307,13 @@ def test_without_it_there_is_what_the_table_says(name: str, path: str, monkeypat
     assert type("Ours", (found,), {}).__mro__[1] is found
 
 
-# Cautious answers: for what cannot be known, somebody looks on, everything is hooked, and torch's own code computes.
+# Cautious answers: what cannot be known counts as observed or hooked, and torch's own code computes.
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("peek_interpreter_stack", "somebody may look on"), ("is_fx_symbolic_tracing", True), ("is_recorded", True),
+        ("peek_interpreter_stack", "an unknown observer"), ("is_fx_symbolic_tracing", True), ("is_recorded", True),
         ("is_any_autocast_enabled", True), ("is_profiler_enabled", True), ("len_torch_dispatch_stack", True),
-        ("get_current_function_mode_stack", ["somebody may look on"]), ("saved_tensors_hooks_is_enabled", True),
+        ("get_current_function_mode_stack", ["an unknown observer"]), ("saved_tensors_hooks_is_enabled", True),
         ("keeps_graph", True), ("is_avx512_bf16_supported", False), ("current_autograd_node", None),
         ("get_tracing_state", None), ("get_interpreter_stack", ()),
     ],
@@ -329,7 +331,7 @@ def test_what_stands_in_computes_the_same() -> None:
             here = has("has_kernel_for")(f"aten::{operator}", f"Autocast{device}")
             if operator == "native_layer_norm":
                 assert NAMES["has_kernel_for"].fallback(f"aten::{operator}", f"Autocast{device}") == here
-    assert traced_by_jit(NAMES["get_tracing_state"].fallback)
+    assert under_jit_trace(NAMES["get_tracing_state"].fallback)
 
 
 def test_a_name_that_is_written_down_nowhere_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The one walk over nested tensors: what it opens, in which order, and what it makes anew."""
+"""The walk over nested tensors: what it opens, in which order, and what it copies."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_plain_containers_are_none_of_derived_classes(value: Any) -> None:
     assert numbers(tensors_in((A, [value, {"b": B}]), plain_parts)) == [1.0, 2.0]
 
 
-def test_what_is_mapped_is_made_anew_and_the_rest_stays_what_it_was() -> None:
+def test_mapped_containers_are_copied_and_other_values_stay() -> None:
     cache, pair, given = Cache(), Pair(A, B), [A, None, 3]
     value = {"x": given, "y": (B, cache, pair), "z": "text"}
     made = mapped(lambda x: x * 10 if isinstance(x, Tensor) else x, value)

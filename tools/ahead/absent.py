@@ -13,7 +13,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from autofuse.kernels.devices import standing_for
+from autofuse.kernels.devices import treat_meta_as
 from tools.ahead.targets import KIB, THREADS
 
 
@@ -80,7 +80,7 @@ def absent(target: GPUTarget, number: int) -> Iterator[Absent]:
     driver.set_active(own)
     torch.cuda.device = own.entered
     try:
-        with standing_for(torch.device("cuda", own.home)):
+        with treat_meta_as(torch.device("cuda", own.home)):
             yield own
     finally:
         torch.cuda.device = guard

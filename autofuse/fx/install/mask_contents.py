@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
 from autofuse.fx.trace.ambient_state import unobserved
-from autofuse.ops.watched_memory import State, state_of, watched
+from autofuse.ops.watched_memory import State, state_of, watch
 from autofuse.torch_private import (
     TensorGuards,
     assumed_constant,
@@ -25,7 +25,7 @@ from autofuse.torch_private import (
     get_tracing_state,
     set_tracing_state,
 )
-from autofuse.torch_private.fakes import real_behind
+from autofuse.torch_private.fakes import find_real_tensor
 
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
 _LARGEST_COMPARED = 1 << 20  # elements; a larger one is not read at each call
@@ -93,7 +93,7 @@ def _proved(x: Tensor, before: _Proof | None) -> _Proof:
         earlier = (*earlier, before.shadow)
     form, shadow, copy = _form(x), None, None
     if form is not None and x.is_cpu:
-        shadow = watched(x) if len(earlier) < _SHARED_AT_MOST else None
+        shadow = watch(x) if len(earlier) < _SHARED_AT_MOST else None
         copy = x.detach().clone() if shadow is None and x.numel() <= _LARGEST_COMPARED else None
         known = shadow is not None or copy is not None
         form = form if known and _form(x) == form else None
@@ -226,7 +226,7 @@ def holds_number(x: Tensor | None, number: float) -> bool:
 
 def _with_numbers(x: Tensor | None) -> Tensor | None:
     """`x` itself, or the buffer for which an export, which runs on tensors that are shapes only, has put it."""
-    return x if x is None or type(x) in (Tensor, nn.Buffer) else real_behind(x)
+    return x if x is None or type(x) in (Tensor, nn.Buffer) else find_real_tensor(x)
 
 
 @torch.no_grad()

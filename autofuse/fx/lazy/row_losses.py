@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from autofuse.fx.lazy.nodes import Step
 from autofuse.kernels.policy import settings
-from autofuse.kernels.row_blocks import Sums, blocks_of, scaled
+from autofuse.kernels.row_blocks import GradientSums, blocks_of, scale_gradient
 
 _OfRow = Callable[[Tensor, Tensor], Tensor]  # logits in fp32 or better, and targets
 _Numbers = Sequence[Step]
@@ -72,7 +72,7 @@ class _Ahead(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        made = (None if g is None else scaled(g, gradients[0], torch.empty_like(g)) for g in ctx.saved_tensors)
+        made = (None if g is None else scale_gradient(g, gradients[0], torch.empty_like(g)) for g in ctx.saved_tensors)
         return *made, *(None,) * 4
 
 
@@ -104,7 +104,7 @@ def _blockwise(
     """The losses of the rows, and the gradients of their sum weighted by `share`; None: no gradients."""
     parts = blocks_of(x, weight, 4)
     losses = torch.zeros(x.shape[0], dtype=_wide(x.dtype), device=x.device)
-    sums = Sums(x, weight, bias, (wanted[0], wanted[1], wanted[2]), len(parts) > 1)
+    sums = GradientSums(x, weight, bias, (wanted[0], wanted[1], wanted[2]), len(parts) > 1)
     with torch.autocast(x.device.type, enabled=False):
         for block in parts:
             logits = F.linear(x[block], weight, bias).requires_grad_(share is not None)

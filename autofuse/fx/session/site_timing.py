@@ -19,10 +19,10 @@ from torch import Tensor, fx, nn
 from autofuse import ops
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.remembered_times import found, keep, place_of
-from autofuse.kernels.candidate_timing import raced
+from autofuse.kernels.candidate_timing import race_steps
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
-from autofuse.kernels.ranking import ORIGINAL, CandidateTime, ranked
+from autofuse.kernels.ranking import ORIGINAL, CandidateTime, rank
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
 from autofuse.measure.memory import measure_held_memory, measure_peak_memory
 from autofuse.measure.timing import seconds_of
@@ -164,7 +164,7 @@ class _Site:
         functions = {FUSED: self.after, ORIGINAL: self.before}
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
-        measured = raced(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
+        measured = race_steps(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
         return decided(measured, kernel, choice)
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:
@@ -180,7 +180,7 @@ def decided(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
     It is fused on evidence: where it is faster beyond the noise of identical runs, or as fast with less memory. Where
     noise leaves that open, the original stays. `choice` says why the fused operation runs `kernel`.
     """
-    order, why = ranked(measured, settings().policy)
+    order, why = rank(measured, settings().policy)
     fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
     if settings().policy == "speed" and measured.unclear(order[0]):
         noise = f"identical runs differ by up to {measured.noise:.1f}x"

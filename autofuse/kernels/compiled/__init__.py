@@ -1,1 +1,1 @@
-"""Our own kernels for CPUs: plain functions of tensors that Inductor compiles into one region. One family a file."""
+"""Our kernels for CPUs: plain functions of tensors that Inductor compiles into one region. One file for each family."""

@@ -1,7 +1,7 @@
-"""Activations and their slopes in torch operations, written for a compiled loop, and the regions of activations alone.
+"""Activations and their derivatives in torch operations, for compiled loops, and regions of activations alone.
 
-Each formula has one exponential at most, which its value and its slope share, and no cancellation in the tail where an
-activation vanishes. Everything is computed in float32. Knows formulas; must not know what gates or projects.
+Each formula has at most one exponential, which value and derivative share, and no cancellation in the tail where an
+activation vanishes. Everything is computed in float32.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 from autofuse.kernels.compiled_regions import region
 
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715
-_REGULAR, _SHORTEST = 4096, 64  # entries in a row
+_REGULAR, _SHORTEST = 4096, 64  # columns
 _TOGETHER = 32  # rows that are summed at once
-_SATURATED = 20.0  # above it, mish(x) is x in float32
+_SATURATED = 20.0  # above it, mish(x) equals x in float32
 
 
 def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -26,26 +26,26 @@ def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 
     Shapes: x (rows, hidden) with any stride of rows, bias (hidden,) or None.
     """
-    made: Tensor
-    made = _forward(*regular(x), activation) if bias is None else _forward_biased(x, bias, activation)
-    return made.view(x.shape)
+    result: Tensor
+    result = _forward(*to_common_width(x), activation) if bias is None else _forward_biased(x, bias, activation)
+    return result.view(x.shape)
 
 
 def backward(
     grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of x and, where it is wanted, of bias, from the result's."""
+    """The gradients of x and, if needed, of bias, from the gradient of the result."""
     if bias is not None:
-        found = _backward_biased(grad, x, bias, activation)
-        return found, summed(found, len(x) % _TOGETHER == 0).to(bias.dtype) if wants_bias else None
-    return _backward(*regular(grad, x), activation).view(x.shape), None
+        x_gradient = _backward_biased(grad, x, bias, activation)
+        return x_gradient, sum_rows(x_gradient, len(x) % _TOGETHER == 0).to(bias.dtype) if wants_bias else None
+    return _backward(*to_common_width(grad, x), activation).view(x.shape), None
 
 
-def regular(*operands: Tensor) -> tuple[Tensor, ...]:
-    """(rows, hidden) operands in rows of a width that many shapes have in common, so that one loop serves them all.
+def to_common_width(*operands: Tensor) -> tuple[Tensor, ...]:
+    """(rows, hidden) operands as rows of a width that many shapes have in common, so that one loop serves them all.
 
-    Only where nothing lies between rows. The width must not be the number that a loop leaves open: there would be an
-    integer division for each vector then.
+    Only if rows are contiguous with each other. The width must not be the size that a loop leaves open, which would
+    cost an integer division for each vector.
     """
     entries = operands[0].numel()
     width = math.gcd(entries, _REGULAR)
@@ -85,13 +85,16 @@ def _backward_biased(grad: Tensor, x: Tensor, bias: Tensor, activation: str) -> 
 
 
 @region(rows="x")
-def summed(x: Tensor, together: bool) -> Tensor:
-    """The sum over rows in float32; in two steps where that is possible, so that memory is read in order."""
+def sum_rows(x: Tensor, together: bool) -> Tensor:
+    """The sum over rows in float32, in two steps if possible, so that memory is read in order."""
     return x.float().view(-1, _TOGETHER, x.shape[1]).sum(1).sum(0) if together else x.float().sum(0)
 
 
 def _gelu(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The normal distribution's tail by formula 7.1.26 of Abramowitz & Stegun, to 1.5e-7, as torch's erf has it."""
+    """Uses the tail of the normal distribution by formula 7.1.26 of Abramowitz & Stegun.
+
+    It is accurate to 1.5e-7, as torch's erf.
+    """
     bell = torch.exp(-0.5 * x * x)
     t = 1.0 / (1.0 + (0.3275911 * math.sqrt(0.5)) * x.abs())
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
@@ -101,9 +104,9 @@ def _gelu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """0.5 * (1 + tanh(z)) is sigmoid(2 * z), which costs half as much."""
+    """Uses 0.5 * (1 + tanh(z)) = sigmoid(2 * z), which costs half as much."""
     s, slope = _sigmoid(2.0 * _TANH_SCALE * x * (1.0 + _TANH_CUBE * x * x))
-    near = x.clamp(-20.0, 20.0)  # beyond, the slope is 0, and must not meet an infinite square
+    near = x.clamp(-20.0, 20.0)  # beyond, the slope is 0; 0 times an infinite square would be nan
     return x * s, s + near * slope * (2.0 * _TANH_SCALE) * (1.0 + 3.0 * _TANH_CUBE * near * near)
 
 
@@ -127,7 +130,7 @@ def _relu_squared(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mish(x: Tensor) -> tuple[Tensor, Tensor]:
-    """tanh(log(1 + e)) is n / (n + 2) with n = e * (e + 2)."""
+    """Uses tanh(log(1 + e)) = n / (n + 2) with n = e * (e + 2)."""
     e = torch.exp(x.clamp(max=_SATURATED))
     n = e * (e + 2.0)
     t = n / (n + 2.0)
@@ -140,7 +143,7 @@ def _hardswish(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Its slope is s * (1 - s), without the difference, which loses digits where s is near 1."""
+    """Computes the slope s * (1 - s) without the difference, which loses digits if s is near 1."""
     e = torch.exp(-x.abs())
     t = torch.reciprocal(1.0 + e)
     return torch.where(x > 0, t, e * t), e * t * t
@@ -170,7 +173,7 @@ _FORMULAS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProx
         "identity": _identity,
     }
 )
-# Where the value alone is cheaper than with what its slope needs.
+# Formulas for the value alone, if they are cheaper than those for value and slope.
 _VALUES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "gelu_tanh": lambda x: x * torch.sigmoid(2.0 * _TANH_SCALE * x * (1.0 + _TANH_CUBE * x * x)),

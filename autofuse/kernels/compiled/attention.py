@@ -1,8 +1,7 @@
-"""Attention on a CPU by blocks of scores that stay in the cache: what torch's flash kernel for CPUs does not compute.
+"""Attention on a CPU in blocks of scores that stay in the cache, for calls that torch's flash kernel does not support.
 
-Each block is two of torch's matrix products around its softmax; dropout is drawn in a compiled region. The backward
-pass computes a block's weights again, or reads them where the forward pass was told to keep them. Knows matrices and
-blocks; must not know autograd, or which calls come here.
+Each block is two of torch's matrix products around its softmax; a compiled region draws dropout. The backward pass
+computes a block's weights again, or reads them if the forward pass saved them. There is no autograd here.
 """
 
 from __future__ import annotations
@@ -22,13 +21,21 @@ from autofuse.torch_private import softmax_backward_data
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """What a call is beside its operands; the same in forward and backward pass."""
+    """The settings of a call, equal in forward and backward pass.
+
+    Attributes:
+        dropout_p: the probability with which weights are dropped.
+        is_causal: query i attends to keys 0 to i.
+        scale: the factor of the scores.
+        cap: the bound of the scores, 0.0 for none.
+        elements: the number of scores of a block.
+    """
 
     dropout_p: float
     is_causal: bool
     scale: float
-    cap: float  # 0.0: scores are not capped
-    elements: int  # of a block
+    cap: float
+    elements: int
 
 
 def forward(
@@ -40,13 +47,13 @@ def forward(
     settings: AttentionSettings,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attention, and what the backward pass is spared computing if `keep`, else nothing.
+    """Attention, and the weights (or capped scores) for the backward pass if `keep`, else an empty tensor.
 
-    Shapes: query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; mask (1 or B, 1 or H, 1 or T,
-    1 or S), boolean or added, and absent if attention is causal.
+    Shapes: query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; mask (1 or B, 1 or H, 1 or T, 1
+    or S), boolean or added, and None if attention is causal.
     """
-    fresh = query.new_empty if key.shape[-2] else query.new_zeros
-    result = fresh(*query.shape[:-1], value.shape[-1])
+    allocate = query.new_empty if key.shape[-2] else query.new_zeros
+    result = allocate(*query.shape[:-1], value.shape[-1])
     kept = query.new_empty(query.shape[:-1].numel() * key.shape[-2] if keep else 0)
     work = _Work(query, key, mask, seed, settings)
     for group in work.groups:
@@ -54,7 +61,7 @@ def forward(
         for block in group:
             weights = work.weights(block, k, kept if keep else None)
             if seed is not None:
-                weights = dropped(weights.view(-1), work.draw(block), work.factor).view(weights.shape)
+                weights = drop(weights.view(-1), work.draw(block), work.factor).view(weights.shape)
             _multiply(weights, v[:, : block.keys], 1.0, result[block.batches, block.heads, block.queries], work.nothing)
     return result, kept
 
@@ -63,27 +70,27 @@ def backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None,
     kept: Tensor, settings: AttentionSettings, of_mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of query, key, value and, if it is asked for, mask.
+    """The gradients of query, key, value and, if needed, mask.
 
-    With W = P * D for weights P and dropout's factors D: dV = W.T dO, dP = dO V.T * D, dS = P (dP - sum(P dP)); dQ, dK
+    With W = P * D for weights P and dropout factors D: dV = W.T dO, dP = dO V.T * D, dS = P (dP - sum(P dP)). dQ, dK
     and the gradient of the mask follow from dS. Source: Dao et al., arXiv:2205.14135, appendix B.
     """
     work = _Work(query, key, mask, seed, settings)
     slope = settings.scale * (settings.cap or 1.0)
     to_query = (torch.empty if work.groups else torch.zeros)(query.shape, dtype=query.dtype)
     to_key, to_value = _Sum(key, work), _Sum(value, work)
-    to_mask = _gradient_of_mask(mask, work.shape) if of_mask and mask is not None else query.new_empty(0)
+    to_mask = _mask_gradient_memory(mask, work.shape) if of_mask and mask is not None else query.new_empty(0)
     for group in work.groups:
         k, v = work.of_heads(key, group[0]), work.of_heads(value, group[0])
         alone = len(group) == 1
         for block in group:
             q, g = work.of_queries(query, block), work.of_queries(gradient, block)
             capped, weights = work.weights_again(block, q, k, kept)
-            to_weights, used = torch.bmm(g, v[:, : block.keys].mT), weights
+            to_weights, weights_after_dropout = torch.bmm(g, v[:, : block.keys].mT), weights
             if seed is not None:
-                both = dropped_with_gradient(weights.view(-1), to_weights.view(-1), work.draw(block), work.factor)
-                used, to_weights = (x.view(weights.shape) for x in both)
-            to_value.add(used, g, 1.0, block, alone)
+                both = drop_with_gradient(weights.view(-1), to_weights.view(-1), work.draw(block), work.factor)
+                weights_after_dropout, to_weights = (x.view(weights.shape) for x in both)
+            to_value.add(weights_after_dropout, g, 1.0, block, alone)
             scores = softmax_backward_data(to_weights, weights, -1, weights.dtype)
             if of_mask and mask is not None:
                 _add_to(to_mask, scores.view(block.shape), block, mask.shape == work.shape)
@@ -99,7 +106,7 @@ def backward(
 
 
 class _Work:
-    """The operands of one call, and the blocks that they are cut into."""
+    """The operands of one call, and its blocks."""
 
     def __init__(
         self, query: Tensor, key: Tensor, mask: Tensor | None, seed: Tensor | None, settings: AttentionSettings
@@ -108,7 +115,7 @@ class _Work:
         self.query, self.mask, self.settings = query, mask, settings
         self.shape = (batch, heads, queries, key.shape[-2])
         self.groups = blocks(batch, heads, queries, key.shape[-2], settings.is_causal, settings.elements)
-        self.shared = heads // max(key.shape[1], 1)  # queries' heads that share a key's
+        self.shared = heads // max(key.shape[1], 1)  # heads of the query that share a head of the keys
         self.nothing = query.new_zeros(1, 1, 1)
         if seed is not None:
             self.seed, self.least = int(seed), least_kept(settings.dropout_p)
@@ -116,26 +123,26 @@ class _Work:
             self.factor = torch.tensor([1.0 / share if share > 0 else 0.0], dtype=_wide(query))
 
     def of_heads(self, x: Tensor, block: AttentionBlock) -> Tensor:
-        """The keys or values of a group of blocks, (batches * heads, S, width); a view where there is one."""
+        """The keys or values of a group of blocks, (batches * heads, S, width); a view if possible."""
         if self.shared == 1:
             return x[block.batches, block.heads].flatten(0, 1)
         places = [head // self.shared for head in range(block.heads.start, block.heads.stop)]
         return x[block.batches][:, places].flatten(0, 1)
 
     def of_queries(self, x: Tensor, block: AttentionBlock) -> Tensor:
-        """What belongs to a block's queries, (batches * heads, T, width)."""
+        """The rows of a block's queries, (batches * heads, T, width)."""
         return x[block.batches, block.heads, block.queries].flatten(0, 1)
 
     def draw(self, block: AttentionBlock) -> Tensor:
         return torch.tensor([self.seed, block.start, self.least])
 
     def weights(self, block: AttentionBlock, k: Tensor, kept: Tensor | None) -> Tensor:
-        """The block's weights before dropout; into `kept` they go, or the capped scores that they soon follow from."""
+        """The block's weights before dropout. Writes them, or the capped scores from which they follow, into `kept`."""
         capped, scores = self.scores(block, self.of_queries(self.query, block), k)
-        room = None if kept is None else self.part(kept, block)
-        if room is None or capped is None:
-            return self.softmax(block, scores, room)
-        room.copy_(capped)
+        out = None if kept is None else self.part(kept, block)
+        if out is None or capped is None:
+            return self.softmax(block, scores, out)
+        out.copy_(capped)
         return self.softmax(block, scores, None)
 
     def weights_again(self, block: AttentionBlock, q: Tensor, k: Tensor, kept: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -154,7 +161,7 @@ class _Work:
         return kept[block.start : block.start + size].view(batches * heads, queries, keys)
 
     def scores(self, block: AttentionBlock, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor]:
-        """The block's capped scores before their cap multiplies them, if any, and its scores as softmax takes them."""
+        """The block's scores divided by the cap, if there is one, and its scores for the softmax."""
         keys, scale = k[:, : block.keys].mT, self.settings.scale
         if self.settings.cap:
             capped = torch.baddbmm(self.nothing, q, keys, beta=0, alpha=scale).tanh_()
@@ -164,7 +171,7 @@ class _Work:
         return None, torch.baddbmm(self.bias(block), q, keys, alpha=scale)
 
     def masked(self, block: AttentionBlock, scores: Tensor) -> Tensor:
-        """`scores` with the mask added, in place; those after a query's own key become -inf if attention is causal."""
+        """`scores` with the mask added, in place. With causal attention, scores after a query's own key become -inf."""
         if self.mask is not None:
             return scores.add_(self.bias(block))
         if self.settings.is_causal and block.keys > block.queries.start:
@@ -174,38 +181,38 @@ class _Work:
         return scores
 
     def bias(self, block: AttentionBlock) -> Tensor:
-        """What the mask adds to a block's scores, in their dtype and their shape."""
+        """What the mask adds to a block's scores, in their dtype and shape."""
         mask = _cut(self.mask, block)
         if mask.dtype is torch.bool:
             mask = torch.where(mask, 0.0, -math.inf)
         return mask.to(self.query.dtype).expand(block.shape).flatten(0, 1)
 
-    def softmax(self, block: AttentionBlock, scores: Tensor, room: Tensor | None) -> Tensor:
-        """Softmax, and 0 in rows that keep no key; under a cap they are nan, as in its formula."""
-        made = torch.softmax(scores, -1) if room is None else torch.softmax(scores, -1, out=room)
+    def softmax(self, block: AttentionBlock, scores: Tensor, out: Tensor | None) -> Tensor:
+        """Softmax, and 0 in rows that keep no key. With a cap such rows are nan, as in the formula."""
+        result = torch.softmax(scores, -1) if out is None else torch.softmax(scores, -1, out=out)
         if self.mask is not None and not self.settings.cap:
             mask = _cut(self.mask, block)
             empty = (
                 ~mask.any(-1, keepdim=True) if mask.dtype is torch.bool else mask.amax(-1, keepdim=True) == -math.inf
             )
             if empty.any():
-                made.view(block.shape).masked_fill_(empty, 0.0)
-        return made
+                result.view(block.shape).masked_fill_(empty, 0.0)
+        return result
 
 
 class _Sum:
-    """The gradient of keys or values: blocks of the same heads add up, in float32 at least."""
+    """The gradient of keys or values as a sum over blocks of the same heads, in float32 or wider."""
 
     def __init__(self, like: Tensor, work: _Work) -> None:
         self.shared, self.nothing = work.shared, work.nothing
         self.sum: Tensor | None = None
-        adds = self.shared > 1 or work.settings.is_causal or not work.groups  # last keys may be left out
+        adds = self.shared > 1 or work.settings.is_causal or not work.groups  # causal blocks leave out the last keys
         dtype = _wide(like) if self.shared > 1 else like.dtype
         self.total = (torch.zeros if adds else torch.empty)(like.shape, dtype=dtype)
         self.narrow, self.dtype = like.dtype is not _wide(like), like.dtype
 
     def add(self, left: Tensor, right: Tensor, scale: float, block: AttentionBlock, alone: bool) -> None:
-        """scale * left.mT @ right, for the first keys only where `left` has no more."""
+        """Adds scale * left.mT @ right, for the first keys only if `left` has fewer."""
         keys = left.shape[-1]
         if alone and self.shared == 1:
             part = self.total[block.batches, block.heads, :keys]
@@ -221,16 +228,16 @@ class _Sum:
             part.baddbmm_(left.mT, right, alpha=scale)
 
     def end(self, block: AttentionBlock) -> None:
-        """No other block of these heads follows."""
+        """Ends the sum of these heads; no other block of them follows."""
         if self.sum is None:
             return
-        made = self.sum.view(*block.shape[:2], *self.sum.shape[1:])
+        result = self.sum.view(*block.shape[:2], *self.sum.shape[1:])
         self.sum = None
         if self.shared == 1:
-            self.total[block.batches, block.heads] = made.to(self.total.dtype)
+            self.total[block.batches, block.heads] = result.to(self.total.dtype)
             return
         for i, head in enumerate(range(block.heads.start, block.heads.stop)):
-            self.total[block.batches, head // self.shared] += made[:, i]
+            self.total[block.batches, head // self.shared] += result[:, i]
 
     @property
     def result(self) -> Tensor:
@@ -238,7 +245,7 @@ class _Sum:
 
 
 def _multiply(left: Tensor, right: Tensor, scale: float, into: Tensor, nothing: Tensor) -> None:
-    """scale * left @ right into a part of a result that has a dimension more, without a copy where memory allows."""
+    """scale * left @ right into a part of a result with one more dimension, without a copy if the layout allows."""
     shape = (left.shape[0], left.shape[1], right.shape[2])
     if into.is_contiguous():
         torch.baddbmm(nothing, left, right, beta=0, alpha=scale, out=into.view(shape))
@@ -251,41 +258,47 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def _cut(mask: Any, block: AttentionBlock) -> Tensor:
-    """The part of a mask of four dimensions that a block of scores sees."""
+    """The part of a mask of four dimensions that belongs to a block of scores."""
     places = zip(mask.shape, (block.batches, block.heads, block.queries, slice(0, block.keys)), strict=True)
-    made: Tensor = mask[tuple(slice(None) if size == 1 else place for size, place in places)]
-    return made
+    result: Tensor = mask[tuple(slice(None) if size == 1 else place for size, place in places)]
+    return result
 
 
-def _gradient_of_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Room for it: where each entry belongs to one score it is written, else scores add up in float32 at least."""
-    whole = mask.shape == shape and mask.numel()
-    return torch.empty(shape, dtype=mask.dtype) if whole else torch.zeros(mask.shape, dtype=_wide(mask))
+def _mask_gradient_memory(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Memory for the gradient of the mask.
+
+    If each entry belongs to one score, it is written. Otherwise scores are summed in float32 or wider.
+    """
+    covers_all_scores = mask.shape == shape and mask.numel()
+    return torch.empty(shape, dtype=mask.dtype) if covers_all_scores else torch.zeros(mask.shape, dtype=_wide(mask))
 
 
-def _add_to(total: Tensor, scores: Tensor, block: AttentionBlock, whole: bool) -> None:
+def _add_to(total: Tensor, scores: Tensor, block: AttentionBlock, covers_all_scores: bool) -> None:
     part = _cut(total, block)
-    if whole:
+    if covers_all_scores:
         part.copy_(scores)
         return
-    shared = [d for d, (size, own) in enumerate(zip(part.shape, scores.shape, strict=True)) if size != own]
+    shared = [d for d, (size, full_size) in enumerate(zip(part.shape, scores.shape, strict=True)) if size != full_size]
     part += scores.sum(shared, keepdim=True, dtype=total.dtype) if shared else scores
 
 
 @region(rows="weights")
-def dropped(weights: Tensor, draw: Tensor, factor: Tensor) -> Tensor:
-    """Weights after dropout. draw: int64, (3,): the seed, the number of the first weight, the least bits to keep."""
+def drop(weights: Tensor, draw: Tensor, factor: Tensor) -> Tensor:
+    """Weights after dropout.
+
+    `draw` is int64, (3,): the seed, the number of the first weight, and the smallest bits to keep.
+    """
     return (weights * _factors(draw, weights.shape[0], factor)).to(weights.dtype)
 
 
 @region(rows="weights gradient")
-def dropped_with_gradient(weights: Tensor, gradient: Tensor, draw: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights after dropout, and the gradient of those before it."""
+def drop_with_gradient(weights: Tensor, gradient: Tensor, draw: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights after dropout, and the gradient of the weights before it."""
     factors = _factors(draw, weights.shape[0], factor)
     return (weights * factors).to(weights.dtype), (gradient * factors).to(gradient.dtype)
 
 
 def _factors(draw: Tensor, count: int, factor: Tensor) -> Tensor:
-    """0 where a weight is dropped, else `factor`."""
+    """The factor of each weight: 0 if it is dropped, else `factor`."""
     kept = bits(draw[:1], draw[1:2], count) >= draw[2].to(torch.int32)
     return torch.where(kept, factor, 0.0)

@@ -1,6 +1,6 @@
-"""How the scores of attention are cut into blocks that stay in a CPU's cache.
+"""The blocks into which the scores of attention are cut, so that they stay in a CPU's cache.
 
-Knows sizes only; what is done with a block is attention.py's matter.
+attention.py computes the blocks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-ELEMENTS = (2**18, 2**20)  # scores of a block, single and half precision: 1 to 2 MiB, and few calls of an operator
+ELEMENTS = (2**18, 2**20)  # scores of a block in single and half precision: 1 to 2 MiB, with few operator calls
 _FEWEST_ROWS = 32  # a matrix product of fewer rows reads the keys too often
 _FEWEST_CAUSAL = 128
-_STEPS = 4  # into which a causal triangle is cut at least: 5/8 of the square are computed
+_STEPS = 4  # the least number of steps of a causal triangle: 5/8 of the square are then computed
 
 
 class AttentionBlock(NamedTuple):
-    """Some queries of some heads of some batches, and the keys before `keys`; `start` numbers its first weight."""
+    """Some queries of some heads of some batches, and the keys before `keys`.
+
+    `start` is the number of its first weight.
+    """
 
     batches: slice
     heads: slice
@@ -27,32 +30,35 @@ class AttentionBlock(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """Batches, heads, queries and keys."""
         sizes = (s.stop - s.start for s in (self.batches, self.heads, self.queries))
         return (*sizes, self.keys)
 
 
-Group = tuple[AttentionBlock, ...]  # blocks of the same heads, one after another in their queries
+Group = tuple[AttentionBlock, ...]  # blocks of the same heads, in the order of their queries
 
 
 @lru_cache(1024)
 def blocks(batch: int, heads: int, queries: int, keys: int, is_causal: bool, elements: int) -> tuple[Group, ...]:
-    """All scores, in groups of blocks of at most about `elements`; a causal block leaves out keys after its last query.
+    """All scores, in groups of blocks of about `elements` scores. A causal block leaves out keys after its last query.
 
-    Whole heads, or whole batches of heads, where these are small; else rows of one head.
+    A block has whole heads, or whole batches of heads, if these are small; otherwise rows of one head.
     """
     if not batch * heads * queries * keys:
         return ()
     rows = min(max(elements // keys, _FEWEST_ROWS), queries)
     if is_causal:
         rows = min(rows, max(-(-queries // _STEPS), _FEWEST_CAUSAL))
-    several = max(elements // (rows * keys), 1)
-    of_batches, of_heads = (max(several // heads, 1) if rows == queries else 1), min(several, heads)
+    heads_per_block = max(elements // (rows * keys), 1)
+    of_batches, of_heads = (max(heads_per_block // heads, 1) if rows == queries else 1), min(heads_per_block, heads)
     groups, start = [], 0
-    for some in _slices(batch, of_batches):
-        for few in _slices(heads, of_heads):
+    for batch_slice in _slices(batch, of_batches):
+        for head_slice in _slices(heads, of_heads):
             group = []
-            for part in _slices(queries, rows):
-                block = AttentionBlock(some, few, part, min(part.stop, keys) if is_causal else keys, start)
+            for query_slice in _slices(queries, rows):
+                block = AttentionBlock(
+                    batch_slice, head_slice, query_slice, min(query_slice.stop, keys) if is_causal else keys, start
+                )
                 start += math.prod(block.shape)
                 group.append(block)
             groups.append(tuple(group))

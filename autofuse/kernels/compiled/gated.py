@@ -1,6 +1,6 @@
 """Gated activations on the CPU: one loop forward, and one backward that computes the activation again.
 
-Tensors are (rows, hidden), with any stride of rows. Knows tensors; must not know autograd.
+Tensors are (rows, hidden), with any stride of rows. There is no autograd here.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofuse.kernels.compiled.activations import regular, value, value_and_slope
+from autofuse.kernels.compiled.activations import to_common_width, value, value_and_slope
 from autofuse.kernels.compiled_regions import region
 
 
 def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """activation(gate) * up."""
-    made: Tensor = _forward(*regular(gate, up), activation)
-    return made.view(gate.shape)
+    result: Tensor = _forward(*to_common_width(gate, up), activation)
+    return result.view(gate.shape)
 
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """The gradients of gate and up."""
-    of_gate, of_up = _backward(*regular(grad, gate, up), activation)
-    return of_gate.view(gate.shape), of_up.view(up.shape)
+    gate_gradient, up_gradient = _backward(*to_common_width(grad, gate, up), activation)
+    return gate_gradient.view(gate.shape), up_gradient.view(up.shape)
 
 
 @region(rows="gate up")
@@ -36,7 +36,7 @@ def _backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[
 
 @region(rows="x")
 def packed_forward(x: Tensor, activation: str, gate_first: bool) -> Tensor:
-    """The same of the two halves of x (rows, 2 * hidden)."""
+    """activation(gate) * up for the halves of x (rows, 2 * hidden)."""
     gate, up = _halves(x, gate_first)
     return (value(gate.float(), activation) * up.float()).to(x.dtype)
 
@@ -44,8 +44,8 @@ def packed_forward(x: Tensor, activation: str, gate_first: bool) -> Tensor:
 @region(rows="grad x")
 def packed_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool) -> Tensor:
     """The gradient of x, both halves in one pass."""
-    of_gate, of_up = _gradients(grad, *_halves(x, gate_first), activation)
-    return torch.cat((of_gate, of_up) if gate_first else (of_up, of_gate), dim=-1)
+    gate_gradient, up_gradient = _gradients(grad, *_halves(x, gate_first), activation)
+    return torch.cat((gate_gradient, up_gradient) if gate_first else (up_gradient, gate_gradient), dim=-1)
 
 
 def _halves(x: Tensor, gate_first: bool) -> tuple[Tensor, Tensor]:

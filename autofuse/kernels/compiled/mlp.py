@@ -1,8 +1,8 @@
-"""Linear-activation-Linear on the CPU: between the two products nothing but one loop, which adds the bias as well.
+"""Linear-activation-Linear on the CPU, with one loop between the two products, which also adds the bias.
 
-The hidden layer before its bias is all that is kept; the backward pass computes the activation again, in the loop that
-computes its gradient. The products are torch's own; that they are part of the region lets the compiler put one hidden
-layer in the memory of another. Knows tensors; must not know autograd.
+Only the hidden layer before its bias is saved. The backward pass computes the activation again, in the loop that
+computes its gradient. torch computes the products. They are part of the region, so that the compiler can reuse the
+memory of one hidden layer for another. There is no autograd here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def forward(
 def forward_alone(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None, activation: str
 ) -> Tensor:
-    """The result alone."""
+    """The result without x @ up_weight.T."""
     return _down(torch.mm(x, up_weight.t()), up_bias, down_weight, down_bias, activation)
 
 
@@ -38,24 +38,24 @@ def backward(
     grad: Tensor, x: Tensor, projected: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor,
     activation: str, wanted: tuple[bool, ...],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients that are `wanted`, of five: x, up_weight, up_bias, down_weight, down_bias."""
-    hidden, slope = value_and_slope(_biased(projected, up_bias), activation)
-    of_hidden = (torch.mm(grad, down_weight).float() * slope).to(x.dtype)
-    found: tuple[Callable[[], Tensor], ...] = (
-        lambda: torch.mm(of_hidden, up_weight),
-        lambda: torch.mm(of_hidden.t(), x),
-        lambda: of_hidden.sum(0),
+    """The gradients in `wanted`, out of five: x, up_weight, up_bias, down_weight, down_bias."""
+    hidden, slope = value_and_slope(_add_bias(projected, up_bias), activation)
+    hidden_gradient = (torch.mm(grad, down_weight).float() * slope).to(x.dtype)
+    computations: tuple[Callable[[], Tensor], ...] = (
+        lambda: torch.mm(hidden_gradient, up_weight),
+        lambda: torch.mm(hidden_gradient.t(), x),
+        lambda: hidden_gradient.sum(0),
         lambda: torch.mm(grad.t(), hidden.to(x.dtype)),
         lambda: grad.sum(0),
     )
-    made = {i: found[i]() for i in (3, 4, 2, 1, 0) if wanted[i]}  # first what frees the hidden layer
-    return tuple(made[i] for i in sorted(made))
+    gradients = {i: computations[i]() for i in (3, 4, 2, 1, 0) if wanted[i]}  # this order frees the hidden layer early
+    return tuple(gradients[i] for i in sorted(gradients))
 
 
 def _down(projected: Tensor, up_bias: Tensor | None, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    hidden = value(_biased(projected, up_bias), activation).to(projected.dtype)
+    hidden = value(_add_bias(projected, up_bias), activation).to(projected.dtype)
     return torch.mm(hidden, weight.t()) if bias is None else torch.addmm(bias, hidden, weight.t())
 
 
-def _biased(projected: Tensor, bias: Tensor | None) -> Tensor:
+def _add_bias(projected: Tensor, bias: Tensor | None) -> Tensor:
     return projected.float() if bias is None else projected.float() + bias.float()

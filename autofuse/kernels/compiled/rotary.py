@@ -1,8 +1,8 @@
-"""Rotary position embeddings of halves on CPUs: one loop that reads each pair once and writes it once.
+"""Rotary position embeddings of halves on CPUs: one loop that reads and writes each pair once.
 
-Neighbouring pairs are left to torch, which turns them as complex numbers: compilers do not make vectors of every second
-entry, and taking bfloat16 apart by shifts was slower too (measured, (2, 16, 1024, 64), inference: 1.9 ms by shifts and
-7.8 as written, 1.5 as complex numbers). Must not know autograd.
+torch rotates neighbouring pairs, as complex numbers: compilers do not vectorize access to every second entry, and
+splitting bfloat16 with shifts was slower too (measured, (2, 16, 1024, 64), inference: 1.9 ms with shifts, 7.8 ms as
+written, 1.5 ms as complex numbers). There is no autograd here.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.dynamic_regions import free_region
-from autofuse.kernels.folded_operands import folded
+from autofuse.kernels.folded_operands import fold_checked
 
 
 def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, dtype: torch.dtype) -> Tensor:
-    """x turned by the angles, or back; in `dtype`. Operands as autofuse/ops/rotary.py admits them.
+    """x rotated by the angles, or by their inverse, in `dtype`. autofuse/ops/rotary.py checks the operands.
 
-    Raises NotImplementedError for neighbouring pairs.
+    Raises:
+        NotImplementedError: for neighbouring pairs.
     """
     if interleaved:
-        raise NotImplementedError("The compiled region turns halves; use torch for neighbouring pairs.")
-    made = folded(x, cos, sin)
-    return made.result(_turned(made.view(0, x), made.view(1, cos), made.view(2, sin), inverse, dtype))
+        raise NotImplementedError("The compiled region rotates halves only. Use torch for neighbouring pairs.")
+    folded = fold_checked(x, cos, sin)
+    return folded.result(_rotate(folded.view(0, x), folded.view(1, cos), folded.view(2, sin), inverse, dtype))
 
 
 @free_region(x=(-1,), cos=(-1,), sin=(-1,))
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool, dtype: torch.dtype) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool, dtype: torch.dtype) -> Tensor:
     half = x.shape[-1] // 2
     first, second = x[..., :half].float(), x[..., half:].float()
-    c1, c2 = _of_each(cos, half)
-    s1, s2 = _of_each(sin, half)
+    c1, c2 = _factors_of_pairs(cos, half)
+    s1, s2 = _factors_of_pairs(sin, half)
     if inverse:
         s1, s2 = -s2, -s1
     return torch.cat(((first * c1 - second * s1).to(dtype), (second * c2 + first * s2).to(dtype)), -1)
 
 
-def _of_each(factor: Tensor, half: int) -> tuple[Tensor, Tensor]:
+def _factors_of_pairs(factor: Tensor, half: int) -> tuple[Tensor, Tensor]:
     """The factors of the first and of the second entries, in float32."""
     numbers = factor.float()
     return (numbers[..., :half], numbers[..., half:]) if numbers.shape[-1] == 2 * half else (numbers, numbers)

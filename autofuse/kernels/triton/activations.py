@@ -1,6 +1,6 @@
-"""Activations on the GPU, with or without a bias: one kernel forward, and one backward that sums the bias's gradient.
+"""Activations on the GPU, with or without a bias: one kernel forward, and one backward that sums the bias gradient too.
 
-The formulas are those of autofuse/kernels/compiled/activations.py, in float32. Knows tensors; must not know autograd.
+The formulas are those of autofuse/kernels/compiled/activations.py, in float32. There is no autograd here.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
-from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
+from autofuse.kernels.row_shapes import ceil_div, contiguous_like, row_distance, row_layout
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import entries
 
 _TILE = 2048  # entries of a program: 16 for each thread, two loads of 8 halves or four of 4 floats
 THREADS = 128
-_WAVES = 4  # programs for each multiprocessor where programs loop over rows
+_WAVES = 4  # programs for each multiprocessor if programs loop over rows
 
 
 @triton.jit
 def _sigmoid(x):
-    """sigmoid(x) and its slope, without the difference 1 - s, which loses digits where s is near 1."""
+    """sigmoid(x) and its slope, without the difference 1 - s, which loses digits if s is near 1."""
     e = tl.exp(-tl.abs(x))
     t = 1.0 / (1.0 + e)
     return tl.where(x > 0.0, t, e * t), e * t * t
@@ -33,14 +33,14 @@ def _sigmoid(x):
 
 @triton.jit
 def sloped(x, ACTIVATION: tl.constexpr):
-    """activation(x) and its derivative, of float32."""
+    """activation(x) and its derivative, in float32."""
     if ACTIVATION == "gelu":
         below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
         value = x * below
         slope = below + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
     elif ACTIVATION == "gelu_of_halves":
-        # The normal distribution's tail as a polynomial times its density, Abramowitz & Stegun (1964), 7.1.26: an error
-        # below 1.5e-7 of it, and one exponential for both value and slope.
+        # The tail of the normal distribution as a polynomial times its density, Abramowitz & Stegun (1964), 7.1.26. The
+        # error is below 1.5e-7, and value and slope share one exponential.
         density = tl.exp(-0.5 * x * x)
         t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))
         tail = ((((0.530702715 * t - 0.726576014) * t + 0.710706871) * t - 0.142248368) * t + 0.127414796) * t * density
@@ -49,7 +49,7 @@ def sloped(x, ACTIVATION: tl.constexpr):
         slope = below + x * density * 0.3989422804014327
     elif ACTIVATION == "gelu_tanh":
         s, of_s = _sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
-        near = tl.minimum(tl.maximum(x, -20.0), 20.0)  # beyond, the slope is 0, and must not meet an infinite square
+        near = tl.minimum(tl.maximum(x, -20.0), 20.0)  # beyond, the slope is 0; 0 times an infinite square would be nan
         value = x * s
         slope = s + near * of_s * (1.5957691216057308 * (1.0 + 0.134145 * near * near))
     elif ACTIVATION == "silu":
@@ -61,7 +61,7 @@ def sloped(x, ACTIVATION: tl.constexpr):
         value = x * s
         slope = s + 1.702 * x * of_s
     elif ACTIVATION == "relu":
-        value = tl.where(x <= 0.0, 0.0, x)  # what is not a number stays so
+        value = tl.where(x <= 0.0, 0.0, x)  # keeps nan
         slope = tl.where(x > 0.0, 1.0, 0.0)
     elif ACTIVATION == "relu_squared":
         r = tl.where(x <= 0.0, 0.0, x)
@@ -95,7 +95,7 @@ def _forward(
     X, BIAS, Y, rows, hidden, x_stride,
     ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Here and below, `hidden` and strides are given in units of UNIT entries: what they divide by is known so."""
+    """Here and below, `hidden` and strides are in units of UNIT entries, so that Triton knows their divisors."""
     hidden, x_stride = hidden * UNIT, entries(x_stride, UNIT)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -112,7 +112,7 @@ def _backward(
     GRAD, X, BIAS, DX, Y, PARTIAL, rows, hidden, grad_stride, x_stride, rows_each,
     ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Programs share out columns by blocks and rows by runs of `rows_each`; each sums its own part of the bias's."""
+    """Programs divide columns into blocks and rows into runs of `rows_each`; each sums its part of the gradient."""
     hidden, grad_stride, x_stride = hidden * UNIT, entries(grad_stride, UNIT), entries(x_stride, UNIT)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     first = tl.program_id(0).to(tl.int64) * rows_each
@@ -145,9 +145,9 @@ def tile(hidden: int) -> tuple[int, int]:
 
 
 def evened(*operands: Tensor) -> tuple[Tensor, ...]:
-    """Operands of one shape as rows of a width that divides by 16, where they are contiguous and such rows exist.
+    """Contiguous operands of one shape as rows of a width that is a multiple of 16, if such rows exist.
 
-    For what is computed entry by entry: threads then load 16 bytes at a time, whatever the width was.
+    For elementwise computations: threads then load 16 bytes at a time, whatever the width was.
     """
     if operands[0].shape[-1] % 16 == 0 or not all(t.is_contiguous() for t in operands):
         return operands
@@ -157,7 +157,7 @@ def evened(*operands: Tensor) -> tuple[Tensor, ...]:
 
 
 def formula(activation: str, *operands: Tensor | None) -> str:
-    """The name of the formula: GELU's has fewer instructions where no operand has more digits than a half."""
+    """The name of the formula. That of GELU needs fewer instructions if all operands are in half precision."""
     if activation != "gelu":
         return activation
     return "gelu_of_halves" if all(t is None or t.dtype.itemsize == 2 for t in operands) else activation
@@ -166,16 +166,16 @@ def formula(activation: str, *operands: Tensor | None) -> str:
 def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """activation(x + bias), elementwise, in the dtype to which both promote.
 
-    Shapes: x (rows, hidden) with any stride of rows, or contiguous of any dimensions; bias (hidden,) contiguous, or
+    Shapes: x (rows, hidden) with any stride of rows, or contiguous with any dimensions; bias (hidden,) contiguous, or
     None.
     """
     dtype = x.dtype if bias is None else torch.promote_types(x.dtype, bias.dtype)
     made = contiguous_like(x, dtype)
     given, written = (x, made) if bias is not None else evened(x, made)
-    rows, hidden, stride = matrix(given)
+    rows, hidden, stride = row_layout(given)
     each, (columns, step) = unit(hidden, stride)
     ROWS, COLUMNS = tile(hidden)
-    grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
+    grid = (ceil_div(rows, ROWS), ceil_div(hidden, COLUMNS))
     launch(
         _forward, grid, given, bias, written, rows, columns, step, formula(activation, x, bias), each, ROWS, COLUMNS,
         threads=THREADS,
@@ -186,14 +186,14 @@ def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 def backward(
     grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of x and, where it is wanted, of bias, from the result's. They are the same in every run."""
+    """The gradients of x and, if needed, of bias, from the gradient of the result. They are the same in every run."""
     return _gradients(grad, x, bias, activation, wants_bias, None)
 
 
 def backward_again(
     grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The same, and activation(x + bias) once more, in x's dtype: for a backward pass that did not keep it."""
+    """`backward`, and activation(x + bias) in x's dtype, for a backward pass that did not save it."""
     value = contiguous_like(x)
     return *_gradients(grad, x, bias, activation, wants_bias, value), value
 
@@ -205,19 +205,19 @@ def _gradients(
     results = (of_x,) if value is None else (of_x, value)
     given = grad, x, *results
     grad, read, *written = given if bias is not None else evened(*given)
-    rows, hidden, stride = matrix(read)
-    each, (columns, *steps) = unit(hidden, distance(grad, hidden), stride)
+    rows, hidden, stride = row_layout(read)
+    each, (columns, *steps) = unit(hidden, row_distance(grad, hidden), stride)
     ROWS, COLUMNS = tile(hidden)
-    blocks, programs = divided(hidden, COLUMNS), divided(rows, ROWS)
-    if wants_bias:  # as few partial sums as keep the device busy
-        programs = min(programs, divided(_WAVES * multiprocessors(x.device), blocks))
-    rows_each = divided(divided(rows, programs), ROWS) * ROWS
-    programs = divided(rows, rows_each)
+    blocks, programs = ceil_div(hidden, COLUMNS), ceil_div(rows, ROWS)
+    if wants_bias:  # the fewest partial sums that keep the device busy
+        programs = min(programs, ceil_div(_WAVES * multiprocessors(x.device), blocks))
+    rows_each = ceil_div(ceil_div(rows, programs), ROWS) * ROWS
+    programs = ceil_div(rows, rows_each)
     partial = torch.empty(programs, hidden, dtype=torch.float32, device=x.device) if wants_bias else None
     launch(
         _backward, (programs, blocks), grad, read, bias, written[0], None if value is None else written[1], partial,
         rows, columns, *steps, rows_each, formula(activation, x, bias), each, ROWS, COLUMNS,
-        threads=THREADS if each >= 8 else 2 * THREADS,  # short loads have more addresses, in registers
+        threads=THREADS if each >= 8 else 2 * THREADS,  # short loads need more addresses, which use registers
     )  # fmt: skip
     return of_x, None if partial is None or bias is None else partial.sum(0).to(bias.dtype)
 
@@ -233,7 +233,7 @@ def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.b
 
 AHEAD = (
     Ahead("bf16, bias and gelu, 8192 rows of 3072", lambda: _ahead("gelu", 8192, 3072)),
-    # Rows with a bias begin at odd places; no model that we know of has a hidden layer of an odd width.
+    # Rows of an odd width are not aligned. No model that we know has a hidden layer of an odd width.
     Ahead("bf16, bias and gelu, 8192 rows of 1003", lambda: _ahead("gelu", 8192, 1003), access=2.0),
     Ahead("bf16, bias and gelu, 8192 rows of 3076", lambda: _ahead("gelu", 8192, 3076), quick=False),
     Ahead("float32, bias and tanh gelu, 4096 rows of 16384", lambda: _ahead("gelu_tanh", 4096, 16384, torch.float32)),

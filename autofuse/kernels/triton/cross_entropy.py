@@ -1,10 +1,9 @@
-"""Cross entropy in Triton: a program for each row of logits forward, for each piece of a row backward.
+"""Cross entropy in Triton: a program for each row of logits forward, and for each piece of a row backward.
 
-Knows rows of logits and their classes; must not know where the logits come from. A row may have any number of
-classes: it is read block by block, with a running maximum and a running sum of exponentials (Milakov and Gimelshein,
-arXiv:1805.02867). The gradient computes the softmax again from the logarithm of that sum, so nothing of the size of
-the logits is kept, and neither the logits nor the incoming gradient is written into. A target out of range reads no
-memory: its loss is nan.
+A row may have any number of classes. It is read in blocks, with a running maximum and a running sum of exponentials
+(Milakov and Gimelshein, arXiv:1805.02867). The gradient computes the softmax again from the logarithm of that sum. So
+nothing of the size of the logits is saved, and neither the logits nor the incoming gradient is overwritten. A target
+out of range reads no memory, and its loss is nan.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from autofuse.kernels.triton.cross_entropy_in_place import losses_and_gradient a
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import entries
 
-# A thread holds 8 entries of a block, 16 bytes in half precision, which one load fetches; of the largest block 16.
+# A thread holds 8 entries of a block, which are 16 bytes in half precision and need one load; 16 of the largest block.
 _LARGEST_BLOCK = 4096
 _ENTRIES_A_THREAD = 8
 
@@ -27,9 +26,9 @@ _ENTRIES_A_THREAD = 8
 def losses(
     logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row, 0 where it is ignored, and the logarithm of the sum of the exponentials of its logits.
+    """The loss of each row (0 if it is ignored) and the log-sum-exp of its logits.
 
-    Shapes: logits (rows, C), of any distance between rows, target int64 (rows,), weight (C,). Results: (rows,), fp32.
+    Shapes: logits (rows, C), with any distance between rows, target int64 (rows,), weight (C,). Results: (rows,), fp32.
     """
     logits, target = _dense(logits), target.contiguous()
     rows, classes = logits.shape
@@ -59,7 +58,7 @@ def gradient(
         each, sizes = unit(classes, logits.stride(0))
         aligned = _aligned(logits, each)
         if aligned and (logits.stride(0) - classes) % aligned:
-            aligned = 0  # rows that are read and rows that are written begin at other places between the aligned ones
+            aligned = 0  # the rows of input and output have different alignments
         launch(
             _gradient, (rows, triton.cdiv(classes, block)), logits, target, *_weights(weight), share, normalizers, made,
             *sizes, share.stride(0), ignore_index, float(label_smoothing), WEIGHTED=weight is not None,
@@ -69,30 +68,30 @@ def gradient(
 
 
 def _dense(x: Tensor) -> Tensor:
-    """With the entries of each row next to each other."""
+    """The tensor with contiguous rows."""
     return x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous()
 
 
 def _aligned(logits: Tensor, each: int) -> int:
-    """Entries in 16 bytes, where rows do not all begin at such a place, so that kernels have to look for it; else 0."""
+    """The entries in 16 bytes, if kernels must look for aligned places because not all rows begin at one; else 0."""
     entries_in_16_bytes = 16 // logits.element_size()
     return 0 if each >= entries_in_16_bytes else entries_in_16_bytes
 
 
 def _weights(weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The classes' weights, and their sum."""
+    """The weights of the classes, and their sum."""
     return (None, None) if weight is None else (weight.contiguous(), weight.sum(dtype=torch.float32))
 
 
 def _block(classes: int) -> tuple[int, int]:
-    """Entries in a block, and the threads that share it."""
+    """The entries of a block, and the threads that share it."""
     block = min(triton.next_power_of_2(max(classes, 1)), _LARGEST_BLOCK)
     return block, min(max(block // _ENTRIES_A_THREAD, 32), 256)
 
 
 @triton.jit
 def _middle(start, classes, ALIGNED: tl.constexpr):
-    """What of a row that starts at entry `start` lies in whole runs of 16 bytes: its first column, and its columns."""
+    """The aligned part of a row that starts at entry `start`: its first column, and the number of columns."""
     if ALIGNED:
         begin = tl.minimum((ALIGNED - start % ALIGNED) % ALIGNED, classes).to(tl.int32)
         count = (classes - begin) // ALIGNED * ALIGNED
@@ -104,7 +103,7 @@ def _middle(start, classes, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _ends(begin, count, classes):
-    """The columns before and after the middle, and which of 32 there are."""
+    """The columns before and after the aligned part, and which of these 32 exist."""
     at = tl.arange(0, 32)
     columns = tl.where(at < 16, at, begin + count + at - 16)
     return columns, tl.where(at < 16, at < begin, columns < classes)
@@ -112,14 +111,14 @@ def _ends(begin, count, classes):
 
 @triton.jit
 def _starts(row, stride, begin, ALIGNED: tl.constexpr):
-    """The entry at which a row's middle starts."""
+    """The entry at which the aligned part of a row starts."""
     start = row * stride + begin
     return tl.multiple_of(start, ALIGNED) if ALIGNED else start
 
 
 @triton.jit
 def _plain(x, columns, inside, WEIGHT, WEIGHTED: tl.constexpr):
-    """What a row's logits add to the sum that label smoothing takes."""
+    """What a row's logits add to the sum for label smoothing."""
     finite = tl.where(inside, x, 0.0)
     if WEIGHTED:
         finite *= tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
@@ -131,7 +130,7 @@ def _losses(
     LOGITS, TARGET, WEIGHT, TOTAL_WEIGHT, LOSSES, NORMALIZERS, classes, stride, ignore_index, smoothing,
     WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """`classes` and `stride` are given in units of UNIT entries: what they divide by is known so."""
+    """`classes` and `stride` are in units of UNIT entries, so that Triton knows their divisors."""
     classes, stride = classes * UNIT, entries(stride, UNIT)
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(TARGET + row)
@@ -143,7 +142,7 @@ def _losses(
     begin, count = _middle(row * stride, classes, ALIGNED)
     middle = LOGITS + _starts(row, stride, begin, ALIGNED)
     largest = tl.full((), -float("inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)  # a sum a place, so that a block costs one reduction, that of its maximum
+    total = tl.zeros((BLOCK,), tl.float32)  # one sum for each place, so that a block needs one reduction, its maximum
     plain = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, count, BLOCK):
         columns = start + tl.arange(0, BLOCK)
@@ -151,7 +150,7 @@ def _losses(
         x = tl.load(middle + columns, mask=inside, other=-float("inf")).to(tl.float32)
         before = largest
         largest = tl.maximum(largest, tl.max(x, 0))
-        shift = tl.where(largest == -float("inf"), 0.0, largest)  # inf - inf is none
+        shift = tl.where(largest == -float("inf"), 0.0, largest)  # inf - inf would be nan
         total = total * tl.exp(before - shift) + tl.exp(x - shift)
         if SMOOTH:
             plain += _plain(x, begin + columns, inside, WEIGHT, WEIGHTED)

@@ -1,9 +1,9 @@
-"""Losses of rows of logits and, in the memory of the logits, the gradient of the logits: one Triton kernel for both.
+"""Losses of rows of logits, and the gradient of the logits in the memory of the logits, in one Triton kernel.
 
-A program takes a row. It reads the row once for the maximum and the sum of exponentials (as in cross_entropy.py), and
-once more, for the most part from the cache, for the gradient, which it writes where it read. Blocks that lie in the row
-whole are read without a mask, so that a number of classes that 16 does not divide costs long loads in the last alone.
-Knows rows of logits that nobody needs afterwards; must not know where they come from.
+A program computes one row. It reads the row once for the maximum and the sum of exponentials (as in cross_entropy.py),
+and again, mostly from the cache, for the gradient, which it writes over the logits. Blocks that lie completely in the
+row are read without a mask. So a number of classes that is not a multiple of 16 makes only the last loads short. The
+logits are lost.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.triton.launch import launch
 
-_LARGEST_BLOCK = 4096  # entries of two bytes, 16 for each thread; half as many of four
+_LARGEST_BLOCK = 4096  # entries of two bytes, 16 for each thread; half as many of four bytes
 
 
 def losses_and_gradient(
     logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row, 0 where it is ignored, and the gradient of sum(share * losses), which is `logits`.
+    """The loss of each row (0 if it is ignored), and the gradient of sum(share * losses), which overwrites `logits`.
 
-    Shapes: logits (rows, C), of any distance between rows, written into; target int64 (rows,), share fp32 (rows,). The
-    losses are (rows,), in fp32. Logits whose entries of a row lie apart are copied first.
+    Shapes: logits (rows, C), with any distance between rows; target int64 (rows,), share fp32 (rows,). The losses are
+    (rows,), in fp32. Logits whose rows are not contiguous are copied first.
     """
     logits = logits if logits.stride(-1) == 1 or logits.shape[-1] < 2 else logits.contiguous()
     rows, classes = logits.shape
@@ -62,9 +62,9 @@ def _losses_and_gradient(
     wanted = tl.load(entries + target, mask=valid, other=float("nan")).to(tl.float32)
     x = tl.load(entries + whole + offsets, mask=inside, other=-float("inf")).to(tl.float32)
     largest = tl.max(x, 0)
-    shift = tl.where(largest == -float("inf"), 0.0, largest)  # inf - inf is none
-    total = tl.exp(x - shift)  # a sum a place, so that a block costs one reduction, that of its maximum
-    plain = tl.zeros((), tl.float32)  # a vector beside `total` would spill on sm_80
+    shift = tl.where(largest == -float("inf"), 0.0, largest)  # inf - inf would be nan
+    total = tl.exp(x - shift)  # one sum for each place, so that a block needs one reduction, its maximum
+    plain = tl.zeros((), tl.float32)  # another vector like `total` would spill on sm_80
     if SMOOTH:
         plain += tl.sum(tl.where(inside, x, 0.0), 0)
     for start in range(0, whole, BLOCK):
@@ -85,7 +85,7 @@ def _losses_and_gradient(
         even = share * (smoothing / classes)
     tl.store(LOSSES + row, loss)
     of_target = share * (1.0 - smoothing)
-    tl.debug_barrier()  # every thread has read the target's logit, which the gradient replaces
+    tl.debug_barrier()  # all threads must have read the target's logit before the gradient replaces it
     for start in range(0, whole, BLOCK):
         x = tl.load(entries + start + offsets).to(tl.float32)
         change = tl.exp(x - normalizer) * share - even

@@ -1,7 +1,7 @@
 """Gated activations on the GPU: one kernel forward, and one backward that computes the activation again.
 
-Rows may have any stride, so the halves of one packed tensor are read, and their gradients written, where they lie.
-Knows tensors; must not know autograd.
+Rows may have any stride. So the halves of one packed tensor are read, and their gradients written, in place. There is
+no autograd here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
+from autofuse.kernels.row_shapes import ceil_div, contiguous_like, row_distance, row_layout
 from autofuse.kernels.triton.activations import THREADS, evened, formula, sloped, tile
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import entries
@@ -25,7 +25,7 @@ def _forward(
 ):  # fmt: skip
     """Gate and up begin `gate_at` and `up_at` entries after their pointers.
 
-    Here and below, sizes, strides and places are given in units of UNIT entries: what they divide by is known so.
+    Here and below, sizes, strides and places are in units of UNIT entries, so that Triton knows their divisors.
     """
     hidden, gate_stride, up_stride = hidden * UNIT, entries(gate_stride, UNIT), entries(up_stride, UNIT)
     GATE += gate_at * UNIT
@@ -44,7 +44,7 @@ def _backward(
     GRAD, GATE, UP, DGATE, DUP, rows, hidden, grad_stride, gate_stride, up_stride, made_stride, gate_at, up_at,
     ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of gate and up lie where gate and up lie, after their pointers."""
+    """The gradients of gate and up have the same places as gate and up, after their own pointers."""
     hidden, grad_stride, gate_stride = hidden * UNIT, entries(grad_stride, UNIT), entries(gate_stride, UNIT)
     up_stride, made_stride = entries(up_stride, UNIT), entries(made_stride, UNIT)
     GATE += gate_at * UNIT
@@ -66,7 +66,7 @@ def _backward(
 def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """activation(gate) * up.
 
-    Shapes: both (rows, hidden), with any stride of rows, or contiguous of any dimensions; the result is contiguous.
+    Shapes: both (rows, hidden), with any stride of rows, or contiguous with any dimensions. The result is contiguous.
     """
     made = contiguous_like(gate)
     gate, up, written = evened(gate, up, made)
@@ -83,7 +83,7 @@ def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[T
 
 
 def packed_forward(x: Tensor, activation: str, gate_first: bool) -> Tensor:
-    """The same of the two halves of x (rows, 2 * hidden)."""
+    """activation(gate) * up for the halves of x (rows, 2 * hidden)."""
     rows, hidden = x.shape[0], x.shape[1] // 2
     made = torch.empty((rows, hidden), dtype=x.dtype, device=x.device)
     _write(x, x, made, _places(hidden, gate_first), activation)
@@ -98,16 +98,16 @@ def packed_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool) 
 
 
 def _places(hidden: int, gate_first: bool) -> tuple[int, int]:
-    """Where gate and up begin in a row that holds both: an address of the second half would divide by less."""
+    """Where gate and up begin in a row with both halves. The address of the second half would be less aligned."""
     return (0, hidden) if gate_first else (hidden, 0)
 
 
 def _write(gate: Tensor, up: Tensor, made: Tensor, places: tuple[int, int], activation: str) -> None:
-    """Into `made`, of the shape of gate and up, which begin at `places` of their rows."""
-    rows, hidden, _ = matrix(made)
-    each, sizes = unit(hidden, distance(gate, hidden), distance(up, hidden), *places)
+    """Writes into `made`, which has the shape of gate and up. They begin at `places` of their rows."""
+    rows, hidden, _ = row_layout(made)
+    each, sizes = unit(hidden, row_distance(gate, hidden), row_distance(up, hidden), *places)
     ROWS, COLUMNS = tile(hidden)
-    grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
+    grid = (ceil_div(rows, ROWS), ceil_div(hidden, COLUMNS))
     launch(
         _forward, grid, gate, up, made, rows, *sizes, formula(activation, gate), each, ROWS, COLUMNS, threads=THREADS
     )
@@ -116,12 +116,12 @@ def _write(gate: Tensor, up: Tensor, made: Tensor, places: tuple[int, int], acti
 def _write_gradients(
     grad: Tensor, gate: Tensor, up: Tensor, of_gate: Tensor, of_up: Tensor, places: tuple[int, int], activation: str
 ) -> None:
-    """Into `of_gate` and `of_up`, which have the same stride; they begin where gate and up begin."""
-    rows, hidden, stride = matrix(grad)
-    steps = distance(gate, hidden), distance(up, hidden), distance(of_gate, hidden)
+    """Writes into `of_gate` and `of_up`, which have the same stride. They begin where gate and up begin."""
+    rows, hidden, stride = row_layout(grad)
+    steps = row_distance(gate, hidden), row_distance(up, hidden), row_distance(of_gate, hidden)
     each, sizes = unit(hidden, stride, *steps, *places)
     ROWS, COLUMNS = tile(hidden)
-    grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
+    grid = (ceil_div(rows, ROWS), ceil_div(hidden, COLUMNS))
     launch(
         _backward, grid, grad, gate, up, of_gate, of_up, rows, *sizes, formula(activation, gate), each, ROWS, COLUMNS,
         threads=THREADS,
@@ -137,7 +137,7 @@ def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.b
 
 AHEAD = (
     Ahead("bf16, SwiGLU, 8192 rows of 14336", lambda: _ahead("silu", 8192, 14336)),
-    # The halves of one tensor begin at odd places where their width is odd.
+    # The halves of one tensor are not aligned if their width is odd.
     Ahead("bf16, GeGLU, 4096 rows of 1367", lambda: _ahead("gelu", 4096, 1367), access=2.0),
     # 8 / 3 of 1024, with rows of both halves at multiples of 4 bytes.
     Ahead("bf16, SwiGLU, 4096 rows of 2730", lambda: _ahead("silu", 4096, 2730), access=4.0, quick=False),

@@ -1,8 +1,8 @@
-"""How every kernel of this folder is launched: on the device of its tensors, with threads and not warps.
+"""Launches every kernel of this folder on the device of its tensors, with a number of threads instead of warps.
 
-Triton launches on the current device and its current stream, wherever the tensors lie. It counts threads in warps: 32
-threads on NVIDIA's GPUs, 64 on AMD's of the CDNA family; a block has at most 1024 threads on both. So a kernel is never
-launched as `kernel[grid](...)`, but by `launch`. Knows drivers; must not know kernels.
+Triton launches on the current device and its current stream, whatever the device of the tensors. A warp has 32 threads
+on NVIDIA GPUs and 64 on AMD's CDNA GPUs; a block has at most 1024 threads on both. So no kernel is launched as
+`kernel[grid](...)`, only through `launch`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPTIONS: dict[tuple[Any, int, int, int], dict[str, int]] = {}
 
 
 class DoesNotCompile(Exception):
-    """A kernel that Triton does not compile, or that the device does not load; the message says which and why."""
+    """A kernel that Triton does not compile, or that the device does not load. The message says which, and why."""
 
 
 class _Rehearsal(threading.local):
@@ -38,10 +38,16 @@ _REHEARSAL = _Rehearsal()
 def launch(
     kernel: Any, grid: tuple[int, ...], first: Tensor, *rest: Any, threads: int, registers: int = 0, **constants: Any
 ) -> None:
-    """Launch `kernel` on the device of `first`, its first argument, on that device's current stream.
+    """Launches `kernel` on the device of `first`, its first argument, on that device's current stream.
 
-    grid: how many programs there are, in up to three dimensions; none of them may be 0. threads: of a program, a power
-    of two from 32 to 1024. registers: the most that a thread may have, on NVIDIA's GPUs; 0 for as many as it takes.
+    Args:
+        kernel: the kernel.
+        grid: the number of programs in up to three dimensions, each at least 1.
+        first: the kernel's first argument.
+        *rest: its other arguments.
+        threads: the threads of a program, a power of two from 32 to 1024.
+        registers: the most registers for a thread on NVIDIA GPUs; 0 for no limit.
+        **constants: the kernel's constexpr arguments.
     """
     if not isinstance(kernel, JITFunction):  # interpreted
         kernel[grid](first, *rest, **constants)
@@ -62,10 +68,10 @@ def launch(
 
 @lru_cache(maxsize=4096)
 def unit(*sizes: int) -> tuple[int, tuple[int, ...]]:
-    """The largest power of two, up to 16, that divides all of `sizes`; and the sizes in that unit.
+    """The largest power of two, up to 16, that divides all of `sizes`, and the sizes in that unit.
 
-    Triton learns of a number only whether it divides by 16. A kernel that multiplies a width or a stride by a constant
-    unit has loads of 8 bytes for a row of 4100 halves, not of 2.
+    Triton only learns whether a number is a multiple of 16. A kernel that multiplies a width or stride by a constant
+    unit can load 8 bytes at a time from a row of 4100 halves, instead of 2.
     """
     each = gcd(16, *sizes)
     return each, tuple([size // each for size in sizes])
@@ -75,7 +81,7 @@ def _compile(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], nam
     name = kernel.fn.__name__
     try:
         compiled = kernel.warmup(*arguments, grid=grid, **named)
-        compiled.run  # noqa: B018 - loads it, which fails where the device has too little shared memory or registers
+        compiled.run  # noqa: B018 - loads it, which fails if the device has too little shared memory or registers
     except Exception as error:
         raise DoesNotCompile(f"{name}: {type(error).__name__}: {_last_line(error)}") from error
     if _REHEARSAL.compiled is not None:
@@ -84,9 +90,9 @@ def _compile(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], nam
 
 @contextmanager
 def rehearsing() -> Iterator[list[str]]:
-    """In the block, and in this thread, kernels are compiled and loaded and not launched; their names are listed.
+    """In the block, and in this thread, kernels are compiled and loaded but not launched; yields their names.
 
-    Raises DoesNotCompile, out of `launch`.
+    `launch` raises DoesNotCompile.
     """
     before, _REHEARSAL.compiled = _REHEARSAL.compiled, []
     try:
@@ -96,7 +102,7 @@ def rehearsing() -> Iterator[list[str]]:
 
 
 def _options(active: Any, index: int, threads: int, registers: int) -> dict[str, int]:
-    """Triton's options for the device that is current, number `index`."""
+    """Triton's options for the current device, number `index`."""
     key = (active, index, threads, registers)
     found = _OPTIONS.get(key)
     if found is None:

@@ -1,7 +1,7 @@
 """Linear-activation-Linear on the GPU: torch's products, and between them the kernels of activations.py.
 
-The hidden layer before its bias is all that is kept; the kernel that computes its gradient computes the activation
-again. Tensors are (rows, columns). Knows tensors; must not know autograd.
+Only the hidden layer before its bias is saved. The kernel that computes its gradient computes the activation again.
+Tensors are (rows, columns). There is no autograd here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def forward(
 def forward_alone(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None, activation: str
 ) -> Tensor:
-    """The result alone."""
+    """The result without x @ up_weight.T."""
     return forward(x, up_weight, up_bias, down_weight, down_bias, activation)[0]
 
 
@@ -33,7 +33,7 @@ def backward(
     grad: Tensor, x: Tensor, projected: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor,
     activation: str, wanted: tuple[bool, ...],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients that are `wanted`, of five: x, up_weight, up_bias, down_weight, down_bias."""
+    """The gradients in `wanted`, out of five: x, up_weight, up_bias, down_weight, down_bias."""
     of_x, of_up, of_up_bias, of_down, of_down_bias = wanted
     made: list[Tensor] = []
     of_hidden, of_bias, hidden = activations.backward_again(
@@ -47,4 +47,4 @@ def backward(
     return tuple(made)
 
 
-AHEAD: tuple[Ahead, ...] = ()  # it has no kernels of its own
+AHEAD: tuple[Ahead, ...] = ()  # this file has no kernels

@@ -1,9 +1,8 @@
 """Layer norm and RMS norm of the last dimension, of x or of residual + dropout(x), forward and backward, in Triton.
 
-One family: residual, dropout, weight and bias are each there or not. A row that fits a block is read once and written
-once; a longer one is read twice, the second time from the cache. Sums are in fp32. The gradients of weight and bias are
-summed by each program over its own rows and then over programs, in an order that does not vary. Knows matrices of rows;
-must not know autograd, nor the shapes that models have.
+Residual, dropout, weight and bias are each optional. A row that fits a block is read once and written once. A longer
+row is read twice, the second time from the cache. Sums are in fp32. Each program sums the gradients of weight and bias
+over its own rows; the sums are then added in a fixed order. There is no autograd here.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.dropout_bits import least_kept
-from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
+from autofuse.kernels.row_shapes import ceil_div, contiguous_like, row_distance, row_layout
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.norm_tiles import affine, backward_tile, total_of
 from autofuse.kernels.triton.norm_wide import affine_backward, backward_wide, forward_wide
 from autofuse.kernels.triton.rows import entries
 
-_WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
-_WIDEST_OF_FP32 = 4096  # the same backward, where 8192 columns of fp32 spill on sm_80
-_TILE = 1024  # elements that a program takes at once, in several rows where they are shorter
-_CHUNK = 2048  # elements of a longer row that a program takes at once
-_COLUMNS, _ROWS = 128, 32  # the tile in which `affine_backward` reads
-# Triton 3.5 and later take loads out of loops unless they are told not to; earlier ones do not, and cannot be told.
+_WIDEST = 8192  # columns of a row that fits in registers: eight for each of 1024 threads
+_WIDEST_OF_FP32 = 4096  # the same for the backward pass in fp32, where 8192 columns spill on sm_80
+_TILE = 1024  # elements that a program reads at once, from several rows if they are short
+_CHUNK = 2048  # elements of a longer row that a program reads at once
+_COLUMNS, _ROWS = 128, 32  # the tile that `affine_backward` reads
+# Triton 3.5 and later hoist loads out of loops unless `disable_licm` is set. Earlier versions do neither.
 _HOISTS_LOADS = tl.constexpr("disable_licm" in inspect.signature(tl.range.__init__).parameters)
 
 
@@ -38,14 +37,14 @@ def forward(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
-    """The norm of residual + dropout(x), that sum, and each row's mean and reciprocal deviation.
+    """The norm of residual + dropout(x), that sum, and the mean and reciprocal deviation of each row.
 
-    Shapes: x and residual (M, C), contiguous in C, or contiguous of any dimensions; weight and bias (C,); seed (1,),
-    None for no dropout. The results have dtypes `normed`, `summed` and twice fp32, the first two x's shape, the last
-    two (M, 1). Without residual and seed the sum is x, and None is given for it; without `centred` (RMS norm) for the
-    mean.
+    Shapes: x and residual (M, C), contiguous in C, or contiguous with any dimensions; weight and bias (C,); seed (1,),
+    or None for no dropout. The results have the dtypes `normed`, `summed`, fp32 and fp32; the first two have x's shape,
+    the last two (M, 1). The sum is None without residual and seed, because it equals x. The mean is None if `centred`
+    is False (RMS norm).
     """
-    rows, width, stride = matrix(x)
+    rows, width, stride = row_layout(x)
     total = None if residual is None and seed is None else contiguous_like(x, summed)
     out = contiguous_like(x, normed)
     rstd = torch.empty((rows, 1), dtype=torch.float32, device=x.device)
@@ -53,9 +52,9 @@ def forward(
     kernel = _forward if width <= _WIDEST else forward_wide
     tall, block, threads = _tile(width)
     if out.numel():
-        each, sizes = unit(width, stride, 0 if residual is None else distance(residual, width))
+        each, sizes = unit(width, stride, 0 if residual is None else row_distance(residual, width))
         launch(
-            kernel, (divided(rows, tall),), x, residual, weight, bias, seed, total, out, mean, rstd, rows, *sizes,
+            kernel, (ceil_div(rows, tall),), x, residual, weight, bias, seed, total, out, mean, rstd, rows, *sizes,
             least_kept(p), _scale(p), eps, each, tall, block, threads=threads,
         )  # fmt: skip
     return out, total, mean, rstd
@@ -68,25 +67,25 @@ def backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    Shapes: given, carried and total, the sum or x, as x in `forward`. The first two results have total's shape and the
-    dtypes named, the last two are (C,) in fp32. What is not wanted is None: a residual's gradient where
+    Shapes: given, carried and total (the sum or x), as x in `forward`. The first two results have total's shape and the
+    given dtypes; the last two are (C,) in fp32. Gradients that are not needed are None: that of the residual if
     `residual_dtype` is None.
     """
-    rows, width, stride = matrix(total)
+    rows, width, stride = row_layout(total)
     dx = contiguous_like(total, x_dtype)
     dresidual = None if residual_dtype is None else contiguous_like(total, residual_dtype)
     single = torch.float32 in (total.dtype, given.dtype)
-    # Up to Triton 3.4, long rows of which 16 bytes at a time cannot be loaded spill.
+    # Up to Triton 3.4, long rows that cannot be loaded 16 bytes at a time spill.
     halved = single or (not _HOISTS_LOADS.value and width % 16 != 0)
     widest = _WIDEST_OF_FP32 if halved else _WIDEST
     tall, block, threads = _tile(width, widest, 4 if single else 8)
     share = _share(rows, width, tall, total.device, widest)
-    parts = divided(rows, share)
+    parts = ceil_div(rows, share)
     dweight = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_weight else None
     dbias = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_bias else None
     if dx.numel():
         sums = mean, rstd, dweight, dbias
-        strides = distance(given, width), stride, 0 if carried is None else distance(carried, width)
+        strides = row_distance(given, width), stride, 0 if carried is None else row_distance(carried, width)
         results = dx, dresidual
         dropped = seed, least_kept(p), _scale(p)
         each, (columns, *steps) = unit(width, *strides)
@@ -102,7 +101,7 @@ def backward(
             )  # fmt: skip
             if wants_weight or wants_bias:
                 launch(
-                    affine_backward, (parts, divided(width, _COLUMNS)), given, total, *sums, rows,
+                    affine_backward, (parts, ceil_div(width, _COLUMNS)), given, total, *sums, rows,
                     columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=256,
                 )  # fmt: skip
     return dx, dresidual, None if dweight is None else dweight.sum(0), None if dbias is None else dbias.sum(0)
@@ -110,9 +109,9 @@ def backward(
 
 @lru_cache(maxsize=256)
 def _tile(width: int, widest: int = _WIDEST, of_a_thread: int = 8) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at once, and its threads, by the elements of each: eight in a chunk.
+    """Rows and columns that a program reads at once, and its threads; eight elements for each thread in a chunk.
 
-    The backward pass keeps five such tiles in registers; fewer elements would make loads shorter than 16 bytes.
+    The backward pass keeps five such tiles in registers. With fewer elements, loads would be shorter than 16 bytes.
     """
     if width > widest:
         return 1, _CHUNK, 256
@@ -122,24 +121,24 @@ def _tile(width: int, widest: int = _WIDEST, of_a_thread: int = 8) -> tuple[int,
 
 
 def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) -> int:
-    """How many rows one program of a backward pass sums for weight and bias: a multiple of the rows of its tile.
+    """The rows that one program of a backward pass sums for weight and bias: a multiple of the rows of its tile.
 
-    Enough programs to fill the device a few times, and no more, as each writes a partial sum of `width` columns.
+    Enough programs to fill the device a few times, and no more, because each writes a partial sum of `width` columns.
     """
     if width > widest:
         tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
     else:
         programs = multiprocessors(device) * max(8192 // max(width, 512), 2)
-    return divided(divided(max(rows, 1), programs), tall) * tall
+    return ceil_div(ceil_div(max(rows, 1), programs), tall) * tall
 
 
 def _registers(threads: int) -> int:
-    """The most for a thread, 0 for any: 64 leave room for two blocks of 512 threads, and nothing spills."""
+    """The most registers for a thread, 0 for no limit. 64 allow two blocks of 512 threads, and nothing spills."""
     return 64 if threads == 512 else 0
 
 
 def _scale(p: float) -> float:
-    """What entries that are kept are multiplied by, so that their mean stays."""
+    """The factor of kept entries, which preserves their mean."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
 
 
@@ -148,7 +147,7 @@ def _forward(
     x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
     each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Here and below, `width` and strides are given in units of `each` entries: what they divide by is known so."""
+    """Here and below, `width` and strides are in units of `each` entries, so that Triton knows their divisors."""
     width, x_stride, residual_stride = width * each, entries(x_stride, each), entries(residual_stride, each)
     row = tl.program_id(0).to(tl.int64) * tall + tl.arange(0, tall)[:, None]
     column = tl.arange(0, block)[None, :]
@@ -156,7 +155,7 @@ def _forward(
     z = total_of(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
     if total is not None:
         tl.store(total + row * width + column, z.to(total.dtype.element_ty), mask=inside)
-        z = z.to(total.dtype.element_ty).to(tl.float32)  # what is normed is the sum as others see it
+        z = z.to(total.dtype.element_ty).to(tl.float32)  # the norm uses the rounded sum, which the caller sees
     if mean is not None:
         middle = tl.sum(z, 1, keep_dims=True) / width
         tl.store(mean + row, middle, mask=row < rows)
@@ -178,7 +177,7 @@ def _backward(
     column = tl.arange(0, block)[None, :]
     of_weight = tl.zeros((tall, block), tl.float32)
     of_bias = tl.zeros((tall, block), tl.float32)
-    # The weight is read anew for each row, from the cache: taken out of the loop, it takes up registers, and spills.
+    # The weight is read again for each row, from the cache. Hoisted out of the loop, it would use registers and spill.
     if _HOISTS_LOADS:
         for start in tl.range(0, share, tall, disable_licm=True):
             row = first + start + tl.arange(0, tall)[:, None]
@@ -201,7 +200,7 @@ def _backward(
 
 
 def _example(rows: int, width: int, dtype: torch.dtype, p: float) -> None:
-    """A training step of a pre-norm block: every part of the kernels at work."""
+    """A training step of a prenorm block, which uses every part of the kernels."""
     x, weight, seed = sample(rows, width, dtype=dtype), sample(width, dtype=dtype), sample(1, dtype=torch.int64)
     drawn = seed if p else None
     residual, bias, carried = (
@@ -216,9 +215,9 @@ def _example(rows: int, width: int, dtype: torch.dtype, p: float) -> None:
 
 AHEAD = (
     Ahead("bf16, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.bfloat16, 0.1)),
-    # Sums for weight and bias take tiles of 32 x 128 in fp32 from two tensors: much in flight for each of few warps.
+    # Sums for weight and bias read tiles of 32 x 128 in fp32 from two tensors, so few warps keep many loads in flight.
     Ahead("fp32, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.float32, 0.1), occupancy=0.18),
-    # Rows of an odd width begin at odd places; no model that we know of has one.
+    # Rows of an odd width are not aligned. No model that we know has one.
     Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1), access=4.0),
     Ahead("bf16, 8192 rows of 4096, dropout", lambda: _example(8192, 4096, torch.bfloat16, 0.1)),
     Ahead("bf16, 8192 rows of 4100", lambda: _example(8192, 4100, torch.bfloat16, 0.0), quick=False),

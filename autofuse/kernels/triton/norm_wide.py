@@ -1,6 +1,6 @@
-"""The kernels of norm.py for rows that are longer than a block: they are read in chunks, twice.
+"""The kernels of norm.py for rows that are longer than a block. They read each row twice, in chunks.
 
-`width` and strides are given in units of `each` entries, as there.
+`width` and strides are in units of `each` entries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def forward_wide(
     x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
     each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """One row, in chunks. Means and squares of chunks are put together as by Chan, Golub & LeVeque (1979)."""
+    """One row, in chunks. Means and squares of chunks are combined as by Chan, Golub & LeVeque (1979)."""
     width, x_stride, residual_stride = width * each, entries(x_stride, each), entries(residual_stride, each)
     row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
     middle = tl.zeros((1, 1), tl.float32)
@@ -86,7 +86,7 @@ def affine_backward(
     given, total, mean, rstd, dweight, dbias, rows, width, given_stride, total_stride, share, each: tl.constexpr,
     tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of weight and bias in a block of columns, summed over a share of the rows."""
+    """The gradients of weight and bias in a block of columns, summed over some of the rows."""
     width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
     first = tl.program_id(0).to(tl.int64) * share
     column = tl.program_id(1) * block + tl.arange(0, block)[None, :]

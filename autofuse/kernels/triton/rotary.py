@@ -1,7 +1,7 @@
-"""Rotary position embeddings in Triton: each pair is read once, turned in float32 and written once.
+"""Rotary position embeddings in Triton: each pair is read once, rotated in float32 and written once.
 
-A program turns a few rows of pairs. Rows are numbered in the order of memory, so that heads that lie beside each other
-read the same angles from the cache. Backward is the same kernel with the angles turned round. Must not know autograd.
+A program rotates a few rows of pairs. Rows are numbered in the order of memory, so that neighbouring heads read the
+same angles from the cache. The backward pass is the same kernel with the inverse rotation. There is no autograd here.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.folded_operands import folded
-from autofuse.kernels.row_shapes import divided
+from autofuse.kernels.folded_operands import fold_checked
+from autofuse.kernels.row_shapes import ceil_div
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import begins, is_long, numbered
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
-_ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; with 16, an angle an entry took 143 registers
+_ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; 16 pairs needed 143 registers
 
 
 def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, dtype: torch.dtype) -> Tensor:
-    """x turned by the angles, or back; in `dtype`. Operands as autofuse/ops/rotary.py admits them."""
+    """x rotated by the angles, or by their inverse, in `dtype`. autofuse/ops/rotary.py checks the operands."""
     plan = _plan(x.shape, x.stride(), cos.shape, cos.stride(), sin.shape, sin.stride())
     result = torch.empty(plan.shape, dtype=dtype, device=x.device)
     result = result if plan.order is None else result.permute(plan.order)
     if plan.grid[0] and plan.grid[1]:
         launch(
-            turned, plan.grid, x, cos, sin, result, *plan.numbers, INTERLEAVED=interleaved, INVERSE=inverse,
+            rotate, plan.grid, x, cos, sin, result, *plan.numbers, INTERLEAVED=interleaved, INVERSE=inverse,
             **plan.constants, threads=128,
         )  # fmt: skip
     return result
 
 
 class _Plan(NamedTuple):
-    """What the shapes and strides of a call decide: the result's memory, and how the kernel is launched."""
+    """What the shapes and strides of a call determine: the result's memory, and the launch of the kernel."""
 
     shape: tuple[int, ...]
-    order: tuple[int, ...] | None  # of the dimensions; None where the result is contiguous
+    order: tuple[int, ...] | None  # of the dimensions; None if the result is contiguous
     grid: tuple[int, int]
     numbers: tuple[int, ...]  # rows, the last two leading sizes, and in units the operands' steps and pairs of a row
     constants: dict[str, Any]
@@ -50,9 +50,9 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _plan(*layouts: tuple[int, ...]) -> _Plan:
-    """layouts: shape and strides of x, of cos and of sin."""
+    """The plan for shape and strides of x, of cos and of sin."""
     x, cos, sin = (torch.empty_strided(layouts[i], layouts[i + 1], device="meta") for i in (0, 2, 4))
-    fold = folded(x, cos, sin)
+    fold = fold_checked(x, cos, sin)
     half = x.shape[-1] // 2
     rows = math.prod(fold.sizes)
     block = min(triton.next_power_of_2(max(half, 1)), _PAIRS)
@@ -65,23 +65,23 @@ def _plan(*layouts: tuple[int, ...]) -> _Plan:
     }  # fmt: skip
     return _Plan(
         shape=(*fold.ordered, x.shape[-1]), order=None if order == tuple(range(x.ndim)) else order,
-        grid=(divided(rows, block_rows), divided(half, block)), numbers=(rows, *fold.sizes[1:], *steps, pairs),
+        grid=(ceil_div(rows, block_rows), ceil_div(half, block)), numbers=(rows, *fold.sizes[1:], *steps, pairs),
         constants=constants,
     )  # fmt: skip
 
 
 def _entries(factor: Tensor, half: int) -> int:
-    """How many factors a pair has of its own: 2, 1, or 0 where all share one."""
+    """How many factors a pair has of its own: 2, 1, or 0 if all pairs share one."""
     return 0 if factor.shape[-1] == 1 else factor.shape[-1] // max(half, 1)
 
 
 @triton.jit
-def turned(
+def rotate(
     X, C, S, Y, rows, n1, n2, x0, x1, x2, c0, c1, c2, s0, s1, s2, half,
     COS: tl.constexpr, SIN: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
     UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """`half` and strides are given in units of UNIT entries: what they divide by is known so."""
+    """`half` and strides are in units of UNIT entries, so that Triton knows their divisors."""
     half *= UNIT
     row = numbered(ROWS, LONG)
     pair = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -137,7 +137,7 @@ AHEAD = (
     Ahead("bf16, halves, backward, one angle a pair", lambda: _sample(False, True, 64, False)),
     Ahead("bf16, neighbours, one angle a pair", lambda: _sample(True, False, 64, True)),
     Ahead("bf16, halves, width 80", lambda: _sample(False, False, 80, True, 80), quick=False),
-    # Half of a row is an odd number of pairs in both; heads of models have widths that divide by 8.
+    # Both have an odd number of pairs in half a row. In models head_dim is a multiple of 8.
     Ahead("bf16, neighbours, an angle an entry, width 90", lambda: _sample(True, True, 90, False, 90), access=2.0),
     Ahead("bf16, halves, width 1030", lambda: _sample(False, False, 1030, True, 1030), access=2.0, quick=False),
 )

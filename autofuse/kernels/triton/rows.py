@@ -1,6 +1,6 @@
-"""Rows that are numbered through several leading dimensions: which rows a program has, and where each begins.
+"""Rows that are numbered through several leading dimensions: the rows of a program, and where each begins.
 
-Knows numbers of rows and strides; must not know what is computed. autofuse/kernels/folded_operands.py makes the folds.
+autofuse/kernels/folded_operands.py makes the folds.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_MOST = 2**31 - 2**16  # rows that 32 bits number, with the rest of the last program's
+_MOST = 2**31 - 2**16  # rows that 32 bits can number, with a margin for the last program
 
 
 def is_long(rows: int) -> bool:
-    """Whether 32 bits do not number the rows. To divide numbers of 64 bits takes some hundred instructions."""
+    """Whether 32 bits cannot number the rows. A division of 64-bit numbers takes some hundred instructions."""
     return rows > _MOST
 
 
@@ -28,7 +28,7 @@ def numbered(ROWS: tl.constexpr, LONG: tl.constexpr):
 
 @triton.jit
 def begins(row, n1, n2, s0, s1, s2, UNIT: tl.constexpr):
-    """Where each row begins, in entries from the first, as a column of int64. Strides are given in units of UNIT."""
+    """Where each row begins, in entries from the first, as a column of int64. Strides are in units of UNIT entries."""
     of_1 = row // n2
     of_0 = of_1 // n1
     i2 = (row - of_1 * n2).to(tl.int64)
@@ -38,5 +38,5 @@ def begins(row, n1, n2, s0, s1, s2, UNIT: tl.constexpr):
 
 @triton.jit
 def entries(units, UNIT: tl.constexpr):
-    """A stride in entries, int64, from one in units."""
+    """A stride in entries, int64, from a stride in units."""
     return tl.cast(units, tl.int64) * UNIT

@@ -1,8 +1,8 @@
-"""Softmax of masked scores in Triton: scores are read once and probabilities written once, and backward likewise.
+"""Softmax of masked scores in Triton: scores are read once and probabilities written once, also backward.
 
-A program takes a few rows whole; rows longer than a block are taken in blocks, twice: once for their greatest entry and
-their sum (M. Milakov & N. Gimelshein, arXiv:1805.02867), once to write. Sums are taken in float32. A row of -inf alone
-is nan, as in torch. Must not know autograd.
+A program computes a few rows. Rows longer than a block are read in blocks, twice: once for their maximum and their sum
+(M. Milakov & N. Gimelshein, arXiv:1805.02867), once to write. Sums are in float32. A row of -inf only gives nan, as in
+torch. There is no autograd here.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.folded_operands import FoldedShape, dense, folded, unexpanded
+from autofuse.kernels.folded_operands import FoldedShape, fold_checked, with_contiguous_rows, without_repeats
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import begins, is_long, numbered
 
 _NONE, _BOOLEAN, _ADDED = 0, 1, 2
 _WHOLE = 8192  # entries of the longest row that one program holds: 32 registers of 8 warps for each operand
-_BLOCK = 4096  # of longer rows at a time
-_ELEMENTS = 2048  # in the rows of one program, of short rows
+_BLOCK = 4096  # entries of longer rows that are read at a time
+_ELEMENTS = 2048  # entries of one program, if rows are short
 
 
 def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> Tensor:
-    """softmax(scores * scale, masked); operands as autofuse/ops/softmax.py admits them."""
+    """softmax(scores * scale, masked). autofuse/ops/softmax.py checks the operands."""
     kind = _NONE if mask is None else _BOOLEAN if mask.dtype is torch.bool else _ADDED
     operand = scores if mask is None else _readable(mask)
-    fold = folded(scores, operand)
+    fold = fold_checked(scores, operand)
     result = fold.empty(scores.shape[-1], scores.dtype, scores.device)
     grid, sizes, blocks = _launch(fold, scores.shape[-1])
     kernel = softmax_rows if scores.shape[-1] <= _WHOLE else softmax_long
     if result.numel():
-        of_mask = (0, 0, 0) if mask is None else fold.strides[1]  # no mask: the scores again, which are not read
+        of_mask = (0, 0, 0) if mask is None else fold.strides[1]  # without a mask `operand` is not read
         each, (width, *steps) = unit(scores.shape[-1], *fold.strides[0], *of_mask)
         launch(
             kernel, grid, scores, operand, result, *sizes, width, *steps, _step(operand), scale, fill, MASK=kind,
@@ -46,7 +46,7 @@ def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> T
 def backward(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale: float) -> Tensor:
     """The gradient of the scores: 0 where they are not `kept`."""
     operand = probabilities if kept is None else _readable(kept)
-    fold = folded(probabilities, gradient, operand)
+    fold = fold_checked(probabilities, gradient, operand)
     width = probabilities.shape[-1]
     result = fold.empty(width, probabilities.dtype, probabilities.device)
     grid, sizes, blocks = _launch(fold, width)
@@ -61,8 +61,8 @@ def backward(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale
 
 
 def _readable(mask: Tensor) -> Tensor:
-    """The mask without repetitions, booleans as bytes."""
-    own = dense(unexpanded(mask))
+    """The mask without repetitions, with booleans as bytes."""
+    own = with_contiguous_rows(without_repeats(mask))
     return own.view(torch.uint8) if own.dtype is torch.bool else own
 
 
@@ -71,7 +71,7 @@ def _step(mask: Tensor) -> int:
 
 
 def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, int], dict[str, Any]]:
-    """The grid, the sizes that kernels decode a row's place with, and the sizes of blocks and programs."""
+    """The grid, the sizes from which kernels compute the place of a row, and the sizes of blocks and programs."""
     n0, n1, n2 = fold.sizes
     rows = n0 * n1 * n2
     block = triton.next_power_of_2(width) if width <= _WHOLE else _BLOCK
@@ -80,7 +80,7 @@ def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, 
     return (triton.cdiv(rows, at_once),), (rows, n1, n2), blocks
 
 
-# In all of them, `width` and strides are given in units of UNIT entries: what they divide by is known so.
+# In all kernels `width` and strides are in units of UNIT entries, so that Triton knows their divisors.
 
 
 @triton.jit
@@ -88,6 +88,7 @@ def softmax_rows(
     X, M, Y, rows, n1, n2, width, x0, x1, x2, m0, m1, m2, step, scale, fill,
     MASK: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Softmax of rows that fit one block."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     column = tl.arange(0, BLOCK)
@@ -105,6 +106,7 @@ def softmax_long(
     X, M, Y, rows, n1, n2, width, x0, x1, x2, m0, m1, m2, step, scale, fill,
     MASK: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Softmax of longer rows, in blocks."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     x = X + begins(row, n1, n2, x0, x1, x2, UNIT)
@@ -116,7 +118,7 @@ def softmax_long(
         inside = (row < rows)[:, None] & (column < width)[None, :]
         z = _masked(x, m, column, step, inside, scale, fill, MASK)
         now = tl.maximum(greatest, tl.max(z, 1))
-        finite = tl.where(now == float("-inf"), 0.0, now)  # nothing but -inf so far adds nothing
+        finite = tl.where(now == float("-inf"), 0.0, now)  # avoids -inf - -inf while a row has only -inf so far
         total = total * tl.exp(greatest - finite) + tl.sum(tl.exp(z - finite[:, None]), 1)
         greatest = now
     finite = tl.where(greatest == float("-inf"), 0.0, greatest)  # the total is 0 then, and 0 / 0 is nan
@@ -133,6 +135,7 @@ def gradient_rows(
     P, G, M, D, rows, n1, n2, width, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
     KEPT: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """The gradient for rows that fit one block."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     column = tl.arange(0, BLOCK)
@@ -151,6 +154,7 @@ def gradient_long(
     P, G, M, D, rows, n1, n2, width, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
     KEPT: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """The gradient for longer rows, in blocks."""
     width *= UNIT
     row = numbered(ROWS, LONG)
     p = P + begins(row, n1, n2, p0, p1, p2, UNIT)
@@ -177,7 +181,7 @@ def _loaded(start, column, inside):
 
 @triton.jit
 def _masked(x, m, column, step, inside, scale, fill, MASK: tl.constexpr):
-    """Scores as softmax takes them, -inf beyond the row's end."""
+    """The masked scores, -inf after the end of the row."""
     z = _loaded(x, column, inside) * scale
     if MASK == 1:
         z = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, z, fill)
@@ -201,7 +205,7 @@ AHEAD = (
     Ahead("bf16, rows of 8192, added mask", lambda: _forward(8192, torch.bfloat16)),
     Ahead("bf16, rows of 20000, padding mask", lambda: _forward(20000, torch.bool), quick=False),
     Ahead("bf16, backward, rows of 20000, mask of both", lambda: _backward(20000, True), quick=False),
-    # Rows of an odd width begin at odd places, those of scores and those of a mask of bytes at others.
+    # Rows of an odd width are not aligned; those of scores and of a byte mask have different alignments.
     Ahead("bf16, rows of 333", lambda: _forward(333, None), access=1.5, quick=False),
     Ahead("bf16, rows of 20001, padding mask", lambda: _forward(20001, torch.bool), access=1.5),
     Ahead("bf16, backward, rows of 333, mask of both", lambda: _backward(333, True), access=1.5),

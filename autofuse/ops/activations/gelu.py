@@ -1,4 +1,4 @@
-"""GELU: exact, by its tanh approximation, and by its sigmoid approximation."""
+"""GELU: exact, with its tanh approximation, and with its sigmoid approximation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ __all__ = ["gelu", "gelu_tanh"]
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x * P(X <= x) for a standard normal X, elementwise.
 
-    `approximate="none"` is 0.5 * x * (1 + erf(x / sqrt(2))); "tanh" is section 2 of the same paper,
-    0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))).
+    Args:
+        x: any shape.
+        approximate: "none" for 0.5 * x * (1 + erf(x / sqrt(2))); "tanh" for 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x +
+            0.044715 * x**3))), section 2 of the source.
 
-    Source: Hendrycks & Gimpel, arXiv:1606.08415. Raises RuntimeError for another `approximate`, or an integer `x`.
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Raises:
+        RuntimeError: if `approximate` is another string, or `x` has an integer dtype.
+
+    Source: Hendrycks & Gimpel, arXiv:1606.08415.
     """
     return gelu_tanh(x) if approximate == "tanh" else _GELU(x, approximate=approximate)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """`gelu` by its tanh approximation."""
+    """`gelu` with its tanh approximation."""
     return _GELU_TANH(x)
 
 
@@ -32,7 +40,7 @@ def _tanh_by_torch(x: Tensor) -> Tensor:
 
 
 def _quick(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)  # the sigmoid approximation of the GELU paper, as CLIP uses it
+    return x * torch.sigmoid(1.702 * x)  # the sigmoid approximation of the GELU paper; CLIP uses it
 
 
 _GELU = define("gelu", F.gelu, in_kernels=True)

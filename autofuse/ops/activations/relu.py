@@ -1,4 +1,4 @@
-"""ReLU and its square: as names for `activation`, gates and MLPs only."""
+"""ReLU and its square, as names for `activation`, gates and MLPs."""
 
 from __future__ import annotations
 

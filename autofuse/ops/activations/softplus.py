@@ -13,7 +13,16 @@ __all__ = ["softplus"]
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold, elementwise.
 
-    Finite wherever x is, in every floating dtype: where exp(x) alone would overflow, the result is x.
+    Finite for finite x, in every floating dtype: the result is x where exp(x) would overflow.
+
+    Args:
+        x: any shape.
+        beta: the steepness.
+        threshold: above it, the result is x.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
     Source: Dugas et al., Incorporating Second-Order Functional Knowledge for Better Option Pricing, NIPS 2000.
     """
     return _OP(x, beta=beta, threshold=threshold)

@@ -1,4 +1,4 @@
-"""What squashes, or leaves as it is, what it gates: as names for `activation`, gates and MLPs only."""
+"""Sigmoid, tanh and identity, as names for `activation`, gates and MLPs."""
 
 from __future__ import annotations
 

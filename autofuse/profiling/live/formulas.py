@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.operators import NAMESPACE
-from autofuse.kernels.packages import Unavailable, loaded
+from autofuse.kernels.packages import Unavailable, load_module
 from autofuse.ops.flops import SDPA_ON_CPU
 from autofuse.profiling.live.bytes_moved import is_silent, moved
 from autofuse.torch_private import HigherOrderOperator
@@ -84,7 +84,7 @@ _PRODUCTS_UNCOUNTED = frozenset(
 def can_count() -> bool:
     """Whether torch's formulas load here: they import Triton, which need not be whole."""
     try:
-        loaded("torch.utils.flop_counter")
+        load_module("torch.utils.flop_counter")
     except Unavailable:
         return False
     return True
@@ -92,7 +92,7 @@ def can_count() -> bool:
 
 def _formula(function: Any) -> Any:
     """What an operator executes, by torch's formulas, corrected and completed; None without one."""
-    counter = loaded("torch.utils.flop_counter")
+    counter = load_module("torch.utils.flop_counter")
     packet = _packet(function)
     ours = SDPA_ON_CPU.get(packet) or _OURS.get(_name(packet))
     return counter.flop_registry.get(packet) if ours is None else counter.shape_wrapper(ours)

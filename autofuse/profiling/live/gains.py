@@ -25,7 +25,7 @@ from autofuse.fx.session.planner import copy_of_call
 from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import quiet
 from autofuse.fx.trace.twin import Twins, set_mode
-from autofuse.kernels.operation import recorded
+from autofuse.kernels.operation import record_calls
 from autofuse.profiling.live.listed_operators import ListedOperator, fresh, listed
 from autofuse.profiling.live.module_calls import joined
 from autofuse.profiling.live.operator_costs import Costs, is_product
@@ -103,7 +103,7 @@ class Predictor:
             twin = self._twin(module)
             old, new = excerpt.functions(twin)
             before = self._operators(old, *_apart(old, excerpt.given))
-            with recorded() as calls:
+            with record_calls() as calls:
                 after = self._operators(new, *_apart(new, excerpt.given))
             whole = self._operators(twin, *self._call(module, twin))
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)

@@ -26,7 +26,7 @@ from autofuse.fx.install.seen_calls import (
     metadata_tests,
     tensor_test_argument,
 )
-from autofuse.kernels.operation import recorded
+from autofuse.kernels.operation import record_calls
 from tests.fx.test_later_changes import Attend, Loud, of
 
 Q, K = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
@@ -325,6 +325,6 @@ def test_whoever_records_operations_hears_of_those_in_quiet_calls() -> None:
     made, inputs = QUIET_MODULES["an activation"]
     optimized = autofuse.optimize(made(), inputs, tune=False)
     optimized(*inputs), optimized(*inputs)
-    with recorded() as calls:
+    with record_calls() as calls:
         optimized(*inputs)
     assert [call.operation.name for call in calls] == ["gelu_tanh"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.kernels.operation import recorded
+from autofuse.kernels.operation import record_calls
 from tests.fx.conftest import assert_same, fused_rules
 
 N = 3
@@ -124,7 +124,7 @@ def operands(b: int = 2, t: int = 5, g: int = 2) -> tuple[Tensor, Tensor, Tensor
 
 def heads_of_keys(model: nn.Module, *given: Tensor) -> list[int]:
     """How many heads of keys each call of fused attention is handed."""
-    with recorded() as calls:
+    with record_calls() as calls:
         model(*given)
     return [c.args[1].shape[1] for c in calls if c.operation.name == "attention"]
 

@@ -79,14 +79,14 @@ def test_what_is_slower_than_the_original_is_left_out(monkeypatch: pytest.Monkey
 
 
 def test_without_tuning_the_default_is_taken_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "raced", None)  # whoever times anything fails
+    monkeypatch.setattr(weighing, "race_steps", None)  # whoever times anything fails
     model = Attention()
     autofuse.optimize(model, _inputs(), tune=False)
     assert _only(model, "AF101").status == "fused"
 
 
 def test_what_takes_microseconds_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "raced", None)
+    monkeypatch.setattr(weighing, "race_steps", None)
     model = Attention()
     autofuse.optimize(model, tuple(torch.randn(1, 1, 4, 8) for _ in range(3)))
     site = _only(model, "AF101")

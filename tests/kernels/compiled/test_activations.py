@@ -17,7 +17,7 @@ GRID = torch.cat((torch.linspace(-12, 12, 2001), torch.tensor([1e-4, -1e-4, 30.0
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_values_and_slopes_are_those_of_the_formula(name: str) -> None:
+def test_values_and_slopes_equal_the_formula(name: str) -> None:
     """Roundings, of which a cube has a few more, are by a unit in the last place of what is multiplied, at most |x|."""
     double = GRID.double().requires_grad_()
     expected = BY_TORCH[name](double)
@@ -30,7 +30,7 @@ def test_values_and_slopes_are_those_of_the_formula(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_nothing_that_is_finite_makes_what_is_not_a_number(name: str) -> None:
+def test_finite_inputs_never_give_nan(name: str) -> None:
     assert not any(t.isnan().any() for t in kernel.value_and_slope(POINTS, name))
 
 
@@ -56,4 +56,4 @@ def test_compiled_with_a_bias() -> None:
 def test_compiled_without_a_bias_for_any_width() -> None:
     for hidden in (40, 56):
         check_biased(kernel, Case(128, hidden, torch.float32, "mish"), with_bias=False)
-    assert len(kernel._forward._made) == 1
+    assert len(kernel._forward._compilations) == 1

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs
     ("dtype", "weighted", "smoothing"),
     [(torch.float32, False, 0.0), (torch.bfloat16, False, 0.1), (torch.float16, True, 0.1)],
 )
-def test_losses_and_gradients_are_those_of_torch(dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
+def test_losses_and_gradients_equal_torchs(dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
     losses.check(cross_entropy, losses.case(dtype, 6, 37, weighted, smoothing))
     assert not packages.COMPILER.missing()
 

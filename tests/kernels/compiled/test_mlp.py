@@ -22,7 +22,7 @@ def operands(dtype: torch.dtype) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("wanted", [(True,) * 5, (True, False, False, True, False), (False, False, True, False, True)])
-def test_results_and_the_gradients_that_are_wanted(wanted: tuple[bool, ...], dtype: torch.dtype) -> None:
+def test_results_and_requested_gradients_agree(wanted: tuple[bool, ...], dtype: torch.dtype) -> None:
     """As it is written; the compiler's part is tested below. The hidden layer before its bias is rounded once more."""
     x, up, up_bias, down, _ = given = operands(dtype)
     grad = torch.randn(ROWS, OUT).to(dtype)
@@ -36,7 +36,7 @@ def test_results_and_the_gradients_that_are_wanted(wanted: tuple[bool, ...], dty
         assert ours.shape == theirs.shape and ours.dtype is dtype and (ours.double() - theirs).abs().max() <= bound
 
 
-def test_compiled_it_gives_the_same() -> None:
+def test_the_compiled_region_gives_the_same() -> None:
     x, up, up_bias, down, _ = given = operands(torch.float32)
     grad, wanted = torch.randn(ROWS, OUT), (True,) * 5
     result, projected = kernel.forward(*given, "gelu")

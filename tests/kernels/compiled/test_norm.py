@@ -32,7 +32,7 @@ def test_sums_norms_and_gradients(case: Case) -> None:
 
 
 @pytest.mark.night
-def test_many_rows_are_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last part is not full, and draws go on where those of the part before ended."""
     monkeypatch.setattr(norm, "_WHOLE", 64)
     monkeypatch.setattr(norm, "_PART", 64 * 48)
@@ -40,7 +40,7 @@ def test_many_rows_are_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     assert not COMPILER.missing()
 
 
-def test_dropout_drops_its_share_and_the_same_again() -> None:
+def test_dropout_drops_its_share_and_repeats() -> None:
     x, p = torch.ones(64, 500), 0.25
     run = lambda seed: norm.forward(x, None, None, None, torch.tensor([seed]), p, EPS, True, SINGLE, SINGLE)[1]
     total = run(SEED)

@@ -44,14 +44,14 @@ def test_a_bias_may_be_left_out(kernel: ModuleType) -> None:
     check_biased(kernel, Case(5, 37, activation="mish"), with_bias=False)
 
 
-def test_the_bias_gradient_is_the_same_each_time_and_left_out_where_it_is_not_wanted(kernel: ModuleType) -> None:
+def test_the_bias_gradient_is_repeatable_and_left_out_if_not_needed(kernel: ModuleType) -> None:
     x, given, bias = torch.randn(300, 24), torch.randn(300, 24), torch.randn(24)
     first, second = (kernel.backward(given, x, bias, "gelu", True)[1] for _ in range(2))
     assert torch.equal(first, second)
     assert kernel.backward(given, x, bias, "gelu", False)[1] is None
 
 
-def test_the_activation_is_computed_again_on_the_way_back(kernel: ModuleType) -> None:
+def test_the_backward_pass_computes_the_activation_again(kernel: ModuleType) -> None:
     x, given, bias = torch.randn(9, 24), torch.randn(9, 24), torch.randn(24)
     of_x, of_bias, value = kernel.backward_again(given, x, bias, "gelu", True)
     assert torch.equal(value, kernel.forward(x, bias, "gelu"))
@@ -59,14 +59,14 @@ def test_the_activation_is_computed_again_on_the_way_back(kernel: ModuleType) ->
 
 
 @pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if in_kernels(name)])
-def test_nothing_that_is_finite_makes_what_is_not_a_number(kernel: ModuleType, activation: str) -> None:
+def test_finite_inputs_never_give_nan(kernel: ModuleType, activation: str) -> None:
     x = POINTS[None, :].contiguous()
     made = kernel.forward(x, None, activation), kernel.backward(torch.ones_like(x), x, None, activation, False)[0]
     assert not any(t.isnan().any() for t in made)
 
 
 @pytest.mark.parametrize("activation", ["relu", "relu_squared", "gelu", "silu"])
-def test_what_is_not_a_number_stays_so(kernel: ModuleType, activation: str) -> None:
+def test_nan_stays_nan(kernel: ModuleType, activation: str) -> None:
     assert kernel.forward(torch.full((1, 4), torch.nan), None, activation).isnan().all()
 
 
@@ -91,7 +91,7 @@ SHAPES = {"odd in both": (3, 5), "16 in all": (16, 3), "many odd rows": (64, 37)
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("gap", [0, 3])
-def test_rows_of_an_odd_width_are_read_as_others_where_they_lie_next_to_each_other(
+def test_contiguous_rows_of_an_odd_width_are_read_with_another_width(
     kernel: ModuleType, shape: tuple[int, int], gap: int
 ) -> None:
     check_biased(kernel, Case(*shape, BRAIN, "mish", gap=gap), with_bias=False)
@@ -104,7 +104,7 @@ def test_rows_of_an_odd_width_are_read_as_others_where_they_lie_next_to_each_oth
         ((32, 1027), True, (1027, 32)), ((4096, 3), True, (12, 1024)), ((16, 1), True, (1, 16)),
     ],
 )  # fmt: skip
-def test_only_what_is_contiguous_takes_another_width(
+def test_only_contiguous_tensors_get_another_width(
     kernel: ModuleType, shape: tuple[int, int], contiguous: bool, expected: tuple[int, int]
 ) -> None:
     x = torch.empty(shape) if contiguous else torch.empty(shape[0], shape[1] + 1)[:, :-1]

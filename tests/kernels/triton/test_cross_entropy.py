@@ -17,7 +17,7 @@ def kernel() -> ModuleType:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("weighted", "smoothing"), [(False, 0.0), (False, 0.1), (True, 0.0), (True, 0.1)])
-def test_losses_and_gradients_are_those_of_torch(
+def test_losses_and_gradients_equal_torchs(
     kernel: ModuleType, dtype: torch.dtype, weighted: bool, smoothing: float
 ) -> None:
     losses.check(kernel, losses.case(dtype, 3, 37, weighted, smoothing))

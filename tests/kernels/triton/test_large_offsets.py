@@ -1,8 +1,4 @@
-"""Rows that lie 2**31 entries apart are read where they lie: no kernel computes an address in 32 bits.
-
-Memory for such tensors is asked for and not touched, but for the few rows that are read. What no view can show, results
-of more than 2**31 entries, is read off the code: tools/ahead/addresses.py.
-"""
+"""Rows that are 2**31 entries apart are read correctly: no kernel computes an address in 32 bits."""
 
 from __future__ import annotations
 
@@ -27,60 +23,60 @@ def _far(step: int, rows: int, width: int) -> Tensor:
     return x.copy_(torch.randn(rows, width, generator=torch.Generator().manual_seed(width)))
 
 
-def _gated(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+def _run_gated(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     return kernel.forward(x, x, "silu"), *kernel.backward(x, x, x, "silu")
 
 
-def _packed(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+def _run_packed(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     width = x.shape[1] // 2
     return kernel.packed_forward(x, "silu", True), kernel.packed_backward(x[:, :width], x, "silu", True)
 
 
-def _activated(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+def _run_activation(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     bias = torch.ones(x.shape[1], dtype=BRAIN)
     return kernel.forward(x, bias, "gelu"), *kernel.backward_again(x, x, bias, "gelu", True)
 
 
-def _normed(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+def _run_norm(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     weight, seed = torch.ones(x.shape[1], dtype=BRAIN), torch.tensor([7])
     out, total, mean, rstd = kernel.forward(x, x, weight, weight, seed, 0.1, 1e-5, True, BRAIN, BRAIN)
     made = kernel.backward(x, x, x, weight, mean, rstd, seed, 0.1, BRAIN, BRAIN, True, True)
     return out, total, mean, rstd, *made
 
 
-def _lost(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+def _run_loss(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     target, share = torch.arange(x.shape[0]) + 3, torch.ones(x.shape[0])
     losses, normalizers = kernel.losses(x, target, None, -100, 0.1)
     return losses, normalizers, kernel.gradient(x, target, None, share, normalizers, -100, 0.1)
 
 
-def _weighed(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+def _run_softmax(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     made = kernel.forward(x, x, 0.5, -math.inf)
     return made, kernel.backward(x, x, x > 0, 0.5)
 
 
-def _turned(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+def _run_rotary(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     angles = torch.randn(x.shape[0], x.shape[1], generator=torch.Generator().manual_seed(0)).to(BRAIN)
     return tuple(kernel.forward(x, angles, x, interleaved, False, BRAIN) for interleaved in (False, True))
 
 
 Step = Callable[[ModuleType, Tensor], tuple[Tensor, ...]]
 KERNELS: dict[str, tuple[str, Step]] = {
-    "gated products": ("gated", _gated),
-    "gated halves": ("gated", _packed),
-    "activations": ("activations", _activated),
-    "norms": ("norm", _normed),
-    "norms of long rows": ("norm", _normed),
-    "cross entropy": ("cross_entropy", _lost),
-    "softmax": ("softmax", _weighed),
-    "softmax of long rows": ("softmax", _weighed),
-    "rotary embeddings": ("rotary", _turned),
+    "gated products": ("gated", _run_gated),
+    "gated halves": ("gated", _run_packed),
+    "activations": ("activations", _run_activation),
+    "norms": ("norm", _run_norm),
+    "norms of long rows": ("norm", _run_norm),
+    "cross entropy": ("cross_entropy", _run_loss),
+    "softmax": ("softmax", _run_softmax),
+    "softmax of long rows": ("softmax", _run_softmax),
+    "rotary embeddings": ("rotary", _run_rotary),
 }
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_rows_are_read_where_they_lie(name: str, step: int) -> None:
+def test_distant_rows_are_read_correctly(name: str, step: int) -> None:
     file, run = KERNELS[name]
     kernel = importlib.import_module(f"autofuse.kernels.triton.{file}")
     x = _far(step, 3 if step < 2**31 else 2, 8200 if "long" in name else 36)
@@ -89,9 +85,9 @@ def test_rows_are_read_where_they_lie(name: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("rows", ["softmax", "rotary"])
-def test_what_numbers_rows_in_64_bits_gives_the_same(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_64_bit_row_numbers_give_the_same(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = importlib.import_module(f"autofuse.kernels.triton.{rows}")
-    run = _weighed if rows == "softmax" else _turned
+    run = _run_softmax if rows == "softmax" else _run_rotary
     x = torch.randn(5, 36).to(BRAIN)
     expected = run(kernel, x)
     monkeypatch.setattr(kernel, "is_long", lambda rows: True)

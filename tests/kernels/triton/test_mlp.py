@@ -18,7 +18,7 @@ def kernel() -> ModuleType:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_results_and_the_gradients_that_are_wanted(kernel: ModuleType, with_bias: bool, dtype: torch.dtype) -> None:
+def test_results_and_requested_gradients_agree(kernel: ModuleType, with_bias: bool, dtype: torch.dtype) -> None:
     shapes = (20, 6), (9, 6), (9,), (5, 9), (5,)
     x, up, up_bias, down, down_bias = ((torch.randn(s) / s[-1] ** 0.5).to(dtype) for s in shapes)
     given = x, up, up_bias if with_bias else None, down, down_bias if with_bias else None

@@ -50,7 +50,7 @@ def test_shapes_strides_and_dtypes(kernel: ModuleType, case: Case) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 16), (4, 0)])
-def test_nothing_is_normed(kernel: ModuleType, shape: tuple[int, int]) -> None:
+def test_an_empty_tensor_is_normalised(kernel: ModuleType, shape: tuple[int, int]) -> None:
     x, weight = torch.randn(shape), torch.rand(shape[1])
     out, total, mean, rstd = kernel.forward(x, x, weight, weight, None, 0.0, EPS, True, SINGLE, SINGLE)
     assert out.shape == total.shape == shape and mean.shape == rstd.shape == (shape[0], 1)
@@ -61,7 +61,7 @@ def test_nothing_is_normed(kernel: ModuleType, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("width", [500, 8200])
-def test_dropout_drops_its_share_and_the_same_again(kernel: ModuleType, width: int) -> None:
+def test_dropout_drops_its_share_and_repeats(kernel: ModuleType, width: int) -> None:
     x, p = torch.ones(40 if width < 8192 else 2, width), 0.25
     run = lambda seed: kernel.forward(x, None, None, None, torch.tensor([seed]), p, EPS, True, SINGLE, SINGLE)
     total = run(SEED)[1]

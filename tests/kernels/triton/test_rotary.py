@@ -25,8 +25,8 @@ def kernel() -> ModuleType:
     return pytest.importorskip("autofuse.kernels.triton.rotary")
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool) -> Tensor:
-    """In double; the inverse as the gradient of the rotation."""
+def rotate_in_float64(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool) -> Tensor:
+    """The rotation in float64; the inverse as the gradient of the rotation."""
     doubled = (torch.randn(x.shape, dtype=torch.float64).requires_grad_(), cos.double(), sin.double())
     if not inverse:
         return reference.rotary(x.double(), *doubled[1:], interleaved=interleaved)
@@ -36,7 +36,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool
 
 def check(kernel: ModuleType, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool) -> None:
     found = kernel.forward(x, cos, sin, interleaved, inverse, x.dtype)
-    truth = turned(x, cos, sin, interleaved, inverse)
+    truth = rotate_in_float64(x, cos, sin, interleaved, inverse)
     assert found.shape == x.shape and found.dtype is x.dtype
     bound = 2 * torch.finfo(x.dtype).eps * truth.abs().max()  # two products and their sum, then rounded once
     assert (found.double() - truth).abs().max() <= bound
@@ -75,6 +75,6 @@ def test_the_result_may_be_wider_than_x(kernel: ModuleType) -> None:
     torch.testing.assert_close(found, reference.rotary(x.float(), angles[0], angles[1]))
 
 
-def test_nothing_is_turned(kernel: ModuleType) -> None:
+def test_an_empty_tensor_is_rotated(kernel: ModuleType) -> None:
     x = torch.randn(0, D)
     assert kernel.forward(x, torch.randn(1, D), torch.randn(1, D), False, False, x.dtype).shape == (0, D)
