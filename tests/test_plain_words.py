@@ -58,8 +58,8 @@ EDITED = (
     "docs/training.md",
     "docs/writing-rules.md",
     "rules",
-    "tests/canonical",
     "tests/benchmarks",
+    "tests/canonical",
     "tests/cli",
     "tests/conftest.py",
     "tests/demo",
@@ -94,8 +94,8 @@ EDITED = (
     "tests/test_style.py",
     "tests/test_writing_rules.py",
     "tests/tools",
-    "tools",
     "tests/torch_private",
+    "tools",
 )
 
 # A regular expression, and what to write in its place.
@@ -133,11 +133,6 @@ PHRASES = {
     r"\bsays? nothing of\b": "does not depend on",
     r"\bthe others go on\b": "the run continues",
     r"\bnone of our business\b": "is ignored",
-}  # fmt: skip
-NAMES = frozenset(
-    "told made whole given anew less shown reached found said had gone kept held named asked known seen taken turned "
-    "handed undisturbed undropped abroad amid doomed tested fetched looked scored pinned downloaded unpacked cloned "
-    "merged straightened unshifted undone unpermuted indexed stripped executed launched".split()
     r"\bgives? way\b": "is replaced by",
     r"\b(?:is|are) taken (?:to be|for)\b": "counts as, autofuse assumes",
     r"\bturn(?:s|ing)? the other way\b": "the inverse rotation",
@@ -155,9 +150,10 @@ NAMES = frozenset(
 }  # fmt: skip
 NAMES = frozenset(
     "told made whole given anew less shown reached found said had gone kept held named asked known seen taken turned "
-    "handed undisturbed undropped abroad amid folded raced ranked looked listed noted restored shifted mixed drawn "
-    "rehearsed weighed imported decided described reduced ignored packaged prepared refused normed picked repeated "
-    "widened traced transformed remembered".split()
+    "handed undisturbed undropped abroad amid doomed tested fetched looked scored pinned downloaded unpacked cloned "
+    "merged straightened unshifted undone unpermuted indexed stripped executed launched folded raced ranked listed "
+    "noted restored shifted mixed drawn rehearsed weighed imported decided described reduced ignored packaged "
+    "prepared refused normed picked repeated widened traced transformed remembered".split()
 )
 PUBLIC_NAMES = frozenset({"given"})  # autofuse.rule.Call.given, which rules call
 
