@@ -53,6 +53,7 @@ UNTUNED = (
     "T5Model", "ViTModel", "Dinov2Model", "CLIPVisionModel", "StableLmModel",
 )  # fmt: skip
 
+
 def _library_model(name: str) -> Example:
     """A model of transformers, with batches of 4 sequences of 128 tokens or 4 images."""
     kind = no_loss.MODELS[name][2]
