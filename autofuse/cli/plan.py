@@ -57,7 +57,8 @@ def _planned(options: Namespace, capacity: Capacity | None, scale: Scale | None)
     return plan(
         options.target, batch=options.batch, sequence=options.sequence, dtype=options.dtype, autocast=options.autocast,
         checkpointing=options.checkpointing, optimizer=options.optimizer, strategy=strategy, devices=options.shard,
-        capacity=capacity, fuse=not options.no_fusion, scale=scale,
+        capacity=capacity, fuse=not options.no_fusion, scale=scale, master=options.fp32_master, tensor=options.tensor,
+        pipeline=options.pipeline, context=options.context, microbatches=options.microbatches, offload=options.offload,
     )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def _held(model: nn.Module, memory: Memory, strategy: str, devices: int) -> int 
     """
     if memory.peak_bytes is None:
         return None
-    divided = spread(model, strategy, devices)
+    divided = spread(model, Setting(strategy=strategy, devices=devices))
     grows = dict.fromkeys(("activations", "temporaries", "inputs"), devices if strategy == "tp" else 1)
     held: float = sum(
         getattr(memory, kind) * divided.shares.get(kind, 1.0) * grows.get(kind, 1) for kind in KINDS
