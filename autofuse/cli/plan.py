@@ -12,7 +12,7 @@ from pathlib import Path
 from autofuse.cli.profile_results import say
 from autofuse.display import terminal
 from autofuse.profiling.live.factories import NoSubject
-from autofuse.profiling.plan.capacity import capacity_given, capacity_of
+from autofuse.profiling.plan.capacity import capacity_of, parse_capacity
 from autofuse.profiling.plan.paper import Unplannable
 from autofuse.profiling.plan.plan import plan
 from autofuse.profiling.plan.scaling import Link
@@ -64,7 +64,7 @@ def _planned(options: Namespace, capacity: Capacity | None, scale: Scale | None)
 
 def _capacity(options: Namespace) -> Capacity | None:
     if options.memory:
-        return capacity_given(options.memory)
+        return parse_capacity(options.memory)
     return capacity_of(options.device) if options.device else None
 
 
@@ -82,8 +82,8 @@ def _scale(options: Namespace) -> Scale | None:
         seconds, constant, source = _measured(options.profile)
     if not 0 < seconds < math.inf:
         raise Unplannable(f"A step takes more than no time, and --step-seconds is {seconds}: say what one takes.")
-    across = Link(capacity_given(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
-    link = Link(capacity_given(options.link).bytes, options.latency * 1e-6)
+    across = Link(parse_capacity(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
+    link = Link(parse_capacity(options.link).bytes, options.latency * 1e-6)
     return Scale(seconds, source, link, options.scale, constant, across)
 
 

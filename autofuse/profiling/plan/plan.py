@@ -14,7 +14,7 @@ from autofuse.profiling.plan.memory import ERROR_BASIS, PlannedModel
 from autofuse.profiling.plan.paper import Paper, Unplannable
 from autofuse.profiling.plan.settings import check_setting
 from autofuse.profiling.plan.sharding import sources
-from autofuse.profiling.plan.spreading import Scale, scaled
+from autofuse.profiling.plan.spreading import Scale, scaling_of
 from autofuse.results import plan as report
 from autofuse.results.plan import Capacity, Fit, Plan, Setting
 from autofuse.results.profile import Memory
@@ -22,7 +22,7 @@ from autofuse.results.profile import Memory
 _ONE_DEVICE: Any = {"devices": 1, "strategy": "none", "tensor": 1, "pipeline": 1, "context": 1}
 _MOST_RUNS = 24
 _NOT_COUNTED = (
-    "Not counted: what a device's context, its allocator's gaps and communication buffers take. "
+    "Not counted: the device's context, gaps of its allocator, and communication buffers. "
     "Operators and kernels are those of a CPU."
 )
 
@@ -66,14 +66,14 @@ def plan(
                       pipeline, context, microbatches, offload)  # fmt: skip
     check_setting(setting)
     if scale is not None and replace(setting, **_ONE_DEVICE) != setting:
-        raise Unplannable("How a step scales is planned from one device: leave the strategy out.")
+        raise Unplannable("Scaling is planned from one device: leave out the strategy and the parallelism.")
     paper = Paper()
     name = subject if isinstance(subject, str) else type(subject).__name__
     if isinstance(subject, str):
-        made = paper.load(subject)
-        subject, inputs, step = made.subject, made.inputs, made.step  # type: ignore[assignment]
+        built = paper.load(subject)
+        subject, inputs, step = built.subject, built.inputs, built.step  # type: ignore[assignment]
     if inputs is None or not isinstance(subject, nn.Module):
-        raise Unplannable("A step of a model is planned: give the model, and inputs to call it with.")
+        raise Unplannable("Pass a model and inputs to call it with: plan estimates a step of the model.")
     cast = getattr(torch, dtype) if dtype else None
     known = batch_of(inputs)
     sizes = _Sizes(paper, inputs, cast, batch, sequence)
@@ -85,16 +85,16 @@ def plan(
         for fusing in (False, True)[: 1 + fuse]
     ]
     notes = (_NOT_COUNTED, *(f"By formula, not measured: {source}." for source in sources(setting)))
-    after = sides[1] if fuse else report.Side(Memory(reason="not asked for"), reason="It was not asked for.")
+    after = sides[1] if fuse else report.Side(Memory(reason="not requested"), reason="It was not requested.")
     scaling = None
     if scale is not None:
         best = after if after.memory.peak_bytes is not None else sides[0]
-        scaling = scaled(model, best.memory, setting, scale, capacity, best.error)
+        scaling = scaling_of(model, best.memory, setting, scale, capacity, best.error)
     return Plan(name, setting, sides[0], after, ERROR_BASIS, capacity, scaling, notes)
 
 
 class _Sizes:
-    """The inputs of any batch."""
+    """Creates the inputs for any batch size."""
 
     def __init__(self, paper: Paper, inputs: Any, dtype: torch.dtype | None, batch: int | None, sequence: int | None):
         self._paper, self._inputs, self._dtype, self._sequence = paper, inputs, dtype, sequence
@@ -134,9 +134,9 @@ def _fit(peak: int, room: int, error: float) -> Fit:
 
 
 def _largest(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | None:
-    """The largest batch that surely fits; a peak grows with the batch, so that it is searched by halving what is left.
+    """The largest batch that fits with the error added. The peak grows with the batch, so bisection finds it.
 
-    None where the inputs do not tell their batch.
+    None if the inputs do not show their batch.
     """
     if sizes.batch is None:
         return None
@@ -164,13 +164,13 @@ def _largest(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | N
 
 
 def _next_is_too_large(known: dict[int, int], batch: int, room: int) -> bool:
-    """A peak is the largest of sums that grow evenly with the batch: it never grows more slowly than it did before."""
+    """Whether the next batch is too large. A peak is the largest of sums that grow evenly, so its slope never falls."""
     smaller = [b for b in known if b < batch]
     return any(known[batch] + (known[batch] - known[b]) / (batch - b) > room for b in smaller)
 
 
 def _next(known: dict[int, int], room: int, below: int, above: int | None) -> int:
-    """The batch to try: where the line through the two nearest known ones meets the room, and never outside."""
+    """The batch to try next: where the line through the two nearest known peaks meets the capacity."""
     if len(known) == 1:
         return 2 * below if above is None else max(1, above // 2)
     low, high = sorted(sorted(known, key=lambda batch: abs(known[batch] - room))[:2])

@@ -97,7 +97,7 @@ def spread(model: nn.Module, setting: Setting) -> Spread:
     host_added = sum(added.pop(kind, 0) for kind in offloaded)
     shares |= dict.fromkeys(offloaded, 0.0)
     changed = {kind: share for kind, share in shares.items() if share != 1.0}
-    return Spread(changed, _whole(model, setting), added, host, host_added)
+    return Spread(changed, _gathered_bytes(model, setting), added, host, host_added)
 
 
 def master_factor(model: nn.Module) -> float:
@@ -150,7 +150,7 @@ def _stage_share(model: nn.Module, stages: int) -> float:
     return (in_blocks / stages + total - in_blocks) / total
 
 
-def _whole(model: nn.Module, setting: Setting) -> int:
+def _gathered_bytes(model: nn.Module, setting: Setting) -> int:
     """Bytes on top of the shares, in the dtype that the model computes in."""
     if setting.devices * setting.context == 1 or setting.strategy in ("none", "zero1", "tp"):
         return 0

@@ -12,7 +12,7 @@ from autofuse.demo.gpt import GPT, Config
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan import memory
-from autofuse.profiling.plan.capacity import capacity_given
+from autofuse.profiling.plan.capacity import parse_capacity
 from autofuse.profiling.plan.paper import Unplannable
 from autofuse.profiling.plan.plan import plan
 from autofuse.results.profile import Memory
@@ -86,7 +86,7 @@ def test_a_model_of_any_size_is_planned_without_allocating_it() -> None:
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
     model, x = gpt()
-    room = capacity_given("64MiB")
+    room = parse_capacity("64MiB")
     largest = plan(model, x, capacity=room, fuse=False).before.largest_batch
     assert largest is not None
     for batch, fit in ((largest, "fits"), (largest + 1, "too close to tell")):
@@ -96,7 +96,7 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
 
 def test_where_not_even_one_sample_fits_the_largest_batch_is_none_of_them() -> None:
     model, x = gpt()
-    side = plan(model, x, capacity=capacity_given("1MiB"), fuse=False).before
+    side = plan(model, x, capacity=parse_capacity("1MiB"), fuse=False).before
     assert (side.fit, side.largest_batch) == ("does not fit", 0)
 
 
