@@ -4,7 +4,7 @@
     python -m benchmarks.gain_factors --write   # also writes autofuse/profiling/live/prediction_factors.json
 
 For each rule and size: the 10th percentile, the median and the 90th percentile of measured / predicted saving over
-kinds of places. A rule with fewer than five kinds in a size has no entry of its own. Coverage is computed without the
+kinds of places. With fewer than five kinds there is no entry. Coverage is computed without the
 model that is judged: the range for a model's places comes from the other models.
 """
 
@@ -53,13 +53,13 @@ _NUMBERS = ("seconds", "predicted_saving", "measured_saving")
 
 
 def classes_of(kinds: Sequence[Kind]) -> list[PredictionClass]:
-    """One entry for each size and rule with enough kinds, and one for each size over all rules."""
+    """One entry for each size and rule, and for each size over all rules, if there are enough kinds."""
     groups: dict[tuple[str, str], list[Kind]] = {}
     for kind in kinds:
         size = size_of(kind.seconds, kind.predicted)
         groups.setdefault(("", size), []).append(kind)
         groups.setdefault((kind.rule, size), []).append(kind)
-    return [_class(*key, groups[key]) for key in sorted(groups) if not key[0] or len(groups[key]) >= LEAST_KINDS]
+    return [_class(*key, groups[key]) for key in sorted(groups) if len(groups[key]) >= LEAST_KINDS]
 
 
 def _class(rule: str, size: str, kinds: Sequence[Kind]) -> PredictionClass:
