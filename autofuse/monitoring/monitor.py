@@ -60,6 +60,16 @@ class Monitor:
         last: figures of the last finished interval, or None.
     """
 
+    # Of the interval that runs: its start, the start of its step, and what was added up so far.
+    _began: float
+    _step_began: float
+    _cpu_began: float
+    _in_interval: int
+    _shortest: float
+    _longest: float
+    _waited: float | None
+    _sums: dict[str, int | None]
+
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -77,8 +87,7 @@ class Monitor:
             raise ValueError(f'flops is a number, "count" or None; got {flops!r}.')
         if flops == "count" and model is None:
             raise ValueError('flops="count" needs the model.')
-        given = [writers] if isinstance(writers, (str, os.PathLike)) or hasattr(writers, "write") else list(writers)
-        self.writers: list[Writer] = [_writer(one) for one in given]
+        self.writers: list[Writer] = _writers(writers)
         if use_active_runs:
             self.writers += active_writers()
         self.model, self.every, self.peak_flops, self.dtype = model, every, peak_flops, dtype
@@ -142,8 +151,8 @@ class Monitor:
         self._began = self._step_began = now
         self._cpu_began = time.process_time()
         self._in_interval, self._shortest, self._longest = 0, float("inf"), 0.0
-        self._waited: float | None = None
-        self._sums: dict[str, int | None] = {"samples": 0, "tokens": 0}
+        self._waited = None
+        self._sums = {"samples": 0, "tokens": 0}
 
     def _finish(self, now: float) -> None:
         seconds, steps = now - self._began, self._in_interval
@@ -205,6 +214,12 @@ class Monitor:
         self._counting = None
         stack.close()
         return counting
+
+
+def _writers(given: Writer | str | os.PathLike[str] | Sequence[Writer | str | os.PathLike[str]]) -> list[Writer]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return [_writer(one) for one in given]
+    return [_writer(given)]
 
 
 def _writer(given: Writer | str | os.PathLike[str]) -> Writer:

@@ -145,3 +145,12 @@ def test_closing_while_a_step_is_counted_leaves_no_mode_on() -> None:
 def test_arguments_that_say_nothing_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Monitor(**options)
+
+
+def test_the_example_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [7, 12, 16]
+    assert all(line["flops_per_second"] > 0 and line["tokens_per_second"] > 0 for line in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +29,7 @@ class OperatorClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, running: Running) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.running = running
-        self.seconds: Counter[Any] = Counter()
+        self.seconds: dict[tuple[str, str], float] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = time.thread_time()
@@ -38,7 +37,8 @@ class OperatorClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seconds = time.thread_time() - start
         if getattr(function, "namespace", "") != "prim":
             owner = self.running.now()
-            self.seconds[owner.fqn, owner.phase] += seconds
+            key = owner.fqn, owner.phase
+            self.seconds[key] = self.seconds.get(key, 0.0) + seconds
         return result
 
 
