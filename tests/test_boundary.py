@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 ALLOWED = (
     "fx", "integrations", "ops", "kernels", "measure", "demo", "torch_private", "verify", "profiling/live",
-    "profiling/plan", "planning",
+    "profiling/plan", "planning", "monitoring",
 )  # fmt: skip
 NEED_TORCH = {"demo", "plan", "profile", "tune"}  # commands that import these folders, and are imported on demand
 HEAVY = ("torch", "numpy", "einops", "transformers")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 # Users import the callback from the module of their trainer.
-SHARED = {"AutofuseCallback"}
+SHARED = {"AutofuseCallback", "MonitorCallback"}
 
 
 def test_no_two_public_classes_share_a_name() -> None:

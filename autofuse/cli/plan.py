@@ -12,7 +12,7 @@ from pathlib import Path
 from autofuse.cli.profile_results import say
 from autofuse.display import terminal
 from autofuse.profiling.live.factories import NoSubject
-from autofuse.profiling.plan.capacity import capacity_given, capacity_of
+from autofuse.profiling.plan.capacity import capacity_of, parse_capacity
 from autofuse.profiling.plan.paper import Unplannable
 from autofuse.profiling.plan.plan import plan
 from autofuse.profiling.plan.scaling import Link
@@ -57,13 +57,14 @@ def _planned(options: Namespace, capacity: Capacity | None, scale: Scale | None)
     return plan(
         options.target, batch=options.batch, sequence=options.sequence, dtype=options.dtype, autocast=options.autocast,
         checkpointing=options.checkpointing, optimizer=options.optimizer, strategy=strategy, devices=options.shard,
-        capacity=capacity, fuse=not options.no_fusion, scale=scale,
+        capacity=capacity, fuse=not options.no_fusion, scale=scale, master=options.fp32_master, tensor=options.tensor,
+        pipeline=options.pipeline, context=options.context, microbatches=options.microbatches, offload=options.offload,
     )  # fmt: skip
 
 
 def _capacity(options: Namespace) -> Capacity | None:
     if options.memory:
-        return capacity_given(options.memory)
+        return parse_capacity(options.memory)
     return capacity_of(options.device) if options.device else None
 
 
@@ -81,8 +82,8 @@ def _scale(options: Namespace) -> Scale | None:
         seconds, constant, source = _measured(options.profile)
     if not 0 < seconds < math.inf:
         raise Unplannable(f"A step takes more than no time, and --step-seconds is {seconds}: say what one takes.")
-    across = Link(capacity_given(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
-    link = Link(capacity_given(options.link).bytes, options.latency * 1e-6)
+    across = Link(parse_capacity(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
+    link = Link(parse_capacity(options.link).bytes, options.latency * 1e-6)
     return Scale(seconds, source, link, options.scale, constant, across)
 
 

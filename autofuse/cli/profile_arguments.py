@@ -112,7 +112,19 @@ def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:
         help="default: adamw",
     )  # fmt: skip
     plan.add_argument("--shard", type=_counting, default=1, metavar="N", help="over N devices (default: 1)")
-    plan.add_argument("--strategy", choices=("ddp", "fsdp", "hsdp", "tp"), help="with --shard (default: fsdp)")
+    plan.add_argument(
+        "--strategy", choices=("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp"), help="with --shard (default: fsdp)"
+    )
+    plan.add_argument(
+        "--fp32-master", action="store_true", help="the optimizer keeps float32 parameters; --dtype is a half precision"
+    )
+    plan.add_argument("--tensor", type=_counting, default=1, metavar="N", help="tensor and sequence parallel over N")
+    plan.add_argument("--pipeline", type=_counting, default=1, metavar="N", help="N pipeline stages; plans the first")
+    plan.add_argument("--microbatches", type=_counting, default=8, metavar="N", help="of the pipeline (default: 8)")
+    plan.add_argument("--context", type=_counting, default=1, metavar="N", help="divide the sequence over N devices")
+    plan.add_argument(
+        "--offload", choices=("none", "optimizer", "parameters"), default="none", help="what the host's memory holds"
+    )
     room = plan.add_mutually_exclusive_group()
     room.add_argument("--device", metavar="NAME", help='has to hold it, as "NVIDIA H100"')
     room.add_argument("--memory", metavar="SIZE", help="has to hold it, as 80GiB")

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import TypeVar
 
 from autofuse.results.analysis import where
+from autofuse.results.comparison import Interval
 from autofuse.results.profile_parts import Layer, Place, PlaceStatus, Regime, Work
 from autofuse.results.repeated_names import in_common, pattern_of, patterns_of
 
@@ -37,6 +38,7 @@ class RepeatedPlaces:
     saved_flops: int | None
     where: str
     part_of: str = ""
+    saving_range: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,16 @@ def _place_fold(name: str, places: list[Place]) -> RepeatedPlaces:
         _sum(p.seconds for p in places), _sum(p.predicted_saving for p in places),
         _sum(p.measured_saving for p in places), gain_together([p.predicted_gain for p in places]),
         _sum(p.saved_bytes for p in places), _sum(p.saved_flops for p in places),
-        where(first.file, first.line), part_of,
+        where(first.file, first.line), part_of, _sum_of_ranges([place.saving_range for place in places]),
     )  # fmt: skip
+
+
+def _sum_of_ranges(ranges: Sequence[Interval | None]) -> Interval | None:
+    """The range of a sum of places whose errors are alike; None where one has no range."""
+    known = [found for found in ranges if found is not None]
+    if not known or len(known) < len(ranges):
+        return None
+    return Interval(sum(found.low for found in known), sum(found.high for found in known))
 
 
 def gain_together(gains: Iterable[float | None]) -> float | None:

@@ -281,8 +281,18 @@ def _saved(count: int, shown: Callable[[float | None], str]) -> str:
     return shown(count) if count > 0 else f"{shown(-count)} more"
 
 
+def _predicted(place: RepeatedPlaces) -> str:
+    """What fusing would save: the range if there is one, else the point."""
+    if place.predicted_saving is None:
+        return ""
+    if place.saving_range is None:
+        return units.duration(place.predicted_saving)
+    low, high = (units.duration(abs(end)) for end in place.saving_range)
+    return f"{'-' if place.saving_range.low < 0 else ''}{low} to {'-' if place.saving_range.high < 0 else ''}{high}"
+
+
 def _place_row(place: RepeatedPlaces) -> tuple[Cell, ...]:
-    saving = units.duration(place.predicted_saving) if place.predicted_saving is not None else ""
+    saving = _predicted(place)
     if place.measured_saving is not None:
         saving = f"{saving} (measured {units.duration(place.measured_saving)})".strip()
     saved = [_saved(place.saved_bytes, units.size)] if place.saved_bytes else []

@@ -47,8 +47,13 @@ class AutofuseCallback(_Callback):
     `configure_model` makes, and with mixed precision. If the module is compiled, the sanity check and the first
     training batch run eagerly, because autofuse captures layers then. Checkpoints load with and without this callback.
 
+    If the module has one loss from `torch.nn` that takes logits (`self.loss = nn.CrossEntropyLoss()`), `optimize` gets
+    it as `loss_fn`. This has an effect if `training_step` calls the module itself, `self(batch)`. For any other loss,
+    pass `loss_fn`.
+
     Args:
-        options: keyword arguments of `autofuse.optimize`: select, ignore, modules, verify.
+        options: keyword arguments of `autofuse.optimize`: select, ignore, modules, verify. `loss_fn` overrides the
+            module's; None passes no loss.
 
     Attributes:
         report: the result for the model, after `fit`.
@@ -65,11 +70,11 @@ class AutofuseCallback(_Callback):
 
     def setup(self, trainer: Any, pl_module: nn.Module, stage: str) -> None:
         """Optimizes the module before `configure_model`, and before the strategy gets it."""
-        optimize(pl_module, **self.options)
+        self._optimize(pl_module)
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Optimizes layers that `configure_model` made. Otherwise it has no effect."""
-        optimize(pl_module, **self.options)
+        self._optimize(pl_module)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Runs the first validation batches eagerly, if there are any."""
@@ -97,6 +102,15 @@ class AutofuseCallback(_Callback):
         """Restores the compiler stance."""
         self._eager.release()
 
+    def _optimize(self, pl_module: nn.Module) -> None:
+        optimize(pl_module, **{"loss_fn": _loss_of(pl_module), **self.options})
+
     def _hold_if_compiled(self, pl_module: nn.Module) -> None:
         if getattr(pl_module, "_compiler_ctx", None) is not None or is_compiled(pl_module):
             self._eager.hold()
+
+
+def _loss_of(pl_module: nn.Module) -> nn.Module | None:
+    """The only child that is a loss of logits from torch.nn; None if there is none, or more than one."""
+    losses = [child for child in pl_module.children() if type(child) in (nn.CrossEntropyLoss, nn.NLLLoss)]
+    return losses[0] if len(losses) == 1 else None

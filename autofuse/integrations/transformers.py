@@ -6,7 +6,9 @@ each module at its first call, with the batches, the precision and the checkpoin
 
 from __future__ import annotations
 
+import inspect
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -17,7 +19,7 @@ from autofuse.integrations.run_summary import log_report
 from autofuse.results.sites import Report
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise ImportError(
         "autofuse.integrations.transformers needs transformers, which is not installed: "
@@ -34,8 +36,13 @@ class AutofuseCallback(TrainerCallback):
     first training step and the first evaluation batch run eagerly, because autofuse captures modules then. Checkpoints
     are those of the original model: they load with and without this callback.
 
+    If the Trainer computes the loss itself (`compute_loss_func`, or label smoothing), `optimize` gets that function as
+    `loss_fn`: in training the logits are then computed only if somebody reads them. A model that computes its own loss
+    from labels needs no `loss_fn`.
+
     Args:
-        options: keyword arguments of `autofuse.optimize`: select, ignore, modules, verify.
+        options: keyword arguments of `autofuse.optimize`: select, ignore, modules, verify. `loss_fn` overrides the
+            Trainer's; None passes no loss.
 
     Attributes:
         report: the result for the model, after training.
@@ -102,9 +109,27 @@ class AutofuseCallback(TrainerCallback):
             log_report(type(model).__name__, self.report)
 
     def _optimize(self, model: Any) -> None:
-        if isinstance(model, nn.Module):
-            optimize(model, **self.options)
+        if not isinstance(model, nn.Module):
+            return
+        if "loss_fn" not in self.options and (loss := next(_trainer_losses(model), None)) is not None:
+            self.options["loss_fn"] = loss
+        optimize(model, **self.options)
 
     def _hold_before_evaluation(self, control: TrainerControl) -> None:
         if self._compiles and control.should_evaluate and not self._has_evaluated:
             self._eager.hold()
+
+
+def _trainer_losses(model: nn.Module) -> Iterator[Callable[..., Any]]:
+    """The loss functions of the Trainers of `model` that call this callback, from the inside out.
+
+    A Trainer does not pass itself to its callbacks, so it is found among the callers.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, Trainer) and trainer.model is model:
+            loss = trainer.compute_loss_func or trainer.label_smoother
+            if loss is not None:
+                yield loss
+        frame = frame.f_back

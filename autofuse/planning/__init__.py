@@ -1,4 +1,4 @@
-"""The name by which users import it: `from autofuse.planning import plan`. It is made in autofuse/profiling/plan/."""
+"""Users import `plan` from here: `from autofuse.planning import plan`. It is defined in autofuse/profiling/plan/."""
 
 from __future__ import annotations
 

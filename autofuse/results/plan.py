@@ -28,7 +28,10 @@ class Setting:
     """What was planned for. batch, sequence: on one device; None where the inputs do not tell.
 
     dtype: of parameters and buffers, "" as the model has them. autocast: what operators compute in, "" without.
-    checkpointing: "none", "block", or patterns of module names. strategy, devices: how the model is spread.
+    checkpointing: "none", "block", or patterns of module names. strategy, devices: how the model is spread. tensor,
+    pipeline, context: devices of a group of tensor parallelism, stages of a pipeline, parts of the sequence.
+    microbatches: of a step of the pipeline; `batch` is one of them. master: whether the optimizer keeps parameters in
+    float32. offload: what is in the host's memory: "none", "optimizer", or "parameters" with all states.
     """
 
     batch: int | None = None
@@ -39,6 +42,12 @@ class Setting:
     optimizer: str = "adamw"
     strategy: str = "none"
     devices: int = 1
+    master: bool = False
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    microbatches: int = 8
+    offload: str = "none"
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,9 @@ class Side:
 
     error: the largest relative error of such estimates where they were checked. layers: the bytes at the peak by
     module, of the whole model on one device. fused: places that are. fit: whether it fits, the error considered.
-    largest_batch: the largest that fits with the error added; 0 if not even one sample does.
+    largest_batch: the largest that fits with the error added; 0 if not even one sample does. states_bytes: parameters,
+    gradients and the optimizer's state of one device, where they are most. host_bytes: what is offloaded to the host's
+    memory for one device.
     """
 
     memory: Memory
@@ -66,6 +77,8 @@ class Side:
     fit: Fit = "unknown"
     largest_batch: int | None = None
     reason: str = ""
+    states_bytes: int | None = None
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,8 @@ class Plan(Shown):
         sides = (self.before, self.after)
         rows = [(Cell(kind), *(Cell(_of(side, kind)) for side in sides)) for kind in _KINDS]
         rows.append((Cell("peak"), *(Cell(_of(side, "peak_bytes")) for side in sides)))
+        if any(side.host_bytes for side in sides):
+            rows.append((Cell("in the host's memory"), *(Cell(size(side.host_bytes)) for side in sides)))
         if self.capacity is not None:
             rows.append((Cell(f"in {size(self.capacity.bytes)}"), *(Cell(s.fit, _TONES[s.fit]) for s in sides)))
         if any(side.largest_batch is not None for side in sides):
@@ -136,7 +151,12 @@ class Plan(Shown):
             f"batch {of.batch}" if of.batch else "", f"sequence {of.sequence}" if of.sequence else "",
             of.dtype and f"parameters in {of.dtype}", of.autocast and f"autocast to {of.autocast}",
             f"checkpointing {of.checkpointing}", f"optimizer {of.optimizer}",
+            "float32 master parameters" if of.master else "",
             f"{of.strategy} over {of.devices} devices" if of.strategy != "none" else "one device",
+            f"tensor parallelism over {of.tensor}" if of.tensor > 1 else "",
+            f"{of.pipeline} pipeline stages, {of.microbatches} microbatches" if of.pipeline > 1 else "",
+            f"context parallelism over {of.context}" if of.context > 1 else "",
+            f"{of.offload} offloaded" if of.offload != "none" else "",
         )  # fmt: skip
         return ", ".join(filter(None, parts))
 

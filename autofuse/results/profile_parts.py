@@ -60,7 +60,8 @@ class Place:
     what is read, written and computed less. predicted_gain: the step's time before / after if this place alone were
     fused, so never more than Amdahl's bound 1 / (1 - seconds / step). measured_seconds: what the fused operation took,
     measured, where it was. part_of: the larger place, "AF304 in h.0.mlp", that it is fused as a part of; what it would
-    save by itself is in that one's saving already.
+    save by itself is in that one's saving already. saving_range: seconds that fusing saves, from how far predictions
+    for such places were from measurements; None where such places were not measured.
     """
 
     rule: str
@@ -79,6 +80,7 @@ class Place:
     part_of: str = ""
     layers: tuple[str, ...] = ()
     reason_code: str = ""
+    saving_range: Interval | None = None
 
     @property
     def predicted_saving(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.display.folding import folded, folded_places, gain_together, own_share
+from autofuse.results.comparison import Interval
 from autofuse.results.profile_parts import Layer, Place, Work
 from autofuse.results.repeated_names import patterns_of
 from tests.display.samples import gpt, layer, place, work
@@ -120,3 +121,14 @@ def test_gains_that_add_up_to_the_whole_step_are_not_told() -> None:
     assert gain_together([2.0, 2.0]) is None
     assert gain_together([None]) is None
     assert gain_together([2.0, None]) == pytest.approx(2.0)
+
+
+def test_ranges_add_up_and_one_unknown_range_leaves_the_sum_unknown() -> None:
+    def with_range(saving_range: Interval | None) -> Place:
+        return Place("AF203", "applies", seconds=0.002, predicted_seconds=0.001, saving_range=saving_range)
+
+    known = [("h.0", with_range(Interval(0.0001, 0.0004))), ("h.0", with_range(Interval(-0.0002, 0.0003)))]
+    (found,) = folded_places(known)
+    assert found.saving_range == pytest.approx((-0.0001, 0.0007))
+    (found,) = folded_places([*known, ("h.0", with_range(None))])
+    assert found.saving_range is None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.lazy.nodes import Source
 from autofuse.fx.lazy.tensor import LazyLogits, lazy_of
+from autofuse.fx.trace.ambient_state import saves_as_autograd
 from autofuse.kernels.operation import is_eager
 from autofuse.torch_private import (
     GLOBAL_MODULE_HOOKS,
@@ -58,7 +59,7 @@ def runs_alone() -> bool:
         return False
     if len_torch_dispatch_stack() or len_torch_function_stack():
         return False
-    if not saved_tensors_hooks_is_enabled() or top_saved_tensors_default_hooks(False) is not None:
+    if not saved_tensors_hooks_is_enabled() or not saves_as_autograd(top_saved_tensors_default_hooks(False)):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 

@@ -14,6 +14,7 @@ from torch import nn
 from autofuse.profiling.live.gains import with_places
 from autofuse.profiling.live.module_calls import joined
 from autofuse.profiling.live.operator_costs import Costs
+from autofuse.profiling.live.prediction_factors import with_ranges
 from autofuse.profiling.live.roofs import roofs
 from autofuse.profiling.live.root_models import StepArguments
 from autofuse.profiling.live.rule_places import Reading, read_places
@@ -33,7 +34,7 @@ def advised(
     for reading in found:
         places = {layer.fqn: layer.places for layer in with_places(layers, reading, costs, step_seconds)}
         layers = [replace(layer, places=(*layer.places, *places[layer.fqn])) for layer in layers]
-    return tuple(layers)
+    return with_ranges(layers) if device.type == "cpu" else tuple(layers)
 
 
 def _named(reading: Reading, prefix: str) -> Reading:

@@ -123,25 +123,36 @@ def _read(
 
 
 def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
-    """Of the plans that would be installed: where a caller has a narrow forward made of a child, that one."""
+    """Of the plans that would be installed: where a caller has a narrow forward made of a child, that one.
+
+    The child's whole forward does not run then, so what would be fused in it counts as part of what the narrow one
+    fuses: masked softmax and attention of the same scores are one saving.
+    """
     narrowed = {(child, dropped) for plan in planner.plans.values() for child, dropped in plan.narrowed}
-    better = {child for child, _ in narrowed}
+    narrow_rules: dict[nn.Module, list[str]] = {}
+    for (module, (_, dropped)), plan in planner.plans.items():
+        if dropped and (module, dropped) in narrowed:
+            narrow_rules.setdefault(module, []).extend(found.rule for found in plan.found if found.fused)
     seen = set()
     for (module, (_, dropped)), plan in planner.plans.items():
         if module not in names or (dropped and (module, dropped) not in narrowed):
             continue
-        if not dropped and module in better and any(m is module and d for m, (_, d) in planner.plans):
-            fused = {
-                f.rule for (m, (_, d)), p in planner.plans.items() if m is module and d for f in p.found if f.fused
-            }
-        else:
-            fused = set()
+        instead = [] if dropped else narrow_rules.get(module, [])
         for found in plan.found:
             key = (module, found.rule, found.place, found.fused)
-            if key in seen or (not dropped and found.rule in fused):
+            if key in seen or found.rule in instead:
                 continue
             seen.add(key)
-            yield _site(names[module], found, plan)
+            site = _site(names[module], found, plan)
+            yield _as_part(site, plan, instead) if instead and found.fused and not site.part_of else site
+
+
+def _as_part(site: PlannedPlace, plan: ModulePlan, instead: list[str]) -> PlannedPlace:
+    """The site as a part of what the narrow forward fuses and `plan`, of the whole forward, does not."""
+    whole_rules = {found.rule for found in plan.found if found.fused}
+    rule = next((rule for rule in instead if rule not in whole_rules), instead[0])
+    whole = _whole(rule, site.fqn)
+    return site._replace(part_of=whole, reason=site.reason or f"{_PART}{whole}")
 
 
 def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:

@@ -1,1 +1,1 @@
-"""A training step on paper: the memory it needs and how it scales, before anything is run or bought."""
+"""Plans a training step on paper: the memory that it needs, and how it scales."""

@@ -1,13 +1,14 @@
-"""The memory of one training step on paper: estimated from a run on fakes, for one setting, before and after fusion.
+"""Estimates the memory of one training step from a run on fake tensors, for one setting, before and after fusion.
 
-Knows how a setting changes a model and a step; what memory is for it gets from profiling/live/memory.py. An estimate
-lacks what kernels take while they run, which passes no dispatcher: see ERROR_BASIS.
+Knows how a setting changes a model and a step. profiling/live/memory.py tells what memory is for. An estimate lacks
+the workspaces of kernels, which do not pass the dispatcher: see ERROR_BASIS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,20 +22,21 @@ from autofuse.measure.step import Step, call_model, clear_gradients
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan.paper import Paper, Unplannable
-from autofuse.profiling.plan.sharding import KINDS, Spread, blocks, spread
+from autofuse.profiling.plan.sharding import KINDS, STATES, Spread, blocks, spread
 from autofuse.results.plan import Setting
 from autofuse.results.profile import Memory
 from autofuse.torch_private import on_demand
 from autofuse.torch_private.nested import tensors_in
 
-# The largest relative errors of 64 estimates: 30 of 32 before fusion and 23 of 32 after it were within 1 %. Where one
-# was not, what a kernel takes while it runs was missing: with checkpointing the peak can lie within one.
+# The largest relative errors of 64 estimates. 30 of 32 before fusion and 23 of 32 after it were within 1 %. The others
+# lacked a kernel's workspace: with checkpointing the peak can be inside of a kernel.
 ERROR, ERROR_FUSED = 0.03, 0.18
 ERROR_BASIS = (
     "against real steps on a CPU, 10 to 390 MB: GPT, BERT, Llama and ViT, in float32 and bfloat16, with and "
     "without checkpointing"
 )
-SOURCE = "a step run on fake tensors; what kernels take while they run is not in it"
+SOURCE = "a step run on fake tensors, without workspaces of kernels"
+_LOG = logging.getLogger("autofuse")
 _OPTIMIZERS: Mapping[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
@@ -47,59 +49,70 @@ OPTIMIZERS = ("none", *_OPTIMIZERS)
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """memory: of one device. layers: bytes at the peak by module, of the whole model. fused: places that are."""
+    """The memory of one device.
+
+    Attributes:
+        memory: at the peak of the step.
+        layers: bytes at the peak by module, of the whole model.
+        fused: number of fused places.
+        states_bytes: parameters, gradients and the optimizer's state, at the moment at which they are most.
+        host_bytes: what is offloaded to the host's memory.
+    """
 
     memory: Memory
     layers: Mapping[str, int]
     fused: int
+    states_bytes: int = 0
+    host_bytes: int = 0
 
 
 class PlannedModel:
-    """A model before or after fusion, and what a step of it takes with inputs of any batch.
+    """A model before or after fusion, and the memory of its step with inputs of any batch.
 
-    Raises Unplannable, from `estimate`, where the step cannot be run on paper.
+    `estimate` raises Unplannable if the step cannot run on paper.
     """
 
     def __init__(self, paper: Paper, model: nn.Module, step: Step | None, setting: Setting, fusing: bool) -> None:
-        """`model` is on paper already. It stays as it is."""
+        """`model` is on paper already. It does not change."""
         self.paper, self.base, self.step, self.setting, self.fusing = paper, model, step, setting, fusing
         self._prepared: tuple[nn.Module, Optimizer | None, Spread, int] | None = None
 
     @property
     def error(self) -> float:
-        """How far off estimates may be, as far as is known."""
+        """The largest relative error of such estimates that was measured."""
         return ERROR_FUSED if self.fusing else ERROR
 
     def estimate(self, inputs: Any) -> MemoryEstimate:
-        """Of one step with these inputs, which are on paper."""
-        with self.paper.in_use():
+        """The memory of one step with these inputs, which are on paper."""
+        with self.paper.in_use(), _without_log():
             model, optimizer, spread_, fused = self._prepared or self._prepare(inputs)
             before = _fallbacks(model)
-            holding = self._held(model, optimizer, inputs)
+            holding = self._holdings(model, optimizer, inputs)
             if self.fusing and _fallbacks(model) != before:  # fused for other sizes only
                 model, optimizer, spread_, fused = self._prepare(inputs)
-                holding = self._held(model, optimizer, inputs)
-        return MemoryEstimate(_spread(holding, spread_), holding.by_layer, fused)
+                holding = self._holdings(model, optimizer, inputs)
+        return _estimate(holding, spread_, fused)
 
     def _prepare(self, inputs: Any) -> tuple[nn.Module, Optimizer | None, Spread, int]:
         model = self.paper.model(self.base)
         fused = 0
         if self.fusing:
             example = (inputs,) if isinstance(inputs, Tensor) else inputs
-            optimize(model, example, verify=False, tune=False)
+            with _autocast(self.setting.autocast, cached=False):  # guards hold for the state that they are made in
+                optimize(model, example, verify=False, tune=False)
             fused = len(report(model).with_status("fused"))
-        divided = spread(model, self.setting.strategy, self.setting.devices)
-        checkpointed(model, self.setting.checkpointing)
+        divided = spread(model, self.setting)
+        apply_checkpointing(model, self.setting.checkpointing)
         self._prepared = model, _optimizer(model, self.setting.optimizer), divided, fused
         return self._prepared
 
-    def _held(self, model: nn.Module, optimizer: Optimizer | None, inputs: Any) -> PeakHoldings:
+    def _holdings(self, model: nn.Module, optimizer: Optimizer | None, inputs: Any) -> PeakHoldings:
         with PeakHoldings(
             ModuleNames({"": model}), () if optimizer is None else (optimizer,), inputs=inputs
         ) as holding:
             if self.step is None:
                 _step(model, inputs, self.setting.autocast)
-            else:  # it holds the backward too: without a cache, copies of weights go with the forward's nodes
+            else:  # the step runs the backward too: without a cache, casts of weights live as long as the graph
                 with _autocast(self.setting.autocast, cached=False):
                     self.step(model, inputs)
             if optimizer is not None:
@@ -109,29 +122,35 @@ class PlannedModel:
         return holding
 
 
-def checkpointed(model: nn.Module, what: str) -> None:
-    """Have modules computed again in the backward, in place: "none"; "block", every repeated block of the model; else
-    patterns of names, "layers.*,encoder". Raises Unplannable where none is meant."""
+def apply_checkpointing(model: nn.Module, what: str) -> None:
+    """Makes modules compute their forward again in the backward, in place.
+
+    Args:
+        model: any module.
+        what: "none"; "block" for every repeated block of the model; else patterns of names, "layers.*,encoder".
+
+    Raises:
+        Unplannable: no module fits `what`.
+    """
     if what == "none":
         return
     patterns = what.split(",")
-    meant = list(blocks(model)) if what == "block" else _named(model, patterns)
-    if not meant:
+    chosen = set(blocks(model) if what == "block" else _modules_like(model, patterns))
+    if not chosen:
         raise Unplannable(
             "The model has no list of equal blocks to checkpoint: name modules, as in --checkpointing 'layers.*'."
             if what == "block"
             else f"No module of the model is called {what!r}: `model.named_modules()` lists the names."
         )
-    chosen = set(meant)
     on_demand.apply_activation_checkpointing(model, check_fn=lambda module: module in chosen)
 
 
-def _named(model: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:
+def _modules_like(model: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:
     return [m for name, m in model.named_modules() if name and any(fnmatchcase(name, p.strip()) for p in patterns)]
 
 
 def _optimizer(model: nn.Module, name: str) -> Optimizer | None:
-    """With its state there, as from the second step on."""
+    """The optimizer with its state, as from the second step on."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if name == "none" or not parameters:
         return None
@@ -144,9 +163,9 @@ def _optimizer(model: nn.Module, name: str) -> Optimizer | None:
 
 
 def _step(model: nn.Module, inputs: Any, autocast: str) -> None:
-    """Forward, the sum of the outputs' mean squares as compare has it, backward.
+    """Runs the forward, the sum of the outputs' mean squares as `compare` does, and the backward.
 
-    The backward runs outside of autocast, as torch asks for: its copies of the weights go with the forward's nodes.
+    The backward runs outside of autocast, as torch recommends, so casts of weights are freed with the graph.
     """
     with _autocast(autocast):
         outputs = tensors_in(call_model(model, inputs))
@@ -163,14 +182,28 @@ def _fallbacks(model: nn.Module) -> int:
     return sum(fallback.calls for fallback in report(model).fallbacks)
 
 
-def _spread(holding: PeakHoldings, spread_: Spread) -> Memory:
-    """The peak of one device: of every moment what it has of each kind; the largest of the sums."""
-    if not spread_.shares and not spread_.whole:
-        return replace(holding.memory, source=SOURCE)
-    most: dict[str, int] = {}
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Planning says everything in its result: what guards and captures log about a model on paper is noise."""
+    before, _LOG.disabled = _LOG.disabled, True
+    try:
+        yield
+    finally:
+        _LOG.disabled = before
+
+
+def _estimate(holding: PeakHoldings, spread_: Spread, fused: int) -> MemoryEstimate:
+    """The memory of one device. Shares apply to every moment of the step, because its peak can move."""
+    most, states, host = dict[str, int](), 0, 0.0
     for kinds in holding.over_time():
-        mine = {kind: int(kinds.get(kind, 0) * spread_.shares.get(kind, 1)) for kind in KINDS}
+        mine = {kind: spread_.device_bytes(kind, kinds.get(kind, 0)) for kind in KINDS}
         if sum(mine.values()) >= sum(most.values()):
             most = mine
+        states = max(states, sum(mine[kind] for kind in STATES))
+        host = max(host, sum(kinds.get(kind, 0) * share for kind, share in spread_.host.items()))
+    host_bytes = int(host) + spread_.host_added
+    if spread_.changes_nothing:
+        return MemoryEstimate(replace(holding.memory, source=SOURCE), holding.by_layer, fused, states)
     most["temporaries"] += spread_.whole
-    return replace(Memory(sum(most.values()), source=f"{SOURCE}, then divided by formula"), **most)  # type: ignore[arg-type]
+    memory = replace(Memory(sum(most.values()), source=f"{SOURCE}, then divided by formula"), **most)  # type: ignore[arg-type]
+    return MemoryEstimate(memory, holding.by_layer, fused, states, host_bytes)

@@ -1,6 +1,6 @@
-"""Models and steps on paper: parameters without numbers, built, resized and run without computing or allocating.
+"""Models and steps on paper: tensors without numbers, so that nothing is computed or allocated.
 
-Knows FakeTensorMode; must not know what memory is for.
+Knows FakeTensorMode. Does not know what memory is for.
 """
 
 from __future__ import annotations
@@ -20,44 +20,48 @@ from autofuse.torch_private import LOCAL_SCALAR_DENSE, FakeTensorMode, TorchDisp
 
 
 class Unplannable(ValueError):
-    """There is something that cannot be planned; the message says what, and what to do."""
+    """Something cannot be planned. The message says what, and what to do."""
 
 
 class Paper:
-    """Where models without numbers live: everything that is made `in_use` is fake, and on a CPU."""
+    """Holds models without numbers. Everything that is created `in_use` is fake, and on a CPU."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Fused operations choose their kernels as real tensors would have them chosen."""
+        """Creates fake tensors in the block. Fused operations choose the kernels that real tensors would get."""
         with self._mode, on_paper():
             yield
 
     def load(self, target: str) -> BuiltModel:
-        """What a factory returns, built on paper; one that needs numbers to build is called for real, and copied.
+        """What a factory returns, built on paper. If that fails, the factory is called for real.
 
-        Raises NoSubject where there is none or it ends the program, and what else the factory raises.
+        Raises:
+            NoSubject: no such factory exists, or it ended the program.
+            Exception: whatever the factory raises.
         """
-        factory = found(target)  # imported outside: what a module makes at import is everybody's
+        factory = found(target)  # imported with real tensors: what a module creates at import belongs to everybody
         try:
             with self.in_use(), _Undecided():  # type: ignore[no-untyped-call]
-                return self._checked(made(factory(), target))
+                return self._require_model(made(factory(), target))
         except NoSubject:
             raise
-        except Exception:  # whatever a factory does with numbers that are not there
-            return self._checked(made(factory(), target))
+        except Exception:  # the factory may have read numbers
+            return self._require_model(made(factory(), target))
         except SystemExit as error:
             raise NoSubject(f"{target} ended the program, with exit code {error.code}.") from error
 
-    def _checked(self, found: BuiltModel) -> BuiltModel:
+    def _require_model(self, found: BuiltModel) -> BuiltModel:
         if not isinstance(found.subject, nn.Module) or found.inputs is None:
-            raise Unplannable(f"{found.name} gives no model with inputs, and without the model nothing can be planned.")
+            raise Unplannable(
+                f"{found.name} returns no model with inputs. Return both: nothing can be planned without a model."
+            )
         return found
 
     def model(self, model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-        """A copy without numbers, its floating parameters and buffers in `dtype`. Ties between parameters are kept."""
+        """A copy without numbers, with floating parameters and buffers in `dtype`. Tied parameters stay tied."""
         with self.in_use():
             memo: dict[int, Any] = {}
             for tensor in (*model.parameters(), *model.buffers()):
@@ -65,17 +69,20 @@ class Paper:
             return copy.deepcopy(model, memo)
 
     def inputs(self, inputs: Any, batch: int | None, sequence: int | None, dtype: torch.dtype | None) -> Any:
-        """The same inputs without numbers, of other sizes. Raises Unplannable where they do not tell which is which.
+        """The same inputs without numbers, in other sizes.
 
-        The batch is the first dimension of every tensor; the sequence the second dimension of tokens, and what has the
-        same size in the same place, or in the last two as masks do.
+        The batch is the first dimension of every tensor. The sequence is the second dimension of tokens, and every
+        dimension of the same size in that place, or in the last two places, as in masks.
+
+        Raises:
+            Unplannable: the inputs do not show which dimension is which.
         """
         known = batch_of(inputs)
         length = None if known.tokens is None or not known.samples else known.tokens // known.samples
         if batch is not None and known.samples is None or sequence is not None and length is None:
             raise Unplannable(
-                "The inputs do not tell which of their dimensions is the batch and which the sequence: they are told "
-                "from whole numbers (samples, positions). Build them in the size that is to be planned."
+                "The inputs do not show which of their dimensions is the batch and which the sequence: only a tensor "
+                "of whole numbers (samples, positions) shows it. Build the inputs in the size that you plan."
             )
 
         def resized(x: Any) -> Any:
@@ -103,7 +110,7 @@ class Paper:
 
 
 class _Undecided(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While a model is built: whether anything is out of bounds is answered with no, which ends initializers' loops."""
+    """Answers every question for a truth value with no while a model is built, which ends loops of initializers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is LOCAL_SCALAR_DENSE and args[0].dtype is torch.bool:

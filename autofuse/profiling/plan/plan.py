@@ -1,4 +1,4 @@
-"""plan(model, inputs): will a training step fit, before and after fusion. It puts the parts together, no more."""
+"""plan(model, inputs): whether a training step fits, before and after fusion. Only puts the parts together."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from torch import nn
 
 from autofuse.measure.step import Inputs, Step
 from autofuse.profiling.live.batch_size import batch_of
-from autofuse.profiling.plan.memory import ERROR_BASIS, OPTIMIZERS, PlannedModel
+from autofuse.profiling.plan.memory import ERROR_BASIS, PlannedModel
 from autofuse.profiling.plan.paper import Paper, Unplannable
-from autofuse.profiling.plan.sharding import SOURCES, STRATEGIES
-from autofuse.profiling.plan.spreading import Scale, scaled
+from autofuse.profiling.plan.settings import check_setting
+from autofuse.profiling.plan.sharding import sources
+from autofuse.profiling.plan.spreading import Scale, scaling_of
 from autofuse.results import plan as report
 from autofuse.results.plan import Capacity, Fit, Plan, Setting
 from autofuse.results.profile import Memory
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+_ONE_DEVICE: Any = {"devices": 1, "strategy": "none", "tensor": 1, "pipeline": 1, "context": 1}
 _MOST_RUNS = 24
 _NOT_COUNTED = (
-    "Not counted: what a device's context, its allocator's gaps and communication buffers take. "
+    "Not counted: the device's context, gaps of its allocator, and communication buffers. "
     "Operators and kernels are those of a CPU."
 )
 
@@ -30,55 +31,70 @@ def plan(
     subject: nn.Module | str, inputs: Inputs | None = None, step: Step | None = None, *, batch: int | None = None,
     sequence: int | None = None, dtype: str = "", autocast: str = "", checkpointing: str = "none",
     optimizer: str = "adamw", strategy: str = "none", devices: int = 1, capacity: Capacity | None = None,
-    fuse: bool = True, scale: Scale | None = None,
+    fuse: bool = True, scale: Scale | None = None, master: bool = False, tensor: int = 1, pipeline: int = 1,
+    context: int = 1, microbatches: int = 8, offload: str = "none",
 ) -> Plan:  # fmt: skip
     """The memory of one device at the peak of a training step, simulated; nothing is computed or allocated.
 
-    subject: a model with its `inputs` (as compare takes them; they may be on the meta device, and so may the model), or
-    "module:factory" whose function returns them, and perhaps a step; it is built without allocating where it can be.
-    step: as compare takes it, the optimizer's left out; without it forward, the outputs' mean squares and backward.
-    batch, sequence: other sizes than the inputs have. dtype: of parameters, buffers and inputs; autocast: what
-    operators compute in. checkpointing: "none", "block" (each of a model's repeated blocks), or patterns of module
-    names, "layers.*". optimizer: "none", "adamw", "adam", "sgd", "momentum", "adagrad". strategy: "none", "ddp",
-    "fsdp", "hsdp" (`devices` then is a group's size) or "tp", over `devices`. capacity: what has to hold it. fuse:
-    whether to plan the other side, too. scale: also how the step would scale, from one device.
+    Args:
+        subject: a model with its `inputs`, or "module:factory" for a function that returns them and perhaps a step. The
+            factory's model is built without allocating memory if possible.
+        inputs: as `compare` takes them. They may be on the meta device, and so may the model.
+        step: as `compare` takes it, without the optimizer's step. None: forward, mean squares of the outputs, backward.
+        batch, sequence: other sizes than the inputs have.
+        dtype: dtype of parameters, buffers and inputs.
+        autocast: dtype of autocast.
+        checkpointing: "none", "block" (every repeated block of the model), or patterns of module names, "layers.*".
+        optimizer: "none", "adamw", "adam", "sgd", "momentum" or "adagrad".
+        strategy: "none", "ddp", "zero1", "zero2", "fsdp" (ZeRO stage 3), "hsdp" (`devices` is then the size of a
+            group), or "tp", over `devices`.
+        capacity: the memory that has to hold the step.
+        fuse: whether to plan the step after fusion too.
+        scale: plan also how the step would scale from one device.
+        master: whether the optimizer keeps float32 parameters and moments, while `dtype` is a half precision.
+        tensor: devices of a group of tensor parallelism with sequence parallelism.
+        pipeline: stages of a pipeline; the first one is planned, and `batch` is one microbatch.
+        context: devices that divide the sequence. Sharded states are divided by these too.
+        microbatches: in a step of the pipeline.
+        offload: what is in the host's memory: "none", "optimizer", or "parameters" with all states (fsdp).
 
-    Raises Unplannable, a ValueError, with a sentence for what cannot be planned and for a setting that there is not,
-    and what a factory raises.
+    Raises:
+        Unplannable: a ValueError. Something cannot be planned, or a setting is unknown.
+        Exception: whatever a factory raises.
     """
-    _check(dtype, autocast, optimizer, strategy, devices)
-    if scale is not None and devices > 1:
-        raise Unplannable("How a step scales is planned from one device: leave the strategy out.")
+    setting = Setting(batch, sequence, dtype, autocast, checkpointing, optimizer, strategy, devices, master, tensor,
+                      pipeline, context, microbatches, offload)  # fmt: skip
+    check_setting(setting)
+    if scale is not None and replace(setting, **_ONE_DEVICE) != setting:
+        raise Unplannable("Scaling is planned from one device: leave out the strategy and the parallelism.")
     paper = Paper()
     name = subject if isinstance(subject, str) else type(subject).__name__
     if isinstance(subject, str):
-        made = paper.load(subject)
-        subject, inputs, step = made.subject, made.inputs, made.step  # type: ignore[assignment]
+        built = paper.load(subject)
+        subject, inputs, step = built.subject, built.inputs, built.step  # type: ignore[assignment]
     if inputs is None or not isinstance(subject, nn.Module):
-        raise Unplannable("A step of a model is planned: give the model, and inputs to call it with.")
+        raise Unplannable("Pass a model and inputs to call it with: plan estimates a step of the model.")
     cast = getattr(torch, dtype) if dtype else None
     known = batch_of(inputs)
     sizes = _Sizes(paper, inputs, cast, batch, sequence)
     length = None if known.tokens is None or not known.samples else known.tokens // known.samples
-    setting = Setting(
-        batch or known.samples, sequence or length, dtype, autocast, checkpointing, optimizer, strategy, devices
-    )
+    setting = replace(setting, batch=batch or known.samples, sequence=sequence or length)
     model = paper.model(subject, cast)
     sides = [
         _side(PlannedModel(paper, model, step, setting, fusing), sizes, capacity)
         for fusing in (False, True)[: 1 + fuse]
     ]
-    notes = (_NOT_COUNTED, *((f"Spread: {SOURCES[strategy]}; derived, not measured.",) if strategy != "none" else ()))
-    after = sides[1] if fuse else report.Side(Memory(reason="not asked for"), reason="It was not asked for.")
+    notes = (_NOT_COUNTED, *(f"By formula, not measured: {source}." for source in sources(setting)))
+    after = sides[1] if fuse else report.Side(Memory(reason="not requested"), reason="It was not requested.")
     scaling = None
     if scale is not None:
         best = after if after.memory.peak_bytes is not None else sides[0]
-        scaling = scaled(model, best.memory, setting, scale, capacity, best.error)
+        scaling = scaling_of(model, best.memory, setting, scale, capacity, best.error)
     return Plan(name, setting, sides[0], after, ERROR_BASIS, capacity, scaling, notes)
 
 
 class _Sizes:
-    """The inputs of any batch."""
+    """Creates the inputs for any batch size."""
 
     def __init__(self, paper: Paper, inputs: Any, dtype: torch.dtype | None, batch: int | None, sequence: int | None):
         self._paper, self._inputs, self._dtype, self._sequence = paper, inputs, dtype, sequence
@@ -99,12 +115,15 @@ def _side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> repor
         if not side.fusing:
             raise Unplannable(f"The step cannot be run without numbers ({why}).") from error
         return report.Side(Memory(reason=why), reason=f"It cannot be planned without numbers ({why}).")
-    made = report.Side(estimate.memory, side.error, estimate.layers, estimate.fused)
+    result = report.Side(
+        estimate.memory, side.error, estimate.layers, estimate.fused, states_bytes=estimate.states_bytes,
+        host_bytes=estimate.host_bytes,
+    )  # fmt: skip
     if capacity is None:
-        return made
+        return result
     peak = estimate.memory.peak_bytes or 0
     return replace(
-        made, fit=_fit(peak, capacity.bytes, side.error), largest_batch=_largest(side, sizes, peak, capacity.bytes)
+        result, fit=_fit(peak, capacity.bytes, side.error), largest_batch=_largest(side, sizes, peak, capacity.bytes)
     )
 
 
@@ -115,9 +134,9 @@ def _fit(peak: int, room: int, error: float) -> Fit:
 
 
 def _largest(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | None:
-    """The largest batch that surely fits; a peak grows with the batch, so that it is searched by halving what is left.
+    """The largest batch that fits with the error added. The peak grows with the batch, so bisection finds it.
 
-    None where the inputs do not tell their batch.
+    None if the inputs do not show their batch.
     """
     if sizes.batch is None:
         return None
@@ -145,30 +164,16 @@ def _largest(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | N
 
 
 def _next_is_too_large(known: dict[int, int], batch: int, room: int) -> bool:
-    """A peak is the largest of sums that grow evenly with the batch: it never grows more slowly than it did before."""
+    """Whether the next batch is too large. A peak is the largest of sums that grow evenly, so its slope never falls."""
     smaller = [b for b in known if b < batch]
     return any(known[batch] + (known[batch] - known[b]) / (batch - b) > room for b in smaller)
 
 
 def _next(known: dict[int, int], room: int, below: int, above: int | None) -> int:
-    """The batch to try: where the line through the two nearest known ones meets the room, and never outside."""
+    """The batch to try next: where the line through the two nearest known peaks meets the capacity."""
     if len(known) == 1:
         return 2 * below if above is None else max(1, above // 2)
     low, high = sorted(sorted(known, key=lambda batch: abs(known[batch] - room))[:2])
     slope = (known[high] - known[low]) / (high - low)
     guess = int(low + (room - known[low]) / slope) if slope > 0 else 2 * below
     return min(max(guess, below + 1), 64 * max(below, 1) if above is None else above - 1)
-
-
-def _check(dtype: str, autocast: str, optimizer: str, strategy: str, devices: int) -> None:
-    for what, value, possible in (
-        ("dtype", dtype, ("", *DTYPES)), ("autocast", autocast, ("", "bfloat16", "float16")),
-        ("optimizer", optimizer, OPTIMIZERS), ("strategy", strategy, STRATEGIES),
-    ):  # fmt: skip
-        if value not in possible:
-            raise Unplannable(f"There is no {what} {value!r} to plan for: {', '.join(filter(None, possible))}.")
-    if devices < 1 or (devices > 1) == (strategy == "none"):
-        raise Unplannable(
-            f"{devices} devices and strategy {strategy!r} do not go together: several devices take a strategy, "
-            "and a strategy several devices."
-        )

@@ -1,12 +1,12 @@
-"""Simulation: how a step would scale over several devices, by arithmetic on its time and on what has to be sent.
+"""Simulates how a step scales over several devices, from its time and from the bytes that have to be sent.
 
 Nothing here runs or measures anything. Sources: ring collectives, R. Thakur et al., "Optimization of collective
 communication operations in MPICH", 2005, and P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms", 2009:
-of n devices each sends 2 (n-1)/n of the data for an all-reduce in 2 (n-1) messages, and (n-1)/n in n-1 messages for an
+each of n devices sends 2 (n-1)/n of the data in 2 (n-1) messages for an all-reduce, and (n-1)/n in n-1 messages for an
 all-gather or a reduce-scatter. What each strategy sends: STRATEGIES.
 
-How much of it is hidden behind computing is not known beforehand. So every estimate is two: with all of it hidden that
-could be (`best`) and with none (`worst`). Knows numbers only, no torch.
+How much of the sending is hidden behind computing is not known in advance. So every estimate has two values: `best`
+with everything hidden that can be, and `worst` with nothing hidden. Knows numbers only, no torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STRATEGIES: Mapping[str, str] = {
     "hsdp": "as fsdp within a group of g, and each device all-reduces its part of the gradients with its peers of the "
     "other r groups: 2 (r-1)/r x gradients / g more (Zhao et al. 2023)",
     "tp": "every block all-reduces activations twice forward and twice backward: 4 x blocks x 2 (n-1)/n x activations; "
-    "nothing is hidden, for what follows waits for it (Megatron-LM, Shoeybi et al. 2019)",
+    "nothing is hidden, because what follows waits for it (Megatron-LM, Shoeybi et al. 2019)",
     "pp": "every boundary sends activations forward and their gradients back: 2 x activations; of p stages and m "
     "microbatches the pipe is idle for (p-1) / (m+p-1) of the step (GPipe, Huang et al. 2019)",
 }
@@ -39,10 +39,14 @@ STRATEGIES: Mapping[str, str] = {
 class StepWork:
     """A step on one device, with the whole batch of strong scaling.
 
-    seconds: of the step, measured or as somebody says. constant: the part of it that does not shrink with the batch
-    (from the double-the-batch probe of ratio r: (2 - r) x seconds). parameters, gradients: bytes that are sent for
-    them. activations: bytes at the boundary of a block, tokens x width x bytes of an element. blocks: repeated ones.
-    microbatches: of a pipeline.
+    Attributes:
+        seconds: of the step, measured or given.
+        parameters, gradients: bytes that are sent for them.
+        activations: bytes at the boundary of a block: tokens x width x bytes of an element.
+        blocks: number of repeated blocks.
+        constant: the part of `seconds` that does not shrink with the batch. A probe with twice the batch and ratio r
+            gives (2 - r) x seconds.
+        microbatches: of a pipeline.
     """
 
     seconds: float
@@ -56,8 +60,8 @@ class StepWork:
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf or not 0 <= self.constant <= self.seconds:
             raise ValueError(
-                f"A step takes more than no time, and its constant part no more than it; got {self.seconds} s and "
-                f"{self.constant} s."
+                f"A step takes more than 0 seconds, and its constant part at most the whole step; got {self.seconds} s "
+                f"and {self.constant} s."
             )
         if min(self.parameters, self.gradients, self.activations, self.blocks) < 0 or self.microbatches < 1:
             raise ValueError("Bytes and blocks are 0 or more, and there is at least one microbatch.")
@@ -65,8 +69,12 @@ class StepWork:
 
 @dataclass(frozen=True)
 class Link:
-    """Between two devices: bytes a second that one can send while it receives as many, and seconds until a message
-    is there."""
+    """A link between two devices.
+
+    Attributes:
+        bytes_per_second: sent by one device while it receives as many.
+        latency: seconds until a message arrives.
+    """
 
     bytes_per_second: float
     latency: float = 0.0
@@ -79,7 +87,7 @@ class Link:
             )
 
     def seconds(self, sent: float, messages: float) -> float:
-        """To send so many bytes in so many messages, one after the other."""
+        """Seconds to send so many bytes in so many messages, one after the other."""
         return sent / self.bytes_per_second + messages * self.latency
 
 
@@ -87,9 +95,12 @@ class Link:
 class StepEstimate:
     """One strategy over so many devices. Simulated.
 
-    sent: bytes that one device sends in a step, in so many messages. computing: seconds of a step without them, with a
-    pipeline's bubble. communication: their seconds. best, worst: seconds of a step with all of them hidden that could
-    be, and with none. efficiency_best, efficiency_worst: speed per device, against one device alone.
+    Attributes:
+        sent, messages: bytes that one device sends in a step, and in how many messages.
+        computing: seconds of a step without sending, with the bubble of a pipeline.
+        communication: seconds of sending.
+        best, worst: seconds of a step with everything hidden that can be, and with nothing hidden.
+        efficiency_best, efficiency_worst: speed of each device relative to one device alone.
     """
 
     strategy: str
@@ -111,22 +122,31 @@ class _Traffic:
     sent: float
     messages: int
     seconds: float
-    hidden: float  # the share of the computing behind which it can hide
+    hidden: float  # share of the computing that can hide the sending
 
 
 def estimate(
     work: StepWork, strategy: str, devices: int, link: Link, *,
     mode: Mode = "strong", group: int = 1, across: Link | None = None,
 ) -> StepEstimate:  # fmt: skip
-    """What a step would take. strong: the same batch over all devices; weak: `work`'s batch on each of them.
+    """The estimated step.
 
-    group: of hsdp, how many devices share one copy; across: the link between groups, where it is another. Raises
-    ValueError for a strategy that there is not, less than one device, and groups that do not make up the devices.
+    Args:
+        work: the step on one device.
+        strategy: a key of STRATEGIES.
+        devices: at least 1.
+        link: between two devices.
+        mode: "strong" divides the batch over all devices; "weak" gives each of them `work`'s batch.
+        group: devices that share one copy, for hsdp.
+        across: the link between groups, if it differs.
+
+    Raises:
+        ValueError: an unknown strategy, fewer than one device, or groups that do not divide the devices.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"There is no strategy {strategy!r}: {', '.join(STRATEGIES)}.")
     if devices < 1 or group < 1 or (strategy == "hsdp" and devices % group):
-        raise ValueError(f"{devices} devices cannot be had in groups of {group}.")
+        raise ValueError(f"{devices} devices cannot be divided into groups of {group}.")
     computing = work.constant + (work.seconds - work.constant) / devices if mode == "strong" else work.seconds
     if strategy == "pp":
         computing *= (work.microbatches + devices - 1) / work.microbatches
@@ -151,9 +171,9 @@ def _traffic(
     if strategy == "ddp":
         return _all_reduce(work.gradients, devices, math.ceil(work.gradients / BUCKET), link, BACKWARD)
     if strategy == "fsdp":
-        return _sharded(work, devices, units, link)
+        return _sharded_traffic(work, devices, units, link)
     if strategy == "hsdp":
-        within = _sharded(work, group, units, link)
+        within = _sharded_traffic(work, group, units, link)
         part = work.gradients / group
         among = _all_reduce(part, devices // group, units, across, BACKWARD)
         return _Traffic(within.sent + among.sent, within.messages + among.messages, within.seconds + among.seconds, 1.0)
@@ -165,12 +185,12 @@ def _traffic(
 
 
 def _all_reduce(data: float, devices: int, times: int, link: Link, hidden: float) -> _Traffic:
-    """`data` bytes in all, in so many all-reduces."""
+    """Traffic of `data` bytes in total, in so many all-reduces."""
     sent, messages = 2 * (devices - 1) / devices * data, 2 * (devices - 1) * times
     return _Traffic(sent, messages, link.seconds(sent, messages), hidden)
 
 
-def _sharded(work: StepWork, devices: int, units: int, link: Link) -> _Traffic:
+def _sharded_traffic(work: StepWork, devices: int, units: int, link: Link) -> _Traffic:
     sent = (devices - 1) / devices * (2 * work.parameters + work.gradients)
     messages = 3 * (devices - 1) * units
     return _Traffic(sent, messages, link.seconds(sent, messages), 1.0)
@@ -178,31 +198,37 @@ def _sharded(work: StepWork, devices: int, units: int, link: Link) -> _Traffic:
 
 @dataclass(frozen=True)
 class Advice:
-    """The strategy to take, "" where none is known to fit; why, in a sentence."""
+    """The strategy to take, "" if none is known to fit, and the reason as a sentence."""
 
     strategy: str
     why: str
     simulated: bool = True
 
 
-def recommended(estimates: Sequence[StepEstimate], fits: Mapping[str, bool | None]) -> Advice:
-    """Memory first, then what is sure: of the strategies that fit, the one with the highest efficiency at worst.
+def recommend(estimates: Sequence[StepEstimate], fits: Mapping[str, bool | None]) -> Advice:
+    """Of the strategies that fit into memory, the one with the highest efficiency at worst.
 
-    fits: whether one device holds what a strategy leaves it; None where that is not known, and such a strategy is not
-    advised. Where two are within 1 % of each other, the one that comes first is taken: it is the simpler one.
-    Raises ValueError without estimates.
+    Of two strategies within 1 % of each other, the first one is taken, because it is simpler.
+
+    Args:
+        estimates: at least one.
+        fits: whether a device can hold its part. A strategy with None, which means unknown, is not recommended.
+
+    Raises:
+        ValueError: no estimates.
     """
     if not estimates:
-        raise ValueError("There is nothing to choose from: estimate one strategy at least.")
+        raise ValueError("There is nothing to choose from: pass at least one estimate.")
     fitting = [e for e in estimates if fits.get(e.strategy)]
     not_fitting = [e.strategy for e in estimates if fits.get(e.strategy) is False]
     left_out = f" {', '.join(not_fitting)} would not fit." if not_fitting else ""
     if not fitting:
-        return Advice("", f"Of no strategy is it known that it fits.{left_out}")
+        return Advice("", f"No strategy is known to fit.{left_out}")
     most = max(e.efficiency_worst for e in fitting)
     best = next(e for e in fitting if e.efficiency_worst >= 0.99 * most)
     return Advice(
         best.strategy,
-        f"Of what fits, {best.strategy} keeps most: {best.efficiency_worst:.0%} of each device's speed if nothing it "
-        f"sends is hidden behind computing, {best.efficiency_best:.0%} if all is that can be.{left_out}",
+        f"Of the strategies that fit, {best.strategy} is the most efficient: {best.efficiency_worst:.0%} of each "
+        f"device's speed if no sending is hidden behind computing, {best.efficiency_best:.0%} if all of it is that can "
+        f"be.{left_out}",
     )

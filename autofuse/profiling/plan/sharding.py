@@ -1,54 +1,120 @@
-"""What one device holds of a step's memory where the model is spread over several. Formulas, with their sources.
+"""What one device holds of a step's memory if the model is spread over several: formulas with their sources.
 
-Knows kinds of memory and units of a model; runs nothing. These are derived, not measured: see SOURCES.
+The formulas are derived, not measured. Knows kinds of memory and the repeated blocks of a model. Runs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
+from autofuse.results.plan import Setting
+
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inputs", "temporaries")
-STRATEGIES = ("none", "ddp", "fsdp", "hsdp", "tp")
+STATES = ("parameters", "gradients", "optimizer")
+STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp")
+OFFLOADS = ("none", "optimizer", "parameters")
+_SHARDED: Mapping[str, tuple[str, ...]] = {
+    "zero1": ("optimizer",), "zero2": ("gradients", "optimizer"), "fsdp": STATES, "hsdp": STATES,
+}  # fmt: skip
+_MASTER_BYTES = 4
 
 SOURCES: Mapping[str, str] = {
     "none": "",
-    "ddp": "every device holds everything, and DDP's buckets a second copy of the gradients (torch's "
+    "ddp": "every device holds everything, and DDP's buckets hold a second copy of the gradients (torch's "
     "DistributedDataParallel, gradient_as_bucket_view=False)",
-    "fsdp": "parameters, gradients and optimizer state are divided (ZeRO stage 3, Rajbhandari et al. 2020); on top, as "
-    "torch's fully_shard does it, what belongs to no block is whole all through the step, of blocks two are (one runs, "
-    "one is fetched), and one block's whole gradients",
+    "zero1": "the optimizer's state is divided (ZeRO stage 1, Rajbhandari et al. 2020)",
+    "zero2": "gradients and the optimizer's state are divided (ZeRO stage 2, Rajbhandari et al. 2020); the whole "
+    "gradients of one block are held on top",
+    "fsdp": "parameters, gradients and optimizer state are divided (ZeRO stage 3, Rajbhandari et al. 2020); as in "
+    "torch's fully_shard, what belongs to no block is also whole during the step, two blocks are whole (one runs, one "
+    "is fetched), and one block's gradients are",
     "hsdp": "as fsdp, within a group of that many devices; groups hold the same",
-    "tp": "parameters, gradients, optimizer state, activations and temporaries are divided, as tensor parallelism with "
-    "sequence parallelism does it (Korthikanti et al. 2022)",
+    "tp": "parameters, gradients, optimizer state, activations and temporaries are divided, as in tensor parallelism "
+    "with sequence parallelism (Korthikanti et al. 2022)",
+    "pipeline": "the first of p stages: 1/p of the blocks, everything outside of blocks, and the activations of min(p, "
+    "microbatches) microbatches, as in the 1F1B schedule (Narayanan et al. 2021); the batch is one microbatch",
+    "context": "inputs, activations and temporaries are divided along the sequence (ring attention, Liu et al. 2023); "
+    "sharded states are divided by these devices too, as in torchtitan",
+    "master": "parameters and gradients in half precision; the optimizer keeps float32 copies of the parameters and "
+    "float32 moments (mixed-precision training, Micikevicius et al. 2018): 16 bytes a parameter with Adam",
+    "master, fsdp": "shards of parameters, gradients and moments in float32, gathered in half precision, as in "
+    "fully_shard's MixedPrecisionPolicy: 16 bytes a parameter with Adam, before they are divided",
+    "offload": "what is offloaded is in the host's memory all through the step; buffers for transfers are not counted",
 }
 
 
 @dataclass(frozen=True)
 class Spread:
-    """shares: what of each kind one device holds, 1 where it is not said. whole: bytes on top, all through the step."""
+    """How the memory of a whole step becomes that of one device.
 
-    shares: Mapping[str, float]
+    Attributes:
+        shares: factor for the bytes of a kind; 1 if a kind is missing.
+        added: bytes on top of a kind, all through the step.
+        whole: bytes of gathered parameters and gradients on top, all through the step.
+        host: factor for the bytes of a kind that are in the host's memory instead.
+        host_added: bytes of `added` that are in the host's memory instead.
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
     whole: int = 0
+    added: Mapping[str, int] = field(default_factory=dict)
+    host: Mapping[str, float] = field(default_factory=dict)
+    host_added: int = 0
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the device holds what one device without any spreading holds."""
+        return not (self.shares or self.whole or self.added or self.host)
+
+    def device_bytes(self, kind: str, bytes_: int) -> int:
+        """What one device holds of `bytes_` of a kind."""
+        return int(bytes_ * self.shares.get(kind, 1.0)) + self.added.get(kind, 0)
 
 
-def spread(model: nn.Module, strategy: str, devices: int) -> Spread:
-    """What `strategy` makes of a step of `model` on so many devices. Raises ValueError for another strategy."""
-    if strategy not in STRATEGIES:
-        raise ValueError(f"There is no strategy {strategy!r}: {', '.join(STRATEGIES)}.")
-    if strategy == "none" or devices == 1:
-        return Spread({})
-    if strategy == "ddp":
-        return Spread({}, sum(p.nbytes for p in model.parameters() if p.requires_grad))
-    kinds = ["parameters", "gradients", "optimizer"]
-    if strategy == "tp":
-        return Spread(dict.fromkeys([*kinds, "activations", "temporaries"], 1 / devices))
-    sizes = [_bytes(block) for block in blocks(model)]
-    largest = max(sizes, default=0)
-    rest = _bytes(model) - sum(sizes)
-    return Spread(dict.fromkeys(kinds, 1 / devices), rest + 3 * largest)
+def spread(model: nn.Module, setting: Setting) -> Spread:
+    """What a setting makes of a step of `model`, whose parameters have the dtype that they are computed in.
+
+    Raises:
+        ValueError: an unknown strategy.
+    """
+    if setting.strategy not in STRATEGIES:
+        raise ValueError(f"There is no strategy {setting.strategy!r}: {', '.join(STRATEGIES)}.")
+    shares = _shares(model, setting)
+    factor = master_factor(model) if setting.master else 1.0
+    added: dict[str, int] = {}
+    if setting.master:
+        kinds = STATES if _SHARDED.get(setting.strategy) == STATES else ("optimizer",)
+        for kind in kinds:
+            shares[kind] *= factor
+        if kinds != STATES:
+            trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            added["optimizer"] = int(trained * _MASTER_BYTES * shares["optimizer"] / factor)
+    offloaded = {"none": (), "optimizer": ("optimizer",), "parameters": STATES}[setting.offload]
+    host = {kind: shares[kind] for kind in offloaded}
+    host_added = sum(added.pop(kind, 0) for kind in offloaded)
+    shares |= dict.fromkeys(offloaded, 0.0)
+    changed = {kind: share for kind, share in shares.items() if share != 1.0}
+    return Spread(changed, _gathered_bytes(model, setting), added, host, host_added)
+
+
+def master_factor(model: nn.Module) -> float:
+    """Bytes of a float32 value in those of a trained parameter's value."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return _MASTER_BYTES * sum(p.numel() for p in trained) / max(1, sum(p.nbytes for p in trained))
+
+
+def sources(setting: Setting) -> tuple[str, ...]:
+    """A sentence for every part of the setting that a formula stands for."""
+    by_shards = "master, fsdp" if _SHARDED.get(setting.strategy) == STATES else "master"
+    used = (
+        (setting.strategy, setting.strategy != "none"), ("tp", setting.tensor > 1 and setting.strategy != "tp"),
+        ("pipeline", setting.pipeline > 1), ("context", setting.context > 1), (by_shards, setting.master),
+        ("offload", setting.offload != "none"),
+    )  # fmt: skip
+    return tuple(SOURCES[name] for name, is_used in used if is_used)
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
@@ -59,6 +125,43 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from parts
         else:
             yield from blocks(child)
+
+
+def _shares(model: nn.Module, setting: Setting) -> dict[str, float]:
+    tensor = setting.tensor * (setting.devices if setting.strategy == "tp" else 1)
+    stage = _stage_share(model, setting.pipeline)
+    shards = setting.devices * setting.context
+    in_flight = min(setting.pipeline, setting.microbatches) / setting.pipeline
+    shares = dict.fromkeys(STATES, stage / tensor)
+    for kind in _SHARDED.get(setting.strategy, ()):
+        shares[kind] /= shards
+    shares["activations"] = in_flight / (tensor * setting.context)
+    shares["temporaries"] = 1 / (tensor * setting.context)
+    shares["inputs"] = 1 / setting.context
+    return shares
+
+
+def _stage_share(model: nn.Module, stages: int) -> float:
+    """Part of the parameters that the first stage of a pipeline holds, with everything outside of blocks."""
+    total = _bytes(model)
+    if stages == 1 or not total:
+        return 1.0
+    in_blocks = sum(map(_bytes, blocks(model)))
+    return (in_blocks / stages + total - in_blocks) / total
+
+
+def _gathered_bytes(model: nn.Module, setting: Setting) -> int:
+    """Bytes on top of the shares, in the dtype that the model computes in."""
+    if setting.devices * setting.context == 1 or setting.strategy in ("none", "zero1", "tp"):
+        return 0
+    sizes = [_bytes(block) for block in blocks(model)]
+    largest, rest = max(sizes, default=0), _bytes(model) - sum(sizes)
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    bytes_ = {
+        "ddp": trained * _stage_share(model, setting.pipeline), "zero2": largest, "fsdp": rest + 3 * largest,
+        "hsdp": rest + 3 * largest,
+    }  # fmt: skip
+    return int(bytes_[setting.strategy] / setting.tensor)
 
 
 def _bytes(module: nn.Module) -> int:

@@ -1,6 +1,6 @@
-"""From a model on paper and the time of its step to how it would scale: what is sent, what fits, which split to take.
+"""Estimates how a model on paper scales: what is sent, what fits, and which strategy to take.
 
-Knows models and settings; the arithmetic is scaling's, the memory sharding's.
+Knows models and settings. scaling.py has the arithmetic of time, sharding.py that of memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autofuse.profiling.plan.scaling import (
     StepEstimate,
     StepWork,
     estimate,
-    recommended,
+    recommend,
 )
 from autofuse.profiling.plan.sharding import KINDS, blocks, spread
 from autofuse.profiling.plan.sharding import STRATEGIES as PLANNED
@@ -33,8 +33,16 @@ NODE = 8  # devices of a group of hsdp, where there are more
 
 @dataclass(frozen=True)
 class Scale:
-    """What was asked for. seconds: of a step on one device, and where that comes from. constant: the part of it that
-    does not shrink with the batch. most: devices. link: between two of them; across: between groups of 8.
+    """What to estimate.
+
+    Attributes:
+        seconds: of a step on one device.
+        source: where `seconds` comes from.
+        link: between two devices.
+        most: largest number of devices.
+        constant: part of `seconds` that does not shrink with the batch.
+        across: link between groups of 8 devices, if it differs.
+        microbatches: of a pipeline.
     """
 
     seconds: float
@@ -46,24 +54,26 @@ class Scale:
     microbatches: int = 8
 
 
-def scaled(
+def scaling_of(
     model: nn.Module, memory: Memory, setting: Setting, scale: Scale, capacity: Capacity | None, error: float
 ) -> dict[str, Any]:
-    """Every strategy over 2, 4, 8, ... devices, and the split that is advised for the most. Simulated (docs/json.md).
+    """Every strategy over 2, 4, 8, ... devices, and the recommended one for the most devices, as in docs/json.md.
 
-    memory: of a step with the same batch on one device, and `error` how far it may be off.
+    Simulated. `memory` is that of a step with the same batch on one device, and `error` its relative error.
     """
     work, notes = _work(model, setting, scale)
-    counts = _counts(scale.most)
+    counts = _device_counts(scale.most)
     modes: tuple[Mode, ...] = ("strong", "weak")
     estimates = [
         estimate(work, strategy, n, _link(scale, strategy, n), mode=mode, group=_group(n), across=scale.across)
         for mode in modes
         for n in counts
         for strategy in STRATEGIES
-        if strategy not in _left_out(work, n)
+        if strategy not in _impossible_strategies(work, n)
     ]
-    bytes_of = {s: _held(model, memory, s, _group(scale.most) if s == "hsdp" else scale.most) for s in PLANNED[1:]}
+    bytes_of = {
+        s: _device_bytes(model, memory, s, _group(scale.most) if s == "hsdp" else scale.most) for s in PLANNED[1:]
+    }
     fits = {
         s: None if b is None or capacity is None else b * (1 + error) <= capacity.bytes for s, b in bytes_of.items()
     }
@@ -81,7 +91,7 @@ def scaled(
             _advice([e for e in estimates if e.mode == "weak" and e.devices == counts[-1]], fits, capacity)
         ),
         "formulas": dict(STRATEGIES),
-        "notes": [*_assumed(scale), *notes],
+        "notes": [*_assumptions(scale), *notes],
     }
 
 
@@ -98,7 +108,8 @@ def _work(model: nn.Module, setting: Setting, scale: Scale) -> tuple[StepWork, l
         notes.append(f"Activations between blocks: {tokens:,} tokens x {width:,} x {element} bytes.")
     else:
         notes.append(
-            "tp and pp are left out: no repeated blocks, or not how many samples and tokens, can be told (--sequence)."
+            "tp and pp are left out: the model has no repeated blocks, or its inputs do not show samples and tokens "
+            "(--sequence)."
         )
     return (
         StepWork(
@@ -110,32 +121,33 @@ def _work(model: nn.Module, setting: Setting, scale: Scale) -> tuple[StepWork, l
 
 
 def _width(parts: Sequence[nn.Module]) -> int:
-    """What most linear layers of the repeated blocks take in; 0 without any."""
+    """The input width of most linear layers in the repeated blocks; 0 without any."""
     sizes = Counter(m.in_features for part in parts for m in part.modules() if isinstance(m, nn.Linear))
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
-def _left_out(work: StepWork, devices: int) -> set[str]:
-    """What cannot be or cannot be told: hsdp of one group, more stages than blocks, no activations known."""
-    told = bool(work.activations and work.blocks)
-    cannot = {"tp": not told, "pp": not told or devices > work.blocks, "hsdp": devices <= NODE}
+def _impossible_strategies(work: StepWork, devices: int) -> set[str]:
+    """Strategies without an estimate: hsdp with one group, more stages than blocks, unknown activations."""
+    known = bool(work.activations and work.blocks)
+    cannot = {"tp": not known, "pp": not known or devices > work.blocks, "hsdp": devices <= NODE}
     return {strategy for strategy, is_so in cannot.items() if is_so}
 
 
 def _link(scale: Scale, strategy: str, devices: int) -> Link:
-    """A ring is as fast as its slowest link, which among more than 8 devices is the one between groups."""
+    """A ring is as fast as its slowest link. With more than 8 devices, that is the link between groups."""
     spans = devices > NODE and strategy != "hsdp"
     return scale.across if spans and scale.across is not None else scale.link
 
 
-def _held(model: nn.Module, memory: Memory, strategy: str, devices: int) -> int | None:
-    """Bytes of one device at the peak, as planning spreads them, with the batch of one device on each.
+def _device_bytes(model: nn.Module, memory: Memory, strategy: str, devices: int) -> int | None:
+    """Bytes of one device at the peak, with the batch of one device on each.
 
-    Under tensor parallelism all devices work on all samples, so that what is divided by their number grows with it.
+    Under tensor parallelism every device works on all samples, so activations grow with the number of devices before
+    they are divided by it.
     """
     if memory.peak_bytes is None:
         return None
-    divided = spread(model, strategy, devices)
+    divided = spread(model, Setting(strategy=strategy, devices=devices))
     grows = dict.fromkeys(("activations", "temporaries", "inputs"), devices if strategy == "tp" else 1)
     held: float = sum(
         getattr(memory, kind) * divided.shares.get(kind, 1.0) * grows.get(kind, 1) for kind in KINDS
@@ -145,22 +157,22 @@ def _held(model: nn.Module, memory: Memory, strategy: str, devices: int) -> int 
 
 def _advice(estimates: list[StepEstimate], fits: dict[str, bool | None], capacity: Capacity | None) -> Advice:
     if capacity is None:
-        return Advice("", "Which split to take depends on what fits: say how much memory a device has.")
-    return recommended(estimates, fits)
+        return Advice("", "Which strategy to take depends on what fits: pass the memory of a device.")
+    return recommend(estimates, fits)
 
 
-def _assumed(scale: Scale) -> list[str]:
+def _assumptions(scale: Scale) -> list[str]:
     stays = f", of which {scale.constant:.3g} s do not shrink with the batch" if scale.constant else ""
     return [
         f"A step takes {scale.seconds:.3g} s on one device ({scale.source}){stays}.",
-        f"The backward, behind which ddp hides its sending at best, is {BACKWARD:.0%} of the computing.",
-        "Parameters and gradients are sent in the dtype that they are kept in.",
+        f"The backward takes {BACKWARD:.0%} of the computing. At best, ddp hides its sending behind it.",
+        "Parameters and gradients are sent in the dtype that they are stored in.",
         "Memory and advice are for the same batch on every device (weak scaling). Devices do not slow each other down, "
         "and smaller pieces of work run as efficiently as large ones: real steps are slower.",
     ]
 
 
-def _counts(most: int) -> list[int]:
+def _device_counts(most: int) -> list[int]:
     """2, 4, 8, ..., and the most."""
     powers = [2**k for k in range(1, most.bit_length()) if 2**k <= most]
     return powers if most in powers else [*powers, most]

@@ -1,7 +1,7 @@
 """Where rules would apply, read off models that stay as they are."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import autofuse
 from autofuse.demo import gpt
@@ -86,3 +86,35 @@ def test_a_profile_has_the_code_of_the_reason():
     profile = autofuse.profile(Chatty(), torch.randn(2, 8, requires_grad=True))
     places = [p for layer in profile.to_dict()["layers"] for p in layer.get("places", ())]
     assert [(p["status"], p["reason_code"]) for p in places] == [("declined", "forward-needs-numbers")]
+
+
+class WithWeights(nn.Module):
+    """Attention with an additive mask that also returns its probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.transpose(-1, -2) * 8**-0.5 + mask, dim=-1)
+        return (weights @ v).transpose(1, 2).flatten(2), weights
+
+
+class WithoutWeights(nn.Module):
+    """Drops the probabilities, so its child gets a narrow forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = WithWeights()
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        result, _ = self.attention(x, mask)
+        return torch.relu(result)
+
+
+def test_masked_softmax_that_attention_replaces_counts_once() -> None:
+    found = read_places(WithoutWeights(), (torch.randn(2, 16, 32), torch.zeros(2, 1, 16, 16)))
+    places = {site.rule: site for site in found.sites if site.fqn == "attention" and site.status == "applies"}
+    assert places["AF101"].part_of == ""
+    assert places["AF102"].part_of == "AF101 in attention"

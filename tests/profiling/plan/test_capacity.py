@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.profiling.plan.capacity import capacity_given, capacity_of
+from autofuse.profiling.plan.capacity import capacity_of, parse_capacity
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def test_a_name_that_does_not_settle_it_is_refused_with_what_to_do(name: str) ->
     ("text", "size"), [("80GiB", 80 * 2**30), ("24 GB", 24 * 10**9), ("1.5g", 1_500_000_000), ("512MiB", 2**29)]
 )
 def test_amounts_are_read_with_their_units(text: str, size: int) -> None:
-    assert capacity_given(text).bytes == size
+    assert parse_capacity(text).bytes == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "-3GiB", "80 parsecs", "0GiB"])
 def test_anything_else_is_no_amount(text: str) -> None:
     with pytest.raises(ValueError, match="80GiB"):
-        capacity_given(text)
+        parse_capacity(text)

@@ -12,7 +12,7 @@ from autofuse.demo.gpt import GPT, Config
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan import memory
-from autofuse.profiling.plan.capacity import capacity_given
+from autofuse.profiling.plan.capacity import parse_capacity
 from autofuse.profiling.plan.paper import Unplannable
 from autofuse.profiling.plan.plan import plan
 from autofuse.results.profile import Memory
@@ -41,7 +41,7 @@ def vit() -> tuple[nn.Module, Tensor]:
 def real(model: nn.Module, x: Tensor, checkpointing: str = "none", fuse: bool = False) -> Memory:
     if fuse:
         autofuse.optimize(model, x, verify=False, tune=False)
-    memory.checkpointed(model, checkpointing)
+    memory.apply_checkpointing(model, checkpointing)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -86,7 +86,7 @@ def test_a_model_of_any_size_is_planned_without_allocating_it() -> None:
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
     model, x = gpt()
-    room = capacity_given("64MiB")
+    room = parse_capacity("64MiB")
     largest = plan(model, x, capacity=room, fuse=False).before.largest_batch
     assert largest is not None
     for batch, fit in ((largest, "fits"), (largest + 1, "too close to tell")):
@@ -96,7 +96,7 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
 
 def test_where_not_even_one_sample_fits_the_largest_batch_is_none_of_them() -> None:
     model, x = gpt()
-    side = plan(model, x, capacity=capacity_given("1MiB"), fuse=False).before
+    side = plan(model, x, capacity=parse_capacity("1MiB"), fuse=False).before
     assert (side.fit, side.largest_batch) == ("does not fit", 0)
 
 
@@ -167,3 +167,47 @@ def test_a_step_of_ones_own_under_autocast_keeps_no_copy_either() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     planned = plan(model, x, step, autocast="bfloat16", fuse=False).before.memory.peak_bytes
     assert planned and planned / parameters < 17.5, planned / parameters
+
+
+def test_fused_places_run_under_autocast_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards hold for the autocast state that a place is captured in; a place that falls back would save nothing."""
+    model, x = gpt()
+    with caplog.at_level("INFO", "autofuse"):
+        found = plan(model, x, autocast="bfloat16")
+    assert found.after.fused > 0
+    assert found.saved_bytes is not None and found.saved_bytes > 0
+    assert not caplog.records
+
+
+def test_states_in_half_precision_with_float32_masters_take_16_bytes_a_parameter() -> None:
+    model, x = _wide()
+    parameters = sum(p.numel() for p in model.parameters())
+    side = plan(model, x, dtype="bfloat16", master=True, fuse=False).before
+    assert side.states_bytes is not None
+    # AdamW's step counts, one number for each parameter, are all that is above it.
+    assert side.states_bytes / parameters == pytest.approx(16, rel=1e-4)
+    sharded = plan(model, x, dtype="bfloat16", master=True, strategy="fsdp", devices=4, fuse=False).before
+    assert sharded.states_bytes is not None and sharded.states_bytes / parameters == pytest.approx(4, rel=1e-4)
+
+
+def test_an_offloaded_optimizer_leaves_parameters_and_gradients_on_the_device() -> None:
+    model, x = _wide()
+    parameters = sum(p.numel() for p in model.parameters())
+    side = plan(model, x, dtype="bfloat16", master=True, offload="optimizer", fuse=False).before
+    assert side.memory.optimizer == 0
+    assert side.host_bytes / parameters == pytest.approx(12, rel=1e-4)
+    assert side.states_bytes is not None and side.states_bytes / parameters == pytest.approx(4, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"master": True}, "half precision"),
+        ({"offload": "parameters"}, "fsdp or hsdp"),
+        ({"offload": "everything"}, "no offload 'everything'"),
+        ({"pipeline": 0}, "pipeline is 1 or more"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(Unplannable, match=sentence):
+        plan(*_wide(), fuse=False, **options)  # type: ignore[arg-type]

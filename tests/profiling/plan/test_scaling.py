@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.profiling.plan.scaling import BUCKET, STRATEGIES, Link, StepEstimate, StepWork, estimate, recommended
+from autofuse.profiling.plan.scaling import BUCKET, STRATEGIES, Link, StepEstimate, StepWork, estimate, recommend
 
 # 1 s; 1 GB of parameters and of gradients; 10 MB of activations at each of 10 blocks. 10 GB/s.
 WORK = StepWork(1.0, 10**9, 10**9, 10**7, 10, microbatches=6)
@@ -90,15 +90,15 @@ def of(strategy: str, worst: float) -> StepEstimate:
 
 
 def test_memory_decides_before_speed() -> None:
-    advice = recommended([of("ddp", 0.9), of("fsdp", 0.7), of("tp", 0.5)], {"ddp": False, "fsdp": True, "tp": True})
+    advice = recommend([of("ddp", 0.9), of("fsdp", 0.7), of("tp", 0.5)], {"ddp": False, "fsdp": True, "tp": True})
     assert advice.strategy == "fsdp"
     assert "ddp would not fit" in advice.why and "70%" in advice.why
 
 
 def test_of_equals_the_simpler_one_is_taken_and_of_unknown_ones_none() -> None:
-    assert recommended([of("ddp", 0.897), of("fsdp", 0.9)], {"ddp": True, "fsdp": True}).strategy == "ddp"
-    assert recommended([of("pp", 0.9), of("ddp", 0.5)], {"pp": None, "ddp": True}).strategy == "ddp"
-    assert recommended([of("pp", 0.9)], {"pp": None}).strategy == ""
+    assert recommend([of("ddp", 0.897), of("fsdp", 0.9)], {"ddp": True, "fsdp": True}).strategy == "ddp"
+    assert recommend([of("pp", 0.9), of("ddp", 0.5)], {"pp": None, "ddp": True}).strategy == "ddp"
+    assert recommend([of("pp", 0.9)], {"pp": None}).strategy == ""
 
 
 def test_numbers_that_make_no_sense_are_refused() -> None:
@@ -106,7 +106,7 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
         lambda: estimate(WORK, "magic", 2, LINK), lambda: estimate(WORK, "ddp", 0, LINK),
         lambda: estimate(WORK, "hsdp", 8, LINK, group=3), lambda: Link(0.0), lambda: Link(1.0, -1.0),
         lambda: StepWork(0.0, 1, 1), lambda: StepWork(1.0, 1, 1, constant=2.0), lambda: StepWork(1.0, -1, 1),
-        lambda: recommended([], {}),
+        lambda: recommend([], {}),
     ):  # fmt: skip
         with pytest.raises(ValueError):
             wrong()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from autofuse.display.scaling import scaling_sentences, scaling_tables
 from autofuse.profiling.plan.plan import plan
 from autofuse.profiling.plan.scaling import Link
-from autofuse.profiling.plan.spreading import Scale, scaled
+from autofuse.profiling.plan.spreading import Scale, scaling_of
 from autofuse.results.plan import Capacity, Setting
 from autofuse.results.profile import Memory
 
@@ -48,7 +48,7 @@ MEMORY = Memory(4 * BYTES + 1000, BYTES, 0, BYTES, 2 * BYTES, 1000)
 
 
 def found(model: nn.Module, scale: Scale = SCALE, room: int | None = 10**6) -> dict[str, Any]:
-    return scaled(model, MEMORY, SETTING, scale, None if room is None else Capacity(room), 0.0)
+    return scaling_of(model, MEMORY, SETTING, scale, None if room is None else Capacity(room), 0.0)
 
 
 def of(result: dict[str, Any], strategy: str, devices: int, mode: str = "strong") -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_memory_decides_which_split_is_advised() -> None:
     assert found(Model(), room=held["ddp"])["advice"]["strategy"] in ("ddp", "hsdp")
     assert found(Model(), room=held["tp"])["advice"]["strategy"] == "tp"
     assert found(Model(), room=10)["advice"]["strategy"] == ""
-    assert "how much memory" in found(Model(), room=None)["advice"]["why"]
+    assert "the memory of a device" in found(Model(), room=None)["advice"]["why"]
 
 
 def test_a_number_of_devices_that_is_no_power_of_two_comes_last() -> None:
