@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from autofuse.ops.attention_operands import covers_a_square
-from autofuse.ops.known_masks import known_mask
+from autofuse.ops.known_masks import KnownMask, known_mask
+from autofuse.ops.lazy_masks import LazyMask, plain_mask
 
 
 def as_kernels_mask(
@@ -25,13 +26,18 @@ def as_kernels_mask(
     fits = min(query.ndim, key.ndim) >= mask.ndim >= 2 and all(
         have in (1, want) for have, want in zip(mask.shape, (*query.shape[-mask.ndim : -1], key.shape[-2]), strict=True)
     )
-    known = known_mask(mask) if fits else None
+    known = _known(mask) if fits else None
     if known is not None and known.keeps_all:
         return None, False, None
     if known is None or not known.is_causal or not covers_a_square(mask, query.shape[-2], key.shape[-2]):
-        return mask, False, fill
+        return plain_mask(mask), False, fill
     if mask.dtype is torch.bool:
         return None, True, fill
     if known.fill == -math.inf or negligible(known.fill):
         return None, True, None
-    return mask, False, fill
+    return plain_mask(mask), False, fill
+
+
+def _known(mask: Tensor) -> KnownMask | None:
+    known = mask.known if isinstance(mask, LazyMask) else None
+    return known_mask(plain_mask(mask)) if known is None else known

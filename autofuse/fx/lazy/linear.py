@@ -54,11 +54,14 @@ def lazy_linear(module: nn.Linear, x: Tensor) -> LazyLogits | None:
 
 def runs_alone() -> bool:
     """Whether nobody traces, transforms, records or saves what is computed right now."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not is_eager():
+    if not torch.is_grad_enabled() or not nobody_watches():
         return False
-    if len_torch_dispatch_stack() or len_torch_function_stack():
-        return False
-    if not saved_tensors_hooks_is_enabled() or top_saved_tensors_default_hooks(False) is not None:
+    return saved_tensors_hooks_is_enabled() and top_saved_tensors_default_hooks(False) is None
+
+
+def nobody_watches() -> bool:
+    """Whether nobody traces, transforms or records what is computed right now."""
+    if torch.compiler.is_compiling() or not is_eager() or len_torch_dispatch_stack() or len_torch_function_stack():
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
