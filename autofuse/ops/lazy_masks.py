@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -95,36 +96,45 @@ def least_entries() -> int:
     return _LEAST.get()
 
 
-class LazyMask(Tensor):
-    """A mask that is made when somebody uses its numbers."""
+@dataclass
+class _Memory:
+    """What a mask and all views of the whole of it share."""
 
     form: MaskForm
-    value: Tensor | None
+    value: Tensor | None = None
 
-    @staticmethod
-    def of(form: MaskForm) -> LazyMask:
-        """A mask of this form that is not made yet."""
-        made: LazyMask = Tensor._make_wrapper_subclass(
-            LazyMask, form.shape, strides=form.strides, dtype=form.dtype, device=form.device,
-        )  # fmt: skip
-        made.form, made.value = form, None
-        return made
-
-    @property
-    def known(self) -> KnownMask | None:
-        """What the mask is; None where it was made, since then somebody may have written to it."""
-        return self.form.known if self.value is None else None
-
-    def plain(self) -> Tensor:
+    def make(self) -> Tensor:
         """The mask as a plain tensor, the same at each call."""
         if self.value is None:
             with DisableTorchFunctionSubclass():
                 self.value = self.form.make()
         return self.value
 
+
+class LazyMask(Tensor):
+    """A mask that is made when somebody uses its numbers."""
+
+    memory: _Memory
+
+    @staticmethod
+    def of(form: MaskForm) -> LazyMask:
+        """A mask of this form that is not made yet."""
+        return _mask_of(_Memory(form))
+
+    @property
+    def is_made(self) -> bool:
+        """Whether somebody has used its numbers."""
+        return self.memory.value is not None
+
+    @property
+    def known(self) -> KnownMask | None:
+        """What the mask is; None where it gets a gradient, or was made: then somebody may have written to it."""
+        return None if self.is_made or self.requires_grad else self.memory.form.known
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """The numbers, as of any tensor."""
-        return repr(self.plain())
+        with DisableTorchFunctionSubclass():
+            return repr(self.memory.make())
 
     @classmethod
     def __torch_function__(
@@ -132,8 +142,8 @@ class LazyMask(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _READS_MEMORY:
-            args, kwargs = pytree.tree_map_only(LazyMask, LazyMask.plain, (args, kwargs))
-        elif func is _SET_DATA and isinstance(args[0], LazyMask):
+            args, kwargs = pytree.tree_map_only(LazyMask, _numbers, (args, kwargs))
+        elif func == _SET_DATA and isinstance(args[0], LazyMask):
             _set_data(args[0], args[1])
             return None
         with DisableTorchFunctionSubclass():
@@ -144,22 +154,39 @@ class LazyMask(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if args and isinstance(args[0], LazyMask) and args[0].value is None and _is_same(func, args[0], args[1:], kwargs):
-            return args[0] if func in _ALIASES else LazyMask.of(args[0].form)
+        if args and isinstance(args[0], LazyMask) and _is_whole(func, args[0], args[1:], kwargs):
+            return _mask_of(args[0].memory)
         written = _written(func, args, kwargs)
         if written and torch.Tag.inplace_view in func.tags:
             raise RuntimeError(f"{func} changes the shape of a mask in place, which autofuse has not made. {_ADVICE}")
-        plain_args, plain_kwargs = pytree.tree_map_only(LazyMask, LazyMask.plain, (args, kwargs))
+        plain_args, plain_kwargs = pytree.tree_map_only(LazyMask, lambda x: x.memory.make(), (args, kwargs))
         result = func(*plain_args, **plain_kwargs)
         if not written:
             return result
-        back = {id(x.value): x for x in written}
+        back = {id(x.memory.value): x for x in written}
         return pytree.tree_map_only(Tensor, lambda t: back.get(id(t), t), result)
 
 
+def _mask_of(memory: _Memory) -> LazyMask:
+    form = memory.form
+    made: LazyMask = Tensor._make_wrapper_subclass(
+        LazyMask, form.shape, strides=form.strides, dtype=form.dtype, device=form.device,
+    )  # fmt: skip
+    made.memory = memory
+    return made
+
+
 def plain_mask(mask: Any) -> Any:
-    """`mask` itself; a lazy one as a plain tensor."""
-    return mask.plain() if type(mask) is LazyMask else mask
+    """`mask` itself; a lazy one as a plain tensor, through which it gets its gradient."""
+    if type(mask) is not LazyMask:
+        return mask
+    return mask.clone() if mask.requires_grad else mask.memory.make()
+
+
+def _numbers(mask: LazyMask) -> Tensor:
+    """A mask for who takes its numbers past torch's operators; it needs a gradient where `mask` does."""
+    value = mask.memory.make()
+    return value.detach().requires_grad_() if mask.requires_grad else value
 
 
 def with_plain_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -171,13 +198,14 @@ def with_plain_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
     return args, kwargs
 
 
-def _is_same(func: Any, x: LazyMask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the operator gives the very same entries, lying as they did: `mask[:, :, :, :length]` of the whole."""
+def _is_whole(func: Any, x: LazyMask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the operator gives a view of all entries as they lie: `mask[:, :, :, :length]`, length that of all."""
     if func in _ALIASES:
         return True
     if func not in _VIEWS or kwargs:
         return False
-    meta = torch.empty_strided(x.form.shape, x.form.strides, dtype=x.form.dtype, device="meta")
+    form = x.memory.form
+    meta = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device="meta")
     after = func(meta, *args)
     return bool(after.shape == meta.shape and after.stride() == meta.stride() and after.storage_offset() == 0)
 
@@ -186,7 +214,7 @@ def _set_data(x: LazyMask, value: Tensor) -> None:
     """x.data = value."""
     if value.shape != x.shape or value.dtype is not x.dtype or value.device != x.device:
         raise RuntimeError(f"`.data` of a mask that autofuse has not made was set to another kind. {_ADVICE}")
-    x.value = value.detach() if type(value) is not LazyMask else value.plain()
+    x.memory = value.memory if type(value) is LazyMask else _Memory(x.memory.form, value.detach())
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LazyMask]:

@@ -119,9 +119,7 @@ def install(
     module.__dict__[ENTRY] = _DISPATCHERS.entry(module, known[key], copied or _ignore_copy)
 
 
-def install_forward(
-    module: nn.Module, made: Callable[[Forward], Forward | None], copied: OnCopy | None = None
-) -> bool:
+def install_forward(module: nn.Module, made: Callable[[Forward], Forward | None], copied: OnCopy | None = None) -> bool:
     """Make `module` run what `made` makes of its original forward. Returns False if it makes nothing of it."""
     before = module.__dict__.get(ENTRY) or None
     of: Any = before.of if before is not None and is_installed(module) else _original(module)

@@ -34,7 +34,9 @@ FACTORIES = (
     "create_bidirectional_mask",
 )
 _FREE = frozenset({"config", "inputs_embeds", "attention_mask", "past_key_values", "position_ids"})  # arguments
-_READS_FRAMES = frozenset({"globals", "locals", "vars", "eval", "exec", "warn", "warnings", "_getframe", "currentframe"})
+_READS_FRAMES = frozenset(
+    {"globals", "locals", "vars", "eval", "exec", "warn", "warnings", "_getframe", "currentframe"}
+)
 _MOST = 32  # kinds of calls that are remembered for one forward
 _UNKNOWN = object()
 
@@ -133,10 +135,7 @@ def _state(function: types.FunctionType) -> tuple[object, ...]:
 
 def _has_compiled(module: nn.Module) -> bool:
     """Whether a compiler runs a part of it: it takes no tensors of a class that it does not know."""
-    for m in module.modules():
-        if m._compiled_call_impl is not None or type(m).__name__ == "OptimizedModule":
-            return True
-    return False
+    return any(m._compiled_call_impl is not None or type(m).__name__ == "OptimizedModule" for m in module.modules())
 
 
 class _Namespace(dict[str, Any]):

@@ -13,7 +13,7 @@ from autofuse.fx.trace.twin import plain_class
 from autofuse.results.sites import Report, SiteReport
 
 _ATTENTION = ("AF101", "AF103", "AF104")
-_KERNEL = "no dense mask: what {names} gives is made only if somebody reads it"
+_KERNEL = "no dense causal mask: what {names} makes is a tensor only if somebody reads it"
 
 
 def makers_of_masks(
@@ -35,5 +35,5 @@ def note_of_masks(name: str, module: nn.Module, rule: str) -> SiteReport:
     """The word of the report about a module called `name` that hands on lazy masks."""
     forward = inspect.unwrap(own_forward(plain_class(type(module))))
     code = forward.__code__
-    kernel = _KERNEL.format(names=" and ".join(factories_of(forward)))
+    kernel = _KERNEL.format(names=" or ".join(factories_of(forward)))
     return SiteReport(rule, name, "fused", "", kernel, None, code.co_filename, code.co_firstlineno)

@@ -37,8 +37,8 @@ from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerPlace
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.lazy_heads import HEAD_RULE, lazy_heads, site_of
-from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.lazy_masks import makers_of_masks, note_of_masks
+from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import nothing_left
 from autofuse.fx.session.memory_room import room_to_check
 from autofuse.fx.session.model_check import ModelVerdict
