@@ -21,7 +21,8 @@ from autofuse.torch_private import (
     top_saved_tensors_default_hooks,
 )
 
-_LEAST = ContextVar("least", default=2**16)  # logits; fewer are computed at once
+LEAST_LOGITS = 2**16  # fewer are computed at once
+_LEAST = ContextVar("least", default=LEAST_LOGITS)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # a hook may write the weight while gradients come
 

@@ -222,12 +222,10 @@ class Session:
             self.note_unread(reason_of_failure(error, "looking at the model's logits"))
             return
         for head in found:
-            if head.reason:
-                self.ledger.decline(head.name, because(outcomes.DIFFERS, why=head.reason))
-                continue
-            make_lazy(head.module)
-            self.lazy_heads.add(head.module)
             self.ledger.note(site_of(head))
+            if head.reason is None:
+                make_lazy(head.module)
+                self.lazy_heads.add(head.module)
 
     def adopt_masks(self, model: nn.Module) -> None:
         """Have the modules that make masks for fused attention hand on masks that are made when they are read."""
