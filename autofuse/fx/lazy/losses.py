@@ -73,7 +73,7 @@ def cross_entropy(
 
     if weight is not None:
         return _weighted(input, target, weight, ignore_index, reduction, label_smoothing, plain)
-    if isinstance(target, Tensor) and target.is_floating_point():
+    if _is_distribution(target):
         return _of_probabilities(input, target, reduction, label_smoothing, plain)
     return _of_targets(input, target, ignore_index, label_smoothing, reduction, plain)
 
@@ -111,7 +111,7 @@ def kl_div(
     if made is None:
         return NotImplemented
     if reduction == "mean":  # torch says that "batchmean" is the mathematical one
-        F.kl_div(*torch.zeros(2, 1, 1), reduction="mean")
+        F.kl_div(torch.zeros(1, 1), torch.zeros(1, 1), reduction="mean")
     dtype = result_dtype(input, target, partial(F.kl_div, reduction="sum"))
     return _joined(made.to(dtype), input, plain)
 
@@ -197,6 +197,10 @@ def _of_probabilities(x: Tensor, target: Tensor, reduction: str, smoothing: floa
     if made is None:
         return NotImplemented
     return _joined(made.to(result_dtype(x, target, F.cross_entropy)), x, plain)
+
+
+def _is_distribution(target: Any) -> bool:
+    return isinstance(target, Tensor) and target.is_floating_point()
 
 
 def _autocasts(x: Tensor) -> bool:

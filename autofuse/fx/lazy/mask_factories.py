@@ -83,8 +83,9 @@ _made: WeakKeyDictionary[Forward, Forward | None] = WeakKeyDictionary()
 
 def _is_factory(value: object) -> bool:
     """Whether it is one of the functions, as transformers has it now."""
-    found = vars(sys.modules.get(_MODULE, types.ModuleType(""))).get(getattr(value, "__name__", ""))
-    return isinstance(value, types.FunctionType) and found is value and value.__name__ in FACTORIES
+    if not isinstance(value, types.FunctionType) or value.__name__ not in FACTORIES or _MODULE not in sys.modules:
+        return False
+    return vars(sys.modules[_MODULE]).get(value.__name__) is value
 
 
 def _chain(of: Any) -> Iterator[types.FunctionType]:
