@@ -65,6 +65,7 @@ def cross_entropy(
     """F.cross_entropy of lazy logits; NotImplemented where they have to be computed."""
     if size_average is not None or reduce is not None or _is_computed(input, "logits"):
         return NotImplemented
+    weight = None if weight is None else weight.clone()  # it may be written before the backward pass
 
     def plain(logits: Tensor) -> Tensor:
         return F.cross_entropy(
@@ -85,6 +86,7 @@ def nll_loss(
     """F.nll_loss of lazy log-probabilities; NotImplemented where they have to be computed."""
     if size_average is not None or reduce is not None or _is_computed(input, "log_softmax"):
         return NotImplemented
+    weight = None if weight is None else weight.clone()  # it may be written before the backward pass
 
     def plain(logits: Tensor) -> Tensor:
         return F.nll_loss(logits, target, weight, ignore_index=ignore_index, reduction=reduction)

@@ -33,7 +33,7 @@ def weighted_cross_entropy(
     if not _is_classes(x, target, ignore_index, reduction) or not _is_constant(weight, (x.shape[1],), x):
         return None
     wide = _wide(x.dtype)
-    classes, targets = weight.to(wide, copy=True), target.reshape(-1)  # a copy: it may be written before backward
+    classes, targets = weight.to(wide), target.reshape(-1)
     of_row = partial(
         F.cross_entropy, weight=classes, ignore_index=ignore_index, label_smoothing=smoothing, reduction="none"
     )

@@ -162,6 +162,24 @@ def test_under_autocast_results_have_the_dtypes_of_torchs(loss: Loss) -> None:
         assert (ours - theirs).abs().max() <= 0.03 * theirs.abs().max() + 1e-4
 
 
+@pytest.mark.parametrize("hooked", [False, True])
+def test_class_weights_may_be_written_before_the_backward_pass(hooked: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, CLASSES).double()
+    x, y = torch.randn(40, WIDTH).double(), torch.randint(CLASSES, (40,))
+    wanted = torch.autograd.grad(F.cross_entropy(model(x), y, class_weights(x), reduction="none").sum(), model.weight)
+    make_lazy(model)
+    with however_few():
+        logits = model(x)
+    if hooked:
+        logits.register_hook(lambda gradient: None)
+    weight = class_weights(x)
+    loss = F.cross_entropy(logits, y, weight, reduction="none").sum()
+    weight.mul_(3)
+    loss.backward()
+    torch.testing.assert_close(model.weight.grad, wanted[0], rtol=1e-11, atol=1e-12)
+
+
 def test_a_target_out_of_range_raises_as_torch_does() -> None:
     for lazy in (False, True):
         with pytest.raises(IndexError):
