@@ -43,9 +43,9 @@ _UNKNOWN = object()
 
 def forward_with_lazy_masks(of: Forward) -> Forward | None:
     """A forward that does what `of` does with masks that are made when they are read; None where it makes none."""
-    if of not in _made:
-        _made[of] = _forward(of)
-    return _made[of]
+    if of not in _forwards:
+        _forwards[of] = _forward(of)
+    return _forwards[of]
 
 
 def factories_of(of: Forward) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def _forward(of: Forward) -> Forward | None:
     return forward
 
 
-_made: WeakKeyDictionary[Forward, Forward | None] = WeakKeyDictionary()
+_forwards: WeakKeyDictionary[Forward, Forward | None] = WeakKeyDictionary()
 
 
 def _is_factory(value: object) -> bool:
@@ -209,9 +209,9 @@ def _kind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str,
         return None, None
     others = {n: v for n, v in given.items() if n not in _FREE}
     parts = (
-        _kept(given.get("attention_mask")),
-        _fresh(given.get("past_key_values")),
-        _in_order(given.get("position_ids")),
+        _kind_of_padding(given.get("attention_mask")),
+        _kind_of_cache(given.get("past_key_values")),
+        _kind_of_positions(given.get("position_ids")),
     )
     if any(p is _UNKNOWN for p in parts) or not all(type(v) in (bool, int, str, type(None)) for v in others.values()):
         return None, None
@@ -221,7 +221,7 @@ def _kind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str,
     return key, config
 
 
-def _kept(mask: Any) -> Hashable:
+def _kind_of_padding(mask: Any) -> Hashable:
     """A description of a mask of padding that keeps all."""
     if mask is None:
         return None
@@ -230,7 +230,7 @@ def _kept(mask: Any) -> Hashable:
     return (mask.shape, mask.dtype, mask.device) if bool((mask == 1).all()) else _UNKNOWN
 
 
-def _in_order(positions: Any) -> Hashable:
+def _kind_of_positions(positions: Any) -> Hashable:
     """A description of positions that count from 0 in each row."""
     if positions is None:
         return None
@@ -240,7 +240,7 @@ def _in_order(positions: Any) -> Hashable:
     return (positions.shape, positions.device) if bool((positions == counted).all()) else _UNKNOWN
 
 
-def _fresh(cache: Any) -> Hashable:
+def _kind_of_cache(cache: Any) -> Hashable:
     """A description of a cache that holds nothing yet."""
     if cache is None:
         return None
