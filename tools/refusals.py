@@ -102,6 +102,8 @@ _SPECIAL = {
     "not-faster": {"why": "the original stays: 1.2 ms, fused 1.5 ms"},
     "slows-step": {"step": "training step", "ratio": "0.95x (0.94 to 0.97)"},
     "compiled-is-faster": {"ratio": "1.20x (1.15 to 1.26)"},
+    "logits-read": {"head": "lm_head", "where": " at model.py:42"},
+    "no-loss-seen": {"head": "lm_head"},
     "other-rank": {"rank": "0", "why": "it found no such place"},
     "out-of-memory": {
         "doing": "checking it",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from autofuse.ops.attention_operands import is_square_mask
-from autofuse.ops.known_masks import known_mask
+from autofuse.ops.known_masks import KnownMask, known_mask
+from autofuse.ops.lazy_masks import LazyMask, plain_mask
 
 
 def as_kernels_mask(
@@ -31,13 +32,18 @@ def as_kernels_mask(
         size in (1, expected)
         for size, expected in zip(mask.shape, (*query.shape[-mask.ndim : -1], key.shape[-2]), strict=True)
     )
-    known = known_mask(mask) if fits else None
+    known = _known(mask) if fits else None
     if known is not None and known.keeps_all:
         return None, False, None
     if known is None or not known.is_causal or not is_square_mask(mask, query.shape[-2], key.shape[-2]):
-        return mask, False, fill
+        return plain_mask(mask), False, fill
     if mask.dtype is torch.bool:
         return None, True, fill
     if known.fill == -math.inf or negligible(known.fill):
         return None, True, None
-    return mask, False, fill
+    return plain_mask(mask), False, fill
+
+
+def _known(mask: Tensor) -> KnownMask | None:
+    known = mask.known if isinstance(mask, LazyMask) else None
+    return known_mask(plain_mask(mask)) if known is None else known

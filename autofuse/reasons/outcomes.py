@@ -95,3 +95,15 @@ GRAPH_UNREADABLE = Code(
     "Reading a graph of torch.compile failed. The graph runs as it is.",
     "a graph could not be read: {error}",
 )
+LOGITS_READ = Code(
+    "logits-read",
+    "A loss is computed of the output of a linear layer, and the model reads that output itself too.",
+    "the output of {head} is read{where} beside the loss, so the loss is not computed in blocks",
+    "in training, compute what is logged from logits.detach() every few steps, or outside of the model",
+)
+NO_LOSS_SEEN = Code(
+    "no-loss-seen",
+    "The model returns the output of a linear layer with many features, and nothing computes a loss of it.",
+    "the output of {head} is returned and no loss of it is seen, so none is computed in blocks",
+    "pass the labels with the example inputs, or the loss: autofuse.optimize(model, inputs, loss_fn=...)",
+)

@@ -48,6 +48,8 @@ class Own(Rule):
     examples = (Fused("as written", before="import torch\\ndef f(x): return torch.exp(torch.tanh(x))\\n"),)
 '''
 ELSEWHERE = {
+    "logits-read": "tests/fx/session/test_lazy_heads.py",
+    "no-loss-seen": "tests/fx/session/test_lazy_heads.py",
     "never-called": "tests/fx/session/test_optimize.py",
     "not-verified": "tests/fx/session/test_memory_room.py",
     "whole-not-verified": "tests/fx/session/test_memory_room.py",

@@ -119,6 +119,17 @@ def install(
     module.__dict__[ENTRY] = _DISPATCHERS.entry(module, known[key], copied or _ignore_copy)
 
 
+def install_forward(module: nn.Module, made: Callable[[Forward], Forward | None], copied: OnCopy | None = None) -> bool:
+    """Make `module` run what `made` makes of its original forward. Returns False if it makes nothing of it."""
+    before = module.__dict__.get(ENTRY) or None
+    of: Any = before.of if before is not None and is_installed(module) else _original(module)
+    forward = made(of)
+    if forward is not None:
+        runs = RewrittenForward(of, forward, {})
+        module.__dict__[ENTRY] = _DISPATCHERS.entry(module, runs, copied or _ignore_copy)
+    return forward is not None
+
+
 def install_same(module: nn.Module, double: nn.Module) -> None:
     """Give `double`, a module of the same class, the forward that `module` runs. Nobody is notified of its copies."""
     if is_installed(module):

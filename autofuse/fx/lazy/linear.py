@@ -22,7 +22,8 @@ from autofuse.torch_private import (
     top_saved_tensors_default_hooks,
 )
 
-_LEAST = ContextVar("least", default=2**16)  # logits; fewer are computed at once
+LEAST_LOGITS = 2**16  # fewer are computed at once
+_LEAST = ContextVar("least", default=LEAST_LOGITS)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # a hook may write the weight while gradients come
 
@@ -55,11 +56,14 @@ def lazy_linear(module: nn.Linear, x: Tensor) -> LazyLogits | None:
 
 def runs_alone() -> bool:
     """Whether nobody traces, transforms, records or saves what is computed right now."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not is_eager():
+    if not torch.is_grad_enabled() or not nobody_watches():
         return False
-    if len_torch_dispatch_stack() or len_torch_function_stack():
-        return False
-    if not saved_tensors_hooks_is_enabled() or not saves_as_autograd(top_saved_tensors_default_hooks(False)):
+    return saved_tensors_hooks_is_enabled() and saves_as_autograd(top_saved_tensors_default_hooks(False))
+
+
+def nobody_watches() -> bool:
+    """Whether nobody traces, transforms or records what is computed right now."""
+    if torch.compiler.is_compiling() or not is_eager() or len_torch_dispatch_stack() or len_torch_function_stack():
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,12 @@ from torch.autograd.graph import get_gradient_edge
 from autofuse.fx.lazy.linear import runs_alone
 from autofuse.fx.lazy.nodes import Recipe, Step
 from autofuse.fx.lazy.row_losses import cross_entropy_after, logsumexp_after
+from autofuse.fx.lazy.soft_targets import (
+    cross_entropy_of_probabilities,
+    kl_divergence,
+    result_dtype,
+    weighted_cross_entropy,
+)
 from autofuse.fx.lazy.steps import numbers_of, rows_of
 from autofuse.fx.lazy.tensor import LOSSES, LazyLogits
 from autofuse.fx.trace.source_lines import SourceLine, user_place
@@ -56,14 +63,19 @@ def cross_entropy(
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
     """F.cross_entropy of lazy logits; NotImplemented where they have to be computed."""
-    if weight is not None or size_average is not None or reduce is not None or _is_computed(input, "logits"):
+    if size_average is not None or reduce is not None or _is_computed(input, "logits"):
         return NotImplemented
+    weight = None if weight is None else weight.clone()  # it may be written before the backward pass
 
     def plain(logits: Tensor) -> Tensor:
         return F.cross_entropy(
-            logits, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+            logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )
 
+    if weight is not None:
+        return _weighted(input, target, weight, ignore_index, reduction, label_smoothing, plain)
+    if _is_distribution(target):
+        return _of_probabilities(input, target, reduction, label_smoothing, plain)
     return _of_targets(input, target, ignore_index, label_smoothing, reduction, plain)
 
 
@@ -72,13 +84,38 @@ def nll_loss(
     reduce: Any = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
     """F.nll_loss of lazy log-probabilities; NotImplemented where they have to be computed."""
-    if weight is not None or size_average is not None or reduce is not None or _is_computed(input, "log_softmax"):
+    if size_average is not None or reduce is not None or _is_computed(input, "log_softmax"):
         return NotImplemented
+    weight = None if weight is None else weight.clone()  # it may be written before the backward pass
 
     def plain(logits: Tensor) -> Tensor:
-        return F.nll_loss(logits, target, ignore_index=ignore_index, reduction=reduction)
+        return F.nll_loss(logits, target, weight, ignore_index=ignore_index, reduction=reduction)
 
+    if weight is not None:
+        return _weighted(input, target, weight, ignore_index, reduction, 0.0, plain)
     return _of_targets(input, target, ignore_index, 0.0, reduction, plain)
+
+
+def kl_div(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    log_target: bool = False,
+) -> Any:  # fmt: skip
+    """F.kl_div of lazy log-probabilities; NotImplemented where they have to be computed."""
+    if size_average is not None or reduce is not None or _is_computed(input, "log_softmax"):
+        return NotImplemented
+    assert isinstance(input, LazyLogits)
+
+    def plain(logits: Tensor) -> Tensor:
+        return F.kl_div(logits, target, reduction=reduction, log_target=log_target)
+
+    with torch.autocast(input.device.type, enabled=False):
+        made = kl_divergence(input, _operands(input), target, reduction, log_target)
+    if made is None:
+        return NotImplemented
+    if reduction == "mean":  # torch says that "batchmean" is the mathematical one
+        F.kl_div(torch.zeros(1, 1), torch.zeros(1, 1), reduction="mean")
+    dtype = result_dtype(input, target, partial(F.kl_div, reduction="sum"))
+    return _joined(made.to(dtype), input, plain)
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
@@ -141,6 +178,31 @@ def _of_targets(x: Tensor, target: Any, ignore_index: int, smoothing: float, red
         return NotImplemented
     dtype = torch.float32 if _autocasts(x) and x.dtype is not torch.float64 else x.dtype
     return _joined(_losses(x, target, ignore_index, smoothing, reduction).to(dtype), x, plain)
+
+
+def _weighted(
+    x: Tensor, target: Tensor, weight: Tensor, ignore_index: int, reduction: str, smoothing: float, plain: _Function
+) -> Any:
+    assert isinstance(x, LazyLogits)
+    with torch.autocast(x.device.type, enabled=False):
+        made = weighted_cross_entropy(x, _operands(x), target, weight, ignore_index, reduction, smoothing)
+    if made is None:
+        return NotImplemented
+    dtype = torch.float32 if _autocasts(x) and x.dtype is not torch.float64 else x.dtype
+    return _joined(made.to(dtype), x, plain)
+
+
+def _of_probabilities(x: Tensor, target: Tensor, reduction: str, smoothing: float, plain: _Function) -> Any:
+    assert isinstance(x, LazyLogits)
+    with torch.autocast(x.device.type, enabled=False):
+        made = cross_entropy_of_probabilities(x, _operands(x), target, reduction, smoothing)
+    if made is None:
+        return NotImplemented
+    return _joined(made.to(result_dtype(x, target, F.cross_entropy)), x, plain)
+
+
+def _is_distribution(target: Any) -> bool:
+    return isinstance(target, Tensor) and target.is_floating_point()
 
 
 def _autocasts(x: Tensor) -> bool:
@@ -240,6 +302,7 @@ class _TwoWays(torch.autograd.Function):
 LOSSES.update({
     F.cross_entropy: cross_entropy,
     F.nll_loss: nll_loss,
+    F.kl_div: kl_div,
     torch.gather: gather, Tensor.gather: gather,
     torch.logsumexp: logsumexp, Tensor.logsumexp: logsumexp,
 })  # fmt: skip

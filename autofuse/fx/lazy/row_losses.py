@@ -43,6 +43,23 @@ def cross_entropy_after(
     return losses.sum() / (target != ignore_index).sum() if reduction == "mean" else losses.sum()
 
 
+def weighed_rows(
+    numbers: _Numbers, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, of_row: _OfRow,
+    total: Tensor | None, summed: bool,
+) -> Tensor:  # fmt: skip
+    """of_row(numbers(x @ weight.T + bias), target) of each row, in fp32 or better: (N,), or their sum over `total`.
+
+    target: (N,) or (N, V). total: a scalar by which the sum is divided, None for 1.
+    """
+    if summed and x.dtype is not torch.float16 and settings().policy != "memory":
+        loss: Tensor = _Ahead.apply(x, weight, bias, total, numbers, target, of_row)  # type: ignore[no-untyped-call]
+        return loss
+    losses: Tensor = _Rows.apply(x, weight, bias, numbers, target, of_row)  # type: ignore[no-untyped-call]
+    if not summed:
+        return losses
+    return losses.sum() if total is None else losses.sum() / total
+
+
 def logsumexp_after(numbers: _Numbers, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """torch.logsumexp over the classes of numbers(x @ weight.T + bias), in fp32 or better; the result is (N,)."""
     made: Tensor = _Rows.apply(x, weight, bias, numbers, x.new_zeros(x.shape[0]), _logsumexp)  # type: ignore[no-untyped-call]

@@ -10,17 +10,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from autofuse.fx.lazy.nodes import Node, Source
 from autofuse.fx.lazy.steps import ALIASES, is_followed, step_of
+from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.torch_private import DisableTorchFunctionSubclass, pytree
 
 Loss = Callable[..., Any]
 LOSSES: dict[Any, Loss] = {}  # functions of torch -> what computes them of a lazy tensor, or gives NotImplemented
+
+
+class Read(NamedTuple):
+    """The numbers of a layer's call, or of what was made of it, were used at this line."""
+
+    source: Source
+    place: SourceLine | None
+
+
+_READS: ContextVar[list[Read] | None] = ContextVar("reads", default=None)
+
+
+@contextmanager
+def noted_reads() -> Iterator[list[Read]]:
+    """The reads of lazy logits in the block."""
+    heard: list[Read] = []
+    token = _READS.set(heard)
+    try:
+        yield heard
+    finally:
+        _READS.reset(token)
 
 
 class _Thread(threading.local):
@@ -70,6 +93,7 @@ class LazyLogits(Tensor):
         if func == _SET_DATA and isinstance(args[0], LazyLogits):
             return _set_data(*args)
         if func in _READS_MEMORY or func is Tensor.__deepcopy__ and args[0].is_leaf:
+            _note_reads(args, kwargs)
             args, kwargs = pytree.tree_map_only(LazyLogits, _plain, (args, kwargs))
         others = any(isinstance(x, Tensor) and not isinstance(x, LazyLogits) for x in _flat(args, kwargs))
         with DisableTorchFunctionSubclass(), _following(not others):
@@ -128,12 +152,19 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise RuntimeError(f"{func} changes the shape of lazy logits in place. {_ADVICE}")
     for x in written:
         x.node.source.settle()
+    _note_reads(args, kwargs)
     plain_args, plain_kwargs = pytree.tree_map_only(LazyLogits, lambda x: x.node.compute(), (args, kwargs))
     result = func(*plain_args, **plain_kwargs)
     if not written:
         return result
     back = {id(x.node.value): x for x in written}
     return pytree.tree_map_only(Tensor, lambda t: back.get(id(t), t), result)
+
+
+def _note_reads(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    heard = _READS.get()
+    if heard is not None:
+        heard += [Read(x.node.source, user_place()) for x in _lazy_in((args, kwargs))]
 
 
 def _plain(x: LazyLogits) -> Tensor:

@@ -75,6 +75,7 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
                 for _ in tell("checking the whole", [model], 1):
                     session.take_back(check_model(model, arguments, plans))
             session.adopt_heads(model, arguments, plans)
+            session.adopt_masks(model)
             if wanted := session.options.compile:
                 session.compile(model, choose(model, arguments, plans, tell, force=wanted is True))
             return plans

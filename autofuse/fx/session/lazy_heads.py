@@ -6,6 +6,7 @@ nobody reads them. So a copy of the model makes the call with lazy logits, and t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autofuse.fx.lazy.head import make_lazy, may_be_lazy, restore_lazy
-from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.linear import LEAST_LOGITS, however_few
 from autofuse.fx.lazy.losses import listening
-from autofuse.fx.lazy.tensor import LazyLogits
+from autofuse.fx.lazy.tensor import LazyLogits, noted_reads
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
@@ -25,6 +26,8 @@ from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.stand_ins import Forms
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import copied_object
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import Reason, because
 from autofuse.results.sites import SiteReport
 from autofuse.torch_private import pytree
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
@@ -46,7 +49,7 @@ class LazyHead:
     name: str
     place: SourceLine | None
     error: float | None
-    reason: str = ""  # why it is not, where a check failed
+    reason: Reason | None = None  # why it is not
 
 
 def lazy_heads(
@@ -56,23 +59,45 @@ def lazy_heads(
     """The layers of `model` whose output nobody reads but a loss, in training, when it is called with `call`."""
     wanted = {m: n for m, n in names.items() if may_be_lazy(m) and _is_wide(m)}
     if not wanted or any(id(p) in sharded for m in wanted for p in m.parameters()):
-        return []
+        return []  # nothing can be run, so nothing is known of what is read
     made: dict[nn.Module, nn.Module] = {}
     copy = copied(model, made, sharded)
     heads = {made[m]: m for m in wanted if m in made}
     with undisturbed_randomness(), unchanged_outside():
-        trial = _Trial(copy, call)
+        trial = _Trial(copy, call, {head: wanted[m] or "the model" for head, m in heads.items()})
         found = trial.unread(heads, loss_fn is not None)
-        return [
-            LazyHead(heads[head], wanted[heads[head]], place, *(trial.compared(head) if verify else (None, "")))  # type: ignore[arg-type]
+        lazy = [
+            _checked(heads[head], wanted[heads[head]], place, trial.compared(head) if verify else (None, ""))  # type: ignore[arg-type]
             for head, place in found.items()
         ]
+        plain = [
+            LazyHead(heads[head], wanted[heads[head]], place, None, why)  # type: ignore[arg-type]
+            for head, (why, place) in trial.reasons.items()
+        ]
+        return lazy + plain
+
+
+def _checked(
+    module: nn.Linear, name: str, place: SourceLine | None, outcome: tuple[float | None, str]
+) -> LazyHead:  # fmt: skip
+    error, why = outcome
+    return LazyHead(module, name, place, error, because(outcomes.DIFFERS, why=why) if why else None)
 
 
 def site_of(head: LazyHead) -> SiteReport:
     """The word of the report, which is about the model: where it computes the loss, if its caller does not."""
     file, line = (head.place.file, head.place.line) if head.place else ("", None)
+    if head.reason is not None:
+        why = head.reason
+        return SiteReport(
+            HEAD_RULE, "", "declined", str(why), "", None, file, line, why.advice(), reason_code=why.code.name
+        )
     return SiteReport(HEAD_RULE, "", "fused", "", _KERNEL.format(head=head.name or "the model"), head.error, file, line)
+
+
+def _is_large(x: LazyLogits) -> bool:
+    """Whether they are returned as they are and so many that they would be lazy in a step."""
+    return not x.is_computed and x.numel() >= LEAST_LOGITS
 
 
 def _is_wide(module: nn.Module) -> bool:
@@ -83,14 +108,15 @@ def _is_wide(module: nn.Module) -> bool:
 class _Trial:
     """A copy of a model that makes one call, in training."""
 
-    def __init__(self, copy: nn.Module, call: ForwardArguments) -> None:
-        self._copy, self._call = copy.train(), call
+    def __init__(self, copy: nn.Module, call: ForwardArguments, names: dict[nn.Module, str]) -> None:
+        self._copy, self._call, self._names = copy.train(), call, names
+        self.reasons: dict[nn.Module, tuple[Reason, SourceLine | None]] = {}  # of heads that cannot be lazy
 
     def unread(self, heads: dict[nn.Module, nn.Module], returned: bool) -> dict[nn.Module, SourceLine | None]:
         """The heads that a loss was computed of while nobody read them, and where; those that are returned, too."""
         for head in heads:
             make_lazy(head)  # type: ignore[arg-type]
-        with listening() as fused:
+        with listening() as fused, noted_reads() as reads:
             result = self._run(self._copy)
         for head in heads:
             restore_lazy(head)
@@ -105,6 +131,15 @@ class _Trial:
                 and all(s.value is None for s in sources)
             ):
                 places[head] = of_losses[0].place if of_losses else None
+            elif of_losses:
+                read = next((r.place for r in reads if r.source.operands[1] is head.weight), None)
+                where = f" at {os.path.basename(read.file)}:{read.line}" if read else ""
+                self.reasons[head] = (
+                    because(outcomes.LOGITS_READ, head=self._names[head], where=where),
+                    of_losses[0].place,
+                )
+            elif any(x.node.source.operands[1] is head.weight and _is_large(x) for x in _lazy_in(result)):
+                self.reasons[head] = because(outcomes.NO_LOSS_SEEN, head=self._names[head]), None
         return places
 
     def compared(self, head: nn.Module) -> tuple[float | None, str]:

@@ -24,6 +24,7 @@ from autofuse.fx.install.dispatch import (
     RewrittenForward,
     entry_of,
     install,
+    install_forward,
     narrow_forward,
     narrow_name,
     restore,
@@ -31,10 +32,12 @@ from autofuse.fx.install.dispatch import (
 )
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
 from autofuse.fx.lazy.head import make_lazy
+from autofuse.fx.lazy.mask_factories import forward_with_lazy_masks
 from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerPlace
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.lazy_heads import HEAD_RULE, lazy_heads, site_of
+from autofuse.fx.session.lazy_masks import makers_of_masks, note_of_masks
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import nothing_left
 from autofuse.fx.session.memory_room import room_to_check
@@ -53,6 +56,7 @@ from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
+from autofuse.ops.lazy_masks import with_plain_masks
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.results.before_after import BeforeAfter
@@ -81,6 +85,7 @@ class Session:
         self.compile_choice: CompileChoice | None = None
         self.compiled_modules = CompiledModules()
         self.lazy_heads: WeakSet[nn.Linear] = WeakSet()
+        self.lazy_masks: WeakSet[nn.Module] = WeakSet()  # what makes masks for its layers
         self.steps: tuple[StepTime, ...] = ()  # what whole steps take, where they were timed
 
     @property
@@ -100,7 +105,7 @@ class Session:
     def install_all(self) -> None:
         """Give every module its forward again, after a restore."""
         for module, state in self.states.items():
-            if state.runs:
+            if state.runs or module in self.lazy_masks:
                 self.install(module)
         for head in self.lazy_heads:
             make_lazy(head)
@@ -175,6 +180,7 @@ class Session:
         state.full.clear()
         state.narrow.clear()
         state.left, state.armed = 0, False
+        self.lazy_masks.discard(module)
         restore_module(module)
         if not self.ledger.roll_back(why, {state.name}):
             self.ledger.decline(state.name, why)
@@ -216,12 +222,19 @@ class Session:
             self.note_unread(reason_of_failure(error, "looking at the model's logits"))
             return
         for head in found:
-            if head.reason:
-                self.ledger.decline(head.name, because(outcomes.DIFFERS, why=head.reason))
-                continue
-            make_lazy(head.module)
-            self.lazy_heads.add(head.module)
             self.ledger.note(site_of(head))
+            if head.reason is None:
+                make_lazy(head.module)
+                self.lazy_heads.add(head.module)
+
+    def adopt_masks(self, model: nn.Module) -> None:
+        """Have the modules that make masks for fused attention hand on masks that are made when they are read."""
+        for module, rule in makers_of_masks(model, self.report, {m: s.name for m, s in self.states.items()}):
+            if self.states[module].variants or not self.options.wants(self.states[module].name, module):
+                continue
+            self.lazy_masks.add(module)
+            self.install(module)
+            self.ledger.note(note_of_masks(self.states[module].name, module, rule))
 
     def compile(self, model: nn.Module, choice: CompileChoice) -> None:
         """Have the modules that were chosen run compiled; as they were written where that is faster."""
@@ -247,6 +260,9 @@ class Session:
     def install(self, module: nn.Module) -> None:
         """Have `module` run what its state says; its own forward where that is nothing."""
         state = self.states[module]
+        if module in self.lazy_masks and not state.variants:
+            install_forward(module, forward_with_lazy_masks, self.copied)
+            return
         if not state.runs or why_kept(type(module)):
             restore_module(module)
             return
@@ -261,6 +277,7 @@ class Session:
     ) -> Any:
         """Look at a new kind of call, if there are not too many already; then run what fits, or the original, `of`."""
         entry_of(module)  # a copy that nobody heard of is known from here on
+        args, kwargs = with_plain_masks(args, kwargs)
         if unread:
             return self._missed_part(of, module, (args, kwargs), unread)
         state = self.states.get(module)
@@ -413,6 +430,7 @@ class Session:
         for module in self.states:
             restore(module)
         self.lazy_heads.clear()
+        self.lazy_masks.clear()
         self.compiled_modules.restore()
         self.ledger, self.steps = Ledger(), ()
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.roots import root_of
 from autofuse.fx.trace.user_code import Ran
+from autofuse.ops.lazy_masks import LazyMask
 from autofuse.torch_private import disabled_torch_function
 
 _QUESTIONS = (isinstance, issubclass, type)
@@ -47,13 +48,15 @@ def is_guarded(cls: type) -> bool:
 
 
 def is_torchs(cls: type) -> bool:
-    """Whether a class is one of torch's own."""
-    return cls.__module__.partition(".")[0] == "torch"
+    """Whether a class is one of torch's own, or stands for one."""
+    return cls is LazyMask or cls.__module__.partition(".")[0] == "torch"
 
 
 @cache
 def keeps_functions(cls: type) -> bool:
     """Whether torch's functions compute of tensors of a class what they compute of any: none is overridden."""
+    if cls is LazyMask:  # it only says where numbers are read past the functions
+        return True
     found: Any = cls.__torch_function__  # type: ignore[attr-defined]
     return getattr(found, "__func__", found) in (Tensor.__torch_function__.__func__, disabled_torch_function)  # type: ignore[attr-defined]
 

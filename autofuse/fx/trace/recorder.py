@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.autograd import grad_mode
 from torch.overrides import TorchFunctionMode
 
+from autofuse.fx.trace import grouped_products
 from autofuse.fx.trace import torch_functions as operations
 from autofuse.fx.trace.attribute_reads import guard_tensor
 from autofuse.fx.trace.child_calls import ChildCalls, Inside
@@ -50,7 +51,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
 
     def _operation(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.paused:
-            return function(*args, **kwargs)
+            return grouped_products.run(function, args, kwargs)
         name = getattr(function, "__name__", "")
         if name == "__get__":
             return self._attribute(args[0], function.__self__.__name__)
@@ -139,7 +140,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         kind, target, spelled = operations.spelled(function, args)
         given = self.argument(spelled), self.argument(kwargs)
         before = self.versions((args, kwargs))
-        result = function(*self.concrete(args), **self.concrete(kwargs))
+        result = grouped_products.run(function, self.concrete(args), self.concrete(kwargs))
         if not holds_tensors(result):
             self.refuse(because(forwards.TAKES_NUMBER, name=getattr(function, "__name__", function)))
         node = self.noted(self.graph.create_node(kind, target, *given), result)

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from autofuse.fx.trace import effects
+from autofuse.fx.trace import effects, grouped_products
 from autofuse.fx.trace.code_facts import Load, facts_of
 from autofuse.fx.trace.idle_hooks import is_idle_collector
 from autofuse.torch_private import COMPILER_MODULES
@@ -165,7 +165,7 @@ class Unfollowed(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         with unfollowed():
-            return function(*args, **kwargs or {})
+            return grouped_products.run(function, args, kwargs or {})
 
 
 def _kind(frame: types.FrameType) -> int:

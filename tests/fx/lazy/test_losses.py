@@ -36,7 +36,45 @@ def soft_capped(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy((torch.tanh(logits / 3.0) * 3.0).view(-1, CLASSES), y.view(-1))
 
 
+def class_weights(x: Tensor) -> Tensor:
+    return torch.linspace(0, 1, CLASSES, dtype=x.dtype)
+
+
+def of_a_teacher(x: Tensor) -> Tensor:
+    """Its log-probabilities, (..., V)."""
+    drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return F.log_softmax(3 * drawn, -1).to(x.dtype)
+
+
+def distillation(x: Tensor, y: Tensor) -> Tensor:
+    """Hinton et al., arXiv:1503.02531, with a temperature of 2."""
+    soft = F.kl_div(F.log_softmax(x / 2.0, -1), of_a_teacher(x).exp(), reduction="batchmean") * 4.0
+    return 0.5 * soft + 0.5 * F.cross_entropy(x.flatten(0, 1), y.flatten())
+
+
 FUSED: dict[str, Loss] = {
+    "class weights": lambda x, y: F.cross_entropy(x.flatten(0, 1), y.flatten(), weight=class_weights(x)),
+    "class weights, ignored, smoothed": lambda x, y: F.cross_entropy(
+        x.transpose(1, 2), y.where(y % 3 > 0, -100), weight=class_weights(x), label_smoothing=0.2
+    ),
+    "class weights of each row": lambda x, y: (
+        F.cross_entropy(x.flatten(0, 1), y.flatten(), class_weights(x), reduction="none", ignore_index=5).sin().sum()
+    ),
+    "weighted nll_loss": lambda x, y: (
+        F.nll_loss(x.flatten(0, 1).log_softmax(-1), y.flatten(), class_weights(x), reduction="sum") / 90
+    ),
+    "probabilities as targets": lambda x, y: F.cross_entropy(x.flatten(0, 1), of_a_teacher(x).exp().flatten(0, 1)),
+    "probabilities, classes second": lambda x, y: (
+        F.cross_entropy(x.transpose(1, 2), of_a_teacher(x).exp().transpose(1, 2), label_smoothing=0.1, reduction="none")
+        .pow(2)
+        .sum()
+        / 90
+    ),
+    "distillation": distillation,
+    "KL of log-probabilities": lambda x, y: (
+        F.kl_div(F.log_softmax(x[:, :-1], -1), of_a_teacher(x)[:, 1:], log_target=True, reduction="sum") / 80
+    ),
+    "mean of KL": lambda x, y: F.kl_div(x.log_softmax(-1), of_a_teacher(x).exp()),
     "flattened": lambda x, y: F.cross_entropy(x.view(-1, CLASSES), y.view(-1)),
     "torchtitan's": lambda x, y: F.cross_entropy(x.flatten(0, 1).float(), y.flatten(0, 1)),
     "shifted": lambda x, y: F.cross_entropy(
@@ -59,10 +97,15 @@ FUSED: dict[str, Loss] = {
     "soft cap": soft_capped,
 }
 READ: dict[str, Loss] = {
-    "class weights": lambda x, y: F.cross_entropy(
-        x.view(-1, CLASSES), y.view(-1), weight=torch.linspace(0, 1, CLASSES, dtype=x.dtype)
+    "probabilities over positions": lambda x, y: F.cross_entropy(x, torch.softmax(x.detach(), 1)),
+    "probabilities with class weights": lambda x, y: F.cross_entropy(
+        x.view(-1, CLASSES), of_a_teacher(x).exp().view(-1, CLASSES), weight=class_weights(x)
     ),
-    "probabilities as targets": lambda x, y: F.cross_entropy(x, torch.softmax(x.detach(), -1)),
+    "a target that gets a gradient": lambda x, y: F.kl_div(
+        x.log_softmax(-1), (x * 0.5).softmax(-1), reduction="batchmean"
+    ),
+    "KL of each entry": lambda x, y: F.kl_div(x.log_softmax(-1), of_a_teacher(x).exp(), reduction="none").mean(),
+    "KL over positions": lambda x, y: F.kl_div(F.log_softmax(x, 1), of_a_teacher(x).exp(), reduction="sum") / 90,
     "a learned temperature": lambda x, y: F.cross_entropy(
         (x * torch.full((), 0.5, dtype=x.dtype)).view(-1, CLASSES), y.view(-1)
     ),
@@ -117,6 +160,24 @@ def test_under_autocast_results_have_the_dtypes_of_torchs(loss: Loss) -> None:
     assert [t.dtype for t in found] == [t.dtype for t in plain]
     for ours, theirs in zip(found, plain, strict=True):
         assert (ours - theirs).abs().max() <= 0.03 * theirs.abs().max() + 1e-4
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_class_weights_may_be_written_before_the_backward_pass(hooked: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, CLASSES).double()
+    x, y = torch.randn(40, WIDTH).double(), torch.randint(CLASSES, (40,))
+    wanted = torch.autograd.grad(F.cross_entropy(model(x), y, class_weights(x), reduction="none").sum(), model.weight)
+    make_lazy(model)
+    with however_few():
+        logits = model(x)
+    if hooked:
+        logits.register_hook(lambda gradient: None)
+    weight = class_weights(x)
+    loss = F.cross_entropy(logits, y, weight, reduction="none").sum()
+    weight.mul_(3)
+    loss.backward()
+    torch.testing.assert_close(model.weight.grad, wanted[0], rtol=1e-11, atol=1e-12)
 
 
 def test_a_target_out_of_range_raises_as_torch_does() -> None:

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,6 +167,44 @@ def test_logits_that_the_model_itself_reads_stay_as_they_are() -> None:
 def test_without_loss_fn_logits_that_are_only_returned_stay_as_they_are() -> None:
     model = optimized(Gpt(), given=inputs()["x"])
     assert type(model(inputs()["x"])) is Tensor
+
+
+class NormOfLogits(nn.Module):
+    """The loss and what reads the logits lie in other modules, so no graph of one module shows both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.loss, self.metric = Gpt(), Loss(), Norm()
+
+    def forward(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.model(x)
+        return self.loss(logits, targets), self.metric(logits)
+
+
+class Loss(nn.Module):
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Norm(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach().norm()
+
+
+def test_a_head_whose_output_the_model_reads_says_where() -> None:
+    with_reason = [s for s in autofuse.report(optimized(NormOfLogits())) if s.reason_code == "logits-read"]
+    assert [(s.rule, s.status) for s in with_reason] == [("AF502", "declined")]
+    line = int(with_reason[0].reason.split("model.head is read at test_lazy_heads.py:")[1].split()[0])
+    assert "norm()" in Path(__file__).read_text().splitlines()[line - 1]
+
+
+def test_a_head_without_a_loss_says_how_to_give_one() -> None:
+    x = torch.randint(CLASSES, (2, 64))
+    sites = autofuse.report(optimized(Gpt(), given={"x": x})).sites
+    assert [(s.rule, s.status, s.reason_code) for s in sites] == [("AF502", "declined", "no-loss-seen")]
+    assert "output of head" in sites[0].reason and "loss_fn" in sites[0].advice
+    few = autofuse.report(optimized(Gpt(), given={"x": x[:, :4]}))
+    assert not few.sites, "so few logits would not be lazy"
 
 
 def test_a_loss_fn_that_cannot_be_called_is_refused() -> None:

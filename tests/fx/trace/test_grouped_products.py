@@ -1,0 +1,73 @@
+"""Modules with torch's grouped product are read in every dtype that it has kernels for."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autofuse
+from autofuse.fx.trace import grouped_products
+from autofuse.torch_private import FakeTensorMode
+
+pytestmark = pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
+
+
+class Experts(nn.Module):
+    """As transformers computes experts: rows sorted by expert, two grouped products, and a gate between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(3, 16, 64) / 4)
+        self.down = nn.Parameter(torch.randn(3, 32, 16) / 4)
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        chosen, order = torch.sort(chosen)
+        ends = torch.cumsum(torch.histc(chosen.float(), bins=3, min=0, max=2), 0, dtype=torch.int32)
+        gate, up = F.grouped_mm(x[order], self.up, offs=ends).chunk(2, -1)
+        made = F.grouped_mm(F.silu(gate) * up, self.down, offs=ends) * weights[order].unsqueeze(-1)
+        return torch.zeros_like(x).index_add(0, order, made)
+
+
+def call(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    drawn = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 16, generator=drawn).to(dtype)
+    return x, torch.randint(3, (24,), generator=drawn), torch.rand(24, generator=drawn).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gate_between_grouped_products_is_fused(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    plain = Experts().to(dtype)
+    model = autofuse.optimize(copy.deepcopy(plain), call(dtype), tune=False)
+    assert [(s.rule, s.status) for s in autofuse.report(model)] == [("AF303", "fused")]
+    results = []
+    for each in (plain, model):
+        result = each(*call(dtype))
+        result.square().mean().backward()
+        results.append((result, *(p.grad for p in each.parameters())))
+    bound = 16 * torch.finfo(dtype).eps
+    for found, wanted in zip(results[1], results[0], strict=True):
+        assert (found - wanted).abs().max() <= bound * wanted.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_fake_product_has_the_size_and_dtype_of_the_real_one(dtype: torch.dtype) -> None:
+    x, weight, ends = torch.randn(24, 16), torch.randn(3, 16, 64), torch.tensor([8, 9, 24], dtype=torch.int32)
+    x, weight = x.to(dtype), weight.to(dtype)
+    real = F.grouped_mm(x, weight, offs=ends)
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) for t in (x, weight, ends)]
+        made = grouped_products.run(F.grouped_mm, (fakes[0], fakes[1]), {"offs": fakes[2]})
+    assert made.shape == real.shape and made.dtype is real.dtype and made.stride() == real.stride()
+
+
+def test_what_the_kernel_refuses_is_refused_on_fakes() -> None:
+    with FakeTensorMode():
+        for dtype in (torch.float64, torch.int64):
+            x, weight = torch.ones(24, 16, dtype=dtype), torch.ones(3, 16, 64, dtype=dtype)
+            with pytest.raises(RuntimeError, match="Expected"):
+                grouped_products.run(F.grouped_mm, (x, weight), {"offs": torch.ones(3, dtype=torch.int32)})
