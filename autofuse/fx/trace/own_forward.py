@@ -79,8 +79,17 @@ def _asked(definer: type, found: object) -> str:
         return f"has a {type(found).__name__} for its forward, not a function"
     if not found.__code__.co_argcount and not found.__code__.co_flags & 0x04:
         return "has a forward that takes no module"
+    if any(_content(cell) is found for cell in found.__closure__ or ()):
+        return "has a forward that refers to itself, and would find another function under its name"
     try:
         definer.forward = found  # type: ignore[attr-defined]  # the very same: nothing changes
     except Exception:  # a metaclass may raise anything
         return "does not let its attributes be set"
     return "" if vars(definer).get("forward") is found else "changes what is assigned to it"
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing is assigned yet
+        return None
