@@ -1,9 +1,9 @@
 """The dispatcher: a function that replaces a class's forward and calls the forward of each instance's entry.
 
-To Python it looks like the original: the same defaults, names, globals and free variables, and the same parameters
-except one that nobody passes. `inspect.signature` does not show that parameter; `getfullargspec` does. So code that
-assigns to the forward's `__code__`, as IPython's autoreload does, can assign to the dispatcher. It refers to no object
-of autofuse, so it can be pickled by value with its class.
+To Python it looks like the original: the same defaults, names, globals and free variables, and the same parameters.
+If none of them is keyword-only, there is one more, which nobody passes: `inspect.signature` does not show it,
+`getfullargspec` does. So code that assigns to the forward's `__code__`, as IPython's autoreload does, can assign to the
+dispatcher. It refers to no object of autofuse, so it can be pickled by value with its class.
 """
 
 from __future__ import annotations
