@@ -79,6 +79,8 @@ def _structure(value: Any, own: str, seen: dict[int, Any]) -> Any:
         return _of_module(value, own, seen)
     if isinstance(value, weakref.WeakKeyDictionary):
         return type(value).__name__  # a cache of somebody's, as that of functools.singledispatch
+    if isinstance(value, weakref.WeakSet | weakref.WeakValueDictionary):
+        return (type(value).__name__, len(value))
     if isinstance(value, Mapping):
         inside = [(plain(k, own, seen), plain(v, own, seen)) for k, v in value.items()]
         return (type(value).__name__, inside, _plain_parts(getattr(value, "__dict__", {}), own, seen))
