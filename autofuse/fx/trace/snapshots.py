@@ -322,7 +322,7 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def _is_same_key(before: Any, now: Any) -> bool:
-    """Weak references are compared themselves: that of a tensor would compare its numbers."""
+    """Weak references are compared themselves: two that are equal ask what they refer to whether it is equal."""
     return before is now or not isinstance(now, weakref.ref) and bool(before == now)
 
 
