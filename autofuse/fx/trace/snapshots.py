@@ -234,7 +234,7 @@ def _reached(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, weakref.ref):
         yield "()", value()
     elif isinstance(value, WEAK):
-        yield "", value.data  # a dict or a set of weak references
+        yield "", vars(value)["data"]  # a dict or a set of weak references
     elif isinstance(value, types.FunctionType):
         yield from _reached_by_function(value)
     elif isinstance(value, types.BuiltinFunctionType):

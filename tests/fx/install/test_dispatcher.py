@@ -103,7 +103,7 @@ def test_defaults_that_are_assigned_while_a_model_is_fused_stay_when_it_is_resto
     torch.testing.assert_close(fused(q), expected)
 
 
-def test_a_class_whose_forward_refers_to_itself_keeps_it() -> None:
+def test_a_class_whose_forward_counts_on_itself_keeps_it() -> None:
     """A decorator's function that counts on itself would count on another one than its class shows."""
 
     def counted(function: Any) -> Any:
@@ -125,7 +125,7 @@ def test_a_class_whose_forward_refers_to_itself_keeps_it() -> None:
     for _ in range(3):
         model(torch.randn(2, 4, 4))
     assert function_of(Counts) is original and original.calls == 3  # type: ignore[attr-defined]
-    assert "refers to itself" in str(autofuse.report(model))
+    assert "attributes of itself" in str(autofuse.report(model))
 
 
 def test_wrong_arguments_are_told_in_the_same_words() -> None:
