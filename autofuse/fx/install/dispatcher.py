@@ -14,7 +14,7 @@ import types
 from weakref import WeakKeyDictionary
 
 from autofuse.fx.install.codegen import execute
-from autofuse.fx.trace.own_forward import ENTRY, is_replaced, stand_in
+from autofuse.fx.trace.own_forward import ENTRY, is_replaced, original_of, stand_in
 
 # The original is the default of a parameter that nobody passes: as a free variable it would be one more than the
 # original has, and Python lets no code be assigned to a function that closes over another number of variables.
@@ -62,6 +62,20 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
         made.__dict__ = original.__dict__
     stand_in(made, original)
     return made
+
+
+def refer_to(function: types.FunctionType, to: types.FunctionType) -> None:
+    """Bind the free variables of `function` that hold it, or a dispatcher for it, to `to`: what the class shows.
+
+    A wrapper may ask `type(self).forward is wrapper`, as layers of transformers do before they checkpoint.
+    """
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # nothing is assigned yet
+            continue
+        if held is function or isinstance(held, types.FunctionType) and original_of(held) is function:
+            cell.cell_contents = to
 
 
 def transfer_assignments(dispatcher: types.FunctionType, original: types.FunctionType) -> None:

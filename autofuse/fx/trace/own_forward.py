@@ -5,8 +5,6 @@ Knows who stands for whom, and nothing of what is done in between.
 
 from __future__ import annotations
 
-import dis
-import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -85,28 +83,8 @@ def _asked(definer: type, found: object) -> str:
         return f"has a {type(found).__name__} for its forward, not a function"
     if not found.__code__.co_argcount and not found.__code__.co_flags & 0x04:
         return "has a forward that takes no module"
-    if _keeps_state_on_itself(found):
-        return "has a forward that reads or sets attributes of itself, and would find another function under its name"
     try:
         definer.forward = found  # type: ignore[attr-defined]  # the very same: nothing changes
     except Exception:  # a metaclass may raise anything
         return "does not let its attributes be set"
     return "" if vars(definer).get("forward") is found else "changes what is assigned to it"
-
-
-def _keeps_state_on_itself(function: types.FunctionType) -> bool:
-    """Whether a decorator's function keeps a state on itself: `inner.calls += 1`."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    names = {name for name, cell in cells if _content(cell) is function}
-    if not names:
-        return False
-    steps = [s for s in dis.get_instructions(function.__code__) if s.opname not in ("CACHE", "EXTENDED_ARG", "COPY")]
-    follows = {b.opname for a, b in itertools.pairwise(steps) if a.opname == "LOAD_DEREF" and a.argval in names}
-    return bool(follows & {"LOAD_ATTR", "STORE_ATTR", "LOAD_METHOD", "DELETE_ATTR"})
-
-
-def _content(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing is assigned yet
-        return None
