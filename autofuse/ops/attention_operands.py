@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from autofuse.kernels.operation import is_eager
 from autofuse.ops.distributed import is_distributed
 from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
 
@@ -41,6 +42,8 @@ class Operands(NamedTuple):
         """Brings a kernel's result, (B, H, T, dv), to the shape and dtype that the caller expects."""
         if len(self.batch) != 2:
             result = result.reshape(*self.batch, *result.shape[-2:])
+            if not result.requires_grad and is_eager():  # a program may call detach_, which raises for a view
+                result = result.detach()
         return result.to(self.dtype)
 
 

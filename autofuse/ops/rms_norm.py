@@ -15,7 +15,7 @@ from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
 from autofuse.ops.norm_operators import norm_dtype, norm_refusal, prepare_norm, run_norm
-from autofuse.torch_private import FUSED_RMS_NORM_BACKWARD
+from autofuse.torch_private import FUSED_RMS_NORM_BACKWARD, forward_ad
 
 
 def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
@@ -40,6 +40,8 @@ def has_fused_kernel() -> bool:
 
 
 def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
+    if forward_ad._current_level >= 0:  # torch's formula adds eps in place, which torch.func.linearize cannot replay
+        return _by_formula(x, weight, eps)
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes):
         return torch.rms_norm(x, sizes, weight, eps)  # type: ignore[arg-type]
@@ -47,6 +49,12 @@ def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     if (weight is None) == (scale is None):
         return F.rms_norm(x, sizes, scale, eps)
     return apply_affine(F.rms_norm(x, sizes, eps=eps), weight, None)
+
+
+def _by_formula(x: Tensor, weight: Affine, eps: float) -> Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return apply_affine(normed.to(x.dtype), weight, None)
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:

@@ -39,6 +39,12 @@ RAISED = Code(
     "its forward raised {error} while it was traced",
     _EXAMPLES,
 )
+CALLS_SCRIPTED = Code(
+    "forward-calls-scripted",
+    "The forward calls a module or a function that torch.jit compiled, and a trace cannot enter it.",
+    "forward calls a module or a function that torch.jit compiled",
+    "call it in another module, or do not compile it with torch.jit",
+)
 MODEL_RAISED = Code(
     "model-raised",
     "The model raised an error for the example inputs.",

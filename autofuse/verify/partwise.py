@@ -205,7 +205,8 @@ def _worst_row_average(x: Tensor) -> float:
     """The largest root mean square of a row; 0.0 if rows are short or missing."""
     if x.ndim < 2 or x.shape[-1] < _LONG_ROW:
         return 0.0
-    return float(torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).max()) / math.sqrt(x.shape[-1])
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(x, dim=-1, dtype=wide).max()) / math.sqrt(x.shape[-1])
 
 
 def _largest_entry(x: Tensor) -> float:

@@ -260,7 +260,10 @@ class _ModuleState:
     def __init__(self, module: nn.Module) -> None:
         self._modules = [(name, m, dict(m.__dict__)) for name, m in module.named_modules()]
         self._tables = [
-            (table, dict(table)) for _, m, _ in self._modules for table in (m._parameters, m._buffers, m._modules)
+            (table, dict(table))
+            for _, m, _ in self._modules
+            if not isinstance(m, torch.jit.ScriptModule)  # its tables belong to C++, and its forward cannot change them
+            for table in (m._parameters, m._buffers, m._modules)
         ]
         buffers_and_attributes = {
             id(t): t for _, m, _ in self._modules for t in (*m._buffers.values(), *m.__dict__.values())

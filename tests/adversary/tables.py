@@ -9,7 +9,8 @@ from tests.adversary.program import Program, programs_of, sections
 
 AREAS = (
     "plain", "effects", "arguments", "replaced", "ambient", "identity", "inplace", "uncopyable", "wrappers", "masks",
-    "losses", "between", "later", "holders", "layers", "uses", "patches",
+    "losses", "between", "later", "holders", "layers", "uses", "patches", "experts", "heads", "variants",
+    "residuals", "weak",
 )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.lazy.head import forward as lazy_forward
+from autofuse.fx.lazy.tensor import LazyLogits
 from autofuse.fx.trace.own_forward import original_of
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -41,14 +43,15 @@ def plain(value: Any, own: str, seen: dict[int, Any] | None = None) -> Any:
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, _SIMPLE):
         return value if type(value) in _SIMPLE else f"{type(value).__name__} {value!r}"
-    if type(value).__module__.startswith("autofuse"):
+    if type(value).__module__.startswith("autofuse") and not isinstance(value, LazyLogits):
         return f"{type(value).__name__}, of autofuse"
     if id(value) in seen and not (type(value) is tuple and not value):
         return f"the object {seen[id(value)][0]}"
     seen[id(value)] = len(seen), value  # kept, so that no other object gets its id
     kept = _numbers(value)
     if kept is not None:
-        return (kept, _plain_parts(vars(value), own, seen)) if getattr(value, "__dict__", None) else kept
+        lazy = isinstance(value, LazyLogits)
+        return (kept, _plain_parts(vars(value), own, seen)) if getattr(value, "__dict__", None) and not lazy else kept
     return _structure(value, own, seen)
 
 
@@ -56,7 +59,7 @@ def _numbers(value: Any) -> Numbers | None:
     if isinstance(value, Tensor):
         grad = "" if not value.requires_grad else ", a leaf" if value.is_leaf else ", with a gradient"
         with torch.no_grad():
-            kind = "Tensor" if type(value) is Tensor else type(value).__name__
+            kind = "Tensor" if type(value) in (Tensor, LazyLogits) else type(value).__name__  # logits: docs/limits.md
             return Numbers(_copy(value), f"{kind} {value.dtype} {tuple(value.shape)}{grad}")
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiub":
         copied = np.array(value)
@@ -66,7 +69,7 @@ def _numbers(value: Any) -> Numbers | None:
 
 def _copy(value: Tensor) -> Tensor:
     try:
-        return value.detach().as_subclass(Tensor).clone()
+        return value.detach().clone() if isinstance(value, LazyLogits) else value.detach().as_subclass(Tensor).clone()
     except Exception as error:  # a fake tensor that has got out, say: what it is shows in its kind
         return torch.tensor(float(len(str(type(error)))))
 
@@ -76,6 +79,8 @@ def _structure(value: Any, own: str, seen: dict[int, Any]) -> Any:
         return _of_module(value, own, seen)
     if isinstance(value, weakref.WeakKeyDictionary):
         return type(value).__name__  # a cache of somebody's, as that of functools.singledispatch
+    if isinstance(value, weakref.WeakSet | weakref.WeakValueDictionary):
+        return (type(value).__name__, len(value))
     if isinstance(value, Mapping):
         inside = [(plain(k, own, seen), plain(v, own, seen)) for k, v in value.items()]
         return (type(value).__name__, inside, _plain_parts(getattr(value, "__dict__", {}), own, seen))
@@ -94,6 +99,8 @@ def _structure(value: Any, own: str, seen: dict[int, Any]) -> Any:
 
 def _of_module(value: nn.Module, own: str, seen: dict[int, Any]) -> Any:
     names = [n for n in vars(value) if n in _OF_MODULES or not n.startswith("_")]
+    if getattr(vars(value).get("forward"), "__func__", None) is lazy_forward:
+        names.remove("forward")
     hooks = (len(value._forward_hooks), len(value._forward_pre_hooks), len(value._backward_hooks))
     return (type(value).__name__, hooks, _plain_parts({n: vars(value)[n] for n in names}, own, seen))
 
@@ -113,8 +120,8 @@ def _of_function(value: types.FunctionType, own: str, seen: dict[int, Any]) -> A
     cells = [_cell(c) for _, c in zip(names, value.__closure__ or (), strict=True)]
     attributes = dict(vars(value))
     options = {n: v for n, v in (value.__kwdefaults__ or {}).items() if not n.startswith("_autofuse")}
-    if options != (value.__kwdefaults__ or {}):
-        original = vars(original_of(value) or value)
+    if (stood_for := original_of(value)) is not None:
+        original = vars(stood_for)
         attributes = {k: v for k, v in attributes.items() if k != "__wrapped__" or "__wrapped__" in original}
         attributes |= {k: v for k, v in original.items() if k == "__wrapped__"}
     parts = (value.__defaults__, options or None, dict(sorted(attributes.items())), cells)

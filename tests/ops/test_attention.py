@@ -395,3 +395,15 @@ def test_a_mask_that_requires_a_gradient_works_under_vmap() -> None:
     found = torch.func.vmap(lambda mask: ops.attention(query, key, value, mask=mask))(masks.unsqueeze(1))
     expected = torch.stack([ops.attention(query, key, value, mask=mask[None]) for mask in masks])
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("batch", [(2,), (2, 3), (2, 3, 4)])
+def test_a_result_without_gradients_is_no_view_and_keeps_its_tangent(batch: tuple[int, ...]) -> None:
+    query, key, value = (t.double() for t in qkv(*batch))
+    with torch.no_grad():
+        found = ops.attention(query, key, value)
+        assert not found._is_view()
+        found.detach_()
+        _, along = torch.func.jvp(lambda q: ops.attention(q, key, value), (query,), (query,))
+    _, expected = torch.func.jvp(lambda q: torch.softmax(q @ key.mT, -1) @ value, (query,), (query,))
+    torch.testing.assert_close(along, expected)

@@ -86,3 +86,13 @@ def test_threads_share_a_loop_and_modules_are_copied() -> None:
     for t in threads:
         t.join()
     assert len(found) == 4 and all(torch.equal(f, expected) for f in found)
+
+
+def test_linearize_replays_a_norm_of_what_does_not_depend_on_its_argument() -> None:
+    fixed, x = torch.randn(3, 8, dtype=torch.float64), torch.randn(3, 8, dtype=torch.float64)
+    weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
+    for function in (lambda x: ops.rms_norm(fixed * weight, weight, 1e-5) * x, lambda x: ops.rms_norm(x, weight, 1e-5)):
+        expected, tangent = torch.func.linearize(function, x)[0], torch.func.jvp(function, (x,), (x,))[1]
+        found, along = torch.func.linearize(function, x)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(along(x), tangent)

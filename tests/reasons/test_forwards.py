@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import cProfile
 import functools
 from typing import Any
@@ -146,7 +147,9 @@ AT_FIRST_CALL = [  # such an argument is only possible in a call of the user, no
         "forward-uses-unseen", ATTENDS + "x.hook(p)\nreturn p @ v", "x.hook(p)", "in the module that calls this one"
     ),
 ]
-BY_HAND = {"forward-replaced", "class-keeps-forward", "forward-ends-after-dropout", "symbolic-size"}  # the tests below
+BY_HAND = {  # the tests below
+    "forward-replaced", "class-keeps-forward", "forward-ends-after-dropout", "symbolic-size", "forward-calls-scripted",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -187,6 +190,39 @@ def test_a_forward_on_the_instance_is_refused() -> None:
     block.forward = lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v
     (site,) = autofuse.report(autofuse.optimize(block, tuple(torch.randn(3, 2, 4, 8)))).sites
     assert (site.reason_code, site.advice) == ("forward-replaced", "define `forward` on the class")
+
+
+class Double(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(q).flatten(0, 1)).view_as(q)
+
+
+class Attends(torch.nn.Module):
+    def __init__(self, child: torch.nn.Module) -> None:
+        super().__init__()
+        self.child = child
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        return self.child(torch.softmax(q @ q.mT, -1) @ q)
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_a_module_that_calls_a_scripted_one_is_refused_and_what_is_beside_it_is_fused(example: bool) -> None:
+    scripted: Any = torch.jit.script(Double())
+    model, q = torch.nn.Sequential(Attends(scripted), Attends(torch.nn.Identity())), torch.randn(2, 4, 8)
+    plain = copy.deepcopy(model)
+    autofuse.optimize(model, q if example else None, tune=False)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    torch.testing.assert_close(model(q), plain(q))
+    torch.testing.assert_close(model(q), plain(q))
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())
+    sites = {s.module: (s.status, s.reason_code) for s in autofuse.report(model)}
+    assert sites == {"0": ("declined", "forward-calls-scripted"), "1": ("fused", "")}
 
 
 class Sealed(type):

@@ -64,6 +64,24 @@ def test_masks_drop_rows_that_the_example_keeps(keep: Tensor) -> None:
     assert reason(Filled(), Filled(), X, keep) == ""
 
 
+class Queries(nn.Module):
+    def forward(self, q: Tensor, x: Tensor, keep: Tensor) -> Tensor:
+        return (q @ x.mT).masked_fill(~keep, -math.inf).softmax(-1) @ x
+
+
+class WrongGradients(Queries):
+    """Like `Queries`, except for gradients where a row keeps nothing."""
+
+    def forward(self, q: Tensor, x: Tensor, keep: Tensor) -> Tensor:
+        return super().forward(q * keep.any(-1).all() + q.detach() * ~keep.any(-1).all(), x, keep)
+
+
+def test_gradients_of_rows_beside_one_that_is_nan_are_compared() -> None:
+    keep = CAUSAL.clone()
+    assert reason(Queries(), Queries(), X.flip(0), X, keep) == ""
+    assert "masks that drop every other row" in reason(Queries(), WrongGradients(), X.flip(0), X, keep)
+
+
 def test_scores_close_to_the_fill_are_tried() -> None:
     assert "larger activations" in reason(Filled(-1e3), Even(), X, CAUSAL)
     assert reason(Filled(-1e9), Even(), X, CAUSAL) == ""

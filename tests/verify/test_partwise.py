@@ -96,6 +96,7 @@ class Late(Scale):
         (torch.float32, slice(128, None), 1.001), (torch.float32, slice(200, 201), 1.001),
         (torch.bfloat16, slice(128, None), 1.1), (torch.bfloat16, slice(200, 201), 1.5),
         (torch.float16, slice(128, None), 1.02), (torch.float16, slice(200, 201), 1.1),
+        (torch.float64, slice(128, None), 1.001), (torch.float64, slice(200, 201), 1.001),
     ],
 )  # fmt: skip
 def test_code_that_is_wrong_beyond_the_part_needs_the_full_check(dtype: torch.dtype, at: slice, by: float) -> None:
@@ -116,7 +117,7 @@ class RoundsOnce(Scale):
         return torch.tanh(x.double() @ linear.weight.double().t() + linear.bias.double()).to(x.dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_code_that_rounds_in_other_places_passes(dtype: torch.dtype) -> None:
     one, other = _pair(Scale, RoundsOnce)
     found = PartwiseReference(ModuleReference(one.to(dtype), (X.to(dtype),))).check(other.to(dtype), [])

@@ -24,7 +24,7 @@ from torch import nn
 
 from autofuse.fx.install.codegen import Forward, Variant, build_forward, build_guard_checker
 from autofuse.fx.install.compiled_code import forget_compiled
-from autofuse.fx.install.dispatcher import dispatcher_of, transfer_assignments
+from autofuse.fx.install.dispatcher import dispatcher_of, refer_to, transfer_assignments
 from autofuse.fx.lazy.head import restore_lazy
 from autofuse.fx.trace.own_forward import ENTRY, definer_of, is_replaced, original_of, own_function
 from autofuse.fx.trace.paths import Path, tail_of
@@ -207,6 +207,7 @@ class _DispatcherRegistry:
                     definer, ENTRY, None
                 )  # a compiler guards this attribute, so it notices an entry that a module gets later
                 definer.forward = dispatcher  # type: ignore[attr-defined]
+                refer_to(runs.of, dispatcher)
             return made
 
     def register(self, entry: Entry) -> Entry:
@@ -233,6 +234,7 @@ class _DispatcherRegistry:
         for cls in self._classes.pop(dispatcher):
             if vars(cls).get("forward") is dispatcher:
                 cls.forward = original  # type: ignore[attr-defined]
+                refer_to(original, original)
             if ENTRY in vars(cls) and not any(cls in others for others in self._classes.values()):
                 delattr(cls, ENTRY)
 

@@ -1,9 +1,9 @@
 """The dispatcher: a function that replaces a class's forward and calls the forward of each instance's entry.
 
-To Python it looks like the original: the same defaults, names, globals and free variables, and the same parameters
-except one that nobody passes. `inspect.signature` does not show that parameter; `getfullargspec` does. So code that
-assigns to the forward's `__code__`, as IPython's autoreload does, can assign to the dispatcher. It refers to no object
-of autofuse, so it can be pickled by value with its class.
+To Python it looks like the original: the same defaults, names, globals and free variables, and the same parameters.
+If none of them is keyword-only, there is one more, which nobody passes: `inspect.signature` does not show it,
+`getfullargspec` does. So code that assigns to the forward's `__code__`, as IPython's autoreload does, can assign to the
+dispatcher. It refers to no object of autofuse, so it can be pickled by value with its class.
 """
 
 from __future__ import annotations
@@ -11,19 +11,27 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from weakref import WeakKeyDictionary
 
 from autofuse.fx.install.codegen import execute
-from autofuse.fx.trace.own_forward import ENTRY, is_replaced, stand_in
+from autofuse.fx.trace.own_forward import ENTRY, is_replaced, original_of, stand_in
 
 # The original is the default of a parameter that nobody passes: as a free variable it would be one more than the
 # original has, and Python lets no code be assigned to a function that closes over another number of variables.
+# Somebody may assign the defaults of keyword-only parameters, though. So the dispatcher of a function that has such
+# parameters holds the original's code as a constant, in place of `...`, and makes a function of it when it needs one.
 _ORIGINAL, _FOUND = "_autofuse_original", "_autofuse_entry"
+
+
+# Dispatcher -> the defaults and keyword defaults that it was given.
+_given: WeakKeyDictionary[types.FunctionType, tuple[object, object]] = WeakKeyDictionary()
 
 
 def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     """A function that calls the forward in an instance's entry, if that entry is for `original`, else `original`."""
     code = original.__code__
     receiver, parameters, passed = _parameter_texts(code)
+    is_asked = f"{_FOUND}.of.__code__ is ..." if _holds_code(code) else f"{_FOUND}.of is {_ORIGINAL}"
     lines = [
         f"def make({', '.join(code.co_freevars)}):",
         f"    def forward({parameters}):",
@@ -31,12 +39,11 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
         f"            {_FOUND} = {receiver}.{ENTRY}",
         "        except AttributeError:",  # somebody kept this function, and the class has its original forward again
         f"            {_FOUND} = None",
-        f"        if {_FOUND} and {_FOUND}.of is {_ORIGINAL}:",
+        f"        if {_FOUND} and {is_asked}:",
         f"            return {_FOUND}.forward({passed})",
+        *([f"        def {_ORIGINAL}():", *_names(code, 12)] if _holds_code(code) else []),
         f"        return {_ORIGINAL}({passed})",
-        *(
-            f"        {name}" for name in code.co_freevars
-        ),  # unreachable: torch.jit reads the names of free variables here
+        *_names(code, 8),  # unreachable: torch.jit reads the names of free variables here
         "    return forward",
     ]
     namespace: dict[str, types.FunctionType] = {}
@@ -44,10 +51,12 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     written = next(c for c in namespace["make"].__code__.co_consts if isinstance(c, types.CodeType))
     cells = dict(zip(code.co_freevars, original.__closure__ or (), strict=True))
     made = types.FunctionType(
-        written.replace(co_name=code.co_name, co_qualname=code.co_qualname), original.__globals__, original.__name__,
-        original.__defaults__, tuple(cells[name] for name in written.co_freevars) or None,
+        written.replace(co_name=code.co_name, co_qualname=code.co_qualname, co_consts=_constants(written, code)),
+        original.__globals__, original.__name__, original.__defaults__,
+        tuple(cells[name] for name in written.co_freevars) or None,
     )  # fmt: skip
-    made.__kwdefaults__ = {**(original.__kwdefaults__ or {}), _ORIGINAL: original}
+    made.__kwdefaults__ = original.__kwdefaults__ if _holds_code(code) else {_ORIGINAL: original}
+    _given[made] = made.__defaults__, made.__kwdefaults__
     functools.update_wrapper(made, original)
     if hasattr(original, "__wrapped__"):  # a decorator may keep its state in __dict__; both functions share it
         made.__dict__ = original.__dict__
@@ -55,13 +64,30 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     return made
 
 
+def refer_to(function: types.FunctionType, to: types.FunctionType) -> None:
+    """Bind the free variables of `function` that hold it, or a dispatcher for it, to `to`: what the class shows.
+
+    A wrapper may ask `type(self).forward is wrapper`, as layers of transformers do before they checkpoint.
+    """
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # nothing is assigned yet
+            continue
+        if held is function or isinstance(held, types.FunctionType) and original_of(held) is function:
+            cell.cell_contents = to
+
+
 def transfer_assignments(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
     """Copy to the original what was assigned to the dispatcher: code, defaults and keyword defaults."""
-    if not is_replaced(dispatcher):
-        return
-    original.__code__, original.__defaults__ = dispatcher.__code__, dispatcher.__defaults__
-    options = {k: v for k, v in (dispatcher.__kwdefaults__ or {}).items() if k != _ORIGINAL}
-    original.__kwdefaults__ = options or None
+    if is_replaced(dispatcher):
+        original.__code__ = dispatcher.__code__
+    defaults, options = _given.get(dispatcher, (None, None))
+    if dispatcher.__defaults__ is not defaults:
+        original.__defaults__ = dispatcher.__defaults__
+    if dispatcher.__kwdefaults__ is not options:
+        kept = {k: v for k, v in (dispatcher.__kwdefaults__ or {}).items() if k != _ORIGINAL}
+        original.__kwdefaults__ = kept or None
 
 
 def _parameter_texts(code: types.CodeType) -> tuple[str, str, str]:
@@ -77,4 +103,22 @@ def _parameter_texts(code: types.CodeType) -> tuple[str, str, str]:
     parts += [gathered or "*"]
     passed = [*positional, *([gathered] if gathered else []), *(f"{k}={k}" for k in keywords)]
     last = [options] if options else []
-    return positional[0], ", ".join([*parts, *keywords, _ORIGINAL, *last]), ", ".join([*passed, *last])
+    hidden = [] if _holds_code(code) else [_ORIGINAL]
+    return positional[0], ", ".join([*parts, *keywords, *hidden, *last]), ", ".join([*passed, *last])
+
+
+def _holds_code(code: types.CodeType) -> bool:
+    """Whether the dispatcher holds its original's code. Both must list their free variables in one order: sorted."""
+    return bool(code.co_kwonlyargcount) and list(code.co_freevars) == sorted(code.co_freevars)
+
+
+def _names(code: types.CodeType, indent: int) -> list[str]:
+    """Statements that read the free variables of `code`, so that a function closes over them."""
+    return [" " * indent + name for name in code.co_freevars or ("pass",)]
+
+
+def _constants(written: types.CodeType, original: types.CodeType) -> tuple[object, ...]:
+    """The constants of a dispatcher, with the original's code in place of `...` and of the function that it makes."""
+    if not _holds_code(original):
+        return written.co_consts
+    return tuple(original if c is ... or isinstance(c, types.CodeType) else c for c in written.co_consts)

@@ -63,6 +63,7 @@ class AttributeReads(ForeignCalls):
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
         self._first_names: dict[int, str] = {}  # of parameters and buffers
         self.classes_given: list[type] = []  # as arguments
+        self.operators: set[str] = set()  # of tensors, that were called
         self._tensors_read: dict[
             str, type
         ] = {}  # how a guard reaches the tensors of modules that were read, their classes
@@ -152,9 +153,8 @@ class AttributeReads(ForeignCalls):
         ran = [r for r in outside.ran if not r.aside]
         if self.forms_rest_on_children:
             reads.constants([r for r in outside.ran if r.aside])
-        reads.close(
-            ran, [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners], self.classes_given
-        )
+        asked = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
+        reads.close(ran, asked, self.classes_given, self.operators)
         for ask in outside.asked:
             ask(reads)
 

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 from autofuse.torch_private import module_call
 
@@ -47,8 +48,11 @@ def own_function(function: Forward) -> Forward:
 
 
 def own_forward(cls: type) -> Forward:
-    """The forward that instances of `cls` have when nothing is rewritten."""
-    return own_function(cls.forward)  # type: ignore[attr-defined]
+    """The forward that instances of `cls` have when nothing is rewritten; that of nn.Module if only instances have one.
+
+    A class of torch.jit.script has none.
+    """
+    return own_function(getattr(cls, "forward", nn.Module.forward))
 
 
 def calls_plainly(call: Any) -> bool:

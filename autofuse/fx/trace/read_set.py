@@ -78,10 +78,13 @@ class ReadSet(ValueGuards):
         self._within: list[types.ModuleType] = []  # modules of Python that are being looked into
         self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
 
-    def close(self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = ()) -> None:
+    def close(
+        self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = (), operators: Iterable[str] = ()
+    ) -> None:
         """Guard everything that these functions can have loaded. Raises where something cannot be guarded.
 
         classes: of the objects that are watched, which the code may ask for their class; given: as arguments.
+        operators: the methods behind operators of tensors that were called.
         """
         ran = [each for each in ran if not makes_tuple_of_library(each)]
         for each in filter(type_is_used, ran):
@@ -94,8 +97,8 @@ class ReadSet(ValueGuards):
             every, self.seen = [*ran, *self._more], dict(before)
         if self._ran:
             self.parts.append(unreplaced_functions(self._ran.values()))
-        if methods := sorted({n for n in self._of_values if n[:2] != "__" and hasattr(Tensor, n)} | OPERATORS):
-            self.parts.append(unreplaced_methods(Tensor, methods))
+        methods = {n for n in self._of_values if n[:2] != "__" and hasattr(Tensor, n)}
+        self.parts.append(unreplaced_methods(Tensor, methods | OPERATORS | {*operators}))
         for key in dict.fromkeys((*self._batches, *self._absent)):
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
             self.parts.append(unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent))

@@ -137,6 +137,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         self.check_surroundings((args, kwargs))
         self._guard_structure(getattr(function, "__name__", ""), args, kwargs)
         self._check_mask(getattr(function, "__name__", ""), args, kwargs)
+        self.operators.update(operations.operators_of(function))
         kind, target, spelled = operations.spelled(function, args)
         given = self.argument(spelled), self.argument(kwargs)
         before = self.versions((args, kwargs))

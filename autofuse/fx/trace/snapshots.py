@@ -28,6 +28,7 @@ _MOST, _LARGEST = 20_000, 10_000
 _LARGEST_TENSOR, _LARGEST_ARRAY = 1 << 16, 1 << 20  # elements, bytes
 _NOTHING = object()
 CACHE = functools._lru_cache_wrapper
+WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, range, type(...))
 
 
@@ -232,6 +233,8 @@ def _reached(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
         yield from (("", v) for v in (value.func, value.args, value.keywords))
     elif isinstance(value, weakref.ref):
         yield "()", value()
+    elif isinstance(value, WEAK):
+        yield "", vars(value)["data"]  # a dict or a set of weak references
     elif isinstance(value, types.FunctionType):
         yield from _reached_by_function(value)
     elif isinstance(value, types.BuiltinFunctionType):
@@ -305,7 +308,7 @@ def _change(kept: _Kept) -> OutsideChange | None:
 
 def _same(before: Any, now: Any) -> bool:
     if isinstance(now, dict) and isinstance(before, dict):
-        same = len(before) == len(now) and all(a is b or a == b for a, b in zip(before, now, strict=True))
+        same = len(before) == len(now) and all(map(_is_same_key, before, now))
         return same and all(map(_alike, before.values(), now.values()))
     if isinstance(now, list):
         return len(before) == len(now) and all(map(_alike, before, now))
@@ -316,6 +319,11 @@ def _same(before: Any, now: Any) -> bool:
     if isinstance(now, Tensor):
         return torch.equal(before, now)
     return bool(before is now or before == now)
+
+
+def _is_same_key(before: Any, now: Any) -> bool:
+    """Weak references are compared themselves: two that are equal ask what they refer to whether it is equal."""
+    return before is now or not isinstance(now, weakref.ref) and bool(before == now)
 
 
 def _alike(before: Any, now: Any) -> bool:

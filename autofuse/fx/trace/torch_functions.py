@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -61,6 +61,14 @@ _DUNDERS: dict[Any, str] = {
     f: n for n, f in vars(torch.Tensor).items() if n.startswith("__") and isinstance(f, types.FunctionType)
 }
 
+# operators that torch.Tensor defines itself, and that somebody may replace there
+_OWN_OPERATORS: dict[str, Any] = {
+    n: vars(torch.Tensor)[n]
+    for word in vars(operator)
+    for n in (f"__{word}__", f"__r{word}__", f"__i{word}__")
+    if not word.startswith("_") and n in vars(torch.Tensor)
+}
+
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 Spelled = tuple[str, Any, tuple[Any, ...]]  # the kind of fx node, its target, its arguments
@@ -76,6 +84,12 @@ def spelled(function: Callable[..., Any], args: tuple[Any, ...]) -> Spelled:
             return "call_function", _OPERATORS[name], args
         return "call_method", name, args
     return "call_function", function, args
+
+
+def operators_of(function: Callable[..., Any]) -> Iterator[str]:
+    """The operators by which a program may have called `function`, of those that torch.Tensor defines itself."""
+    named = f"__{getattr(function, '__name__', '').strip('_')}__"
+    yield from (n for n, f in _OWN_OPERATORS.items() if f is function or n == named)
 
 
 def is_method(function: Callable[..., Any]) -> bool:

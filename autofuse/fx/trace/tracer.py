@@ -40,6 +40,7 @@ from autofuse.torch_private import FAKE_TENSOR_LOG, FakeTensorMode
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 _LOCK = threading.RLock()
+_OF_TORCH_JIT = "failed in the TorchScript interpreter"  # in the message of an error in compiled code
 
 
 @dataclass
@@ -124,7 +125,9 @@ def _traced(
     except Untraceable:
         raise
     except Exception as error:  # the traced code is the user's: anything may be raised
-        raise Untraceable(because(forwards.RAISED, error=_in_a_line(error))) from error
+        scripted = isinstance(error, torch.jit.Error) or _OF_TORCH_JIT in str(error)  # it does not run on fakes
+        why = because(forwards.CALLS_SCRIPTED) if scripted else because(forwards.RAISED, error=_in_a_line(error))
+        raise Untraceable(why) from error
     finally:
         active.listener = before
     arguments.finish()

@@ -107,8 +107,8 @@ class Twins:
     def _made(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self._tensor(value)
-        if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
-            return self._module(value)
+        if isinstance(value, nn.Module):
+            return copy.deepcopy(value) if isinstance(value, torch.jit.ScriptModule) else self._module(value)
         if isinstance(value, CONTAINERS):
             return self._container(value)
         if isinstance(value, types.MethodType):

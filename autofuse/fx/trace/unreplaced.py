@@ -155,7 +155,8 @@ def _namespace(cls: type) -> Mapping[str, Any]:
 
 def _operators() -> frozenset[str]:
     """The methods behind Tensor's operators that it inherits: one test tells that none of them was replaced."""
-    slots = {f"__{word}__" for word in vars(operator) if not word.startswith("_")}
+    words = [word for word in vars(operator) if not word.startswith("_")]
+    slots = {f"__{reflected}{word}__" for word in words for reflected in ("", "r")}
     return frozenset(n for n in slots if hasattr(Tensor, n) and _is_inherited_for_good(Tensor, n))
 
 

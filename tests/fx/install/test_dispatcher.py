@@ -42,11 +42,10 @@ def test_it_has_the_parameters_the_names_the_defaults_and_the_source() -> None:
     assert is_installed(fused) and found is not original
     for name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__globals__", "__closure__"):
         assert getattr(found, name) == getattr(original, name), name
-    assert original.__kwdefaults__.items() < found.__kwdefaults__.items()
+    assert found.__kwdefaults__ == original.__kwdefaults__
     assert found.__annotations__ == original.__annotations__
     assert inspect.signature(found) == inspect.signature(original)
-    hidden = inspect.signature(found, follow_wrapped=False).parameters.keys() - inspect.signature(original).parameters
-    assert hidden == {"_autofuse_original"}
+    assert inspect.getfullargspec(found) == inspect.getfullargspec(original)
     assert inspect.getsource(fused.forward) == inspect.getsource(original)
 
 
@@ -59,6 +58,106 @@ def test_it_hands_on_every_kind_of_argument(extra: tuple[tuple[Any, ...], dict[s
     expected = own_forward(Attend)(plain, q, *extra[0], **extra[1])
     torch.testing.assert_close(plain(q, *extra[0], **extra[1]), expected, atol=0, rtol=0)
     torch.testing.assert_close(fused(q, *extra[0], **extra[1]), expected)
+
+
+class Shifted(nn.Module):
+    def forward(self, q: Tensor, *, shift: float = 0.5) -> Tensor:
+        return torch.softmax(q @ q.mT, -1) @ q + shift
+
+
+class ShiftedMore(Shifted):
+    def forward(self, q: Tensor, *, shift: float = 0.25) -> Tensor:
+        return super().forward(q, shift=shift * 2) + torch.softmax(q @ q.mT, -1) @ q
+
+
+@pytest.mark.parametrize("kind", [Shifted, ShiftedMore])
+@pytest.mark.parametrize("compiles", [False, True])
+def test_defaults_of_keyword_only_parameters_can_be_replaced(kind: type[nn.Module], compiles: bool) -> None:
+    q = torch.randn(2, 4, 4, dtype=torch.float64)
+    fused, function = optimized(kind().double(), q), function_of(kind)
+    called = torch.compile(fused, backend="eager") if compiles else fused
+    before, given = called(q), function.__kwdefaults__
+    try:
+        kind.forward.__kwdefaults__ = {"shift": 3.0}  # type: ignore[attr-defined]
+        times, less = (2, 0.5) if kind is ShiftedMore else (1, 0.5)
+        torch.testing.assert_close(called(q), before + 3.0 * times - less)
+        torch.testing.assert_close(kind()(q), before + 3.0 * times - less)
+        autofuse.restore(fused)
+        torch.testing.assert_close(kind()(q), before + 3.0 * times - less)
+    finally:
+        function_of(kind).__kwdefaults__ = given
+
+
+def test_defaults_that_are_assigned_while_a_model_is_fused_stay_when_it_is_restored() -> None:
+    class Scaled(nn.Module):
+        def forward(self, q: Tensor, scale: float = 0.5) -> Tensor:
+            return torch.softmax(q @ q.mT * scale, -1) @ q
+
+    q = torch.randn(2, 4, 4)
+    fused = optimized(Scaled(), q)
+    Scaled.forward.__defaults__ = (3.0,)  # type: ignore[attr-defined]
+    expected = Scaled()(q, 3.0)
+    torch.testing.assert_close(fused(q), expected)
+    autofuse.restore(fused)
+    assert function_of(Scaled).__defaults__ == (3.0,)
+    torch.testing.assert_close(fused(q), expected)
+
+
+class Wrapped(nn.Module):
+    """Wraps the forward of each class that is derived from it, as layers of transformers do."""
+
+    doubled = False
+
+    def __init_subclass__(cls) -> None:
+        forward = cls.forward
+
+        @functools.wraps(forward)
+        def wrapper(self: Any, q: Tensor) -> Any:
+            is_outermost = type(self).forward is wrapper
+            return forward(self, q) * (2 if self.doubled and is_outermost else 1)
+
+        cls.forward = wrapper  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_a_wrapper_that_looks_for_itself_in_its_class_is_there(example: bool) -> None:
+    class Asks(Wrapped):
+        def forward(self, q: Tensor) -> Tensor:
+            return torch.softmax(q @ q.mT, -1) @ q
+
+    q, original = torch.randn(2, 4, 4), function_of(Asks)
+    expected, model = Asks()(q), Asks()
+    autofuse.optimize(model, q if example else None, tune=False)
+    torch.testing.assert_close(model(q), expected)
+    assert is_installed(model) and fused_rules(model) == {"AF101"}
+    model.doubled = True
+    torch.testing.assert_close(model(q), expected * 2)
+    autofuse.restore(model)
+    assert function_of(Asks) is original
+    torch.testing.assert_close(model(q), expected * 2)
+
+
+def test_a_function_that_counts_on_itself_counts_on_what_its_class_shows() -> None:
+    def counted(function: Any) -> Any:
+        @functools.wraps(function)
+        def inner(self: nn.Module, q: Tensor) -> Any:
+            inner.calls += 1  # type: ignore[attr-defined]
+            return function(self, q)
+
+        inner.calls = 0  # type: ignore[attr-defined]
+        return inner
+
+    class Counts(nn.Module):
+        @counted
+        def forward(self, q: Tensor) -> Tensor:
+            return torch.softmax(q @ q.mT, -1) @ q
+
+    model = autofuse.optimize(Counts())
+    for calls in range(1, 4):
+        model(torch.randn(2, 4, 4))
+        assert function_of(Counts).calls == calls  # type: ignore[attr-defined]
+    autofuse.restore(model)
+    assert function_of(Counts).calls == 3  # type: ignore[attr-defined]
 
 
 def test_wrong_arguments_are_told_in_the_same_words() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import random
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -104,3 +105,27 @@ def test_an_equal_number_in_the_place_of_a_number_is_no_change() -> None:
     assert not list(snapshot.changes())
     value.a = True
     assert list(snapshot.changes())
+
+
+class _Key:
+    pass
+
+
+def test_what_a_weak_container_holds_is_put_back() -> None:
+    key, other, kept = _Key(), _Key(), [_Key(), _Key()]
+    counts: Any = weakref.WeakKeyDictionary({key: 1, **dict.fromkeys(kept, 0)})
+    names: Any = weakref.WeakValueDictionary({"a": key})
+    members: Any = weakref.WeakSet([key])
+    snapshot = Snapshot()
+    for value in (counts, names, members):
+        snapshot.note(value, "value")
+    assert not list(snapshot.changes())
+    counts[key] += 1
+    counts[other] = 5
+    del counts[kept[0]], names["a"]
+    names["b"] = other
+    members.discard(key)
+    assert {id(c.owner) for c in snapshot.changes()} >= {id(v.data) for v in (counts, names, members)}
+    snapshot.restore()
+    assert counts[key] == 1 and other not in counts and len(counts) == 3
+    assert dict(names) == {"a": key} and list(members) == [key]
