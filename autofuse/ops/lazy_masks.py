@@ -211,7 +211,11 @@ def _is_whole(func: Any, x: LazyMask, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _set_data(x: LazyMask, value: Tensor) -> None:
-    """x.data = value."""
+    """Set `x.data` to `value`.
+
+    Raises:
+        RuntimeError: The shape, dtype or device of the value differs.
+    """
     if value.shape != x.shape or value.dtype is not x.dtype or value.device != x.device:
         raise RuntimeError(f"`.data` of a mask that autofuse has not made was set to another kind. {_ADVICE}")
     x.memory = value.memory if type(value) is LazyMask else _Memory(x.memory.form, value.detach())

@@ -11,6 +11,7 @@ from autofuse.source.evidence.added_positions import positions_keep_their_dtype
 from autofuse.source.evidence.allowed_kernels import kernels_are_not_restricted
 from autofuse.source.evidence.attention_operands import attention_operands_fit
 from autofuse.source.evidence.call_operands import calls_pass_valid_operands
+from autofuse.source.evidence.changed_numbers import reads_are_not_changed
 from autofuse.source.evidence.claim import Claim, Question
 from autofuse.source.evidence.code_that_runs import check_code_that_runs
 from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
@@ -51,6 +52,7 @@ QUESTIONS: tuple[Question, ...] = (
     check_derivatives,
     positions_keep_their_dtype,
     nothing_writes_to_operands,
+    reads_are_not_changed,
     calls_are_not_repeated,
     check_printed_text,
     check_printed_result,

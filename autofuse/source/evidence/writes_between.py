@@ -1,8 +1,8 @@
 """Checks that nothing writes to the operands between their first read and the fused call.
 
 The engine declines sites with writes that the graph shows. This check is about memory that other code also holds:
-arguments, attributes and globals. A suspended function, an alias or a method may write to it. Values that the function
-computes itself are safe, because no other code holds them.
+arguments, attributes and globals. A suspended function, an alias or a method may write to it. A value that the function
+computes itself is held by no other code; hidden_writes.py looks for writes that reach it through a container.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from autofuse.source.capture.capture_state import qualified_name
 from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.writes import written_outer_names
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.hidden_writes import no_hidden_write
 
 _SUSPENSIONS = ("await", "yield", "yieldfrom")
 _READING_FUNCTIONS = frozenset("print len isinstance hasattr getattr repr str format id type super".split())
@@ -36,12 +37,12 @@ def nothing_writes_to_operands(claim: Claim) -> Iterator[Missing | Fails]:
     """Fails if the text shows a write to an operand before the fused call; reports places that may write to it."""
     steps = claim.site.removed.values | claim.site.steps
     start, end = min((v.serial for v in steps), default=claim.site.root.serial), claim.site.root.serial
+    yield from no_hidden_write(claim, steps | {claim.site.root})
     operands = [v for v in _operands(claim, steps) if any(map(_is_shared, memory_of(v, through_parts=True)))]
     if not operands:
         return
     # The edit moves reads from the first matched step to the result. Only writes in between matter.
     yield from _check_aliases(claim, operands, steps, start, end)
-    yield from _check_data_assignments(claim, start, end)
     for v in claim.captured.graph.values[start:end]:
         if v.op == OPAQUE and v.data in _SUSPENSIONS:
             word = "await" if v.data == "await" else "yield"
@@ -109,19 +110,6 @@ def _arguments_written_by(claim: Claim, call: Value) -> Iterator[Value]:
         yield from (v for a, v in zip(names, arguments, strict=False) if a in roots)
     if "out" in keywords:
         yield from arguments[len(arguments) - len(keywords) + keywords.index("out") :][:1]
-
-
-def _check_data_assignments(claim: Claim, start: int, end: int) -> Iterator[Missing]:
-    """Reports `x.data = y` between the steps. It changes a tensor under all of its names."""
-    lines = [
-        p.statement.lineno
-        for v in claim.captured.graph.values[start : end + 1]
-        for p in claim.captured.positions.get(v, ())
-    ]
-    for n in walk(claim.captured.function) if lines else ():
-        is_assigned = isinstance(n, ast.Attribute) and n.attr == "data" and isinstance(n.ctx, ast.Store)
-        if is_assigned and min(lines) <= n.lineno <= max(lines):  # type: ignore[attr-defined]
-            yield Missing(f"assumes that `{ast.unparse(n)}` is not the data of an operand")
 
 
 def _are_attributes(memory: list[Value], v: Value) -> bool:
