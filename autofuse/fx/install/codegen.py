@@ -196,11 +196,14 @@ def merge_modes(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
     return tuple(found.values())
 
 
-def build_guard_checker(base: Forward, variant: Variant) -> Callable[..., list[int]]:
-    """A function with the signature of `base` that returns the indices of the tests of `variant` that fail."""
+def build_guard_checker(base: Forward, variant: Variant, only_first: bool = False) -> Callable[..., list[int]]:
+    """A function with the signature of `base` that returns the indices of the tests of `variant` that fail.
+
+    With `only_first` it returns the first of them, and evaluates no later test.
+    """
     signature = signature_of(base)
     body, scope = write_guard_checker(
-        VariantTests(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters))
+        VariantTests(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters)), only_first
     )
     lines = [f"def ask({_parameters(signature, scope)}):", *("    " + line for line in body)]
     execute("\n".join(lines) + "\n", scope)

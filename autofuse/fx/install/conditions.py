@@ -61,14 +61,19 @@ def write_dispatch(variants: Sequence[VariantTests], receiver: str, below: int =
     return _Writer(receiver, below).write(variants)
 
 
-def write_guard_checker(asked: VariantTests, receiver: str) -> tuple[list[str], dict[str, Any]]:
-    """Statements that return the indices of failed tests, and the names that they use."""
+def write_guard_checker(
+    asked: VariantTests, receiver: str, only_first: bool = False
+) -> tuple[list[str], dict[str, Any]]:
+    """Statements that return the indices of failed tests, and the names that they use.
+
+    With `only_first` they return the first index, and evaluate no later test.
+    """
     writer = _Writer(receiver)
     lines = [f"{EAGER} = not _is_compiling()", "failed = []"]
     for place, test in enumerate(asked.tests):
         text = ast.unparse(writer.expand(test, asked.names))
         lines += ["try:", f"    holds = {text}", "except _Error:", "    holds = False"]
-        lines += ["if not holds:", f"    failed.append({place})"]
+        lines += ["if not holds:", f"    return [{place}]" if only_first else f"    failed.append({place})"]
     return [*lines, "return failed"], writer.out.scope
 
 

@@ -253,7 +253,8 @@ def _build_rewritten(
     of: Any, variants: tuple[Variant, ...], narrow: Narrow, missed: OnMiss, compiled: OnCompile | None,
     raised: OnError | None, closed: frozenset[bool],
 ) -> RewrittenForward:  # fmt: skip
-    askers = tuple(build_guard_checker(of, v) for v in variants) if compiled is not None else ()
+    # A compiler traces these, too, and may fail at a guard that a forward never reaches.
+    askers = tuple(build_guard_checker(of, v, only_first=True) for v in variants) if compiled is not None else ()
 
     @assumed_constant
     def report_guard(place: int, test: int) -> None:
@@ -263,14 +264,13 @@ def _build_rewritten(
     def full(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             return missed(of, self, args, kwargs, frozenset())
-        fewest: list[int] = []
-        place = -1
+        latest, place = -1, -1
         for i, ask in enumerate(askers):  # a compiler evaluates this while it traces; nothing of it is in the graph
             failed = ask(self, *args, **kwargs)
-            if place < 0 or len(failed) < len(fewest):
-                fewest, place = failed, i
-        if len(fewest) > 0:
-            report_guard(place, fewest[0])
+            if len(failed) > 0 and failed[0] > latest:
+                latest, place = failed[0], i
+        if place >= 0:
+            report_guard(place, latest)
         elif not askers:
             report_guard(0, 0)
         return of(self, *args, **kwargs)

@@ -31,6 +31,7 @@ from autofuse.fx.trace.unreplaced import UsualCase, usual_case
 from autofuse.kernels.operation import RECORDERS
 from autofuse.torch_private import (
     GLOBAL_MODULE_HOOKS,
+    assumed_constant,
     forward_ad,
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
@@ -143,9 +144,46 @@ class GuardWords(ast.NodeTransformer):
                 return self._holds(args[0], args[1], node.args[1])
             case ast.Name("_autocast"):
                 return ast.BoolOp(ast.And(), [parsed("_any_autocast()"), ast.Call(node.func, args, [])])
+        match node.func, node.args:
+            case ast.Attribute(ast.Name(names), "isdisjoint"), [ast.Attribute(owner, "__dict__")] if (
+                self._may_be_tensor(owner)
+            ):
+                return self._lacks_names(self.visit(owner), self.visit(node.func.value), self._names[names])
         if isinstance(node.func, ast.Name) and (case := usual_case(self._names.get(node.func.id))) is not None:
             return self._unreplaced(case, self.visit(node.func))
         return ast.Call(self.visit(node.func), args, [])
+
+    def _value_of(self, name: ast.expr) -> Any:
+        return self._names.get(name.id) if isinstance(name, ast.Name) else None
+
+    def _asked_apart(self, left: ast.expr, right: ast.expr) -> Callable[[], bool] | None:
+        """A function that makes an identity test, where Dynamo cannot trace the test; None elsewhere.
+
+        Dynamo fails with an internal error at a cell that a function of the compiled code closes over, too, and makes a
+        new tuple of a class's `__mro__`. A compiler gets the answer as a constant. It does not notice a later change.
+        """
+        owner, value = self._value_of(left.value) if isinstance(left, ast.Attribute) else None, self._value_of(right)
+        match left, owner:
+            case ast.Attribute(attr="cell_contents"), types.CellType() as cell if callable(value):
+                return lambda: cell.cell_contents is value
+            case ast.Attribute(attr="__mro__"), type() as cls:
+                return lambda: cls.__mro__ is value
+        return None
+
+    def _may_be_tensor(self, owner: ast.expr) -> bool:
+        """Whether an expression is not a known object of another kind."""
+        return not isinstance(owner, ast.Name) or owner.id not in self._names
+
+    def _lacks_names(self, owner: ast.expr, names: ast.expr, texts: frozenset[str]) -> ast.expr:
+        """Whether an object has none of these names in its `__dict__`.
+
+        Dynamo fails with an internal error at the `__dict__` of a tensor, so it is shown `hasattr` there.
+        """
+        any_of_them = " or ".join(f"hasattr({{0}}, {text!r})" for text in sorted(texts))
+        return parsed(
+            f"{{1}}.isdisjoint({{0}}.__dict__) if {EAGER} or not isinstance({{0}}, _Tensor) else not ({any_of_them})",
+            owner, names,
+        )  # fmt: skip
 
     def _unreplaced(self, case: UsualCase, whole: ast.expr) -> ast.expr:
         """The usual case of a test without a call, or else the whole test.
@@ -236,6 +274,11 @@ class GuardWords(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         made = ast.Compare(self.visit(node.left), node.ops, [self.visit(c) for c in node.comparators])
+        if (
+            isinstance(node.ops[0], ast.Is)
+            and (answer := self._asked_apart(node.left, node.comparators[0])) is not None
+        ):
+            return parsed(f"{{0}} if {EAGER} else {{1}}()", made, self._constant(assumed_constant(answer)))
         match made:
             case ast.Compare(ast.Call(ast.Attribute(table, "keys")), [ast.Eq()], [ast.Name("_EMPTY")]):
                 return _not(table)

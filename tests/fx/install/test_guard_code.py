@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autofuse
 from autofuse.fx.install.conditions import FOUND, VariantTests, write_dispatch, write_guard_checker
 from autofuse.fx.install.guard_code import identity
 
@@ -265,3 +267,58 @@ def test_only_a_modules_state_is_read_out_of_its_dict() -> None:
     assert "self.__dict__['training']" in text("self.training is True")
     assert "['child'].__dict__['training']" in text("self._modules['child'].training is True")
     assert "__dict__" not in text("self.plain is None")
+
+
+def checkpointing(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A wrapper that looks for itself, as those of transformers' layers do."""
+
+    def wrapper(self: nn.Module, x: Tensor) -> Tensor:
+        return x if type(self).forward is not wrapper else forward(self, x)
+
+    return wrapper
+
+
+class Settings:
+    """A class whose attributes are inherited."""
+
+    scale = 0.5
+
+
+class MoreSettings(Settings):
+    """What a module reads."""
+
+
+class Wrapped(nn.Module):
+    """A forward behind a wrapper, which gets an intermediate value of its parent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = MoreSettings()
+
+    @checkpointing
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.softmax(x @ x.transpose(-2, -1) * self.settings.scale, dim=-1)
+        return weights @ x * getattr(x, "loss_scale", 1.0)
+
+
+class Parent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.child = nn.Linear(8, 8), Wrapped()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.child(self.up(x))
+        return y
+
+
+@pytest.mark.parametrize("what", ["child", "model"])
+def test_a_compiler_traces_guards_on_cells_base_classes_and_attributes_of_tensors(what: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 8)
+    model = autofuse.optimize(Parent(), x, tune=False)
+    assert [s.rule for s in autofuse.report(model).with_status("fused")] == ["AF101"]
+    expected = model(x)
+    torch.compiler.reset()
+    (model.child if what == "child" else model).compile(backend="eager", fullgraph=what == "model")
+    torch.testing.assert_close(model(x), expected)
+    assert [f for f in autofuse.report(model).fallbacks if f.ran == "original"] == []
