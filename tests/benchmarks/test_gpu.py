@@ -110,7 +110,8 @@ def test_a_profile_is_kept_whole_beside_its_row(folder: Path) -> None:
     row = rows(folder)["profiles/gpt2-124m/before"]
     profile = Profile.from_dict(json.loads((folder / "profile-gpt2-124m-before.json").read_text()))
     assert row["rungs"] == {rung.name: rung.value for rung in profile.ladder}
-    assert row["attributed"]["backward"] > 0.95 and row["notes"] == []
+    assert row["attributed"]["backward"] > 0.95
+    assert [note for note in row["notes"] if "busy with other programs" not in note] == []
     assert {"AF101", "AF203"} <= {place["rule"] for place in row["places"]}
 
 
