@@ -62,7 +62,7 @@ class AttributeReads(ForeignCalls):
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
         self._first_names: dict[int, str] = {}  # of parameters and buffers
-        self.classes_given: list[type] = []  # as arguments
+        self.argument_classes: list[type] = []  # as arguments
         self.operators: set[str] = set()  # of tensors, that were called
         self._tensors_read: dict[
             str, type
@@ -87,7 +87,7 @@ class AttributeReads(ForeignCalls):
         if self.refused is not None:
             raise self.refused
 
-    def attributes_asked(self) -> frozenset[str]:
+    def probed_attributes(self) -> frozenset[str]:
         """Names that forward may ask tensors for, and that tensors do not have: `getattr(x, "scale", 0.25)`."""
         facts = [facts_of(r.code) for r in self.outside.ran if not r.aside]
         texts = (n for f in facts if f.by_name for n in f.texts)
@@ -96,7 +96,7 @@ class AttributeReads(ForeignCalls):
 
     def guard_absent_attributes(self) -> None:
         """What forward asks tensors for, and they lack, the module's own must not get: `weight.lr_scale`."""
-        if names := self.attributes_asked():
+        if names := self.probed_attributes():
             for text in self._tensors_read:
                 self.guards.add(f"{self.guards.name_of(names)}.isdisjoint({text}.__dict__)")
 
@@ -154,7 +154,7 @@ class AttributeReads(ForeignCalls):
         if self.forms_rest_on_children:
             reads.constants([r for r in outside.ran if r.aside])
         asked = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
-        reads.close(ran, asked, self.classes_given, self.operators)
+        reads.close(ran, asked, self.argument_classes, self.operators)
         for ask in outside.asked:
             ask(reads)
 

@@ -121,7 +121,7 @@ class ChildCalls(AttributeReads):
             return self.graph.create_node("call_module", path, args, kwargs)
         return self.graph.call_function(call_handed, (self.handed[id(module)], *args), kwargs)
 
-    def handed_in(self, module: nn.Module, node: fx.Node, text: str) -> nn.Module:
+    def module_argument(self, module: nn.Module, node: fx.Node, text: str) -> nn.Module:
         """A module that is an argument of forward: it may be called and passed on, and its plain attributes read."""
         twin: nn.Module = self.world.of(self.world.originals.get(id(module), module))
         if id(twin) not in self.paths:

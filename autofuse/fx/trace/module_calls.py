@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
-from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.ambient_state import autocast, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.equal_modules import Structure, held_once
 from autofuse.fx.trace.external_state import ExternalState, unchanged_outside
@@ -264,7 +264,7 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop) as outside, Unfollowed():
+        with preserve_generators(), without_autocast_cache(), unchanged_outside(_stop) as outside, Unfollowed():
             log.outside = outside
             given, named = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
             contextvars.copy_context().run(twin, *given, **named)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from autofuse.fx.trace.ambient_state import AmbientState, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.ambient_state import AmbientState, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.arguments import Arguments
 from autofuse.fx.trace.child_calls import ResultSizes
 from autofuse.fx.trace.expert_rows import is_rows
@@ -76,7 +76,7 @@ def traced(
         raise Untraceable(because(forwards.PROFILED), passing=True)
     if "forward" in module.__dict__:
         raise Untraceable(because(forwards.REPLACED))
-    with _LOCK, undisturbed_randomness(), without_cached_casts(), quiet(), mode, torch.enable_grad():
+    with _LOCK, preserve_generators(), without_autocast_cache(), quiet(), mode, torch.enable_grad():
         return _traced(module, cls, (args, kwargs), world, mode, dropped)
 
 
