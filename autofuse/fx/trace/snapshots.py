@@ -74,7 +74,7 @@ class Snapshot:
         self._large: list[tuple[Tensor, str]] = []  # which are copied where code may write to them
         self._count = 0
 
-    def record_versions(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
+    def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
         """Keep what `value` holds, and what it reaches by attributes of these names. `name`: what to call it."""
         todo = [(value, name)]
         while todo and self._count < _MOST:
