@@ -42,7 +42,7 @@ class Tracked:
     concrete: Any = None  # the same with example values, for code that is run on these
     given: dict[int, Any] = field(default_factory=dict)  # id of a value in `concrete` -> the value in `live`
     held: State | None = None  # what `live` held then
-    handed: State | None = None  # what `concrete` held when it was handed over
+    lent_state: State | None = None  # what `concrete` held when it was handed over
 
 
 class Containers(Values):
@@ -173,16 +173,16 @@ class Containers(Values):
 
         known.held = known.state
         fill(known.concrete, _mapped(known.state, lambda _, value: given(value)))
-        known.handed = state_of(known.concrete)
+        known.lent_state = state_of(known.concrete)
         return known.concrete
 
     def take_back(self) -> None:
         """What others have changed in the containers that they were handed is read from there, at this very place."""
         for known in list(self.tracked.values()):
-            before = known.handed
+            before = known.lent_state
             if before is None:
                 continue
-            known.handed = None
+            known.lent_state = None
             now = state_of(known.concrete)
             if any(contents.changes(before, now, _same)):
                 self._take_back(known, before, now)

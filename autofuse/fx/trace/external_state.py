@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from autofuse.fx.trace import effects
-from autofuse.fx.trace.code_effects import is_users_class
+from autofuse.fx.trace.code_effects import is_user_class
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
@@ -109,9 +109,9 @@ class ExternalState(Watcher):
         if cls in self._classes:
             return
         self._classes.add(cls)
-        for base in filter(is_users_class, cls.__mro__):
+        for base in filter(is_user_class, cls.__mro__):
             for name, held in list(vars(base).items()):
-                if is_users_class(type(held)) and not isinstance(held, type):
+                if is_user_class(type(held)) and not isinstance(held, type):
                     self.note(held, name)
                 for part in _parts(held):
                     if isinstance(part, CACHE):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import contents
 from autofuse.fx.trace import foreign_objects as foreign
-from autofuse.fx.trace.code_effects import is_harmless, is_harmless_method, is_users_class
+from autofuse.fx.trace.code_effects import is_harmless, is_harmless_method, is_user_class
 from autofuse.fx.trace.containers import Containers
 from autofuse.fx.trace.contents import is_mutable
 from autofuse.fx.trace.foreign_objects import ForeignObject
@@ -173,7 +173,7 @@ class ForeignCalls(Containers):
             todo = [foreign.parts(known)[1]]
             while todo:
                 value = todo.pop()
-                users = is_users_class(original_class(type(value)))
+                users = is_user_class(original_class(type(value)))
                 if id(value) in self._changed or isinstance(value, (*SCALARS, Tensor, nn.Module, type)):
                     continue
                 if users:
@@ -193,7 +193,7 @@ class ForeignCalls(Containers):
     def foreign_answer(self, owner: ForeignObject, name: str) -> None:
         """Asks the copy, which must answer without side effects."""
         real = foreign.parts(owner)[1]
-        if is_users_class(original_class(type(real))):
+        if is_user_class(original_class(type(real))):
             self._check_method(real, name, changes=False)
 
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from autofuse.fx.trace import grouped_products
 from autofuse.fx.trace import torch_functions as operations
 from autofuse.fx.trace.attribute_reads import guard_tensor
-from autofuse.fx.trace.child_calls import ChildCalls, Inside
+from autofuse.fx.trace.child_calls import ChildCalls, SizesInside
 from autofuse.fx.trace.expert_rows import UNSEEN, ExpertRows
 from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
@@ -35,7 +35,7 @@ from autofuse.reasons.reason import because
 class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
     """One run of one module's forward."""
 
-    def __init__(self, root: nn.Module, world: Twins, inside: Inside) -> None:
+    def __init__(self, root: nn.Module, world: Twins, inside: SizesInside) -> None:
         super().__init__(root, world, inside)
         self.reads_dtype = False
         self.begin_rows()

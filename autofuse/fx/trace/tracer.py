@@ -118,7 +118,7 @@ def _traced(
                 recorder.paused = True
                 recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
                 recorder.finish_watching()
-                recorder.check_kept(outside.changes())
+                recorder.check_outside_changes(outside.changes())
                 recorder.write_down()
                 returned(recorder, result, dropped)
             recorder.close(outside)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
-from autofuse.fx.trace.code_effects import classes_in, harmful_methods, is_copied, is_users_class
+from autofuse.fx.trace.code_effects import classes_in, harmful_methods, is_copied, is_user_class
 from autofuse.fx.trace.contents import is_mutable
 from autofuse.fx.trace.derived_class import TWIN, derived_class
 from autofuse.fx.trace.foreign_objects import Untouchable, is_untouchable, real_of
@@ -52,7 +52,7 @@ class UnseenCopies(Twins):
 def guard_methods(made: Any, value: Any) -> None:
     """Have the methods of `made`, a copy of `value`, raise Untraceable that may do more than change it."""
     kind: Any = type(made)
-    if not is_users_class(original_class(kind)):
+    if not is_user_class(original_class(kind)):
         return
     harmful = harmful_methods(original_class(kind), classes_in(value))
     if harmful:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torchs
+from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
 from autofuse.fx.trace.user_code import Ran
 
 
@@ -117,5 +117,7 @@ def test_code_that_does_not_ask_is_not_guarded_and_a_sharded_tensor_passes_where
 
 
 def test_which_classes_are_torchs() -> None:
-    assert is_torchs(Tensor) and is_torchs(nn.Buffer) and not is_torchs(Tagged) and not is_torchs(int)
+    assert (
+        is_torch_class(Tensor) and is_torch_class(nn.Buffer) and not is_torch_class(Tagged) and not is_torch_class(int)
+    )
     assert is_guarded(Tensor) and is_guarded(nn.Parameter) and not is_guarded(Tagged) and not is_guarded(type(None))
