@@ -19,7 +19,7 @@ from autofuse.fx.trace import effects
 from autofuse.fx.trace.child_reads import ChildReads
 from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
 from autofuse.fx.trace.code_facts import facts_of
-from autofuse.fx.trace.dict_reads import goes_through
+from autofuse.fx.trace.dict_reads import iterates_over_dict
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -276,7 +276,7 @@ class AttributeReads(ForeignCalls):
             Untraceable: the code iterates over the dict, or contains no name of an attribute.
         """
         names = [n for n in facts_of(code).texts if n in table]
-        if not names or goes_through(code):
+        if not names or iterates_over_dict(code):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
             self.read(owner, name, table[name])
@@ -361,7 +361,7 @@ class AttributeReads(ForeignCalls):
                 if name in owner.__dict__[table]:
                     self.guards.add(f'{text}.{table}["{name}"] is None')
                     return
-        if effects.is_users(type(value)) and not isinstance(value, enum.Enum):  # a number with methods
+        if effects.belongs_to_user(type(value)) and not isinstance(value, enum.Enum):  # a number with methods
             self._real_reads.append((f"{text}.{name}", value, name))
         self.guards.equal(f"{text}.{name}", value)
 
@@ -399,9 +399,7 @@ class AttributeReads(ForeignCalls):
         self.guards.add(f"len({text}.keywords) == {len(value.keywords)}")
 
     def _guard_closure(self, text: str, value: Any) -> None:
-        """Guard the modules in a closure. A copy of a module holds the same function, which runs the original's
-        children.
-        """
+        """Guard the modules in a closure: a copy of a module holds the same function, with the original's children."""
         if id(value) not in self.world.functions:
             return
         for place, cell in enumerate(value.__closure__):

@@ -66,14 +66,14 @@ class ChildCalls(AttributeReads):
         if transparent and path is not None:
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
-        arguments = self.passed(args), self.passed_by_name(kwargs)
+        arguments = self.argument_nodes(args), self.keyword_nodes(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
             call = self._copy_arguments(args, kwargs)
             result = self._run_and_guard(module, path, args, kwargs)
             node = self.noted(self._call_node(module, path, *arguments), result)
             node.meta["call"] = call
-            self.take_back()
+            self.record_changes_of_others()
             self.touched((args, kwargs))
             return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
@@ -98,14 +98,14 @@ class ChildCalls(AttributeReads):
     def _run_child(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The result of a child on fake tensors; on random tensors if the child needs numbers."""
         try:
-            return module.forward(*self.lent(args), **self.lent_by_name(kwargs))
+            return module.forward(*self.example_value(args), **self.example_keywords(kwargs))
         except Untraceable as error:
             self.refused = self.refused or error
             raise
         except Exception as error:  # the child's code is the user's
             mode = fake_mode()
             assert isinstance(mode, FakeTensorMode)
-            arguments, named = self.lent(args), self.lent_by_name(kwargs)
+            arguments, named = self.example_value(args), self.example_keywords(kwargs)
             try:
                 return probed(self.world.originals[id(module)], module.training, arguments, named, mode)
             except Exception:
@@ -117,7 +117,7 @@ class ChildCalls(AttributeReads):
         if not any(foreign.is_foreign(x) or holds_container(x) for x in (*args, *kwargs.values())):
             return None
         world = Twins(lambda x: x, watched=False, deep=True)
-        arguments, named = self.lent(args), self.lent_by_name(kwargs)
+        arguments, named = self.example_value(args), self.example_keywords(kwargs)
         return tuple(map(world.of, arguments)), {k: world.of(v) for k, v in named.items()}
 
     def _call_node(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:

@@ -177,7 +177,8 @@ class ExternalState(Watcher):
             kind = "" if value is NOTHING else effects.kind_of_state(value)
             if kind and self._stop is not None:
                 self._stop(
-                    because(forwards.READS_STATE, name=attribute or load.name, kind=kind), effects.moves_on(value)
+                    because(forwards.READS_STATE, name=attribute or load.name, kind=kind),
+                    effects.changes_when_read(value),
                 )
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
@@ -197,7 +198,7 @@ class ExternalState(Watcher):
         if self._stop is not None:
             drawn = what.partition(".")[0] == "random"
             why = because(forwards.DRAWS_RANDOM) if drawn else because(forwards.HAS_EFFECT, name=what)
-            self._stop(why, effects.leaves_trace(what))
+            self._stop(why, effects.has_lasting_effect(what))
 
     def changes(self) -> list[OutsideChange]:
         """What was changed. Not what functools cached: that is pure."""

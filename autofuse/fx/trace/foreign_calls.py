@@ -116,7 +116,7 @@ class ForeignCalls(Containers):
                 forwards.READS_CHANGED_OBJECT if id(real) in self._changed else forwards.READS_COMPUTED_OBJECT,
                 name=name,
             ))  # fmt: skip
-        self.write_down()
+        self.record_changes()
         made = self.graph.call_function(contents.read_attribute, (self.argument(owner), name))
         made.meta["v"] = value
         if not isinstance(value, (Tensor, tuple)) and not is_mutable(value):
@@ -138,9 +138,9 @@ class ForeignCalls(Containers):
             return
         if type(real).__module__ == "numpy" or not (hasattr(real, "__dict__") or contents.keeps_in_slots(real)):
             self.refuse(because(forwards.ASKS_OBJECT))
-        given = [self.kept_node(value)]
+        given = [self.stored_node(value)]
         self.graph.call_function(contents.store_attributes, (self.argument(owner), (name,), given))
-        contents.store_attributes(real, (name,), [self.lent(value)])
+        contents.store_attributes(real, (name,), [self.example_value(value)])
         self._seen[id(real), name] = value
 
     # Methods.
@@ -149,15 +149,15 @@ class ForeignCalls(Containers):
         self.check_surroundings()
         _, real, _ = foreign.parts(owner)
         self._check_method(real, name)
-        self.write_down()
-        given = tuple(map(self.kept_node, (owner, *args))), {k: self.kept_node(v) for k, v in kwargs.items()}
+        self.record_changes()
+        given = tuple(map(self.stored_node, (owner, *args))), {k: self.stored_node(v) for k, v in kwargs.items()}
         before = self.versions((args, kwargs))
         with self.silence():
-            self.lent(owner)
-            result = getattr(real, name)(*self.lent(args), **self.lent_by_name(kwargs))
+            self.example_value(owner)
+            result = getattr(real, name)(*self.example_value(args), **self.example_keywords(kwargs))
             made = self.noted(self.graph.create_node("call_method", name, *given), result)
             made.meta["foreign"] = True  # `add` of an object is no addition
-            self.take_back()
+            self.record_changes_of_others()
             self.touched((owner, args, kwargs))
             return self.kept(made, result, before, [(None,) * t.dim() for t in tensors(result)])
 

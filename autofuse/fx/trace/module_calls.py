@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.ambient_state import autocast, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.class_questions import keeps_functions
-from autofuse.fx.trace.equal_modules import Structure, held_once
+from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.external_state import ExternalState, unchanged_outside
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
@@ -70,7 +70,7 @@ class CallLog:
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
         if kind := effects.kind_of_state(value):  # it would be moved on, or opened, or locked
-            _stop(because(forwards.READS_STATE, name=name, kind=kind), effects.moves_on(value))
+            _stop(because(forwards.READS_STATE, name=name, kind=kind), effects.changes_when_read(value))
         inside[name] = OpenLock() if effects.is_lock(value) else self.world.of(value)
         return inside[name]
 
@@ -185,7 +185,7 @@ def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.M
 def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode: Mapping[bool, Calls]
                       ) -> frozenset[nn.Module]:  # fmt: skip
     """Of modules that are equal, and are called alike in both modes, the first: a call holds copies of tensors."""
-    once, kept = held_once([model]), dict[Hashable, nn.Module]()
+    once, kept = tensors_held_once([model]), dict[Hashable, nn.Module]()
     for module in modules:
         calls = [by_mode[training].get(module) for training in (False, True)]
         keys = [None if c is None else Structure(module, c, once).key for c in calls]

@@ -53,7 +53,7 @@ def _kept_elsewhere(recorder: Recorder, value: Any, dropped: frozenset[Path], pa
     tail = tail_of(dropped)
     if tail is not None and any(p[: len(path)] == path and p[-1] == tail for p in dropped):
         recorder.refuse(because(forwards.RETURNS_OBJECT, kind=f"{type(value).__name__} that somebody else has too"))
-    node: fx.Node = recorder.kept_node(value)
+    node: fx.Node = recorder.stored_node(value)
     return node
 
 

@@ -119,7 +119,7 @@ def _traced(
                 recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
                 recorder.finish_watching()
                 recorder.check_outside_changes(outside.changes())
-                recorder.write_down()
+                recorder.record_changes()
                 returned(recorder, result, dropped)
             recorder.close(outside)
     except Untraceable:

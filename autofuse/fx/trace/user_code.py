@@ -219,7 +219,7 @@ def _profiled(frame: types.FrameType, event: str, argument: Any) -> None:
             _enter(frame)
         elif frame.f_back is not None and _kind(frame.f_back) == _USERS:
             _called(frame)
-        elif kind == _STANDARD and effects.emitted(frame.f_globals, frame.f_code.co_name):
+        elif kind == _STANDARD and effects.emits_log_record(frame.f_globals, frame.f_code.co_name):
             _effect("logging")
     elif event == "c_call" and _kind(frame) == _USERS:
         _called_builtin(argument)
@@ -273,7 +273,7 @@ def _called(frame: types.FrameType) -> None:
     what = effects.effect_of_function(namespace, own if own.startswith("finalize.") else name)
     if what:
         _effect(what)
-    elif effects.top(namespace.get("__name__")) == "torch" and effects.is_question(name):
+    elif effects.top_package(namespace.get("__name__")) == "torch" and effects.is_state_query(name):
         _question(frame)
 
 
@@ -314,7 +314,7 @@ def _called_builtin(function: Any) -> None:
     if name == "get" and type(function.__self__).__name__ == "ContextVar":
         for active in list(_now.watchers):
             active.watcher.variable(function.__self__)
-    elif effects.is_question(name) and effects.top(getattr(function, "__module__", "")) == "torch":
+    elif effects.is_state_query(name) and effects.top_package(getattr(function, "__module__", "")) == "torch":
         for active in list(_now.watchers):
             active.watcher.asks(function)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.equal_modules import Structure, held_once
+from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 
 
 class Norm(nn.Module):
@@ -44,7 +44,7 @@ def _set_mask(m: Pair) -> None:
 
 
 def _are_equal(pair: Pair, calls: tuple[Tensor, Tensor]) -> bool:
-    once = held_once([pair])
+    once = tensors_held_once([pair])
     one, two = (Structure(m, ((x,), {}), once).key for m, x in zip((pair.one, pair.two), calls, strict=True))
     return one is not None and one == two
 
