@@ -143,7 +143,7 @@ def _traced(
 
 def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
     """Make one turn of a loop over experts. Raises Untraceable where rows are asked for in any other way."""
-    recorder.settle_rows()
+    recorder.remove_row_guards()
     try:
         return fold(recorder.graph, recorder.loops, recorder.root, mode)
     except NotALoop as error:
