@@ -54,7 +54,7 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
 
         def decided() -> Planner:
             calls = called()
-            plans = plan_calls(session.rules, session.states, calls.by_mode, tell, calls.made)
+            plans = plan_calls(session.rules, session.states, calls.by_mode, tell, calls.created_bytes)
             if ahead := effort(plans, calls.real, checker is not None, tune):
                 _LOG.info("%s: %s.", type(model).__name__, ahead)
             session.remember(plans, calls.problems)

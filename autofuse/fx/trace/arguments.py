@@ -22,7 +22,7 @@ from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.code_effects import is_copied, is_harmless
 from autofuse.fx.trace.containers import Tracked
 from autofuse.fx.trace.contents import State, empty_like, fill, is_mutable, is_sentinel, state_of
-from autofuse.fx.trace.identity_tests import compares_arguments, outsiders
+from autofuse.fx.trace.identity_tests import compares_arguments, names_compared_with_nonlocal
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.same_values import equals_others
 from autofuse.fx.trace.twin import SCALARS, original_class, plain_class
@@ -62,7 +62,7 @@ class Arguments:
             Untraceable: forward makes such a comparison.
         """
         code = getattr(inspect.unwrap(forward), "__code__", None)
-        for name in outsiders(code) if code is not None else ():
+        for name in names_compared_with_nonlocal(code) if code is not None else ():
             value = arguments.get(name)
             if not isinstance(value, (*SCALARS, type, *_FUNCTIONS)) and not is_sentinel(value):
                 raise Untraceable(because(forwards.COMPARES_ARGUMENT, name=name))
@@ -127,7 +127,7 @@ class Arguments:
             or not is_copied(value)
             or isinstance(value, (types.MethodType, functools.partial))
         ):
-            return foreign.Untouchable(self.recorder, value, text)
+            return foreign.UnusableObject(self.recorder, value, text)
         node = self.placeholder(text)
         node.meta["v"] = real = self._copies.of(value)
         self.guards.same(f"type({text})", original_class(type(value)))

@@ -74,7 +74,7 @@ class ChildCalls(AttributeReads):
             node = self.noted(self._call_node(module, path, *arguments), result)
             node.meta["call"] = call
             self.record_changes_of_others()
-            self.touched((args, kwargs))
+            self.forget_state((args, kwargs))
             return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
     def _run_and_guard(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> Any:
@@ -176,7 +176,7 @@ class ChildCalls(AttributeReads):
         if sized is None:
             return None
         arguments = sized.signature.bind(child, *call[0], **call[1]).arguments
-        self.guards.add_childs(sized.guards, guard_path(path))
+        self.guards.add_child_guards(sized.guards, guard_path(path))
         return tuple(self._size_in_caller(size, arguments) for size in sized.sizes)
 
     def _size_in_caller(self, size: Any, arguments: Mapping[str, Any]) -> Any:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace.contents import is_mutable, slots_of, state_of
-from autofuse.fx.trace.foreign_objects import is_untouchable
+from autofuse.fx.trace.foreign_objects import is_unusable
 from autofuse.fx.trace.source_lines import is_users
 from autofuse.fx.trace.twin import SCALARS, original_class
 
@@ -106,7 +106,7 @@ def _reachable_objects(value: Any) -> Iterator[Any]:
     todo, seen = [value], dict[int, Any]()
     while todo:
         v = todo.pop()
-        if is_untouchable(v) or isinstance(v, SCALARS) or id(v) in seen:
+        if is_unusable(v) or isinstance(v, SCALARS) or id(v) in seen:
             continue
         seen[id(v)] = v
         yield v

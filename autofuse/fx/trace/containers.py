@@ -106,7 +106,7 @@ class Containers(Values):
 
     def stored_node(self, x: Any) -> Any:
         """The node, or the constant, for a value that is stored or passed on. A container is one object."""
-        if foreign.is_foreign(x) or foreign.is_untouchable(x):
+        if foreign.is_foreign(x) or foreign.is_unusable(x):
             return self.argument(x)
         if is_mutable(x):
             return self.container_node(x)

@@ -33,7 +33,7 @@ def _given_twice(result: Any) -> list[Any]:
     found, twice, todo = dict[int, Any](), dict[int, Any](), [result]
     while todo:
         value = todo.pop()
-        if foreign.is_foreign(value) or foreign.is_untouchable(value):
+        if foreign.is_foreign(value) or foreign.is_unusable(value):
             continue
         if id(value) in found:
             twice[id(value)] = value
@@ -62,7 +62,7 @@ def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path
         return None
     if (tail := tail_of(dropped)) is not None and (*path, tail) in dropped:
         return _before_dropout(recorder, recorder.argument(value), tail.dropout)
-    if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value) or foreign.is_untouchable(value):
+    if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value) or foreign.is_unusable(value):
         return recorder.argument(value)
     kept = _kept_elsewhere(recorder, value, dropped, path)
     if kept is not None:

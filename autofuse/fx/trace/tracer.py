@@ -21,7 +21,7 @@ from autofuse.fx.trace.ambient_state import AmbientState, preserve_generators, w
 from autofuse.fx.trace.arguments import Arguments
 from autofuse.fx.trace.child_calls import ResultSizes
 from autofuse.fx.trace.expert_rows import is_rows
-from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.fold_experts import NotALoop, fold
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.operation_names import keep_checks
@@ -112,7 +112,7 @@ def _traced(
     try:
         with as_it_was(recorder.root):
             active.listener = recorder  # from here on it hears what is read
-            with unchanged_outside(recorder.stop, lambda: recorder.paused) as outside, recorder:
+            with restore_external_state(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
                 result = _run(recorder, own_forward(cls), call)
                 recorder.paused = True

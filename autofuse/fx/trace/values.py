@@ -192,8 +192,8 @@ class Values:
             return number
         if foreign.is_foreign(x):
             return resolved_node(foreign.parts(x)[0])
-        if foreign.is_untouchable(x):
-            foreign.use(x)
+        if foreign.is_unusable(x):
+            foreign.refuse_use(x)
         if isinstance(x, nn.Module):
             return self.module(x)
         if isinstance(x, slice):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.trace.identity_tests import compares_arguments, compares_objects, outsiders
+from autofuse.fx.trace.identity_tests import compares_arguments, compares_objects, names_compared_with_nonlocal
 
 MISSING = object()
 
@@ -32,9 +32,9 @@ class ComparesWithItsOwn(nn.Module):
 
 
 def test_names_that_are_compared_with_something_from_outside_are_told() -> None:
-    assert outsiders(ComparesWithItsOwn.forward.__code__) == {"a", "b"}
-    assert not outsiders(Compares.forward.__code__)
-    assert not outsiders(ComparesWithNone.forward.__code__)
+    assert names_compared_with_nonlocal(ComparesWithItsOwn.forward.__code__) == {"a", "b"}
+    assert not names_compared_with_nonlocal(Compares.forward.__code__)
+    assert not names_compared_with_nonlocal(ComparesWithNone.forward.__code__)
 
 
 def test_a_class_that_compares_two_arguments_is_told() -> None:
