@@ -158,17 +158,17 @@ class Arguments:
         copy = empty_like(value)
         guard_methods(copy, value)
         self._known[id(value)] = value, text, copy  # before the contents: the container may hold itself
-        held = state_of(value)
-        if held.members is not None:
-            self._guard_members(held.members, text)
-        self._guard_lengths(held, text, isinstance(value, dict))
-        fill(copy, self._parts(held, text))
+        state = state_of(value)
+        if state.members is not None:
+            self._guard_members(state.members, text)
+        self._guard_lengths(state, text, isinstance(value, dict))
+        fill(copy, self._parts(state, text))
         self.recorder.track(copy, lambda: self.container_placeholder(text, copy), text)
         return copy
 
-    def _guard_lengths(self, held: State, text: str, mapping: bool) -> None:
-        if held.items is not None:
-            keys = tuple(held.items)
+    def _guard_lengths(self, state: State, text: str, mapping: bool) -> None:
+        if state.items is not None:
+            keys = tuple(state.items)
             if not all(map(_is_key, keys)):
                 raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
             has_one_order = len(keys) < 2 or not mapping
@@ -178,8 +178,8 @@ class Arguments:
             self.guards.add(
                 f"{text}.keys() == {set(keys) or '_EMPTY'}" if has_one_order and _are_strings(keys) else ordered_keys
             )
-        if held.elements is not None:
-            self.guards.add(f"len({text}) == {len(held.elements)}")
+        if state.elements is not None:
+            self.guards.add(f"len({text}) == {len(state.elements)}")
 
     def _guard_members(self, members: frozenset[Any], text: str) -> None:
         if not all(map(_is_key, members)):
@@ -189,12 +189,12 @@ class Arguments:
             f"_holds(frozenset({text}), {self.guards.name_of(members)})" if equals_others(members) else same
         )
 
-    def _parts(self, held: State, text: str) -> State:
+    def _parts(self, state: State, text: str) -> State:
         return State(
-            None if held.items is None else {k: self.value(v, self._item(text, k)) for k, v in held.items.items()},
-            None if held.elements is None else [self.value(v, f"{text}[{i}]") for i, v in enumerate(held.elements)],
-            held.members,
-            {n: self.value(v, f"{text}.{n}") for n, v in held.attributes.items()},
+            None if state.items is None else {k: self.value(v, self._item(text, k)) for k, v in state.items.items()},
+            None if state.elements is None else [self.value(v, f"{text}[{i}]") for i, v in enumerate(state.elements)],
+            state.members,
+            {n: self.value(v, f"{text}.{n}") for n, v in state.attributes.items()},
         )
 
     def _item(self, text: str, key: Any) -> str:
@@ -258,9 +258,9 @@ class Arguments:
             on_cpu = tensor.device == torch.device("cpu")
             self.guards.add(f"{text}.is_cpu") if on_cpu else self.guards.equal(f"{text}.device", tensor.device)
         if names := self.recorder.probed_attributes():
-            asked = self.guards.name_of(names)
+            constant = self.guards.name_of(names)
             for text, _ in self.tensors:
-                self.guards.add(f"{asked}.isdisjoint({text}.__dict__)")
+                self.guards.add(f"{constant}.isdisjoint({text}.__dict__)")
         test = self.recorder.class_guard()
         for text, cls in self._classes.items() if test else ():
             self.recorder.refuse_other_class(cls)

@@ -91,8 +91,8 @@ class AttributeReads(ForeignCalls):
             for name, x in module._buffers.items():
                 if x is not buffers.get(name) and self.itself.get(id(x), _MISSING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
-        for held in self.held.values():
-            if names := sorted(n for n in vars(held.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
+        for record in self.held.values():
+            if names := sorted(n for n in vars(record.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
                 self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))
         if self.refused is not None:
             raise self.refused
@@ -114,8 +114,8 @@ class AttributeReads(ForeignCalls):
 
     def class_guard(self) -> str:
         """The guard on the class of a tensor; "" if forward does not query the class of any value."""
-        held = [value for _, value, _ in self._real_reads]
-        return class_guard((r for r in self.outside.ran if not r.aside), held)
+        values = [value for _, value, _ in self._real_reads]
+        return class_guard((r for r in self.outside.ran if not r.aside), values)
 
     def guard_classes(self) -> None:
         """Guard the classes of the module's tensors if forward may query them: `isinstance(self.weight, Quantized)`."""
@@ -132,7 +132,7 @@ class AttributeReads(ForeignCalls):
 
     def belongs_to_module(self, container: Any) -> bool:
         """Whether a container belongs to the module or to a global, and so outlives the call."""
-        return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
+        return self.lies_outside(container) or any(known is container for _, known, *_ in self._snapshots)
 
     def stop(self, why: Reason, _: bool) -> None:
         """Refuse: the user's code is about to call something that has a side effect."""
@@ -176,9 +176,9 @@ class AttributeReads(ForeignCalls):
         ran = [r for r in outside.ran if not r.aside]
         if self.result_types_depend_on_children:
             reads.constants([r for r in outside.ran if r.aside])
-        asked = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
-        reads.close(ran, asked, self.argument_classes, self.operators)
-        for ask in outside.asked:
+        module_classes = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
+        reads.close(ran, module_classes, self.argument_classes, self.operators)
+        for ask in outside.queries:
             ask(reads)
 
     def _guard_child_classes(self, outside: ExternalState) -> None:
@@ -391,10 +391,10 @@ class AttributeReads(ForeignCalls):
                 self._real_reads.append((f"{text}.__self__", value.__self__, text.rpartition(".")[2]))
             return
         self._guard_function(f"{text}.func", value.func)
-        for place, given in enumerate(value.args):
-            self._guard_part(f"{text}.args[{place}]", given)
-        for key, given in value.keywords.items():
-            self._guard_part(f"{text}.keywords[{key!r}]", given)
+        for place, argument in enumerate(value.args):
+            self._guard_part(f"{text}.args[{place}]", argument)
+        for key, argument in value.keywords.items():
+            self._guard_part(f"{text}.keywords[{key!r}]", argument)
         self.guards.add(f"len({text}.args) == {len(value.args)}")
         self.guards.add(f"len({text}.keywords) == {len(value.keywords)}")
 
@@ -484,11 +484,11 @@ class AttributeReads(ForeignCalls):
     def parameter(self, x: Tensor) -> Held | None:
         """The record of a parameter or a buffer below the root; None if `x` is neither."""
         with self.silence():
-            named = (
+            named_tensors = (
                 *self.root.named_parameters(remove_duplicate=False),
                 *self.root.named_buffers(remove_duplicate=False),
             )
-        for name, p in named:
+        for name, p in named_tensors:
             self._first_names.setdefault(id(p), name)
             if id(p) not in self.held:
                 self.hold(p, self._attribute_maker(name), _fixed_sizes(p))

@@ -57,8 +57,8 @@ def is_held_elsewhere(cache: Any) -> bool:
 
     A trace empties such caches, so their contents are computed again.
     """
-    held = list({id(t): t for t in tensors_in(cache)}.values())
-    return any(sys.getrefcount(t) > _OWN_REFERENCES for t in held)
+    cached = list({id(t): t for t in tensors_in(cache)}.values())
+    return any(sys.getrefcount(t) > _OWN_REFERENCES for t in cached)
 
 
 def is_hit_count_read(cache: Any) -> bool:

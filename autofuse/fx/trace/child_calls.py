@@ -105,9 +105,9 @@ class ChildCalls(AttributeReads):
         except Exception as error:  # the child's code is the user's
             mode = fake_mode()
             assert isinstance(mode, FakeTensorMode)
-            arguments, named = self.example_value(args), self.example_keywords(kwargs)
+            arguments, keywords = self.example_value(args), self.example_keywords(kwargs)
             try:
-                return probed(self.world.originals[id(module)], module.training, arguments, named, mode)
+                return probed(self.world.originals[id(module)], module.training, arguments, keywords, mode)
             except Exception:
                 self.refused = self.refused or Untraceable(because(forwards.RAISED, error=type(error).__name__))
                 raise error from None
@@ -117,8 +117,8 @@ class ChildCalls(AttributeReads):
         if not any(foreign.is_foreign(x) or holds_container(x) for x in (*args, *kwargs.values())):
             return None
         world = Twins(lambda x: x, watched=False, deep=True)
-        arguments, named = self.example_value(args), self.example_keywords(kwargs)
-        return tuple(map(world.of, arguments)), {k: world.of(v) for k, v in named.items()}
+        arguments, keywords = self.example_value(args), self.example_keywords(kwargs)
+        return tuple(map(world.of, arguments)), {k: world.of(v) for k, v in keywords.items()}
 
     def _call_node(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
         if path is not None:

@@ -77,8 +77,8 @@ class ChildReads:
 def _queries_classes(ran: Ran) -> bool:
     """Whether code may find out what a value in a local variable is."""
     facts = facts_of(ran.code)
-    named = {load.name for load in facts.loaded(ran.lines)} | set(facts.attribute_names(ran.lines))
-    return not named.isdisjoint(_QUERIES) or _compares(ran.code)
+    names = {load.name for load in facts.loaded(ran.lines)} | set(facts.attribute_names(ran.lines))
+    return not names.isdisjoint(_QUERIES) or _compares(ran.code)
 
 
 @cache

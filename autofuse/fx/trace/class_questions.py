@@ -27,7 +27,7 @@ _TORCH_CLASSES = frozenset({"Parameter", "Buffer", "DTensor", "FakeTensor"})
 _PLAIN_CLASSES = (Tensor, nn.Parameter)
 
 
-def class_guard(ran: Iterable[Ran], held: Iterable[object] = ()) -> str:
+def class_guard(ran: Iterable[Ran], values: Iterable[object] = ()) -> str:
     """The test of the class of a tensor, for `str.format`: `{0}` is the tensor, `{1}` the class.
 
     A sharded tensor belongs to a class of torch. While its module runs, the class may differ from before. This matters
@@ -42,7 +42,7 @@ def class_guard(ran: Iterable[Ran], held: Iterable[object] = ()) -> str:
         The test; "" if no function that ran queries a class.
     """
     ran = list(ran)
-    if not any(map(_queries_classes, ran)) and not any(map(_dispatches, held)):
+    if not any(map(_queries_classes, ran)) and not any(map(_dispatches, values)):
         return ""
     exact = any(not _TORCH_CLASSES.isdisjoint(_names_in(each)) for each in ran)
     return "type({0}) is {1}" if exact else "_of_torchs_class({0}, {1})"

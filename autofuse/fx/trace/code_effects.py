@@ -115,8 +115,8 @@ def _reachable_objects(value: Any) -> Iterator[Any]:
         elif isinstance(v, (Tensor, nn.Module, type, types.FunctionType, types.ModuleType)):
             continue
         else:
-            held = state_of(v)
-            todo += [*held.values(), *(held.items or ())]
+            state = state_of(v)
+            todo += [*state.values(), *(state.items or ())]
             todo += [v.default_factory] if isinstance(v, collections.defaultdict) else []
 
 

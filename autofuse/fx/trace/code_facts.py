@@ -120,9 +120,9 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
     facts.assigned = frozenset(_attribute_name(step) for step in steps if step.opname in _ASSIGNS)
     facts.texts = frozenset(_texts(code.co_consts))
     facts.stored, facts.rebound = frozenset(stored), frozenset(rebound)
-    named = {load.name for load in facts.loads} | {name for name, _ in facts.names}
+    names = {load.name for load in facts.loads} | {name for name, _ in facts.names}
     facts.writes = any(_writes(step) for step in steps) or not _INPLACE.isdisjoint(facts.texts)
-    facts.by_name = not named.isdisjoint(_BY_NAME)
+    facts.by_name = not names.isdisjoint(_BY_NAME)
     return facts
 
 

@@ -74,17 +74,17 @@ def state_of(value: Any) -> State:
 
 def slots_of(cls: type) -> tuple[str, ...]:
     """The names of the slots of a class, without `__dict__` and weak references."""
-    named = (vars(c).get("__slots__", ()) for c in cls.__mro__)
-    found = [n for names in named for n in ((names,) if isinstance(names, str) else names)]
-    return tuple(n for n in dict.fromkeys(found) if n not in ("__dict__", "__weakref__"))
+    declarations = (vars(c).get("__slots__", ()) for c in cls.__mro__)
+    slots = [n for names in declarations for n in ((names,) if isinstance(names, str) else names)]
+    return tuple(n for n in dict.fromkeys(slots) if n not in ("__dict__", "__weakref__"))
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     yield from getattr(value, "__dict__", {}).items()
     for name in slots_of(type(value)):
-        held = getattr(value, name, _MISSING)
-        if held is not _MISSING:
-            yield name, held
+        content = getattr(value, name, _MISSING)
+        if content is not _MISSING:
+            yield name, content
 
 
 def empty_like(value: Any) -> Any:
@@ -111,15 +111,15 @@ def fill(container: Any, state: State) -> None:
 
 def all_states(value: Any) -> list[tuple[Any, State]]:
     """Everything in a value that can change, with its contents."""
-    found, todo = dict[int, tuple[Any, State]](), [value]
+    states, todo = dict[int, tuple[Any, State]](), [value]
     while todo:
         v = todo.pop()
         if isinstance(v, tuple):
             todo += v
-        elif id(v) not in found and (is_mutable(v) or hasattr(v, "__dict__") and not isinstance(v, (type, Callable))):  # type: ignore[arg-type]
-            found[id(v)] = v, state_of(v)
-            todo += found[id(v)][1].values()
-    return list(found.values())
+        elif id(v) not in states and (is_mutable(v) or hasattr(v, "__dict__") and not isinstance(v, (type, Callable))):  # type: ignore[arg-type]
+            states[id(v)] = v, state_of(v)
+            todo += states[id(v)][1].values()
+    return list(states.values())
 
 
 class Replay(NamedTuple):

@@ -38,19 +38,19 @@ class Loops:
     Attributes:
         conditions: name of a number of rows -> the mask that chooses the rows.
         rows: name of a number of rows -> the node of torch.where.
-        asked: masks of which forward tested whether any entry is set.
+        tested: masks of which forward tested whether any entry is set.
         hits: masks of which forward loops over the experts with rows only.
     """
 
     conditions: dict[str, fx.Node] = field(default_factory=dict)
     rows: dict[str, fx.Node] = field(default_factory=dict)
-    asked: set[fx.Node] = field(default_factory=set)
+    tested: set[fx.Node] = field(default_factory=set)
     hits: set[fx.Node] = field(default_factory=set)
 
     @property
     def skips_empty(self) -> set[str]:
         """The names of the numbers of rows for which forward skips an expert without rows."""
-        return {name for name, node in self.conditions.items() if node in self.asked}
+        return {name for name, node in self.conditions.items() if node in self.tested}
 
 
 class ExpertRows(Values):
@@ -91,15 +91,15 @@ class ExpertRows(Values):
             and type(args[1]) in (int, float)
             and args[1] == 0
         ):
-            if (asked := self._tested_mask(first)) is not None:
-                self.loops.asked.add(base_of(asked))
+            if (mask := self._tested_mask(first)) is not None:
+                self.loops.tested.add(base_of(mask))
                 return name.strip("_") != "eq"
         return NOT_HANDLED
 
     # The rows of an expert.
 
-    def _rows_where(self, chosen: Tensor) -> Any:
-        node = self.node_of(chosen)
+    def _rows_where(self, mask: Tensor) -> Any:
+        node = self.node_of(mask)
         if (base := base_of(node)) is not node and isinstance(base.meta.get("v"), Tensor):
             return self._rows_of_flat_view(base)
         for name, condition in self.loops.conditions.items():
@@ -107,9 +107,9 @@ class ExpertRows(Values):
                 return self.loops.rows[name].meta["results"]
         name = f"_rows{len(self.loops.conditions)}"
         with self.silence():
-            made = tuple(torch.empty(ROWS, dtype=torch.int64, device=chosen.device) for _ in range(chosen.dim()))
-        where = self.noted(self.graph.call_function(torch.where, (node,)), made)
-        result = self.kept(where, made, [], [(name,)] * len(made))
+            examples = tuple(torch.empty(ROWS, dtype=torch.int64, device=mask.device) for _ in range(mask.dim()))
+        where = self.noted(self.graph.call_function(torch.where, (node,)), examples)
+        result = self.kept(where, examples, [], [(name,)] * len(examples))
         self.loops.conditions[name], self.loops.rows[name] = node, where
         where.meta["results"] = result
         return result
@@ -127,18 +127,18 @@ class ExpertRows(Values):
         """The size of a dimension."""
         raise NotImplementedError
 
-    def _experts_with_rows(self, hit: Tensor) -> Any:
+    def _experts_with_rows(self, has_rows: Tensor) -> Any:
         """The experts with rows: `(mask.sum(dim=(-1, -2)) > 0).nonzero()`."""
-        mask = _mask_of_hits(self.node_of(hit))
+        mask = _mask_of_hits(self.node_of(has_rows))
         if mask is None:
             return NOT_HANDLED
         self.loops.hits.add(mask)
         if not _counts_classes(mask):
-            self.length(hit, 0).int_()
+            self.length(has_rows, 0).int_()
         with self.silence():
-            made = torch.empty(hit.shape[0], 1, dtype=torch.int64, device=hit.device)
-        self._hits[id(made)] = made, int(hit.shape[0])
-        return made
+            example = torch.empty(has_rows.shape[0], 1, dtype=torch.int64, device=has_rows.device)
+        self._hits[id(example)] = example, int(has_rows.shape[0])
+        return example
 
     def _operation_on_hits(self, name: str, hits: Tensor, count: int, args: tuple[Any, ...]) -> Any:
         if name in ("__iter__", "unbind"):
@@ -149,9 +149,9 @@ class ExpertRows(Values):
                 return self._expert_numbers(hits, count)
             if flat and name != "tolist":
                 with self.silence():
-                    made = torch.empty(count, dtype=torch.int64, device=hits.device)
-                self._hits[id(made)] = made, count
-                return made
+                    example = torch.empty(count, dtype=torch.int64, device=hits.device)
+                self._hits[id(example)] = example, count
+                return example
         self.refuse(because(forwards.NEEDS_NUMBERS, name="nonzero"))
 
     def _expert_numbers(self, hits: Tensor, count: int) -> list[Tensor]:
@@ -159,9 +159,9 @@ class ExpertRows(Values):
 
     def _number(self, like: Tensor, e: int, rank: int) -> Tensor:
         with self.silence():
-            made = torch.empty((1,) * rank, dtype=torch.int64, device=like.device)
-        self._numbers[id(made)] = made, e
-        return made
+            example = torch.empty((1,) * rank, dtype=torch.int64, device=like.device)
+        self._numbers[id(example)] = example, e
+        return example
 
     def _operation_on_number(self, name: str, number: Tensor, e: int, args: tuple[Any, ...]) -> Any:
         """The result of an operation on an expert's index, which is a known number in each turn."""
@@ -181,16 +181,16 @@ class ExpertRows(Values):
         parts = index if isinstance(index, tuple) else (index,)
         if not any(isinstance(p, Tensor) and (id(p) in self._numbers or self._is_mask(p)) for p in parts):
             return tuple(parts) if any(isinstance(p, Tensor) and self.rows_of(p) for p in parts) else None
-        made: list[Any] = []
+        converted: list[Any] = []
         for part in parts:
             if isinstance(part, Tensor) and id(part) in self._numbers:
                 number, e = self._numbers[id(part)]
-                made.append(e if number.dim() == 0 else slice(e, e + 1))
+                converted.append(e if number.dim() == 0 else slice(e, e + 1))
             elif isinstance(part, Tensor) and self._is_mask(part):
-                made += self._rows_where(part)
+                converted += self._rows_where(part)
             else:
-                made.append(part)
-        return tuple(made) if len(made) > 1 else made[0]
+                converted.append(part)
+        return tuple(converted) if len(converted) > 1 else converted[0]
 
     def _is_mask(self, x: Tensor) -> bool:
         return x.dtype is torch.bool and x.dim() > 0
@@ -219,32 +219,36 @@ class ExpertRows(Values):
         if name is None:
             return sizes
         found = []
-        for result, known in zip(results, sizes, strict=True):
+        for result, named_sizes in zip(results, sizes, strict=True):
             actual = [int(n) for n in result.shape]
             if any(n > ROWS and n % ROWS == 0 for n in actual):
                 self.refuse(because(forwards.NEEDS_NUMBERS, name="where"))
-            found.append(tuple(name if n == ROWS else k for n, k in zip(actual, known, strict=True)))
+            found.append(tuple(name if n == ROWS else k for n, k in zip(actual, named_sizes, strict=True)))
         return found
 
     # Tests for rows.
 
     def _any_rows(self, x: Tensor) -> Any:
         """True for `mask.any()` or `mask.sum() > 0`: an expert without rows adds nothing. Otherwise NOT_HANDLED."""
-        asked = self._tested_mask(x)
-        if asked is None:
+        mask = self._tested_mask(x)
+        if mask is None:
             return NOT_HANDLED
-        self.loops.asked.add(base_of(asked))
+        self.loops.tested.add(base_of(mask))
         return True
 
     def _tested_mask(self, x: Any) -> fx.Node | None:
-        held = self.held.get(id(x)) if isinstance(x, Tensor) else None
-        if held is None or x.dim():
+        record = self.held.get(id(x)) if isinstance(x, Tensor) else None
+        if record is None or x.dim():
             return None
-        node = held.node if held.node is not None else self.node_of(x)
+        node = record.node if record.node is not None else self.node_of(x)
         name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-        of = node.args[0] if node.args else None
-        if name in _REDUCTIONS and isinstance(of, fx.Node) and len(node.args) == 1 and not node.kwargs:
-            return of if _compares_index(base_of(of)) or base_of(of) in self.loops.conditions.values() else None
+        operand = node.args[0] if node.args else None
+        if name in _REDUCTIONS and isinstance(operand, fx.Node) and len(node.args) == 1 and not node.kwargs:
+            return (
+                operand
+                if _compares_index(base_of(operand)) or base_of(operand) in self.loops.conditions.values()
+                else None
+            )
         return None
 
     def remove_row_guards(self) -> None:
@@ -258,7 +262,7 @@ class ExpertRows(Values):
             if found is None:
                 self.refuse(because(forwards.NEEDS_NUMBERS, name="size"))
             del self.guards.tests[test]
-            self.loops.asked.add(self.loops.conditions[found[1] or found[2]])
+            self.loops.tested.add(self.loops.conditions[found[1] or found[2]])
 
 
 def _compares_index(node: fx.Node) -> bool:
@@ -313,10 +317,10 @@ def _mask_of_hits(node: fx.Node) -> fx.Node | None:
     if not isinstance(mask, fx.Node) or not isinstance(mask.meta.get("v"), Tensor):
         return None
     rank = mask.meta["v"].dim()
-    asked = (
+    tested_dims = (
         {int(d) % rank for d in (dims if isinstance(dims, (tuple, list)) else [dims])} if dims is not None else set()
     )
-    return mask if asked == set(range(1, rank)) else None
+    return mask if tested_dims == set(range(1, rank)) else None
 
 
 __all__ = ["NOT_HANDLED", "ROWS", "ExpertRows", "Loops", "base_of", "is_rows"]

@@ -64,13 +64,13 @@ def turns_of(graph: fx.Graph, loops: Loops) -> list[Turn]:
 
 def dependents(node: fx.Node) -> list[fx.Node]:
     """The nodes that are computed from a node, up to the one that adds to a result."""
-    todo, found = [node], dict[fx.Node, None]()
+    todo, nodes = [node], dict[fx.Node, None]()
     while todo:
         for user in todo.pop().users:
-            if user not in found and user.op != "output":
-                found[user] = None
+            if user not in nodes and user.op != "output":
+                nodes[user] = None
                 todo += [] if _adds(user) else [user]
-    return list(found)
+    return list(nodes)
 
 
 def _adds(node: fx.Node) -> bool:

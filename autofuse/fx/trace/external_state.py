@@ -53,13 +53,13 @@ class ExternalState(Watcher):
     Attributes:
         snapshot: the state.
         ran: the code that ran.
-        asked: functions that add a guard on a query to a ReadSet.
+        queries: functions that add a guard on a query to a ReadSet.
     """
 
     def __init__(self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None) -> None:
         self.snapshot = Snapshot()
         self.ran: list[Ran] = []
-        self.asked: list[Callable[[Any], None]] = []
+        self.queries: list[Callable[[Any], None]] = []
         self._stop, self._looks_aside = stop, looks_aside
         self._classes: set[type] = set()  # classes whose attributes are noted
 
@@ -86,7 +86,7 @@ class ExternalState(Watcher):
 
     def _ask(self, ask: Callable[[Any], None]) -> None:
         if not self.aside:
-            self.asked.append(ask)
+            self.queries.append(ask)
 
     def entered(self, ran: Ran) -> None:
         """A function starts. Its arguments may come from outside."""
@@ -141,7 +141,7 @@ class ExternalState(Watcher):
             elif self._stop is not None:
                 self._stop(because(forwards.KEEPS_OUTSIDE, name=name), True)
 
-    def reached(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Ran, line: int) -> None:
         """Note what a line can load, and which globals it can set."""
         names = attribute_names_in(ran)
         facts = facts_of(ran.code)
@@ -226,11 +226,15 @@ class ExternalState(Watcher):
         self.snapshot.restore()
 
 
-def _called_functions(held: Any) -> tuple[Any, ...]:
+def _called_functions(attribute: Any) -> tuple[Any, ...]:
     """The functions that an attribute of a class calls."""
-    if isinstance(held, property):
-        return held.fget, held.fset, held.fdel
-    return (held.__func__ if isinstance(held, (staticmethod, classmethod)) else getattr(held, "func", held),)
+    if isinstance(attribute, property):
+        return attribute.fget, attribute.fset, attribute.fdel
+    return (
+        attribute.__func__
+        if isinstance(attribute, (staticmethod, classmethod))
+        else getattr(attribute, "func", attribute),
+    )
 
 
 def attribute_names_in(ran: Ran) -> Collection[str]:

@@ -30,7 +30,7 @@ def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -
     Raises:
         NotALoop: the trace is not known to be a loop over experts.
     """
-    if not (loops.conditions or loops.asked or loops.hits):
+    if not (loops.conditions or loops.tested or loops.hits):
         return ()
     erase_dead(graph)
     turns = turns_of(graph, loops)

@@ -79,13 +79,13 @@ class FoldedTurn:
 
     def check_row_tests(self) -> None:
         """Check that forward tests whether an expert has rows for all experts or for none."""
-        if self.loops.asked and self.loops.asked != set(self.loops.conditions.values()):
+        if self.loops.tested and self.loops.tested != set(self.loops.conditions.values()):
             raise NotALoop(self.first.where)
 
     @property
     def calls_empty(self) -> bool:
         """Whether forward also calls an expert that has no rows."""
-        return not (self.loops.asked or self.loops.hits)
+        return not (self.loops.tested or self.loops.hits)
 
     # The rows of all experts.
 
@@ -188,36 +188,38 @@ class FoldedTurn:
         total = end.args[2]
         if target_name(total) not in ("add", "add_") or len(total.args) != 2 or total.kwargs or len(total.users) != 1:
             return None
-        for read, given in (total.args, total.args[::-1]):
+        for read, addend in (total.args, total.args[::-1]):
             if (
-                isinstance(read, fx.Node) and isinstance(given, fx.Node) and target_name(read) == "getitem"
+                isinstance(read, fx.Node) and isinstance(addend, fx.Node) and target_name(read) == "getitem"
                 and read.args[0] is end.args[0] and read.args[1] == end.args[1] and len(read.users) == 1
-                and read.meta["v"].shape == given.meta["v"].shape
+                and read.meta["v"].shape == addend.meta["v"].shape
             ):  # fmt: skip
-                return total, read, given
+                return total, read, addend
         return None
 
     def rows(self, node: fx.Node) -> None:
         """Rewrite a step on the rows of one expert as a step on the rows of all."""
-        name, given = target_name(node), list(node.args)
+        name, operands = target_name(node), list(node.args)
         if node in self.varying and node.op == "call_module":
             self.each(node)
             return
-        owned = [a for a in given if isinstance(a, fx.Node) and a in self.owned]
-        if name == "linear" and owned and given[0] not in self.owned:
-            self.linear(node, given[0], given[1], node.kwargs.get("bias", given[2] if len(given) > 2 else None))
-        elif name in ("matmul", "mm") and owned == given[1:2]:
-            self.product(node, given[0], given[1])
+        owned = [a for a in operands if isinstance(a, fx.Node) and a in self.owned]
+        if name == "linear" and owned and operands[0] not in self.owned:
+            self.linear(
+                node, operands[0], operands[1], node.kwargs.get("bias", operands[2] if len(operands) > 2 else None)
+            )
+        elif name in ("matmul", "mm") and owned == operands[1:2]:
+            self.product(node, operands[0], operands[1])
         elif name in ("add", "mul") and len(owned) == 1 and self.owned[owned[0]].rank == 1:
             stack = self.owned[owned[0]].stack
             entry = self.computed_node("call_function", operator.getitem, (stack, self.expert), rows=True)
-            node.args = tuple(entry if a is owned[0] else a for a in given)
+            node.args = tuple(entry if a is owned[0] else a for a in operands)
             self.check_by_row(node)
-        elif name == "getitem" and node in self.varying and isinstance(given[1], tuple):
-            places = [i for i, p in enumerate(given[1]) if type(p) is int]
+        elif name == "getitem" and node in self.varying and isinstance(operands[1], tuple):
+            places = [i for i, p in enumerate(operands[1]) if type(p) is int]
             if owned or self.varying[node] != {f"[1][{i}]" for i in places} or len(places) != 1:
                 raise NotALoop(node)
-            node.args = (given[0], tuple(self.expert if i == places[0] else p for i, p in enumerate(given[1])))
+            node.args = (operands[0], tuple(self.expert if i == places[0] else p for i, p in enumerate(operands[1])))
             self.check_by_row(node)
         elif owned or node in self.varying:
             raise NotALoop(node)
@@ -251,8 +253,8 @@ class FoldedTurn:
         result = node.meta.get("v")
         if len(node.args) != 1 or node.kwargs or not isinstance(result, Tensor) or self.varying[node] != {"target"}:
             raise NotALoop(node)
-        given: Any = node.args[0]
-        if given.meta["v"].dim() < 1 or result.dim() < 1 or result.shape[0] != given.meta["v"].shape[0]:
+        x: Any = node.args[0]
+        if x.meta["v"].dim() < 1 or result.dim() < 1 or result.shape[0] != x.meta["v"].shape[0]:
             raise NotALoop(node)
         modules = []
         for e in range(self.experts):
@@ -260,7 +262,7 @@ class FoldedTurn:
             reads = self.graph.get_attr(target)
             reads.meta["v"] = self.root.get_submodule(target)
             modules.append(reads)
-        self.replace(node, each_expert, (tuple(modules), given, self.ends, self.calls_empty))
+        self.replace(node, each_expert, (tuple(modules), x, self.ends, self.calls_empty))
 
     # The result.
 
@@ -268,43 +270,43 @@ class FoldedTurn:
         """Add the rows of all experts to the result, at the end of the first turn."""
         end = self.first.end
         places: tuple[Any, ...]
-        given: Any
+        addend: Any
         if target_name(end) == "index_add_":
             if end.args[1] != 0 or len(end.args) != 4 or end.kwargs:
                 raise NotALoop(end)
-            places, given = (end.args[2],), end.args[3]
+            places, addend = (end.args[2],), end.args[3]
             removed: tuple[fx.Node, ...] = (end,)
-        elif (found := self.sum_and_read()) is not None:
+        elif (sum_parts := self.sum_and_read()) is not None:
             if not self.adds_each_once():
                 raise NotALoop(end)
-            total, read, given = found
+            total, read, addend = sum_parts
             places = end.args[1] if isinstance(end.args[1], tuple) else (end.args[1],)
             removed = (end, total, read)
         elif self.puts_each_once():
             return
         else:
             raise NotALoop(end)
-        if not all(p in self.with_rows for p in (*places, given)) or given.meta["v"].shape[:1] != (ROWS,):
+        if not all(p in self.with_rows for p in (*places, addend)) or addend.meta["v"].shape[:1] != (ROWS,):
             raise NotALoop(end)
         dtype = end.args[0].meta["v"].dtype  # type: ignore[union-attr]
         with self.graph.inserting_before(end):
-            if given.meta["v"].dtype != dtype:
-                given = self.computed_node("call_method", "to", (given, dtype))
-            put = self.graph.call_function(add_expert_rows, (end.args[0], places, given, self.ends))
-        put.meta = dict(end.meta)
-        put.meta["v"] = end.args[0].meta["v"]  # type: ignore[union-attr]
-        put_in_place(end, put)
+            if addend.meta["v"].dtype != dtype:
+                addend = self.computed_node("call_method", "to", (addend, dtype))
+            addition = self.graph.call_function(add_expert_rows, (end.args[0], places, addend, self.ends))
+        addition.meta = dict(end.meta)
+        addition.meta["v"] = end.args[0].meta["v"]  # type: ignore[union-attr]
+        put_in_place(end, addition)
         for node in removed:
             self.graph.erase_node(node)
             self.turn.discard(node)
-        self.first.end = put
+        self.first.end = addition
 
     def puts_each_once(self) -> bool:
         """Whether `out[rows] = y` writes each entry for only one expert, whose number is the index of the entry."""
         end = self.first.end
-        index, given = end.args[1:]
+        index, value = end.args[1:]
         parts = index if isinstance(index, tuple) else (index,)
-        fits = isinstance(given, fx.Node) and given in self.with_rows and given.meta["v"].shape[:1] == (ROWS,)
+        fits = isinstance(value, fx.Node) and value in self.with_rows and value.meta["v"].shape[:1] == (ROWS,)
         return fits and self.disjoint and list(parts) == self.places
 
     def adds_each_once(self) -> bool:
@@ -335,9 +337,9 @@ class FoldedTurn:
 
     def computed_node(self, op: str, target: Any, args: tuple[Any, ...], rows: bool = False) -> fx.Node:
         node = self.graph.create_node(op, target, args)
-        given: Any = fx.node.map_arg(args, lambda n: n.meta["v"])
+        examples: Any = fx.node.map_arg(args, lambda n: n.meta["v"])
         with self.mode, torch.enable_grad():
-            value = getattr(given[0], target)(*given[1:]) if op == "call_method" else target(*given)
+            value = getattr(examples[0], target)(*examples[1:]) if op == "call_method" else target(*examples)
         node.meta["v"], node.meta["place"] = value, self.first.where.meta.get("place")
         if rows:
             self.with_rows.add(node)

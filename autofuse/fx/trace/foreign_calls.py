@@ -55,17 +55,17 @@ class ForeignCalls(Containers):
 
     def reached_by_objects(self) -> set[int]:
         """The ids of all values that the objects' copies refer to. The graph repeats writes to them."""
-        todo, found = [foreign.parts(stand_in)[1] for stand_in in self._objects.values()], set[int]()
+        todo, ids = [foreign.parts(stand_in)[1] for stand_in in self._objects.values()], set[int]()
         while todo:
             value = todo.pop()
-            if id(value) not in found and not isinstance(value, (*SCALARS, Tensor, nn.Module)):
-                found.add(id(value))
+            if id(value) not in ids and not isinstance(value, (*SCALARS, Tensor, nn.Module)):
+                ids.add(id(value))
                 inside = (
                     value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
                 )
                 todo += [*inside, *getattr(value, "__dict__", {}).values()]
                 todo += [getattr(value, name) for name in slots(value) if hasattr(value, name)]
-        return found
+        return ids
 
     # Attributes.
 
@@ -168,15 +168,15 @@ class ForeignCalls(Containers):
             return self.kept(node, result, before, [(None,) * t.dim() for t in tensors(result)])
 
     def _check_method(self, real: Any, name: str, changes: bool = True) -> None:
-        held = getattr(real, "__dict__", {}).get(name)  # a function in an attribute of the object
-        if not is_harmless_method(real, name, changes) or held is not None and not is_harmless(held):
+        own_function = getattr(real, "__dict__", {}).get(name)  # a function in an attribute of the object
+        if not is_harmless_method(real, name, changes) or own_function is not None and not is_harmless(own_function):
             kind = original_class(type(real)).__name__
             self.refuse(because(forwards.CALLS_OBJECT, kind=kind, name=name))
 
     def forget_state(self, x: Any) -> None:
         """Other code has used these objects, so forget what was known about them."""
-        for known in _foreign_in(x):
-            todo = [foreign.parts(known)[1]]
+        for stand_in in _foreign_in(x):
+            todo = [foreign.parts(stand_in)[1]]
             while todo:
                 value = todo.pop()
                 is_users = is_user_class(original_class(type(value)))

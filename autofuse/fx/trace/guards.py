@@ -166,7 +166,7 @@ class _Readable(ast.NodeTransformer):
             ):
                 return _member_of(self.visit(owner), name)
             case ast.Subscript(value=ast.Name(id=space), slice=ast.Constant(value=str(name))) if "__name__" in (
-                held if isinstance(held := self._names.get(space), dict) else ()
+                namespace if isinstance(namespace := self._names.get(space), dict) else ()
             ):
                 return _member_of(self.visit(node.value), name)
         return self.generic_visit(node)

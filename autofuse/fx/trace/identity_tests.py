@@ -21,12 +21,12 @@ _Operand = tuple[dis.Instruction, ...]
 
 def names_compared_with_nonlocal(code: types.CodeType) -> frozenset[str]:
     """The local names that code compares by `is` with a value that is neither a constant nor another local name."""
-    found = set[str]()
+    names = set[str]()
     for left, right in _operands_of_is(code):
         for one, other in ((left, right), (right, left)):
             if _is_local(one) and other and not _is_local(other):
-                found.add(one[0].argval)
-    return frozenset(found)
+                names.add(one[0].argval)
+    return frozenset(names)
 
 
 @cache
@@ -39,7 +39,7 @@ def names_compared_with_outside(code: types.CodeType) -> Mapping[str, int]:
     Returns:
         Name -> line.
     """
-    found = dict[str, int]()
+    lines = dict[str, int]()
     steps = _steps(code)
     for index, step in enumerate(steps):
         if step.opname != "IS_OP":
@@ -51,8 +51,8 @@ def names_compared_with_outside(code: types.CodeType) -> Mapping[str, int]:
             inside = _is_own(other[0], code) if other else last.opname == "LOAD_CONST"
             if len(one) == 1 and one[0].opname in ("LOAD_FAST", "LOAD_DEREF") and not inside:
                 line = one[0].positions.lineno if one[0].positions else None
-                found.setdefault(one[0].argval, line or code.co_firstlineno)
-    return found
+                lines.setdefault(one[0].argval, line or code.co_firstlineno)
+    return lines
 
 
 @cache

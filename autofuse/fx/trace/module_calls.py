@@ -160,7 +160,7 @@ class ModelCalls:
         by_mode: training or not -> the calls, on stand-ins.
         real: the calls on real tensors, on which plans are verified.
         problems: why the model could not be run, in one mode or on real tensors.
-        made: the bytes of the tensors that operators created in a module's call on stand-ins, in the mode with more.
+        created_bytes: the bytes of the tensors that operators created in a call on stand-ins, in the mode with more.
     """
 
     by_mode: dict[bool, Calls]
@@ -192,12 +192,12 @@ def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.M
 def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode: Mapping[bool, Calls]
                       ) -> frozenset[nn.Module]:  # fmt: skip
     """The first of each group of equal modules with equal calls. One is enough, and a call holds copies of tensors."""
-    once, kept = tensors_held_once([model]), dict[Hashable, nn.Module]()
+    once, representatives = tensors_held_once([model]), dict[Hashable, nn.Module]()
     for module in modules:
         calls = [by_mode[training].get(module) for training in (False, True)]
         keys = [None if c is None else Structure(module, c, once).key for c in calls]
-        kept.setdefault(module if any(k is None for k in keys) else tuple(keys), module)
-    return frozenset(kept.values())
+        representatives.setdefault(module if any(k is None for k in keys) else tuple(keys), module)
+    return frozenset(representatives.values())
 
 
 def calls_in_mode(
@@ -212,7 +212,7 @@ def calls_in_mode(
         model: the model.
         call: its arguments.
         training: the mode.
-        made: receives the bytes of the tensors that operators created in the calls, if they ran on stand-ins.
+        created_bytes: receives the bytes of the tensors that operators created in the calls, if they ran on stand-ins.
 
     Raises:
         Untraceable: the model could not be run.

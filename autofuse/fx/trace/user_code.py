@@ -59,7 +59,7 @@ class Watcher:
     def entered(self, ran: Ran) -> None:
         """A function of the user's is about to run for the first time."""
 
-    def reached(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Ran, line: int) -> None:
         """A line of it is about to run for the first time; all of it, where line is 0."""
 
     def effect(self, what: str) -> None:
@@ -201,7 +201,7 @@ def _lines(frame: types.FrameType, event: str, _: Any) -> Any:
             ran = active.ran.get((active.watcher.aside, *_key(frame)))
             if ran is not None and ran.lines is not None and frame.f_lineno not in ran.lines:
                 ran.lines.add(frame.f_lineno)
-                active.watcher.reached(ran, frame.f_lineno)
+                active.watcher.on_line(ran, frame.f_lineno)
     return _lines
 
 
@@ -247,7 +247,7 @@ def _enter(frame: types.FrameType) -> None:
             ran.aside = active.watcher.aside
             active.watcher.entered(ran)
             if ran.lines is None:
-                active.watcher.reached(ran, 0)
+                active.watcher.on_line(ran, 0)
 
 
 @functools.cache
