@@ -25,7 +25,7 @@ class Attend(nn.Module):
         return torch.softmax(scores, -1) @ x
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["only the cache", "the program too"])
+@pytest.mark.parametrize("program_holds_it", [False, True], ids=["only the cache", "the program too"])
 def test_a_cache_is_emptied_if_only_the_cache_holds_its_tensors(program_holds_it: bool) -> None:
     mask_of.cache_clear()
     masks = [mask_of(4)] if program_holds_it else [mask_of(4).clone()]
