@@ -110,9 +110,8 @@ def without_observers() -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(disable_current_modes())
         if saved_tensors_hooks_is_enabled():
-            stack.enter_context(
-                saved_tensors_hooks(_detach_with_version, _check_version)
-            )  # only the innermost hooks are called
+            # torch calls only the innermost hooks, so these hide the outer ones.
+            stack.enter_context(saved_tensors_hooks(_detach_with_version, _check_version))
         yield
 
 
@@ -133,6 +132,7 @@ def _check_version(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
         RuntimeError: the tensor was written in place. Autograd checks versions itself only where there are no hooks.
     """
     x, version = saved
+    # The message of autograd itself, which programs may catch.
     if x._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation"

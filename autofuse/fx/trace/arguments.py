@@ -145,6 +145,7 @@ class Arguments:
         return self.recorder.module_argument(value, self.placeholder(text), text)
 
     def tuple(self, value: Any, text: str) -> Any:
+        """A tuple, or a named tuple, of what forward sees of the items."""
         self.guards.same(f"type({text})", original_class(type(value)))
         self.guards.add(f"len({text}) == {len(value)}")
         parts = [self.value(v, f"{text}[{i}]") for i, v in enumerate(value)]
@@ -208,6 +209,7 @@ class Arguments:
         return self._nodes[text]
 
     def tensor(self, value: Tensor, text: str) -> Tensor:
+        """The fake tensor for a tensor. Adds a placeholder and guards on dtype, rank and class."""
         if self.compares_arguments:
             if id(value) in self._known:
                 _, first_text, copy = self._known[id(value)]
@@ -239,6 +241,7 @@ class Arguments:
         return fake.requires_grad_().clone() if x.requires_grad and x.dtype.is_floating_point else fake
 
     def placeholder(self, text: str) -> fx.Node:
+        """A new placeholder for the value of the guard text `text`."""
         graph = self.recorder.graph
         first_node = next((n for n in graph.nodes if n.op != "placeholder"), None)
         if first_node is None:

@@ -391,8 +391,8 @@ class AttributeReads(ForeignCalls):
                 self._real_reads.append((f"{text}.__self__", value.__self__, text.rpartition(".")[2]))
             return
         self._guard_function(f"{text}.func", value.func)
-        for place, argument in enumerate(value.args):
-            self._guard_part(f"{text}.args[{place}]", argument)
+        for index, argument in enumerate(value.args):
+            self._guard_part(f"{text}.args[{index}]", argument)
         for key, argument in value.keywords.items():
             self._guard_part(f"{text}.keywords[{key!r}]", argument)
         self.guards.add(f"len({text}.args) == {len(value.args)}")
@@ -402,10 +402,10 @@ class AttributeReads(ForeignCalls):
         """Guard the modules in a closure: a copy of a module holds the same function, with the original's children."""
         if id(value) not in self.world.functions:
             return
-        for place, cell in enumerate(value.__closure__):
+        for index, cell in enumerate(value.__closure__):
             if isinstance(cell.cell_contents, nn.Module) and id(cell.cell_contents) in self.paths:
                 reach = guard_path(self.paths[id(cell.cell_contents)])
-                self.guards.add(f"{text}.__closure__[{place}].cell_contents is {reach}")
+                self.guards.add(f"{text}.__closure__[{index}].cell_contents is {reach}")
 
     def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
         """A tensor that is a plain attribute. `parameter` handles parameters and buffers."""

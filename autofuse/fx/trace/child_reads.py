@@ -102,8 +102,8 @@ def _uses(code: types.CodeType) -> dict[int, tuple[int, str]]:
     """Offset of each attribute read -> how the value is used, and the next instruction."""
     steps = [s for s in dis.get_instructions(code) if s.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
     return {
-        step.offset: (_next_use(step, steps[place + 1 : place + 3]), steps[place + 1].opname)
-        for place, step in enumerate(steps[:-1])
+        step.offset: (_next_use(step, steps[index + 1 : index + 3]), steps[index + 1].opname)
+        for index, step in enumerate(steps[:-1])
         if step.opname in ("LOAD_ATTR", "LOAD_METHOD")
     }
 

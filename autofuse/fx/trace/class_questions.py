@@ -44,6 +44,7 @@ def class_guard(ran: Iterable[Ran], values: Iterable[object] = ()) -> str:
     ran = list(ran)
     if not any(map(_queries_classes, ran)) and not any(map(_dispatches, values)):
         return ""
+    # Code that names a class of torch may distinguish a sharded parameter from an ordinary one.
     exact = any(not _TORCH_CLASSES.isdisjoint(_names_in(each)) for each in ran)
     return "type({0}) is {1}" if exact else "_of_torchs_class({0}, {1})"
 

@@ -177,6 +177,7 @@ class _EffectSearch:
             top = cls.__module__.partition(".")[0]
             return cls.__name__ in _BUILTINS if top == "builtins" else top not in _MODULES_WITH_EFFECTS
         self.classes = (*self.classes, cls)
+        # Operators and statements call the special methods without naming them.
         names = {*self._names, *(n for n in dir(cls) if n[:2] == "__" and n not in _IGNORED_METHODS)}
         return all(self._is_harmless_in(cls, n) for n in names)
 

@@ -163,6 +163,7 @@ def _item_changes(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> 
     new = _new_values(before, after, same)
     order = [*(k for k in before if k in after), *(k for k in new if k not in before)]
     if order != list(after):
+        # A store keeps the position of a known key and appends a new one. Any other order needs a refill.
         yield Replay(refill_dict, (tuple(after),), tuple(after.values()))
         return
     if removed:
@@ -176,6 +177,7 @@ def _new_values(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> di
 
 
 def _element_changes(before: list[Any], after: list[Any], same: Same) -> Iterator[Replay]:
+    # The common case is a list that grows.
     if len(before) <= len(after) and all(map(same, before, after)):
         if len(after) > len(before):
             yield Replay(extend, (), tuple(after[len(before) :]))
@@ -187,6 +189,7 @@ def _element_changes(before: list[Any], after: list[Any], same: Same) -> Iterato
 
 
 def _base(container: Any) -> Any:
+    # The methods of this class are called, so that no override in a user's subclass runs.
     return next(kind for kind in (OrderedDict, dict, list, deque, set) if isinstance(container, kind))
 
 

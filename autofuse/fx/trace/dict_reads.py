@@ -20,6 +20,7 @@ def iterates_over_dict(code: types.CodeType) -> bool:
     """Whether code may use `__dict__`, or the result of `vars`, for more than names that it contains as constants."""
     steps = [s for s in dis.get_instructions(code) if s.opname not in ("CACHE", "EXTENDED_ARG", "PRECALL", "NOP")]
     uses = [_use(steps, index) for index, step in enumerate(steps) if step.argval in ("vars", "__dict__")]
+    # The local may be used anywhere in the function, so all its names and loops count.
     in_local = any(step.opname == "STORE_FAST" for step in uses if step is not None)
     iterates = not _READS_ALL.isdisjoint(code.co_names) or any(s.opname == "GET_ITER" for s in steps)
     return any(step is None for step in uses) or in_local and iterates

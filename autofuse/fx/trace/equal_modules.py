@@ -106,6 +106,7 @@ class Structure:
             raise _NotComparable
         if x._backward_hooks or vars(x) and type(x) is not FakeTensor:
             raise _NotComparable
+        # The number of the storage shows which tensors share memory.
         storage = x.untyped_storage()._cdata
         self._numbers.setdefault(storage, len(self._numbers))
         form = (

@@ -118,9 +118,9 @@ class ExpertRows(Values):
         """The rows of a flat view, computed from the rows of the mask itself."""
         mask: Tensor = next(h.tensor for h in self.held.values() if h.node is base)
         first, *others = self._rows_where(mask)
-        for dim, place in enumerate(others, start=1):
+        for dim, index in enumerate(others, start=1):
             first = self.with_rows(torch.Tensor.mul, (first, self.length(mask, dim)), {})
-            first = self.with_rows(torch.Tensor.add, (first, place), {})
+            first = self.with_rows(torch.Tensor.add, (first, index), {})
         return (first,)
 
     def length(self, x: Tensor, dim: int) -> Any:
@@ -297,6 +297,7 @@ def base_of(node: fx.Node) -> fx.Node:
 
 
 def is_rows(size: Any) -> bool:
+    """Whether a size is the name of a number of rows."""
     return isinstance(size, str) and _ROWS_NAME.fullmatch(size) is not None
 
 

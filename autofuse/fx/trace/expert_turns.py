@@ -161,6 +161,7 @@ class TurnMatch:
             return self.first[a] is b
         if a is b:
             return True
+        # A later turn adds to the result of the previous one.
         if a is self.out and b is self.before:
             return True
         if a.op != b.op or a.op == "placeholder" or len(a.args) != len(b.args) or a.kwargs.keys() != b.kwargs.keys():
@@ -191,6 +192,7 @@ class TurnMatch:
             return self.values(owner, (a.start, a.stop, a.step), (b.start, b.stop, b.step), f"{path}:")
         if type(a) is int and a != b:
             self.varying.setdefault(owner, set()).add(path)
+            # 0 is the index of the first expert, 1 the end of the slice `[0:1]`.
             return b - a == self.number and a in (0, 1)
         return bool(a == b)
 

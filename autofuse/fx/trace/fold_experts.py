@@ -54,6 +54,7 @@ def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -
     if last.users:
         put_in_place(last, first.end)
     later_nodes = {b for pair in pairs for b in pair}
+    # In reverse order, because fx erases a node only after its users.
     for node in reversed(list(graph.nodes)):
         if node in later_nodes:
             graph.erase_node(node)

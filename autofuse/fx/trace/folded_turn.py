@@ -323,8 +323,8 @@ class FoldedTurn:
         node.meta["v"], node.meta["place"] = value, self.first.where.meta.get("place")
         return node
 
-    def item(self, rows: fx.Node, place: int, example: Tensor) -> fx.Node:
-        return self.new_node(operator.getitem, (rows, place), example)
+    def item(self, rows: fx.Node, index: int, example: Tensor) -> fx.Node:
+        return self.new_node(operator.getitem, (rows, index), example)
 
     def replace(self, node: fx.Node, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Replace a node by a call of another function, whose result has rows."""
@@ -348,7 +348,7 @@ class FoldedTurn:
 
 def _from_topk(node: Any) -> bool:
     """Whether a condition compares indices from torch.topk, which are distinct in each row."""
-    for _ in range(12):
+    for _ in range(12):  # a bound on the length of the chain
         if not isinstance(node, fx.Node) or not node.args:
             return False
         if target_name(node) == "getitem" and isinstance(node.args[0], fx.Node) and target_name(node.args[0]) == "topk":

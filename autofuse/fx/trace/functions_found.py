@@ -83,6 +83,7 @@ def receiving_class(ran: Ran) -> type:
 def _receiver(ran: Ran) -> Any:
     """The object on which a method was called: the first argument, also if the method takes `*args`."""
     first = next(iter(ran.arguments.values()), None)
+    # A method may be declared as `def f(*args)`: then the receiver is the first item.
     takes_all = not ran.code.co_argcount and ran.code.co_flags & inspect.CO_VARARGS
     return first[0] if takes_all and isinstance(first, tuple) and first else first
 

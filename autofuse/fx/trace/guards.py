@@ -52,9 +52,9 @@ class Guards:
         """Require that `text` equals `value`."""
         self._guard_enum_value(value)
         if value is None or isinstance(value, (bool, enum.Enum)):
-            self.add(f"{text} is {self.name_of(value)}")
+            self.add(f"{text} is {self.name_of(value)}")  # `==` would accept 1 for True
         elif isinstance(value, float) and math.isnan(value):
-            self.add(f"{text} != {text}")
+            self.add(f"{text} != {text}")  # only NaN differs from itself
         elif equals_others(value):
             if is_container(value):
                 self.same(f"type({text})", type(value))
@@ -185,6 +185,7 @@ def _label(value: Any) -> str:
     if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
         return value.__qualname__
     text = str(value)
+    # An address says nothing and differs in each process.
     return text if " object at 0x" not in text and len(text) <= _MAX_LENGTH else f"a {type(value).__qualname__}"
 
 

@@ -103,6 +103,7 @@ def _steps(code: types.CodeType) -> list[dis.Instruction]:
 
 def _operand(steps: list[Any], last: int) -> tuple[_Operand, int]:
     """The loads that produce the operand that ends at `last`, and the index before it."""
+    # `a.b.c` is one load of a name, followed by one LOAD_ATTR for each attribute.
     first = last
     while first > 0 and steps[first].opname == "LOAD_ATTR":
         first -= 1

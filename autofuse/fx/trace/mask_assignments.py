@@ -48,6 +48,7 @@ def _test(own: Size, other: Size, n: int) -> str | None:
         other: the expression for the size of the mask.
         n: both sizes in the example.
     """
+    # masked_fill_ would broadcast a size of 1, where the assignment raises IndexError.
     if own is not None and other is not None:
         return f"{own} == {other}"
     return f"{other} > 1" if other is not None and n > 1 else None
