@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse import ops
-from autofuse.fx.trace.ambient_state import ambient
+from autofuse.fx.trace.ambient_state import current_ambient_state
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.source_lines import SourceLine, is_users
 from autofuse.fx.trace.tracer import ForwardTrace
@@ -95,7 +95,8 @@ def _trace_graph(gm: fx.GraphModule, owned: _OwnedTensors, attributes: tuple[Att
     sizes = {n: _sizes(n.meta["v"]) for n in graph.nodes if isinstance(n.meta.get("v"), Tensor)}
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     yield DynamoTrace(
-        ForwardTrace(root, root, mode, graph, Guards(), (), ambient(), frozenset(), sizes), attributes, modules,
+        ForwardTrace(root, root, mode, graph, Guards(), (), current_ambient_state(), frozenset(), sizes),
+        attributes, modules,
     )  # fmt: skip
     yield from _called_graphs(gm, owned, attributes)
 

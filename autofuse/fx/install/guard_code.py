@@ -22,7 +22,7 @@ from torch.overrides import has_torch_function_variadic
 from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
 from autofuse.fx.trace.ambient_state import foreign_modes
-from autofuse.fx.trace.class_questions import is_torchs, keeps_functions
+from autofuse.fx.trace.class_questions import is_torch_class, keeps_functions
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
@@ -79,7 +79,7 @@ SCOPE: Mapping[str, Any] = {
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
     "_holds": holds_same, "_same_value": is_same_value,
-    "_foreign_modes": foreign_modes, "_overridden": has_torch_function_variadic, "_is_torchs": cache(is_torchs),
+    "_foreign_modes": foreign_modes, "_overridden": has_torch_function_variadic, "_is_torchs": cache(is_torch_class),
     "_forward_ad": forward_ad, "_recorders": RECORDERS,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
-from autofuse.fx.trace.ambient_state import unobserved
+from autofuse.fx.trace.ambient_state import without_observers
 from autofuse.ops.watched_memory import State, state_of, watch
 from autofuse.torch_private import (
     TensorGuards,
@@ -66,7 +66,7 @@ _lying: dict[int, tuple[str, object, Callable[[Tensor], bool]]] = {}  # the form
 
 
 def _is_equal(x: Tensor, copy: Tensor) -> bool:
-    with unobserved():
+    with without_observers():
         return x.dtype is copy.dtype and x.device == copy.device and torch.equal(x, copy)
 
 
@@ -80,7 +80,7 @@ def buffer_form(x: Tensor | None) -> str | None:
         return None
     known = _forms.get(id(x))
     if known is None or not known.stands(x):
-        with unobserved():
+        with without_observers():
             known = _proved(x, known)
         _forms[id(x)] = known
         _lying.pop(id(x), None)
@@ -209,7 +209,7 @@ def _number(x: Tensor) -> float:
     """The number; read at each call on a CPU, where no device has to be waited for."""
     known = _numbers.get(id(x))
     if x.is_cpu or known is None or not known.stands(x):
-        with unobserved():
+        with without_observers():
             number = float(x)
         if x.is_cpu:
             return number

@@ -14,7 +14,7 @@ from typing import Any
 from torch import fx, nn
 
 from autofuse.fx.trace.attribute_reads import is_known, is_light
-from autofuse.fx.trace.guards import is_outside
+from autofuse.fx.trace.guards import reads_no_argument
 from autofuse.fx.trace.operation_names import erase_dead, is_harmless, operation_of
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.plain_children import is_pristine
@@ -63,7 +63,7 @@ def entered(trace: ForwardTrace | None) -> ForwardTrace | None:
     if len(trace.graph.nodes) > _LARGEST or not all(_is_pure(trace, n, n in given) for n in trace.graph.nodes):
         return None
     output = next(n for n in trace.graph.nodes if n.op == "output")
-    tests = [t for t in trace.guards.tests if "self" not in t and not is_outside(t)]
+    tests = [t for t in trace.guards.tests if "self" not in t and not reads_no_argument(t)]
     sized = any(".shape" in t or "[" in t for t in tests)
     return trace if isinstance(output.args[0], fx.Node) and not sized else None
 

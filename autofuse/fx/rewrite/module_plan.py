@@ -207,7 +207,7 @@ def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, Forwa
     narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
     for path in sorted(bypassed & read.keys()):
-        trace.guards.add_childs(read[path].guards, guard_path(path))
+        trace.guards.add_child_guards(read[path].guards, guard_path(path))
     return frozenset(called - left)
 
 

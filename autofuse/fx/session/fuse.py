@@ -29,7 +29,7 @@ from autofuse.fx.session.rank_agreement import decide_as_rank_0_does
 from autofuse.fx.session.ranks import alone
 from autofuse.fx.session.session import Session
 from autofuse.fx.session.whole_step import keep_faster_steps
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.module_calls import ModelCalls, calls_of
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.reasons.reason import Reason
@@ -40,7 +40,7 @@ _LOG = logging.getLogger("autofuse")
 def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> None:
     """Fuse what can be fused in `model`, as it is when it is called with `arguments`. The model itself is not run."""
     checker, tune = session.checker, session.options.tune
-    with undisturbed_randomness(), progress_bar(f"autofuse: {type(model).__name__}") as tell:
+    with preserve_generators(), progress_bar(f"autofuse: {type(model).__name__}") as tell:
 
         def decide() -> Planner:
             try:
@@ -54,7 +54,7 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
 
         def decided() -> Planner:
             calls = called()
-            plans = plan_calls(session.rules, session.states, calls.by_mode, tell, calls.made)
+            plans = plan_calls(session.rules, session.states, calls.by_mode, tell, calls.created_bytes)
             if ahead := effort(plans, calls.real, checker is not None, tune):
                 _LOG.info("%s: %s.", type(model).__name__, ahead)
             session.remember(plans, calls.problems)

@@ -20,8 +20,8 @@ from autofuse.fx.lazy.linear import LEAST_LOGITS, however_few
 from autofuse.fx.lazy.losses import listening
 from autofuse.fx.lazy.tensor import LazyLogits, noted_reads
 from autofuse.fx.session.trials import copied
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
-from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.ambient_state import preserve_generators
+from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.stand_ins import Forms
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -63,7 +63,7 @@ def lazy_heads(
     made: dict[nn.Module, nn.Module] = {}
     copy = copied(model, made, sharded)
     heads = {made[m]: m for m in wanted if m in made}
-    with undisturbed_randomness(), unchanged_outside():
+    with preserve_generators(), restore_external_state():
         trial = _Trial(copy, call, {head: wanted[m] or "the model" for head, m in heads.items()})
         found = trial.unread(heads, loss_fn is not None)
         lazy = [

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from autofuse.fx.install.dispatch import Entry, reinstall, restore_module, uninstall
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import copied, install_plans
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.module_calls import snapshot
 from autofuse.fx.trace.own_forward import own_forward
@@ -119,7 +119,7 @@ def undisturbed() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with undisturbed_randomness(), warnings.catch_warnings(), torch.enable_grad():
+        with preserve_generators(), warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             yield
     finally:

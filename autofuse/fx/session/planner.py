@@ -21,7 +21,7 @@ from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
-from autofuse.fx.trace.equal_modules import Structure, held_once
+from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.own_forward import why_kept
 from autofuse.fx.trace.paths import Path
@@ -75,7 +75,7 @@ class Planner:
 
     @cached_property
     def _once(self) -> frozenset[int]:
-        return held_once(self.states)
+        return tensors_held_once(self.states)
 
     @cached_property
     def world(self) -> Twins:

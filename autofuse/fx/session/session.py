@@ -48,7 +48,7 @@ from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, pla
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
-from autofuse.fx.trace.ambient_state import may_capture, unobserved
+from autofuse.fx.trace.ambient_state import may_capture, without_observers
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.module_calls import kind_of
 from autofuse.fx.trace.own_forward import why_kept
@@ -388,7 +388,7 @@ class Session:
         with self._lock:
             self._busy.capturing = True
             try:
-                with unobserved(), nothing_left():
+                with without_observers(), nothing_left():
                     yield
             finally:
                 self._busy.capturing = False

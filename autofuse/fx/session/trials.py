@@ -14,8 +14,8 @@ from autofuse.fx.install.codegen import Forward, Variant
 from autofuse.fx.install.dispatch import OnMiss, RewrittenForward, install, install_same, restore_module
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
-from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.ambient_state import preserve_generators
+from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import register_views
@@ -113,7 +113,7 @@ class ForwardTrial:
                 itself = only_this and module is self._module and not in_parts
                 install_plans(self._planner, module, made[module], self._unread if itself else None, missed, known)
         try:
-            with undisturbed_randomness(), unchanged_outside() as outside:
+            with preserve_generators(), restore_external_state() as outside:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))

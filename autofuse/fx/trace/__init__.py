@@ -1,1 +1,1 @@
-"""What a forward does: one run on a stand-in, written down as an fx graph with the guards it needs."""
+"""Traces a forward: one run on stand-ins, recorded as an fx graph with the guards under which it is valid."""

@@ -1,6 +1,6 @@
-"""What surrounds a forward without being passed to it: gradient mode, autocast, saved-tensor hooks, random state.
+"""The state around a call that is not passed as an argument: gradient mode, autocast, saved-tensor hooks, generators.
 
-A trace is valid where its surroundings were the same; a forward that changes them cannot be held by a graph.
+A trace is valid only under the state in which it was recorded. A graph cannot hold a forward that changes this state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from autofuse.torch_private import (
 
 
 class Autocast(NamedTuple):
-    """Whether a kind of device casts automatically, and to what."""
+    """Whether autocast is enabled for a device type, and to which dtype it casts."""
 
     device: str
     enabled: bool
@@ -38,7 +38,14 @@ class Autocast(NamedTuple):
 
 
 class AmbientState(NamedTuple):
-    """Everything about a call that its arguments do not say."""
+    """The state of a call that its arguments do not contain.
+
+    Attributes:
+        grad: whether gradients are enabled.
+        inference: whether inference mode is enabled.
+        hooks: whether default hooks for saved tensors are set.
+        autocast: the state of autocast, one entry for each device type.
+    """
 
     grad: bool
     inference: bool
@@ -46,14 +53,14 @@ class AmbientState(NamedTuple):
     autocast: tuple[Autocast, ...]
 
 
-def ambient() -> AmbientState:
-    """The surroundings of this very moment, on this thread."""
+def current_ambient_state() -> AmbientState:
+    """The current state, on this thread."""
     hooks = top_saved_tensors_default_hooks(True) is not None
     return AmbientState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), hooks, autocast())
 
 
 def autocast() -> tuple[Autocast, ...]:
-    """The autocast state of each kind of device a model may be on."""
+    """The state of autocast for each device type that a model may use."""
     return tuple(_autocast(device) for device in ("cpu", "cuda"))
 
 
@@ -63,7 +70,7 @@ def _autocast(device: str) -> Autocast:
 
 
 def may_capture() -> bool:
-    """Whether this is an ordinary call, on tensors with numbers: not one that somebody records or transforms."""
+    """Whether this is an ordinary call on tensors with numbers, which nothing records or transforms."""
     return not (
         torch.compiler.is_compiling()
         or is_fx_symbolic_tracing()
@@ -76,13 +83,15 @@ def may_capture() -> bool:
 
 
 def foreign_modes() -> list[str]:
-    """The classes of the modes that are on and the user's, who hears of each operation, or may change what it computes.
+    """The class names of the active modes that belong to the user and may observe or change an operation.
 
-    torch's own are not, but for those that count or print the operations of a program.
+    Modes of torch do not count, except those that count or print the operations of a program.
     """
-    on = (*get_current_function_mode_stack(), *get_current_dispatch_mode_stack())
-    heard = (c for c in map(type, on) if c.__module__ in COUNTING_MODULES or _package(c) not in ("torch", "autofuse"))
-    return [c.__qualname__ for c in heard]
+    modes = (*get_current_function_mode_stack(), *get_current_dispatch_mode_stack())
+    observers = (
+        c for c in map(type, modes) if c.__module__ in COUNTING_MODULES or _package(c) not in ("torch", "autofuse")
+    )
+    return [c.__qualname__ for c in observers]
 
 
 def _package(cls: type) -> str:
@@ -90,34 +99,40 @@ def _package(cls: type) -> str:
 
 
 @contextmanager
-def unobserved() -> Iterator[None]:
-    """Keep what is computed inside from whoever watches the call around it.
+def without_observers() -> Iterator[None]:
+    """Hide the operations inside the block from whatever observes the surrounding call.
 
-    Checkpointing counts the tensors that a call saves, and selective checkpointing, like any dispatch mode, sees each
-    operator; neither may take a capture and its checks for a part of the model. What is learned of a call in inference
-    mode holds outside of it.
+    Checkpointing counts the tensors that a call saves. Selective checkpointing, like any dispatch mode, sees each
+    operator. Neither may count a capture and its checks as a part of the model. What is found out about a call in
+    inference mode is also valid outside of inference mode.
     """
-    with ExitStack() as around:
-        around.enter_context(torch.inference_mode(False))
-        around.enter_context(disable_current_modes())
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(disable_current_modes())
         if saved_tensors_hooks_is_enabled():
-            around.enter_context(saved_tensors_hooks(_with_version, _unwritten))  # only the innermost hooks are called
+            # torch calls only the innermost hooks, so these hide the outer ones.
+            stack.enter_context(saved_tensors_hooks(_detach_with_version, _check_version))
         yield
 
 
 def saves_as_autograd(hooks: tuple[Any, Any] | None) -> bool:
-    """Whether these hooks for saved tensors are none, or those of `unobserved`, which nobody else hears."""
-    return hooks is None or hooks[0] is _with_version
+    """Whether these hooks for saved tensors are None or those of `without_observers`, which no user code sees."""
+    return hooks is None or hooks[0] is _detach_with_version
 
 
-def _with_version(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Apart from the graph: what an operation keeps of its own result would hold itself for ever."""
+def _detach_with_version(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Detach the tensor: an operation that saves its own result would otherwise keep itself alive."""
     return x.detach(), x._version
 
 
-def _unwritten(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
-    """What was saved. Raises RuntimeError as autograd does, which asks for versions only where there are no hooks."""
+def _check_version(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+    """The saved tensor.
+
+    Raises:
+        RuntimeError: the tensor was written in place. Autograd checks versions itself only where there are no hooks.
+    """
     x, version = saved
+    # The message of autograd itself, which programs may catch.
     if x._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation"
@@ -126,8 +141,8 @@ def _unwritten(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
 
 
 @contextmanager
-def without_cached_casts() -> Iterator[None]:
-    """Keep autocast from remembering the weights of a run that is not the user's."""
+def without_autocast_cache() -> Iterator[None]:
+    """Keep autocast from caching the cast weights of a run that is not the user's."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -137,9 +152,9 @@ def without_cached_casts() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed_randomness() -> Iterator[None]:
-    """Give torch's, Python's and numpy's generators back as they were found."""
-    numpy: Any = sys.modules.get("numpy")  # never imported on the user's behalf
+def preserve_generators() -> Iterator[None]:
+    """Restore the generators of torch, Python and numpy after the block."""
+    numpy: Any = sys.modules.get("numpy")  # importing it would be a side effect
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     try:
         with torch.random.fork_rng(_initialised_devices()):
@@ -151,12 +166,12 @@ def undisturbed_randomness() -> Iterator[None]:
 
 
 def _initialised_devices() -> list[int]:
-    """The CUDA devices that have a generator: asking for others would start the driver."""
+    """The CUDA devices that have a generator. A query for others would start the driver."""
     return list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
 
 def random_states() -> tuple[object, ...]:
-    """Python's and numpy's generators, to notice that a forward drew from them."""
+    """The states of the generators of Python and numpy. A comparison shows whether a forward drew from them."""
     numpy: Any = sys.modules.get("numpy")
-    drawn = numpy.random.get_state() if numpy else None
-    return random.getstate(), (drawn[1].tobytes(), *drawn[2:]) if drawn else None
+    state = numpy.random.get_state() if numpy else None
+    return random.getstate(), (state[1].tobytes(), *state[2:]) if state else None

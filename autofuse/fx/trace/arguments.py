@@ -1,7 +1,7 @@
-"""The arguments of one call -> what forward gets to see of them, placeholders for the tensors, and guards.
+"""Turns the arguments of one call into what forward sees, placeholders for the tensors, and guards.
 
-Containers are made anew and watched (containers.py), objects have stand-ins (foreign_objects.py). What is given twice
-is one thing for forward too.
+Containers are copied and tracked (containers.py). Objects get stand-ins (foreign_objects.py). An object that is passed
+twice is one object for forward too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.code_effects import is_copied, is_harmless
 from autofuse.fx.trace.containers import Tracked
 from autofuse.fx.trace.contents import State, empty_like, fill, is_mutable, is_sentinel, state_of
-from autofuse.fx.trace.identity_tests import compares_arguments, outsiders
+from autofuse.fx.trace.identity_tests import compares_arguments, names_compared_with_nonlocal
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.same_values import equals_others
 from autofuse.fx.trace.twin import SCALARS, original_class, plain_class
@@ -43,27 +43,36 @@ class Arguments:
         self.recorder, self.guards = recorder, recorder.guards
         self.texts: list[str] = []
         self.tensors: list[tuple[str, Tensor]] = []
-        self._classes: dict[str, type] = {}  # of tensors, by how they are reached
+        self._classes: dict[str, type] = {}  # guard text of a tensor -> its class
         self._copies = UnseenCopies(self._fake, watched=True)
-        self._known: dict[int, tuple[Any, str, Any]] = {}  # id of a container or an object -> it, its text, its copy
+        self._known: dict[int, tuple[Any, str, Any]] = {}  # id of an object -> it, its guard text, its copy
         self._nodes: dict[str, fx.Node] = {}
         cls: Any = plain_class(original_class(type(recorder.root)))
-        self.told_apart = compares_arguments(cls)  # whether it matters that two tensors are one
+        self.compares_arguments = compares_arguments(cls)  # whether forward notices that two arguments are one tensor
         recorder.bind = self.value
 
-    def check_identity(self, forward: Any, given: Mapping[str, Any]) -> None:
-        """Raises Untraceable where forward asks whether an argument that has a stand-in is an object of its own."""
+    def check_identity(self, forward: Any, arguments: Mapping[str, Any]) -> None:
+        """Refuse a forward that compares by identity an argument that has a stand-in.
+
+        Args:
+            forward: the function that is traced.
+            arguments: the arguments by name.
+
+        Raises:
+            Untraceable: forward makes such a comparison.
+        """
         code = getattr(inspect.unwrap(forward), "__code__", None)
-        for name in outsiders(code) if code is not None else ():
-            value = given.get(name)
+        for name in names_compared_with_nonlocal(code) if code is not None else ():
+            value = arguments.get(name)
             if not isinstance(value, (*SCALARS, type, *_FUNCTIONS)) and not is_sentinel(value):
                 raise Untraceable(because(forwards.COMPARES_ARGUMENT, name=name))
 
     def parameter(self, parameter: inspect.Parameter, value: Any) -> tuple[inspect.Parameter, Any]:
+        """The parameter and what forward sees as its argument. Adds guards on the number and the names of arguments."""
         if parameter.kind is parameter.VAR_KEYWORD:
-            ordered = f"tuple({parameter.name}) == {self.guards.name_of(tuple(value))}"
-            few = f"{parameter.name}.keys() == {set(value) or '_EMPTY'}"
-            self.guards.add(few if len(value) < 2 else ordered)  # one key has one order
+            ordered_keys = f"tuple({parameter.name}) == {self.guards.name_of(tuple(value))}"
+            same_keys = f"{parameter.name}.keys() == {set(value) or '_EMPTY'}"
+            self.guards.add(same_keys if len(value) < 2 else ordered_keys)  # one key has one order
             return parameter, {k: self.value(v, f"{parameter.name}[{k!r}]") for k, v in value.items()}
         if parameter.kind is parameter.VAR_POSITIONAL:
             self.guards.add(f"len({parameter.name}) == {len(value)}")
@@ -71,7 +80,15 @@ class Arguments:
         return parameter, self.value(value, parameter.name)
 
     def value(self, value: Any, text: str) -> Any:
-        """What forward gets to see of an argument, or of a part of one."""
+        """What forward sees in place of an argument or a part of one.
+
+        Args:
+            value: the argument.
+            text: the expression by which a guard reads it.
+
+        Raises:
+            Untraceable: a guard cannot describe the value.
+        """
         if isinstance(value, Tensor):
             return self.tensor(value, text)
         if isinstance(value, SCALARS) and (isinstance(value, Enum) or not getattr(value, "__dict__", None)):
@@ -86,18 +103,18 @@ class Arguments:
         if isinstance(value, type) or isinstance(value, _FUNCTIONS) and is_harmless(value):
             self.guards.same(text, value)
             if isinstance(value, type):
-                self.recorder.classes_given.append(value)
+                self.recorder.argument_classes.append(value)
             return value
         if id(value) in self._known:
-            _, first, made = self._known[id(value)]
-            if first != text:
-                self.guards.add(f"{text} is {first}")
-            return made
-        made = self._made(value, text)
-        self._known[id(value)] = value, text, made
-        return made
+            _, first_text, copy = self._known[id(value)]
+            if first_text != text:
+                self.guards.add(f"{text} is {first_text}")
+            return copy
+        copy = self._stand_in_for(value, text)
+        self._known[id(value)] = value, text, copy
+        return copy
 
-    def _made(self, value: Any, text: str) -> Any:
+    def _stand_in_for(self, value: Any, text: str) -> Any:
         if isinstance(value, tuple):
             return self.tuple(value, text)
         if is_mutable(value):
@@ -110,57 +127,60 @@ class Arguments:
             or not is_copied(value)
             or isinstance(value, (types.MethodType, functools.partial))
         ):
-            return foreign.Untouchable(self.recorder, value, text)
+            return foreign.UnusableObject(self.recorder, value, text)
         node = self.placeholder(text)
         node.meta["v"] = real = self._copies.of(value)
         self.guards.same(f"type({text})", original_class(type(value)))
         return self.recorder.stand_in(node, real, text)
 
     def number(self, value: Any, text: str) -> Any:
-        """A number of numpy's."""
+        """A numpy scalar."""
         self.guards.same(f"type({text})", type(value))
         self.guards.add(f"{text} == {self.guards.name_of(value)}")
         return value
 
     def module(self, value: nn.Module, text: str) -> nn.Module:
-        """A module of the same class does as well: it is called, not read."""
+        """A module. Another module of the same class is as good, because forward calls it and does not read it."""
         self.guards.same(f"type({text})", plain_class(original_class(type(value))))
-        return self.recorder.handed_in(value, self.placeholder(text), text)
+        return self.recorder.module_argument(value, self.placeholder(text), text)
 
     def tuple(self, value: Any, text: str) -> Any:
+        """A tuple, or a named tuple, of what forward sees of the items."""
         self.guards.same(f"type({text})", original_class(type(value)))
         self.guards.add(f"len({text}) == {len(value)}")
         parts = [self.value(v, f"{text}[{i}]") for i, v in enumerate(value)]
-        made = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        self.recorder.tuples[id(made)] = made, lambda: self.whole(text, value)
-        return made
+        copy = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        self.recorder.tuples[id(copy)] = copy, lambda: self.container_placeholder(text, value)
+        return copy
 
     def container(self, value: Any, text: str) -> Any:
-        """A container of the same class, with what forward gets to see in it."""
+        """A container of the same class that holds what forward sees of the contents."""
         self.guards.same(f"type({text})", original_class(type(value)))
-        made = empty_like(value)
-        guard_methods(made, value)
-        self._known[id(value)] = value, text, made  # first: it may hold itself
-        held = state_of(value)
-        if held.members is not None:
-            self._guard_members(held.members, text)
-        self._guard_lengths(held, text, isinstance(value, dict))
-        fill(made, self._parts(held, text))
-        self.recorder.track(made, lambda: self.whole(text, made), text)
-        return made
+        copy = empty_like(value)
+        guard_methods(copy, value)
+        self._known[id(value)] = value, text, copy  # before the contents: the container may hold itself
+        state = state_of(value)
+        if state.members is not None:
+            self._guard_members(state.members, text)
+        self._guard_lengths(state, text, isinstance(value, dict))
+        fill(copy, self._parts(state, text))
+        self.recorder.track(copy, lambda: self.container_placeholder(text, copy), text)
+        return copy
 
-    def _guard_lengths(self, held: State, text: str, mapping: bool) -> None:
-        if held.items is not None:
-            keys = tuple(held.items)
+    def _guard_lengths(self, state: State, text: str, mapping: bool) -> None:
+        if state.items is not None:
+            keys = tuple(state.items)
             if not all(map(_is_key, keys)):
                 raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
-            few = len(keys) < 2 or not mapping  # one key has one order
-            named = f"tuple({text}) == {self.guards.name_of(keys)}"
+            has_one_order = len(keys) < 2 or not mapping
+            ordered_keys = f"tuple({text}) == {self.guards.name_of(keys)}"
             if equals_others(keys):
-                named = f"_holds(tuple({text}), {self.guards.name_of(keys)})"
-            self.guards.add(f"{text}.keys() == {set(keys) or '_EMPTY'}" if few and _spelled(keys) else named)
-        if held.elements is not None:
-            self.guards.add(f"len({text}) == {len(held.elements)}")
+                ordered_keys = f"_holds(tuple({text}), {self.guards.name_of(keys)})"
+            self.guards.add(
+                f"{text}.keys() == {set(keys) or '_EMPTY'}" if has_one_order and _are_strings(keys) else ordered_keys
+            )
+        if state.elements is not None:
+            self.guards.add(f"len({text}) == {len(state.elements)}")
 
     def _guard_members(self, members: frozenset[Any], text: str) -> None:
         if not all(map(_is_key, members)):
@@ -170,32 +190,33 @@ class Arguments:
             f"_holds(frozenset({text}), {self.guards.name_of(members)})" if equals_others(members) else same
         )
 
-    def _parts(self, held: State, text: str) -> State:
+    def _parts(self, state: State, text: str) -> State:
         return State(
-            None if held.items is None else {k: self.value(v, self._item(text, k)) for k, v in held.items.items()},
-            None if held.elements is None else [self.value(v, f"{text}[{i}]") for i, v in enumerate(held.elements)],
-            held.members,
-            {n: self.value(v, f"{text}.{n}") for n, v in held.attributes.items()},
+            None if state.items is None else {k: self.value(v, self._item(text, k)) for k, v in state.items.items()},
+            None if state.elements is None else [self.value(v, f"{text}[{i}]") for i, v in enumerate(state.elements)],
+            state.members,
+            {n: self.value(v, f"{text}.{n}") for n, v in state.attributes.items()},
         )
 
     def _item(self, text: str, key: Any) -> str:
         return f"{text}[{self.guards.name_of(key)}]"
 
-    def whole(self, text: str, made: Any) -> fx.Node:
-        """A placeholder for a container as a whole, made when it is needed."""
+    def container_placeholder(self, text: str, copy: Any) -> fx.Node:
+        """The placeholder of a container itself. It is created when it is first needed."""
         if text not in self._nodes:
             self._nodes[text] = self.placeholder(text)
-            self._nodes[text].meta["v"] = made
+            self._nodes[text].meta["v"] = copy
         return self._nodes[text]
 
     def tensor(self, value: Tensor, text: str) -> Tensor:
-        if self.told_apart:
+        """The fake tensor for a tensor. Adds a placeholder and guards on dtype, rank and class."""
+        if self.compares_arguments:
             if id(value) in self._known:
-                _, first, made = self._known[id(value)]
-                self.guards.add(f"{text} is {first}")
-                return made  # type: ignore[no-any-return]
-            for first, _ in self.tensors:
-                self.guards.add(f"{text} is not {first}")
+                _, first_text, copy = self._known[id(value)]
+                self.guards.add(f"{text} is {first_text}")
+                return copy  # type: ignore[no-any-return]
+            for first_text, _ in self.tensors:
+                self.guards.add(f"{text} is not {first_text}")
         fake = self._fake(value)
         self._known[id(value)] = value, text, fake
         node = self.placeholder(text)
@@ -210,55 +231,56 @@ class Arguments:
         return fake
 
     def _fake(self, x: Tensor) -> Tensor:
-        """A fake of its own for each argument, so that the same tensor passed twice is two arguments."""
+        """A separate fake tensor for each argument, so that the same tensor passed twice counts as two arguments."""
         mode = fake_mode()
         assert isinstance(mode, FakeTensorMode)
         source = x if isinstance(x, FakeTensor) else mode.from_tensor(x.detach(), static_shapes=True)
         with torch.no_grad():
             fake = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
-        # no leaf: forward may write to an activation in place
+        # A clone is not a leaf: forward may write to an activation in place, but not to a leaf.
         return fake.requires_grad_().clone() if x.requires_grad and x.dtype.is_floating_point else fake
 
     def placeholder(self, text: str) -> fx.Node:
+        """A new placeholder for the value of the guard text `text`."""
         graph = self.recorder.graph
-        first = next((n for n in graph.nodes if n.op != "placeholder"), None)
-        if first is None:
+        first_node = next((n for n in graph.nodes if n.op != "placeholder"), None)
+        if first_node is None:
             node = graph.placeholder(f"in{len(self.texts)}")
-        else:  # an attribute of an object is read in the middle
-            with graph.inserting_before(first):
+        else:  # placeholders come first in a graph, and the attribute of an object is read later
+            with graph.inserting_before(first_node):
                 node = graph.placeholder(f"in{len(self.texts)}")
         self.texts.append(text)
         return node
 
     def finish(self) -> None:
-        """Guards on what all tensors share, and on containers that are others."""
+        """Add the guards on what all tensors share and on containers that must be distinct."""
         if self.recorder.reads_dtype:
             self.parameter_dtypes()
         if self.tensors:
-            text, first = self.tensors[0]
-            on_cpu = first.device == torch.device("cpu")
-            self.guards.add(f"{text}.is_cpu") if on_cpu else self.guards.equal(f"{text}.device", first.device)
-        if names := self.recorder.attributes_asked():
-            asked = self.guards.name_of(names)
+            text, tensor = self.tensors[0]
+            on_cpu = tensor.device == torch.device("cpu")
+            self.guards.add(f"{text}.is_cpu") if on_cpu else self.guards.equal(f"{text}.device", tensor.device)
+        if names := self.recorder.probed_attributes():
+            constant = self.guards.name_of(names)
             for text, _ in self.tensors:
-                self.guards.add(f"{asked}.isdisjoint({text}.__dict__)")
+                self.guards.add(f"{constant}.isdisjoint({text}.__dict__)")
         test = self.recorder.class_guard()
         for text, cls in self._classes.items() if test else ():
             self.recorder.refuse_other_class(cls)
             self.guards.add(test.format(text, self.guards.constant(cls)))
         for text, fake in self.tensors if self.recorder.exact else ():
             self.guards.add(f"{text}.shape == {tuple(fake.shape)}")
-        self._guard_others()
+        self._guard_distinct_containers()
 
-    def _guard_others(self) -> None:
-        """A container that forward writes to is none of the others."""
-        came = [t for t in self.recorder.tracked.values() if t.text is not None]
-        for one, other in itertools.combinations(came, 2):
-            if (one.written or other.written) and _alike(one, other):
+    def _guard_distinct_containers(self) -> None:
+        """A container that forward writes to must not be one of the others."""
+        from_arguments = [t for t in self.recorder.tracked.values() if t.text is not None]
+        for one, other in itertools.combinations(from_arguments, 2):
+            if (one.written or other.written) and _have_same_class(one, other):
                 self.guards.add(f"{one.text} is not {other.text}")
 
     def parameter_dtypes(self) -> None:
-        """A dtype that forward asked for may follow from the parameters'."""
+        """Guard the dtype of the first floating-point parameter: a dtype that forward reads may follow from it."""
         for path, module in self.recorder.root.named_modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None and parameter.dtype.is_floating_point:
@@ -266,7 +288,7 @@ class Arguments:
                     return
 
 
-def _alike(one: Tracked, other: Tracked) -> bool:
+def _have_same_class(one: Tracked, other: Tracked) -> bool:
     return type(one.live) is type(other.live)
 
 
@@ -274,5 +296,5 @@ def _is_key(key: Any) -> bool:
     return isinstance(key, _KEYS) or isinstance(key, tuple) and all(map(_is_key, key))
 
 
-def _spelled(keys: tuple[Any, ...]) -> bool:
+def _are_strings(keys: tuple[Any, ...]) -> bool:
     return all(type(k) is str for k in keys)

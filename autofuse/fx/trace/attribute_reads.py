@@ -1,7 +1,7 @@
 """What a recorder does when its twin reads an attribute.
 
-Attributes that are plain values become guards, tensors become reads of that attribute. Writing to an attribute, or to
-a list or a dict that an attribute holds, ends the trace: a graph would not repeat it.
+A plain value becomes a guard, and a tensor becomes a read of the attribute in the graph. A write to an attribute, or to
+a list or a dict that an attribute holds, ends the trace, because a graph would not repeat it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.child_reads import ChildReads
-from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torchs
+from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
 from autofuse.fx.trace.code_facts import facts_of
-from autofuse.fx.trace.dict_reads import goes_through
+from autofuse.fx.trace.dict_reads import iterates_over_dict
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -35,78 +35,90 @@ from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import FakeTensor, FakeTensorMode
 
-_NOTHING = object()
-_PARAMETERS = 2  # a weight and a bias
-_MARKS = frozenset({"_is_param", "_is_buffer", "_dynamo_dynamic_indices", "_dynamo_static_input_type"})  # of torch's
-_CATCHES = frozenset({"AttributeError", "Exception"})
-_LARGEST_ARRAY = 4096  # bytes that are compared at each call
-_OF_BUFFERS = "persistent"  # what nn.Buffer notes on a tensor
+_MISSING = object()
+_MAX_PARAMETERS = 2  # a weight and a bias
+# Attributes that torch itself sets on tensors.
+_TORCH_MARKS = frozenset({"_is_param", "_is_buffer", "_dynamo_dynamic_indices", "_dynamo_static_input_type"})
+_CATCHING_CLASSES = frozenset({"AttributeError", "Exception"})
+_MAX_ARRAY_BYTES = 4096  # bytes; a guard compares them at each call
+_BUFFER_MARK = "persistent"  # nn.Buffer sets it on a tensor
 
 
 class AttributeReads(ForeignCalls):
-    """What a Recorder hears of attributes. `outside`: what the code that runs can change."""
+    """The part of a Recorder that handles reads of attributes.
+
+    Attributes:
+        outside: what the traced code can change outside of its module.
+    """
 
     outside: ExternalState
 
     def begin_watching(self) -> None:
-        self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
+        """Set up the tables of one trace."""
+        self.owners: dict[int, str] = {}  # id of a twin -> its guard text
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
-        self.seen_through: set[str] = set()  # children that were entered
+        self.seen_through: set[str] = set()  # names of the children that the trace entered
         self.child_reads = ChildReads()
-        self.handed: dict[int, fx.Node] = {}  # id of a twin module that is an argument -> its placeholder
+        self.module_arguments: dict[int, fx.Node] = {}  # id of the twin of a module argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
         self._keep: list[Any] = []
         for name, module in self.root.named_modules():
             self._tables.append((module, dict(module._buffers)))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
-        self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
-        self._first_names: dict[int, str] = {}  # of parameters and buffers
-        self.classes_given: list[type] = []  # as arguments
-        self.operators: set[str] = set()  # of tensors, that were called
-        self._tensors_read: dict[
-            str, type
-        ] = {}  # how a guard reaches the tensors of modules that were read, their classes
-        self._names_read: dict[type, set[str]] = {}  # by which tensors are read, of the classes that hold them
-        self.forms_rest_on_children = False  # whether a child returns more than a tensor
-        self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
+        self._real_reads: list[tuple[str, Any, str]] = []  # guard text, value, name
+        self._first_names: dict[int, str] = {}  # id of a parameter or buffer -> its first name
+        self.argument_classes: list[type] = []  # classes that are arguments
+        self.operators: set[str] = set()  # operators of tensors that forward called
+        self._tensors_read: dict[str, type] = {}  # guard text of a module's tensor that was read -> its class
+        self._names_read: dict[type, set[str]] = {}  # class of a module -> names of its tensors that were read
+        self.result_types_depend_on_children = False  # whether a child returns more than a tensor
+        self.reads_of_child: list[tuple[Any, str, Any]] | None = None  # owner, name and value of a child's own reads
 
     def finish_watching(self) -> None:
-        """Raises Untraceable where forward changed a container that outlives it, or drew random numbers unseen."""
+        """Check what forward left behind.
+
+        Raises:
+            Untraceable: forward changed a container that outlives the call, registered a buffer, or set an attribute of
+                a
+                tensor.
+        """
         for text, container, before, place in self._snapshots:
             after = _contents(container)
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
                 raise Untraceable(because(forwards.CHANGES, target=text), place, passing=True)
         for module, buffers in self._tables:
             for name, x in module._buffers.items():
-                if x is not buffers.get(name) and self.itself.get(id(x), _NOTHING) is not buffers.get(name):
+                if x is not buffers.get(name) and self.itself.get(id(x), _MISSING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
-        for held in self.held.values():
-            if names := sorted(n for n in vars(held.tensor) if _is_users_name(n) and n != _OF_BUFFERS):
+        for record in self.held.values():
+            if names := sorted(n for n in vars(record.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
                 self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))
         if self.refused is not None:
             raise self.refused
 
-    def attributes_asked(self) -> frozenset[str]:
-        """Names that forward may ask tensors for, and that tensors do not have: `getattr(x, "scale", 0.25)`."""
+    def probed_attributes(self) -> frozenset[str]:
+        """Names that forward may look up on tensors and that tensors do not have: `getattr(x, "scale", 0.25)`."""
         facts = [facts_of(r.code) for r in self.outside.ran if not r.aside]
         texts = (n for f in facts if f.by_name for n in f.texts)
-        caught = (n for f in facts if any(load.name in _CATCHES for load in f.loads) for n in f.attribute_names(None))
-        return frozenset(n for n in (*texts, *caught) if not hasattr(Tensor, n))
+        in_try = (
+            n for f in facts if any(load.name in _CATCHING_CLASSES for load in f.loads) for n in f.attribute_names(None)
+        )
+        return frozenset(n for n in (*texts, *in_try) if not hasattr(Tensor, n))
 
     def guard_absent_attributes(self) -> None:
-        """What forward asks tensors for, and they lack, the module's own must not get: `weight.lr_scale`."""
-        if names := self.attributes_asked():
+        """Guard that the module's tensors do not get an attribute that forward looks up: `weight.lr_scale`."""
+        if names := self.probed_attributes():
             for text in self._tensors_read:
                 self.guards.add(f"{self.guards.name_of(names)}.isdisjoint({text}.__dict__)")
 
     def class_guard(self) -> str:
-        """The test of the class of a tensor; "" where forward asks no value for its class."""
-        held = [value for _, value, _ in self._real_reads]
-        return class_guard((r for r in self.outside.ran if not r.aside), held)
+        """The guard on the class of a tensor; "" if forward does not query the class of any value."""
+        values = [value for _, value, _ in self._real_reads]
+        return class_guard((r for r in self.outside.ran if not r.aside), values)
 
     def guard_classes(self) -> None:
-        """The module's own tensors keep their classes where forward may ask: `isinstance(self.weight, Quantized)`."""
+        """Guard the classes of the module's tensors if forward may query them: `isinstance(self.weight, Quantized)`."""
         test = self.class_guard()
         for text, cls in self._tensors_read.items() if test else ():
             self.refuse_other_class(cls)
@@ -114,26 +126,33 @@ class AttributeReads(ForeignCalls):
                 self.guards.add(test.format(text, self.guards.constant(cls)))
 
     def refuse_other_class(self, cls: type) -> None:
-        """Where forward asks tensors for their classes, a stand-in is none for a tensor of a class of the user's."""
-        if issubclass(cls, Tensor) and not is_torchs(cls):
+        """Refuse a tensor of a user's subclass if forward queries classes: its stand-in would be a plain tensor."""
+        if issubclass(cls, Tensor) and not is_torch_class(cls):
             self.refuse(because(forwards.ASKS_TENSOR_CLASS, kind=cls.__qualname__))
 
     def belongs_to_module(self, container: Any) -> bool:
-        return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
+        """Whether a container belongs to the module or to a global, and so outlives the call."""
+        return self.lies_outside(container) or any(known is container for _, known, *_ in self._snapshots)
 
     def stop(self, why: Reason, _: bool) -> None:
-        """The user's code is about to do what has an effect."""
+        """Refuse: the user's code is about to call something that has a side effect."""
         self.refuse(why)
 
-    def check_kept(self, changes: Iterable[OutsideChange]) -> None:
-        """Raises Untraceable where forward changed what lies outside of the module.
+    def check_outside_changes(self, changes: Iterable[OutsideChange]) -> None:
+        """Check what forward changed outside of the module.
 
-        A mask that is put into a cache is put there by the original, at the next call.
+        Args:
+            changes: what differs from before the trace.
+
+        Raises:
+            Untraceable: forward changed something. If it only filled a cache with constants, the refusal is temporary:
+                the
+                original forward fills the cache at the next call.
         """
         repeated = {*self.tracked, *self.reached_by_objects()}
         for change in changes:
             if id(change.owner) in repeated:
-                continue  # an argument: what is written to it is repeated
+                continue  # part of an argument: the graph repeats the write
             if effects.random_state(change.owner) is not None:
                 self.refuse(because(forwards.DRAWS_RANDOM))
             cached = [t for value in change.added for t in tensors(value)]
@@ -141,8 +160,12 @@ class AttributeReads(ForeignCalls):
             self.refuse(because(forwards.KEEPS_OUTSIDE, name=change.name), passing=fills)
 
     def close(self, outside: ExternalState) -> None:
-        """Guard what forward read besides its arguments and its module. Raises Untraceable where that is impossible."""
-        self._guard_children_asked(outside)
+        """Guard what forward read apart from its arguments and its module.
+
+        Raises:
+            Untraceable: a guard is impossible.
+        """
+        self._guard_child_classes(outside)
         self.guard_absent_attributes()
         self.guard_classes()
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
@@ -151,18 +174,18 @@ class AttributeReads(ForeignCalls):
         for cls, names in self._names_read.items():
             reads.unshadowed(cls, names)
         ran = [r for r in outside.ran if not r.aside]
-        if self.forms_rest_on_children:
+        if self.result_types_depend_on_children:
             reads.constants([r for r in outside.ran if r.aside])
-        asked = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
-        reads.close(ran, asked, self.classes_given, self.operators)
-        for ask in outside.asked:
+        module_classes = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
+        reads.close(ran, module_classes, self.argument_classes, self.operators)
+        for ask in outside.queries:
             ask(reads)
 
-    def _guard_children_asked(self, outside: ExternalState) -> None:
-        """A child whose class forward may have asked for is one of that class, or there is none."""
+    def _guard_child_classes(self, outside: ExternalState) -> None:
+        """Guard the class of each child whose class forward may have queried. The child may also be absent."""
         called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.seen_through
         known = [m for path, m in self.root.named_modules() if path in called]
-        for child in self.child_reads.asked([r for r in outside.ran if not r.aside], known):
+        for child in self.child_reads.with_class_guard([r for r in outside.ran if not r.aside], known):
             path = self.paths.get(id(child))
             if path:
                 cls = self.guards.constant(plain_class(original_class(type(child))))
@@ -171,22 +194,26 @@ class AttributeReads(ForeignCalls):
     # Attributes.
 
     def read(self, owner: Any, name: str, value: Any) -> Any:
-        """`owner.name` was read and is `value`; what forward gets to see."""
+        """`owner.name` was read and is `value`.
+
+        Returns:
+            What forward sees.
+        """
         value = self._twin_of_object(owner, name, value)
         if self.paused:
-            if self.overheard is not None:
-                self.overheard.append((owner, name, value))
+            if self.reads_of_child is not None:
+                self.reads_of_child.append((owner, name, value))
             return value
         with self.silence():
-            self._heard(owner, name, value)
+            self._guard_read(owner, name, value)
         return value
 
-    def _heard(self, owner: Any, name: str, value: Any) -> None:
+    def _guard_read(self, owner: Any, name: str, value: Any) -> None:
         text = self.owners.get(id(owner))
         if isinstance(value, nn.Module) and id(value) in self.paths:
             self.child_reads.read(value)
-        elif isinstance(owner, nn.Module) and owner is not self.root and not _has(owner, name):
-            self.child_reads.of_class(owner)
+        elif isinstance(owner, nn.Module) and owner is not self.root and not _has_own_entry(owner, name):
+            self.child_reads.read_of_class(owner)
         if isinstance(value, SCALARS):
             self._guard_scalar(owner, text, name, value)
         elif isinstance(value, Tensor):
@@ -194,14 +221,14 @@ class AttributeReads(ForeignCalls):
         elif isinstance(value, CODE):
             self._guard_code(owner, text, name, value)
         elif isinstance(value, nn.Module) or is_computed(owner, name):
-            self._guard_other_name(owner, name, self.paths.get(id(value)))  # what a property reads is guarded
+            self._guard_other_name(owner, name, self.paths.get(id(value)))  # the reads inside a property are guarded
         elif text is None:
             self.refuse(because(forwards.READS_UNREACHED, name=name, kind=type(owner).__name__))
         else:
-            self._guard_held(owner, f"{text}.{name}", name, value)
+            self._guard_value(owner, f"{text}.{name}", name, value)
 
     def _guard_other_name(self, owner: Any, name: str, first: str | None) -> None:
-        """What has several names is read by the first in a graph: the others must go on being names of it."""
+        """Guard that another name of a value still refers to it: the graph reads the value by its first name."""
         path = self.paths.get(id(owner))
         here = None if path is None else f"{path}.{name}".lstrip(".")
         if first is None or here is None or here == first:
@@ -213,13 +240,13 @@ class AttributeReads(ForeignCalls):
         reach = (lambda n: guard_tensor(self.root, n)) if tensor else guard_path
         self.guards.add(f"{reach(here)} is {reach(first)}")
 
-    def _guard_held(self, owner: Any, text: str, name: str, value: Any) -> None:
-        """An attribute that is an object, a container, an array."""
+    def _guard_value(self, owner: Any, text: str, name: str, value: Any) -> None:
+        """Guard an attribute that is an object, a container or an array."""
         if is_plain(value):
             self.guards.alike(text, value)
         elif kind := effects.kind_of_state(value):
             self.refuse(because(forwards.READS_STATE, name=name, kind=kind))
-        elif not holds(owner, name, value):  # of the class, so it is the user's own
+        elif not has_own_attribute(owner, name, value):  # the class holds it, so it has no twin
             self._real_reads.append((text, value, name))
             self.outside.note(value, text)
         elif isinstance(value, CONTAINERS):
@@ -229,7 +256,7 @@ class AttributeReads(ForeignCalls):
 
     def _guard_object(self, text: str, name: str, value: Any) -> None:
         if effects.is_array(value):
-            if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
+            if value.nbytes > _MAX_ARRAY_BYTES or value.dtype.hasobject:
                 self.refuse(because(forwards.READS_TOO_MUCH, name=name))
             self.guards.equal(f"{text}.shape", value.shape)
             self.guards.add(f"{text}.dtype == {self.guards.constant(value.dtype)}")
@@ -242,80 +269,85 @@ class AttributeReads(ForeignCalls):
         self._keep.append(value)
         self.outside.snapshot.note(value, text)
 
-    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
-        """`self.__dict__` or `vars(self)` was read: what has the name of a text in that code is guarded."""
-        names = [n for n in facts_of(code).texts if n in inside]
-        if not names or goes_through(code):
+    def read_dict(self, owner: Any, table: dict[str, Any], code: types.CodeType) -> None:
+        """`self.__dict__` or `vars(self)` was read. Guard each name that is a string constant of that code.
+
+        Raises:
+            Untraceable: the code iterates over the dict, or contains no name of an attribute.
+        """
+        names = [n for n in facts_of(code).texts if n in table]
+        if not names or iterates_over_dict(code):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
-            self.read(owner, name, inside[name])
+            self.read(owner, name, table[name])
         text = self.owners.get(id(owner))
-        for name in sorted(n for n in facts_of(code).texts if n not in inside and n.isidentifier()):
+        for name in sorted(n for n in facts_of(code).texts if n not in table and n.isidentifier()):
             if text is None:
                 self.refuse(because(forwards.READS_DICT, name="__dict__"))
             self.guards.add(f"{name!r} not in {text}.__dict__")
 
     def read_table(self, owner: nn.Module, name: str) -> None:
-        """A loop goes over the children, the parameters or the hooks of a module, or counts them."""
+        """A loop iterates over the children, the parameters or the hooks of a module, or counts them."""
         text, table = self.owners.get(id(owner)), vars(self.world.originals[id(owner)])[name]
         if text is None:
             self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
         if "hook" not in name:
             self.guards.add(keys_guard(f"{text}.{name}", table, isinstance(owner, nn.ModuleList)))
-            self.child_reads.listed(m for m in vars(owner)[name].values() if isinstance(m, nn.Module))
+            self.child_reads.read_table(m for m in vars(owner)[name].values() if isinstance(m, nn.Module))
         elif table:
             self.refuse(because(forwards.READS_STATE, name=name, kind="hook"))
         else:
             self.guards.add(f"not {text}.{name}")
 
-    def guard_overheard(self, heard: Iterable[tuple[Any, str, Any]]) -> None:
-        """Hold what a child read of itself: whether it returns a tuple, or None in it, may follow from a flag."""
+    def guard_child_flags(self, heard: Iterable[tuple[Any, str, Any]]) -> None:
+        """Guard the flags that a child read of itself: they may decide whether it returns a tuple, or None in it."""
         for owner, name, value in heard:
             text = self.owners.get(id(owner))
             if text is None or is_computed(owner, name):
                 continue
             if isinstance(value, SCALARS) and not isinstance(value, float):
-                torchs = original_class(type(owner)).__module__.startswith("torch.nn.")
-                None if torchs else self._guard_scalar(owner, text, name, value)
+                from_torch = original_class(type(owner)).__module__.startswith("torch.nn.")
+                None if from_torch else self._guard_scalar(owner, text, name, value)
             elif is_twin(value) and not isinstance(value, nn.Module):
                 self.owners.setdefault(id(value), f"{text}.{name}")
                 self._keep.append(value)
 
     def missing(self, owner: Any, name: str) -> None:
+        """A lookup of `owner.name` failed: guard that the attribute stays absent."""
         text = self.owners.get(id(owner))
         if text is not None:
             self.guards.add(f"_lacks({text}, {name!r})")
 
     def stored(self, owner: Any, name: str, value: Any) -> None:
-        """`self.mask = self.mask.to(x.device)` mostly assigns what is there already."""
-        if self._is_there(owner, name, value):
+        """Refuse an assignment, unless it stores what is there already: `self.mask = self.mask.to(x.device)`."""
+        if self._is_unchanged(owner, name, value):
             return
         target = f"{'self' if owner is self.root else type(owner).__name__}.{name}"
         self.refuse(because(forwards.ASSIGNS, target=target), passing=True)
 
-    def _is_there(self, owner: Any, name: str, value: Any) -> bool:
-        inside = object.__getattribute__(owner, "__dict__")
-        tables = [inside, *(inside.get(t) or {} for t in ("_buffers", "_parameters"))]
-        there = next((t[name] for t in tables if name in t), _NOTHING)
+    def _is_unchanged(self, owner: Any, name: str, value: Any) -> bool:
+        table = object.__getattribute__(owner, "__dict__")
+        tables = [table, *(table.get(t) or {} for t in ("_buffers", "_parameters"))]
+        current = next((t[name] for t in tables if name in t), _MISSING)
         if isinstance(value, Tensor):
-            return there is not _NOTHING and (value is there or self.itself.get(id(value)) is there)
+            return current is not _MISSING and (value is current or self.itself.get(id(value)) is current)
         text = self.owners.get(id(owner))
-        if text is None or not isinstance(value, SCALARS) or type(value) is not type(there) or value != there:
+        if text is None or not isinstance(value, SCALARS) or type(value) is not type(current) or value != current:
             return False
         self._guard_scalar(owner, text, name, value)
         return True
 
     def _twin_of_object(self, owner: Any, name: str, value: Any) -> Any:
-        """Objects that are neither tensors nor modules are copied when they are first read."""
-        inside = object.__getattribute__(owner, "__dict__")
-        if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
+        """The copy of an object that is neither a tensor nor a module. It is made at the first read."""
+        table = object.__getattribute__(owner, "__dict__")
+        if table.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
         if effects.kind_of_state(value):
             return value
         with self.silence():
-            made = self.world.of(value)
-        inside[name] = made
-        return made
+            twin = self.world.of(value)
+        table[name] = twin
+        return twin
 
     def _guard_scalar(self, owner: Any, text: str | None, name: str, value: Any) -> None:
         if text is None:
@@ -323,34 +355,34 @@ class AttributeReads(ForeignCalls):
                 self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
             self.refuse(because(forwards.READS_UNREACHED, name=name, kind=type(owner).__name__))
         if is_computed(owner, name):
-            return  # what the property reads is guarded
+            return  # the reads inside the property are guarded
         if isinstance(owner, nn.Module) and value is None:
             for table in ("_parameters", "_buffers", "_modules"):
                 if name in owner.__dict__[table]:
                     self.guards.add(f'{text}.{table}["{name}"] is None')
                     return
-        if effects.is_users(type(value)) and not isinstance(value, enum.Enum):  # a number with methods
+        if effects.belongs_to_user(type(value)) and not isinstance(value, enum.Enum):  # a number with methods
             self._real_reads.append((f"{text}.{name}", value, name))
         self.guards.equal(f"{text}.{name}", value)
 
     def _guard_code(self, owner: Any, text: str | None, name: str, value: Any) -> None:
-        """A function that an instance holds, such as its activation: another one may be put in its place."""
+        """Guard a function that an instance holds, such as its activation. It may be replaced later."""
         if text is None:
             return
         if name in object.__getattribute__(owner, "__dict__"):
-            self._same_code(f"{text}.{name}", value)
+            self._guard_function(f"{text}.{name}", value)
             return
-        self.guards.add(f'"{name}" not in {text}.__dict__')  # the class is asked: read_set.py guards what it has
+        self.guards.add(f'"{name}" not in {text}.__dict__')  # read_set.py guards the function of the class
         if not isinstance(value, types.MethodType) and not is_computed(owner, name):
             self._real_reads.append((f"{text}.{name}", value, name))
 
-    def _same_code(self, text: str, value: Any) -> None:
+    def _guard_function(self, text: str, value: Any) -> None:
         if not isinstance(value, (types.MethodType, functools.partial)):
             users = self.world.functions.get(id(value), value)
             self._real_reads.append((text, users, text.rpartition(".")[2]))
-            self._same_closure(text, value)
+            self._guard_closure(text, value)
             return
-        self.guards.same(f"type({text})", type(value))  # copies of a module have one of their own
+        self.guards.same(f"type({text})", type(value))  # a copy of a module has its own method object
         if isinstance(value, types.MethodType):
             self.guards.same(f"{text}.__func__", value.__func__)
             if is_twin(value.__self__):
@@ -358,25 +390,25 @@ class AttributeReads(ForeignCalls):
             else:
                 self._real_reads.append((f"{text}.__self__", value.__self__, text.rpartition(".")[2]))
             return
-        self._same_code(f"{text}.func", value.func)
-        for place, given in enumerate(value.args):
-            self._guard_part(f"{text}.args[{place}]", given)
-        for key, given in value.keywords.items():
-            self._guard_part(f"{text}.keywords[{key!r}]", given)
+        self._guard_function(f"{text}.func", value.func)
+        for index, argument in enumerate(value.args):
+            self._guard_part(f"{text}.args[{index}]", argument)
+        for key, argument in value.keywords.items():
+            self._guard_part(f"{text}.keywords[{key!r}]", argument)
         self.guards.add(f"len({text}.args) == {len(value.args)}")
         self.guards.add(f"len({text}.keywords) == {len(value.keywords)}")
 
-    def _same_closure(self, text: str, value: Any) -> None:
-        """A copy of a module holds the same functions, which then run the original's children."""
+    def _guard_closure(self, text: str, value: Any) -> None:
+        """Guard the modules in a closure: a copy of a module holds the same function, with the original's children."""
         if id(value) not in self.world.functions:
             return
-        for place, cell in enumerate(value.__closure__):
+        for index, cell in enumerate(value.__closure__):
             if isinstance(cell.cell_contents, nn.Module) and id(cell.cell_contents) in self.paths:
                 reach = guard_path(self.paths[id(cell.cell_contents)])
-                self.guards.add(f"{text}.__closure__[{place}].cell_contents is {reach}")
+                self.guards.add(f"{text}.__closure__[{index}].cell_contents is {reach}")
 
     def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
-        """A tensor that is a plain attribute (parameters and buffers are found by parameter())."""
+        """A tensor that is a plain attribute. `parameter` handles parameters and buffers."""
         if id(x) in self.held or self.parameter(x) is not None:
             if id(owner) in self.paths:
                 path = f"{self.paths[id(owner)]}.{name}".lstrip(".")
@@ -392,9 +424,9 @@ class AttributeReads(ForeignCalls):
             self._tensors_read[text] = self._class_of(owner, name)
 
     def _class_of(self, owner: nn.Module, name: str) -> type:
-        """The class of a tensor of the user's module, of which a stand-in was read."""
-        inside = vars(self.world.originals[id(owner)])
-        tables = (inside["_parameters"], inside["_buffers"], inside)
+        """The class of the user's tensor whose stand-in was read."""
+        table = vars(self.world.originals[id(owner)])
+        tables = (table["_parameters"], table["_buffers"], table)
         return type(next((t[name] for t in tables if name in t), None))
 
     def _register_container(self, value: Any, text: str, owner: Any, name: str) -> None:
@@ -402,7 +434,7 @@ class AttributeReads(ForeignCalls):
             return
         self._snapshots.append((text, value, _contents(value), user_place()))
         self.outside.snapshot.note(value, text)
-        if _plain(value):
+        if _holds_only_scalars(value):
             self.guards.equal(text, type(value)(value))
             return
         make = None
@@ -412,7 +444,7 @@ class AttributeReads(ForeignCalls):
         self._register_items(value, make, text)
 
     def _register_items(self, value: Any, make: Callable[[], fx.Node] | None, text: str) -> None:
-        """What a container holds stays there: a cache may be filled, or emptied, by another call."""
+        """Guard the keys and the values of a container: another call may fill or empty a cache."""
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
         if isinstance(value, (set, frozenset)) or not all(map(is_plain, keys)):
             if any(not isinstance(v, (Tensor, nn.Module)) for v in value):
@@ -431,7 +463,7 @@ class AttributeReads(ForeignCalls):
                 self._guard_part(f"{text}[{self.guards.name_of(key)}]", item)
 
     def _guard_part(self, text: str, item: Any) -> None:
-        """What stands in a container, or among the arguments of a partial function."""
+        """Guard an item of a container, or an argument of a partial function."""
         if isinstance(item, nn.Module):
             if id(item) in self.paths:
                 self.guards.add(f"{text} is {guard_path(self.paths[id(item)])}")
@@ -440,7 +472,7 @@ class AttributeReads(ForeignCalls):
         elif is_plain(item):
             self.guards.alike(text, item)
         elif isinstance(item, CODE):
-            self._same_code(text, item)
+            self._guard_function(text, item)
         elif kind := effects.kind_of_state(item):
             self.refuse(because(forwards.READS_STATE, name=text, kind=kind))
         elif not isinstance(item, (Tensor, *CONTAINERS)):
@@ -450,13 +482,13 @@ class AttributeReads(ForeignCalls):
         return lambda: self.graph.call_function(_getitem, (make(), key))
 
     def parameter(self, x: Tensor) -> Held | None:
-        """Hold a parameter or a buffer below the root; None if `x` is neither."""
+        """The record of a parameter or a buffer below the root; None if `x` is neither."""
         with self.silence():
-            named = (
+            named_tensors = (
                 *self.root.named_parameters(remove_duplicate=False),
                 *self.root.named_buffers(remove_duplicate=False),
             )
-        for name, p in named:
+        for name, p in named_tensors:
             self._first_names.setdefault(id(p), name)
             if id(p) not in self.held:
                 self.hold(p, self._attribute_maker(name), _fixed_sizes(p))
@@ -467,17 +499,17 @@ class AttributeReads(ForeignCalls):
 
 
 def guard_path(name: str) -> str:
-    """How a guard reaches the module called `name` below self: nn.Module.__getattr__ would be slow."""
+    """The guard text of the module `name` below self. It avoids nn.Module.__getattr__, which is slow."""
     return "self" + "".join(f'._modules["{part}"]' for part in name.split(".") if part)
 
 
 def guard_inside(name: str, attribute: str) -> str:
-    """How a guard reads what the instance itself keeps, in the module called `name` below self."""
+    """The guard text of an entry in the `__dict__` of the module `name` below self."""
     return f'{guard_path(name)}.__dict__["{attribute}"]'
 
 
 def guard_tensor(root: nn.Module, name: str) -> str:
-    """How a guard reads the parameter, buffer or attribute that is called `name` below `root`."""
+    """The guard text of the parameter, buffer or attribute `name` below `root`."""
     path, _, attribute = name.rpartition(".")
     owner, reach = root.get_submodule(path), guard_path(path)
     if attribute in vars(owner)["_parameters"]:
@@ -486,7 +518,13 @@ def guard_tensor(root: nn.Module, name: str) -> str:
 
 
 def keys_guard(text: str, table: dict[str, Any], numbered: bool) -> str:
-    """A test that a table of children or parameters has the names that it has now; `numbered`: they count from 0."""
+    """A test that a table of children or parameters has the same names as now.
+
+    Args:
+        text: the guard text of the table.
+        table: the table.
+        numbered: whether the names are the numbers from 0, so that the length is enough.
+    """
     if not table:
         return f"not {text}"
     return f"len({text}) == {len(table)}" if numbered else f"tuple({text}) == {tuple(table)!r}"
@@ -494,29 +532,33 @@ def keys_guard(text: str, table: dict[str, Any], numbered: bool) -> str:
 
 def is_known(kind: type) -> bool:
     """Whether modules of exactly this class are one operation of the vocabulary."""
-    torchs = kind.__module__.startswith("torch.nn.modules.") and f"torch.nn.{kind.__name__}" in MODULES
-    return (
-        torchs and getattr(getattr(kind, "forward", None), "__module__", "") == kind.__module__
-    )  # nobody put another in its place
+    from_torch = kind.__module__.startswith("torch.nn.modules.") and f"torch.nn.{kind.__name__}" in MODULES
+    # A forward that was replaced by assignment has the module of the user's function.
+    return from_torch and getattr(getattr(kind, "forward", None), "__module__", "") == kind.__module__
 
 
 def is_light(module: nn.Module) -> bool:
-    """Whether a module is a layer of the vocabulary, or has a weight and a bias at most, and such layers without."""
+    """Whether a module is a layer of the vocabulary, or has few parameters and only such layers, without parameters."""
     if is_known(type(module)):
         return True
-    own = not type(module).__module__.startswith("torch.") and len(module._parameters) <= _PARAMETERS
+    own = not type(module).__module__.startswith("torch.") and len(module._parameters) <= _MAX_PARAMETERS
     return own and all(is_known(type(m)) and not m._parameters for m in module.children())
 
 
 @functools.cache
-def _of_fakes() -> frozenset[str]:
+def _fake_attributes() -> frozenset[str]:
     with FakeTensorMode():
         return frozenset(vars(torch.empty(())))
 
 
-def _is_users_name(name: str) -> bool:
-    """Whether an attribute of a fake tensor is none of its own."""
-    return name not in _of_fakes() and name not in _MARKS and "memo" not in name and not hasattr(FakeTensor, name)
+def _is_user_attribute(name: str) -> bool:
+    """Whether the user set this attribute of a fake tensor."""
+    return (
+        name not in _fake_attributes()
+        and name not in _TORCH_MARKS
+        and "memo" not in name
+        and not hasattr(FakeTensor, name)
+    )
 
 
 def _getitem(container: Any, key: Any) -> Any:
@@ -527,8 +569,11 @@ def _contents(container: Any) -> list[Any]:
     return [*container.keys(), *container.values()] if isinstance(container, dict) else list(container)
 
 
-def _plain(value: Any) -> bool:
-    return all(isinstance(v, SCALARS) or isinstance(v, (tuple, list, dict)) and _plain(v) for v in _contents(value))
+def _holds_only_scalars(value: Any) -> bool:
+    return all(
+        isinstance(v, SCALARS) or isinstance(v, (tuple, list, dict)) and _holds_only_scalars(v)
+        for v in _contents(value)
+    )
 
 
 def _fixed_sizes(x: Tensor) -> tuple[int, ...]:
@@ -536,7 +581,7 @@ def _fixed_sizes(x: Tensor) -> tuple[int, ...]:
 
 
 def is_computed(owner: Any, name: str) -> bool:
-    """Whether an attribute is computed by a property, or another descriptor of the user's, at each read."""
+    """Whether a property, or another descriptor of the user's, computes an attribute at each read."""
     found = next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
     return (
         hasattr(type(found), "__get__")
@@ -545,13 +590,13 @@ def is_computed(owner: Any, name: str) -> bool:
     )
 
 
-def _has(module: nn.Module, name: str) -> bool:
-    """Whether a module itself, and not its class, has the attribute."""
-    inside = object.__getattribute__(module, "__dict__")
-    return name in inside or any(name in inside[table] for table in ("_parameters", "_buffers", "_modules"))
+def _has_own_entry(module: nn.Module, name: str) -> bool:
+    """Whether the module itself, not its class, has the attribute."""
+    entries = object.__getattribute__(module, "__dict__")
+    return name in entries or any(name in entries[table] for table in ("_parameters", "_buffers", "_modules"))
 
 
-def holds(owner: Any, name: str, value: Any) -> bool:
-    """Whether the object itself, and not its class, has the attribute."""
-    inside = object.__getattribute__(owner, "__dict__") if hasattr(owner, "__dict__") else {}
-    return inside.get(name, _NOTHING) is value or name in slots(owner)
+def has_own_attribute(owner: Any, name: str, value: Any) -> bool:
+    """Whether the object itself, not its class, has the attribute."""
+    table = object.__getattribute__(owner, "__dict__") if hasattr(owner, "__dict__") else {}
+    return table.get(name, _MISSING) is value or name in slots(owner)

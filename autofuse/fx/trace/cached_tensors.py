@@ -1,7 +1,7 @@
-"""Tensors that functools keeps for the user: a mask of a function with `lru_cache`.
+"""Tensors that functools caches for the user, such as a mask in a function with `lru_cache`.
 
-A rewritten forward computes such a tensor anew. That is the same for as long as nobody writes to the one that is kept,
-which is counted.
+A rewritten forward computes such a tensor again. The result is the same while nothing writes to the cached tensor. The
+version counters of the tensors show this.
 """
 
 from __future__ import annotations
@@ -21,63 +21,65 @@ from autofuse.torch_private import assumed_constant
 
 _DEPTH = 3
 _NONE = frozenset({0})
-_OWN_REFERENCES = 4  # to a tensor: the cache's, a list's, a loop's and an argument's
-_VERSIONS: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()  # what the function itself writes, counted
+_OWN_REFERENCES = 4  # to a tensor: of the cache, a list, a loop variable and an argument
+_VERSIONS: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()  # versions after the function's own writes
 
 
 def tensors_in(cache: Any) -> Iterator[Tensor]:
-    """The tensors among the results that a cache holds."""
-    for held in gc.get_referents(cache):
-        yield from _tensors(held, 0)
+    """The tensors in the results of a cache."""
+    for result in gc.get_referents(cache):
+        yield from _tensors(result, 0)
 
 
-def note(cache: Any) -> None:
-    """Remember how often results were written to when the function had made them, and nobody else had them."""
+def record_versions(cache: Any) -> None:
+    """Record the versions of the cached tensors just after the function returned them."""
     known = _VERSIONS.get(cache, frozenset())
     _VERSIONS[cache] = known or frozenset(map(_version, tensors_in(cache)))
 
 
 def holds_tensors(cache: Any) -> bool:
-    """Whether a cache was found to hold tensors, now or in a run that was watched."""
+    """Whether the cache holds tensors now, or held some in an observed run."""
     return cache in _VERSIONS or next(tensors_in(cache), None) is not None
 
 
 @assumed_constant
 def is_unwritten(cache: Any) -> bool:
-    """Whether nobody has written to the tensors that a cache holds.
+    """Whether nothing has written to the tensors of a cache.
 
-    Where the function was never watched, that says that it did not write to them either.
+    If the function was never observed, this also requires that the function itself did not write to them.
     """
     known = _VERSIONS.get(cache, _NONE)
     return all(_version(t) in known for t in tensors_in(cache))
 
 
 def is_held_elsewhere(cache: Any) -> bool:
-    """Whether somebody else has a tensor that a cache holds, and would find that the cache gives another one.
+    """Whether something else refers to a cached tensor and would notice that the cache returns another one.
 
-    A trace empties such caches: what they hold then is made anew.
+    A trace empties such caches, so their contents are computed again.
     """
-    held = list({id(t): t for t in tensors_in(cache)}.values())
-    return any(sys.getrefcount(t) > _OWN_REFERENCES for t in held)
+    cached = list({id(t): t for t in tensors_in(cache)}.values())
+    return any(sys.getrefcount(t) > _OWN_REFERENCES for t in cached)
 
 
-def is_asked(cache: Any) -> bool:
-    """Whether the program reads how often a cache was hit: a rewritten forward does not ask the cache.
+def is_hit_count_read(cache: Any) -> bool:
+    """Whether the program reads the hit count of a cache, which a rewritten forward does not update.
 
-    The evidence is the text of the file that defines the function, and of those that are running.
+    The evidence is the text of the file that defines the function and of the files that are running.
     """
     files = {
-        getattr(sys.modules.get(name), "__file__", None) for name in ("__main__", cache.__module__) if _may_ask(name)
+        getattr(sys.modules.get(name), "__file__", None)
+        for name in ("__main__", cache.__module__)
+        if _is_user_module(name)
     }
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
-        if _may_ask(frame.f_globals.get("__name__", "")):
+        if _is_user_module(frame.f_globals.get("__name__", "")):
             files.add(frame.f_code.co_filename)
         frame = frame.f_back
     return any("cache_info" in line for file in files if file for line in linecache.getlines(file))
 
 
-def _may_ask(name: object) -> bool:
+def _is_user_module(name: object) -> bool:
     return not effects.is_library(name) and not effects.is_standard(name)
 
 

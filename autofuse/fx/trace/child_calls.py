@@ -1,7 +1,7 @@
-"""What a recorder does when its twin calls a child: the call is written down, and its result computed on fakes.
+"""What a recorder does when its twin calls a child: it records the call and computes the result on fake tensors.
 
-Children are not entered, but for a Sequential of light layers; a small child is asked how the sizes of its result
-follow from those of its arguments.
+The trace does not enter children, except a Sequential of light layers. For a small child it determines how the sizes of
+the result follow from the sizes of the arguments.
 """
 
 from __future__ import annotations
@@ -34,105 +34,113 @@ _SIZE = re.compile(r"(\w+)\.shape\[(\d+)\]")
 
 @dataclass(frozen=True)
 class ResultSizes:
-    """What a small child takes for granted, and the sizes of its result, told by its own parameters' names."""
+    """The guards of a small child and the sizes of its result, in terms of the names of its own parameters."""
 
     guards: Guards
     sizes: Sizes
     signature: inspect.Signature
 
 
-Inside = Callable[[nn.Module, Any, Any], ResultSizes | None]  # of a call of a module
+SizesInside = Callable[[nn.Module, Any, Any], ResultSizes | None]  # called with a module, args and kwargs
 
 
 class ChildCalls(AttributeReads):
-    """The listener's half of a Recorder. `inside` looks into small children."""
+    """The part of a Recorder that listens to calls.
 
-    def __init__(self, root: nn.Module, world: Twins, inside: Inside) -> None:
+    Attributes:
+        inside: traces a small child for the sizes of its result.
+    """
+
+    def __init__(self, root: nn.Module, world: Twins, inside: SizesInside) -> None:
         super().__init__(root, world)
         self.inside = inside
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A child is called: write the call down and compute its result on fakes."""
+        """Record the call of a child and compute its result on fake tensors."""
         self.check_surroundings()
         path = self.paths.get(id(module))
-        if path is None and id(module) not in self.handed:
+        if path is None and id(module) not in self.module_arguments:
             self.refuse(because(forwards.CALLS_OTHER_MODULE, kind=type(module).__name__))
         with self.silence():
-            transparent = path is not None and self._transparent(module)
+            transparent = path is not None and self._is_transparent(module)
         if transparent and path is not None:
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
-        given = self.passed(args), self.passed_by_name(kwargs)
+        arguments = self.argument_nodes(args), self.keyword_nodes(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
-            call = self._as_passed(args, kwargs)
-            result = self._overheard(module, path, args, kwargs)
-            node = self.noted(self._call_of(module, path, *given), result)
+            call = self._copy_arguments(args, kwargs)
+            result = self._run_and_guard(module, path, args, kwargs)
+            node = self.noted(self._call_node(module, path, *arguments), result)
             node.meta["call"] = call
-            self.take_back()
-            self.touched((args, kwargs))
+            self.record_changes_of_others()
+            self.forget_state((args, kwargs))
             return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
-    def _overheard(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> Any:
-        """What a child returns; where that is more than a tensor, what it says of itself is guarded."""
-        before, self.overheard = self.overheard, []
+    def _run_and_guard(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> Any:
+        """The result of a child. If it is more than a tensor, guard the flags that the child read."""
+        before, self.reads_of_child = self.reads_of_child, []
         try:
-            result = self._returned(module, args, kwargs)
-            if path is not None and (not isinstance(result, Tensor) or self._tells_results_apart()):
+            result = self._run_child(module, args, kwargs)
+            if path is not None and (not isinstance(result, Tensor) or self._may_test_result_type()):
                 self.guards.same(f"type({guard_path(path)})", plain_class(original_class(type(module))))
-                self.guard_overheard(self.overheard)
-                self.forms_rest_on_children = True
+                self.guard_child_flags(self.reads_of_child)
+                self.result_types_depend_on_children = True
         finally:
-            self.overheard = before
+            self.reads_of_child = before
         return result
 
-    def _tells_results_apart(self) -> bool:
-        """Whether forward may ask whether a child has returned a tensor or a tuple."""
+    def _may_test_result_type(self) -> bool:
+        """Whether forward may test whether a child returned a tensor or a tuple."""
         code = getattr(own_forward(plain_class(original_class(type(self.root)))), "__code__", None)
         return code is None or any(load.name in _KINDS for load in facts_of(code).loads)
 
-    def _returned(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """What a child returns, on fakes; where it needs numbers, on made-up ones."""
+    def _run_child(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """The result of a child on fake tensors; on random tensors if the child needs numbers."""
         try:
-            return module.forward(*self.lent(args), **self.lent_by_name(kwargs))
+            return module.forward(*self.example_value(args), **self.example_keywords(kwargs))
         except Untraceable as error:
             self.refused = self.refused or error
             raise
-        except Exception as error:  # the child's code is the user's
+        except Exception as error:  # the user's child may raise anything, for example because a fake has no numbers
             mode = fake_mode()
             assert isinstance(mode, FakeTensorMode)
-            given, named = self.lent(args), self.lent_by_name(kwargs)
+            arguments, keywords = self.example_value(args), self.example_keywords(kwargs)
             try:
-                return probed(self.world.originals[id(module)], module.training, given, named, mode)
+                return probed(self.world.originals[id(module)], module.training, arguments, keywords, mode)
             except Exception:
                 self.refused = self.refused or Untraceable(because(forwards.RAISED, error=type(error).__name__))
                 raise error from None
 
-    def _as_passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments as they are before the child changes them, where it may: a cache grows. None elsewhere."""
+    def _copy_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A copy of the arguments before the child may change them, such as a cache that grows; None if it cannot."""
         if not any(foreign.is_foreign(x) or holds_container(x) for x in (*args, *kwargs.values())):
             return None
         world = Twins(lambda x: x, watched=False, deep=True)
-        given, named = self.lent(args), self.lent_by_name(kwargs)
-        return tuple(map(world.of, given)), {k: world.of(v) for k, v in named.items()}
+        arguments, keywords = self.example_value(args), self.example_keywords(kwargs)
+        return tuple(map(world.of, arguments)), {k: world.of(v) for k, v in keywords.items()}
 
-    def _call_of(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
+    def _call_node(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
         if path is not None:
             return self.graph.create_node("call_module", path, args, kwargs)
-        return self.graph.call_function(call_handed, (self.handed[id(module)], *args), kwargs)
+        return self.graph.call_function(call_module_argument, (self.module_arguments[id(module)], *args), kwargs)
 
-    def handed_in(self, module: nn.Module, node: fx.Node, text: str) -> nn.Module:
-        """A module that is an argument of forward: it may be called and passed on, and its plain attributes read."""
+    def module_argument(self, module: nn.Module, node: fx.Node, text: str) -> nn.Module:
+        """The twin of a module that is an argument of forward.
+
+        Forward may call it, pass it on, and read its plain attributes.
+        """
         twin: nn.Module = self.world.of(self.world.originals.get(id(module), module))
         if id(twin) not in self.paths:
-            self.handed[id(twin)] = node
+            self.module_arguments[id(twin)] = node
             self.owners.setdefault(id(twin), text)
         node.meta["v"] = twin
         return twin
 
     def module(self, x: nn.Module) -> fx.Node:
-        if id(x) in self.handed:
-            return self.handed[id(x)]
+        """The node of a module that is passed as an argument."""
+        if id(x) in self.module_arguments:
+            return self.module_arguments[id(x)]
         path = self.paths.get(id(x))
         if not path:
             self.refuse(because(forwards.PASSES_MODULE, kind=type(x).__name__))
@@ -140,45 +148,45 @@ class ChildCalls(AttributeReads):
         node.meta["v"] = x
         return node
 
-    def _transparent(self, module: nn.Module) -> bool:
-        """Whether a Sequential holds light layers only, so that it says nothing that its parts do not."""
+    def _is_transparent(self, module: nn.Module) -> bool:
+        """Whether a module is a Sequential of light layers only, which can be traced without a call of its own."""
         original = self.world.originals[id(module)]
         return type(original) is nn.Sequential and all(
-            is_light(self.world.originals[id(m)]) or self._transparent(m) for m in module.children()
+            is_light(self.world.originals[id(m)]) or self._is_transparent(m) for m in module.children()
         )
 
     def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
         args, original = call[0], self.world.originals[id(module)]
         if not isinstance(result, Tensor) or not args or not isinstance(args[0], Tensor):
             return [(None,) * t.dim() for t in tensors(result)]
-        kind, given = type(original), self.sizes_of(args[0])
+        kind, input_sizes = type(original), self.sizes_of(args[0])
         if kind is nn.Linear:
-            return [(*given[:-1], int(result.shape[-1]))]
+            return [(*input_sizes[:-1], int(result.shape[-1]))]
         if kind is nn.Embedding:
-            return [(*given, int(result.shape[-1]))]
+            return [(*input_sizes, int(result.shape[-1]))]
         if is_known(kind):
-            return [given]
-        return [self._sizes_inside(original, path, call) or (None,) * result.dim()]
+            return [input_sizes]
+        return [self._sizes_of_child(original, path, call) or (None,) * result.dim()]
 
-    def _sizes_inside(self, child: nn.Module, path: str | None, call: tuple[Any, Any]) -> Sizes | None:
-        """The sizes of what a small child returns, told by those of its arguments; what it rests on is guarded."""
+    def _sizes_of_child(self, child: nn.Module, path: str | None, call: tuple[Any, Any]) -> Sizes | None:
+        """The sizes of a small child's result, in terms of the sizes of its arguments. Adds the guards of the child."""
         if path is None or not is_light(child):
             return None
         sized = self.inside(child, *map(self.concrete, call))
         if sized is None:
             return None
-        given = sized.signature.bind(child, *call[0], **call[1]).arguments
-        self.guards.add_childs(sized.guards, guard_path(path))
-        return tuple(self._size_inside(size, given) for size in sized.sizes)
+        arguments = sized.signature.bind(child, *call[0], **call[1]).arguments
+        self.guards.add_child_guards(sized.guards, guard_path(path))
+        return tuple(self._size_in_caller(size, arguments) for size in sized.sizes)
 
-    def _size_inside(self, size: Any, given: Mapping[str, Any]) -> Any:
-        told = _SIZE.fullmatch(size) if isinstance(size, str) else None
-        if told is None:
+    def _size_in_caller(self, size: Any, arguments: Mapping[str, Any]) -> Any:
+        match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+        if match is None:
             return size if isinstance(size, int) else None
-        argument = given.get(told[1])
-        return self.sizes_of(argument)[int(told[2])] if isinstance(argument, Tensor) else None
+        argument = arguments.get(match[1])
+        return self.sizes_of(argument)[int(match[2])] if isinstance(argument, Tensor) else None
 
 
-def call_handed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A module that was an argument, called."""
+def call_module_argument(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Call a module that is an argument of forward."""
     return module(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Numbers that a child module returns, as the scale beside a rotary embedding's frequencies.
+"""Numbers that a child module returns, such as the scale of a rotary embedding.
 
-A trace can hand such a number on, to a child or an operation, as it hands on a tensor. It cannot compute with it or
-ask what it is: that may be another number in the next call. Knows nothing of modules.
+A trace can pass such a number to a child or an operation, as it passes a tensor. It cannot compute with the number or
+read it, because the number may differ in the next call. This file knows no modules.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from autofuse.reasons.reason import Reason, because
 
 
 class NumberKeeper(Protocol):
-    """Who hears of it when a number is asked what it is."""
+    """The recorder, which refuses a read of a number."""
 
     def refuse(self, reason: Reason) -> NoReturn: ...
 
 
 class Number(float):
-    """`value` in the example call; `origin` is the fx node that computes it, or makes one.
+    """A number whose value the trace must not use.
 
-    As a float it is NaN, so that whoever takes it for one without asking cannot pass for right.
+    It is NaN as a float, so code that uses it as a float without calling a method cannot get a plausible result.
+
+    Attributes:
+        keeper: the recorder.
+        origin: the fx node that computes the number, or a function that makes the node.
+        value: the number in the example call.
     """
 
     keeper: NumberKeeper
@@ -34,14 +39,14 @@ class Number(float):
     @classmethod
     def of(cls, keeper: NumberKeeper, origin: Any, value: float) -> Number:
         """A number that `origin` computes."""
-        made = cls(math.nan)
-        made.keeper, made.origin, made.value = keeper, origin, value
-        return made
+        number = cls(math.nan)
+        number.keeper, number.origin, number.value = keeper, origin, value
+        return number
 
 
-def _asked(self: Number, *others: Any) -> Any:
+def _refuse_use(self: Number, *others: Any) -> Any:
     if any(isinstance(o, Tensor) for o in others):
-        return NotImplemented  # the tensor's own operator is written down
+        return NotImplemented  # so that Python calls the tensor's operator, which the trace records
     self.keeper.refuse(because(forwards.CHILDS_NUMBER, how="computes with"))
 
 
@@ -50,4 +55,4 @@ for _name in (
     "eq ne lt le gt ge bool int float hash neg pos abs round trunc floor ceil format str repr "
     f"{_BINARY} {' '.join('r' + n for n in _BINARY.split())}"
 ).split():
-    setattr(Number, f"__{_name}__", _asked)
+    setattr(Number, f"__{_name}__", _refuse_use)

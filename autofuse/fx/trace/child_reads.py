@@ -1,7 +1,7 @@
-"""Which children code has in hand for another reason than to call them: `isinstance(self.drop, nn.Identity)`.
+"""Which children code uses for something else than a call: `isinstance(self.drop, nn.Identity)`.
 
-A call of a child runs whatever stands there by then. What code found out of a child's class, or that it is no None,
-holds only while a child of the same class stands there. Knows Python's code objects and where a child was read.
+A call runs whichever child is there at that time. If code uses the class of a child, or tests whether it is None, the
+trace is valid only for a child of the same class. This file knows Python's code objects and where a child was read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.source_lines import is_users
 from autofuse.fx.trace.user_code import Ran
 
-CALLED, NONE, KEPT, USED = range(4)  # it is called at once; compared with None; kept for later; anything else
-_ASKS = frozenset({
+CALLED, NONE, KEPT, USED = range(4)  # called immediately; compared with None; assigned to a local; anything else
+_QUERIES = frozenset({
     "isinstance", "issubclass", "type", "id", "hash", "repr", "str", "callable", "bool", "any", "all", "filter",
     "sorted", "getattr", "hasattr", "vars", "dir", "__class__",
 })  # fmt: skip
@@ -32,41 +32,53 @@ _ELEMENTS = frozenset({"GET_ITER", "BINARY_SUBSCR"})
 
 @dataclass
 class ChildReads:
-    """The children that were read: those of which the class is of consequence, and those that may be."""
+    """The children that were read, grouped by whether their classes matter.
 
-    _sure: dict[int, nn.Module] = field(default_factory=dict)
-    _compared: dict[int, nn.Module] = field(default_factory=dict)  # with None
-    _maybe: dict[int, nn.Module] = field(default_factory=dict)
+    Attributes:
+        _certain: the class matters.
+        _compared_with_none: compared with None.
+        _possible: the class matters if the code that ran queries classes.
+    """
+
+    _certain: dict[int, nn.Module] = field(default_factory=dict)
+    _compared_with_none: dict[int, nn.Module] = field(default_factory=dict)
+    _possible: dict[int, nn.Module] = field(default_factory=dict)
 
     def read(self, child: nn.Module) -> None:
-        """The user's code, or torch's on its behalf, reads a child by its name."""
+        """The user's code, or torch's code called by it, reads a child by name."""
         use = _use(sys._getframe(1), isinstance(child, _LISTS))
-        {USED: self._sure, NONE: self._compared, KEPT: self._maybe, CALLED: {}}[use][id(child)] = child
+        {USED: self._certain, NONE: self._compared_with_none, KEPT: self._possible, CALLED: {}}[use][id(child)] = child
 
-    def listed(self, children: Iterable[nn.Module | None]) -> None:
-        """Code goes through a table of children."""
-        self._maybe.update((id(child), child) for child in children if child is not None)
+    def read_table(self, children: Iterable[nn.Module | None]) -> None:
+        """Code iterates over a table of children."""
+        self._possible.update((id(child), child) for child in children if child is not None)
 
-    def of_class(self, module: nn.Module) -> None:
-        """Code reads what the class of a child holds."""
-        self._sure[id(module)] = module
+    def read_of_class(self, module: nn.Module) -> None:
+        """Code reads an attribute of a child's class."""
+        self._certain[id(module)] = module
 
-    def asked(self, ran: Iterable[Ran], called: Iterable[nn.Module]) -> list[nn.Module]:
-        """The children of which the class is of consequence. `called`: those that the graph calls, which raises an
-        error where None stands there, and then the original runs."""
-        found = {**self._sure}
+    def with_class_guard(self, ran: Iterable[Ran], called: Iterable[nn.Module]) -> list[nn.Module]:
+        """The children whose class must be guarded.
+
+        Args:
+            ran: the code that ran.
+            called: the children that the graph calls. They need no test against None: a call of None raises an error,
+                and
+                then the original forward runs.
+        """
+        children = {**self._certain}
         known = set(map(id, called))
-        found.update((i, child) for i, child in self._compared.items() if i not in known)
-        if any(_asks(each) for each in ran):
-            found.update(self._maybe)
-        return list(found.values())
+        children.update((i, child) for i, child in self._compared_with_none.items() if i not in known)
+        if any(_queries_classes(each) for each in ran):
+            children.update(self._possible)
+        return list(children.values())
 
 
-def _asks(ran: Ran) -> bool:
-    """Whether code may find out what a value is that it has in hand."""
+def _queries_classes(ran: Ran) -> bool:
+    """Whether code may find out what a value in a local variable is."""
     facts = facts_of(ran.code)
-    named = {load.name for load in facts.loaded(ran.lines)} | set(facts.attribute_names(ran.lines))
-    return not named.isdisjoint(_ASKS) or _compares(ran.code)
+    names = {load.name for load in facts.loaded(ran.lines)} | set(facts.attribute_names(ran.lines))
+    return not names.isdisjoint(_QUERIES) or _compares(ran.code)
 
 
 @cache
@@ -75,7 +87,7 @@ def _compares(code: types.CodeType) -> bool:
 
 
 def _use(frame: types.FrameType | None, is_list: bool) -> int:
-    """What the code that reads a child does with it next."""
+    """What the user's code that reads a child does with it next."""
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
@@ -87,16 +99,16 @@ def _use(frame: types.FrameType | None, is_list: bool) -> int:
 
 @cache
 def _uses(code: types.CodeType) -> dict[int, tuple[int, str]]:
-    """Offset of each read of an attribute -> what becomes of it, and the next instruction."""
+    """Offset of each attribute read -> how the value is used, and the next instruction."""
     steps = [s for s in dis.get_instructions(code) if s.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
     return {
-        step.offset: (_becomes(step, steps[place + 1 : place + 3]), steps[place + 1].opname)
-        for place, step in enumerate(steps[:-1])
+        step.offset: (_next_use(step, steps[index + 1 : index + 3]), steps[index + 1].opname)
+        for index, step in enumerate(steps[:-1])
         if step.opname in ("LOAD_ATTR", "LOAD_METHOD")
     }
 
 
-def _becomes(step: dis.Instruction, after: list[Any]) -> int:
+def _next_use(step: dis.Instruction, after: list[Any]) -> int:
     if (
         step.opname == "LOAD_METHOD"
         or step.opname == "LOAD_ATTR"
@@ -105,7 +117,8 @@ def _becomes(step: dis.Instruction, after: list[Any]) -> int:
         return CALLED
     opname = after[0].opname
     if opname in ("LOAD_ATTR", "LOAD_METHOD"):
-        return USED if after[0].argval == "__class__" else CALLED  # what is read of it is looked at by itself
+        # A read of any other attribute of the child is recorded separately.
+        return USED if after[0].argval == "__class__" else CALLED
     if opname.startswith("POP_JUMP") and "NONE" in opname:
         return NONE
     compares = opname == "LOAD_CONST" and after[0].argval is None and after[-1].opname == "IS_OP"

@@ -1,7 +1,7 @@
-"""What lies in a list, a dict, a set, a deque or a small object, how two states differ, and how one becomes the other.
+"""The contents of a list, a dict, a set, a deque or a small object, and the calls that turn one state into another.
 
-The functions that change a container are what a rewritten forward calls: they go past methods of the user's, whose
-effects the trace has seen already. Knows Python's containers; knows no graph and no torch.
+A rewritten forward calls the functions below that change a container. They bypass the methods of user classes, because
+the trace has already seen the effects of these. This file knows Python's containers. It knows no graph and no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ _MISSING = object()
 
 
 class State(NamedTuple):
-    """What a container holds: items of a dict, elements of a list or deque, members of a set, and its attributes."""
+    """What a container holds.
+
+    Attributes:
+        items: the items of a dict.
+        elements: the elements of a list or a deque.
+        members: the members of a set.
+        attributes: the attributes of the object.
+    """
 
     items: dict[Any, Any] | None
     elements: list[Any] | None
@@ -25,7 +32,7 @@ class State(NamedTuple):
     attributes: dict[str, Any]
 
     def values(self) -> Iterator[Any]:
-        """Everything that lies in it."""
+        """All values in it."""
         for part in (self.items, self.attributes):
             yield from (part or {}).values()
         yield from self.elements or ()
@@ -33,7 +40,7 @@ class State(NamedTuple):
 
 
 def is_mutable(value: Any) -> bool:
-    """Whether a value is taken apart, and can change: a container, or an object that only carries values."""
+    """Whether a trace copies a value part by part because it can change: a container or a record."""
     return isinstance(value, (list, dict, set, deque)) or is_record(value) or is_slotted(value)
 
 
@@ -49,7 +56,7 @@ def keeps_in_slots(value: Any) -> bool:
 
 
 def is_sentinel(value: Any) -> bool:
-    """Whether a value only stands for "nothing was given": it holds nothing, and its class says nothing."""
+    """Whether a value only marks a missing argument: it holds nothing, and its class defines nothing."""
     kind = type(value)
     bare = kind.__mro__ == (kind, object) and not any(callable(v) for v in vars(kind).values())
     return kind is object or bare and not getattr(value, "__dict__", None) and not slots_of(kind)
@@ -66,31 +73,31 @@ def state_of(value: Any) -> State:
 
 
 def slots_of(cls: type) -> tuple[str, ...]:
-    """The names of the slots of a class, `__dict__` and weak references apart."""
-    named = (vars(c).get("__slots__", ()) for c in cls.__mro__)
-    found = [n for names in named for n in ((names,) if isinstance(names, str) else names)]
-    return tuple(n for n in dict.fromkeys(found) if n not in ("__dict__", "__weakref__"))
+    """The names of the slots of a class, without `__dict__` and weak references."""
+    declarations = (vars(c).get("__slots__", ()) for c in cls.__mro__)
+    slots = [n for names in declarations for n in ((names,) if isinstance(names, str) else names)]
+    return tuple(n for n in dict.fromkeys(slots) if n not in ("__dict__", "__weakref__"))
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     yield from getattr(value, "__dict__", {}).items()
     for name in slots_of(type(value)):
-        held = getattr(value, name, _MISSING)
-        if held is not _MISSING:
-            yield name, held
+        content = getattr(value, name, _MISSING)
+        if content is not _MISSING:
+            yield name, content
 
 
 def empty_like(value: Any) -> Any:
-    """A container of the same class that holds nothing; no constructor of the user's runs."""
+    """An empty container of the same class. No constructor of a user class runs."""
     kind: Any = type(value)
-    made: Any = deque(maxlen=value.maxlen) if kind is deque else kind.__new__(kind)
+    container_copy: Any = deque(maxlen=value.maxlen) if kind is deque else kind.__new__(kind)
     if isinstance(value, defaultdict):
-        made.default_factory = value.default_factory
-    return made
+        container_copy.default_factory = value.default_factory
+    return container_copy
 
 
 def fill(container: Any, state: State) -> None:
-    """Make a container hold this and nothing else."""
+    """Replace the contents of a container."""
     if state.items is not None:
         refill_dict(container, list(state.items), list(state.items.values()))
     if state.elements is not None:
@@ -103,20 +110,26 @@ def fill(container: Any, state: State) -> None:
 
 
 def all_states(value: Any) -> list[tuple[Any, State]]:
-    """Everything that can change in a value, with what it holds."""
-    found, todo = dict[int, tuple[Any, State]](), [value]
+    """Everything in a value that can change, with its contents."""
+    states, todo = dict[int, tuple[Any, State]](), [value]
     while todo:
         v = todo.pop()
         if isinstance(v, tuple):
             todo += v
-        elif id(v) not in found and (is_mutable(v) or hasattr(v, "__dict__") and not isinstance(v, (type, Callable))):  # type: ignore[arg-type]
-            found[id(v)] = v, state_of(v)
-            todo += found[id(v)][1].values()
-    return list(found.values())
+        elif id(v) not in states and (is_mutable(v) or hasattr(v, "__dict__") and not isinstance(v, (type, Callable))):  # type: ignore[arg-type]
+            states[id(v)] = v, state_of(v)
+            todo += states[id(v)][1].values()
+    return list(states.values())
 
 
 class Replay(NamedTuple):
-    """A call that changes a container: `function(container, *keys, *values)`, `values` to be put into the graph."""
+    """A call that changes a container: `function(container, *keys, *values)`.
+
+    Attributes:
+        function: one of `STORES`.
+        keys: constants.
+        values: values that become nodes of the graph; None if the call takes none.
+    """
 
     function: Callable[..., None]
     keys: tuple[Any, ...]
@@ -127,39 +140,44 @@ Same = Callable[[Any, Any], bool]
 
 
 def changes(before: State, after: State, same: Same) -> Iterator[Replay]:
-    """What makes of a container that held `before` one that holds `after`, in the order of dicts and lists."""
+    """The calls that turn a container with the contents `before` into one with the contents `after`.
+
+    The order of dicts and lists is kept. `same` compares two values.
+    """
     if before.items is not None and after.items is not None:
-        yield from _of_items(before.items, after.items, same)
+        yield from _item_changes(before.items, after.items, same)
     if before.elements is not None and after.elements is not None:
-        yield from _of_elements(before.elements, after.elements, same)
+        yield from _element_changes(before.elements, after.elements, same)
     if before.members is not None and after.members is not None and before.members != after.members:
         yield Replay(change_members, (tuple(before.members - after.members),), tuple(after.members - before.members))
-    gone = tuple(n for n in before.attributes if n not in after.attributes)
-    if gone:
-        yield Replay(remove_attributes, (gone,))
-    stored = _stored(before.attributes, after.attributes, same)
-    if stored:
-        yield Replay(store_attributes, (tuple(stored),), tuple(stored.values()))
+    removed = tuple(n for n in before.attributes if n not in after.attributes)
+    if removed:
+        yield Replay(remove_attributes, (removed,))
+    new = _new_values(before.attributes, after.attributes, same)
+    if new:
+        yield Replay(store_attributes, (tuple(new),), tuple(new.values()))
 
 
-def _of_items(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> Iterator[Replay]:
-    gone = tuple(k for k in before if k not in after)
-    stored = _stored(before, after, same)
-    order = [*(k for k in before if k in after), *(k for k in stored if k not in before)]
+def _item_changes(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> Iterator[Replay]:
+    removed = tuple(k for k in before if k not in after)
+    new = _new_values(before, after, same)
+    order = [*(k for k in before if k in after), *(k for k in new if k not in before)]
     if order != list(after):
+        # A store keeps the position of a known key and appends a new one. Any other order needs a refill.
         yield Replay(refill_dict, (tuple(after),), tuple(after.values()))
         return
-    if gone:
-        yield Replay(remove_items, (gone,))
-    if stored:
-        yield Replay(store_items, (tuple(stored),), tuple(stored.values()))
+    if removed:
+        yield Replay(remove_items, (removed,))
+    if new:
+        yield Replay(store_items, (tuple(new),), tuple(new.values()))
 
 
-def _stored(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> dict[Any, Any]:
+def _new_values(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> dict[Any, Any]:
     return {k: v for k, v in after.items() if k not in before or not same(before[k], v)}
 
 
-def _of_elements(before: list[Any], after: list[Any], same: Same) -> Iterator[Replay]:
+def _element_changes(before: list[Any], after: list[Any], same: Same) -> Iterator[Replay]:
+    # The common case is a list that grows.
     if len(before) <= len(after) and all(map(same, before, after)):
         if len(after) > len(before):
             yield Replay(extend, (), tuple(after[len(before) :]))
@@ -167,28 +185,29 @@ def _of_elements(before: list[Any], after: list[Any], same: Same) -> Iterator[Re
     yield Replay(refill_list, (), tuple(after))
 
 
-# What a rewritten forward calls.
+# The functions that a rewritten forward calls.
 
 
 def _base(container: Any) -> Any:
+    # The methods of this class are called, so that no override in a user's subclass runs.
     return next(kind for kind in (OrderedDict, dict, list, deque, set) if isinstance(container, kind))
 
 
 def store_items(container: Any, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
-    """container[key] = value, for each in turn."""
+    """Set container[key] = value for each pair, in order."""
     store = _base(container).__setitem__
     for key, value in zip(keys, values, strict=True):
         store(container, key, value)
 
 
 def remove_items(container: Any, keys: Sequence[Hashable]) -> None:
-    """del container[key], for each."""
+    """Delete container[key] for each key."""
     for key in keys:
         _base(container).__delitem__(container, key)
 
 
 def refill_dict(container: Any, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
-    """Make a dict hold these items in this order."""
+    """Replace the items of a dict, in this order."""
     _base(container).clear(container)
     store_items(container, keys, values)
 
@@ -199,19 +218,19 @@ def extend(container: Any, values: Sequence[Any]) -> None:
 
 
 def refill_list(container: Any, values: Sequence[Any]) -> None:
-    """Make a list or a deque hold these."""
+    """Replace the elements of a list or a deque."""
     _base(container).clear(container)
     _base(container).extend(container, values)
 
 
-def change_members(container: Any, gone: Sequence[Hashable], come: Sequence[Any]) -> None:
-    """Take members out of a set, and put others in."""
-    set.difference_update(container, gone)
-    set.update(container, come)
+def change_members(container: Any, removed: Sequence[Hashable], added: Sequence[Any]) -> None:
+    """Remove members from a set and add others."""
+    set.difference_update(container, removed)
+    set.update(container, added)
 
 
 def store_attributes(holder: Any, names: Sequence[str], values: Sequence[Any]) -> None:
-    """holder.name = value, for each, whatever its class makes of an assignment."""
+    """Set holder.name = value for each pair. The `__setattr__` of its class does not run."""
     slots = slots_of(type(holder))
     for name, value in zip(names, values, strict=True):
         if name in slots:
@@ -221,18 +240,18 @@ def store_attributes(holder: Any, names: Sequence[str], values: Sequence[Any]) -
 
 
 def remove_attributes(holder: Any, names: Sequence[str]) -> None:
-    """del holder.name, for each."""
+    """Delete holder.name for each name."""
     for name in names:
         object.__delattr__(holder, name)
 
 
 def read_item(container: Any, key: Any) -> Any:
-    """What a container holds under a key at this very place, where something may have changed it before."""
+    """The value under a key at this point of the graph, where an earlier call may have changed the container."""
     return _base(container).__getitem__(container, key)
 
 
 def read_attribute(holder: Any, name: str) -> Any:
-    """What an object holds at this very place, where something may have changed it before."""
+    """The attribute of an object at this point of the graph, where an earlier call may have changed the object."""
     return getattr(holder, name)
 
 

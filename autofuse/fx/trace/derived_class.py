@@ -1,18 +1,18 @@
-"""A class that is derived from the user's without a word to the user's code.
+"""A class derived from a user's class without running the user's code.
 
-`__init_subclass__` and the metaclass's `__new__` do not run: a class that registers those derived from it, wraps their
-forwards, or forbids them, is as it was. Only `__subclasses__` knows. In all else it is an ordinary subclass.
+`__init_subclass__` and the `__new__` of the metaclass do not run. So a class that registers its subclasses, wraps their
+forwards or forbids them is unchanged. Only `__subclasses__` shows the new class. Otherwise it is an ordinary subclass.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-TWIN = "_autofuse_twin"  # under which a derived class has the user's
+TWIN = "_autofuse_twin"  # the attribute of a derived class that holds the user's class
 
 
-class _Unheard:
-    """Stands before the user's classes, where Python looks for what is to be told."""
+class _NoSubclassHook:
+    """A base class before the user's classes, so that Python finds its `__init_subclass__` first."""
 
     __slots__ = ()
 
@@ -21,10 +21,15 @@ class _Unheard:
 
 
 def derived_class(cls: type, names: dict[str, Any]) -> Any:
-    """A class derived from `cls` with these names in it, and under TWIN `cls` itself.
+    """A class derived from `cls`.
 
-    Raises TypeError where Python derives no class from `cls`.
+    Args:
+        cls: the user's class. The new class holds it under `TWIN`.
+        names: the attributes of the new class.
+
+    Raises:
+        TypeError: Python derives no class from `cls`.
     """
-    described = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, TWIN: cls}
-    bases = (cls,) if issubclass(cls, _Unheard) else (_Unheard, cls)
-    return type.__new__(type(cls), cls.__name__, bases, {**described, **names})
+    namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, TWIN: cls}
+    bases = (cls,) if issubclass(cls, _NoSubclassHook) else (_NoSubclassHook, cls)
+    return type.__new__(type(cls), cls.__name__, bases, {**namespace, **names})

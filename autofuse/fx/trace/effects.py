@@ -1,8 +1,8 @@
-"""What calls from the user's code do besides returning a value: nothing, ask torch for its state, or something else.
+"""What calls by the user's code do besides returning a value: nothing, a query of torch's state, or a side effect.
 
-Judged by who is called. Only what is known to do nothing else is let through: a print, a lock, a clock or a file is
-refused before it runs. Values that hold a state of their own are told apart here: files, locks, iterators, generators
-of random numbers.
+The called function decides. A call is allowed only if it is known to have no side effect. A print, a lock, a clock or a
+file is refused before it runs. This file also recognises values with a state of their own: files, locks, iterators and
+random generators.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-# Python's own modules whose functions only compute. Any other is refused.
+# Modules of Python whose functions only compute. Any other module is refused.
 _PURE = frozenset({
     "_abc", "_bisect", "_collections", "_collections_abc", "_functools", "_heapq", "_operator", "_sre", "_statistics",
     "_string", "_struct", "_warnings", "_weakref", "_weakrefset", "abc", "bisect", "cmath", "collections",
@@ -35,27 +35,27 @@ _PURE = frozenset({
 _BUILTINS_WITH_EFFECTS = frozenset({
     "print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit", "quit", "globals",
 })  # fmt: skip
-_REFLECTIVE = frozenset({  # they read what nobody can follow
+_REFLECTIVE = frozenset({  # what they read cannot be guarded
     ("importlib", "import_module"), ("importlib", "reload"), ("inspect", "currentframe"), ("inspect", "stack"),
     ("inspect", "trace"), ("inspect", "getouterframes"), ("inspect", "getframeinfo"),
 })  # fmt: skip
-_IMPURE = frozenset({  # of the modules above: they warn, keep something for later, or set a state of Python's
+_IMPURE = frozenset({  # functions of the modules above that warn, store something, or set a state of Python
     ("warnings", "warn"), ("warnings", "warn_explicit"), ("warnings", "simplefilter"), ("warnings", "filterwarnings"),
     ("warnings", "resetwarnings"), ("warnings", "showwarning"), ("_warnings", "warn"), ("_warnings", "warn_explicit"),
     ("weakref", "finalize.__init__"), ("decimal", "setcontext"), ("decimal", "getcontext"), ("decimal", "localcontext"),
 })  # fmt: skip
-# Classes of Python's, written in C, whose methods change nothing but containers, which are compared.
+# Modules of Python with classes, written in C, whose methods change nothing but containers. A trace compares these.
 _KNOWN_CLASSES = frozenset({
     "builtins", "_collections", "collections", "re", "_sre", "decimal", "datetime", "functools", "types", "_struct",
     "weakref", "_weakref", "operator", "array", "enum", "contextvars", "_contextvars", "typing", "itertools", "uuid",
     "_functools", "_operator", "_abc", "fractions", "pathlib", "inspect", "string",
 })  # fmt: skip
 _DIGESTS = frozenset({"digest", "hexdigest", "copy"})
-_ONLY_READ = (
+_WITHOUT_LASTING_EFFECT = (
     "random.", "logging.", "ContextVar.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time",
     "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.", "exec", "eval", "compile", "globals",
 )  # fmt: skip
-_QUESTIONS = ("is_", "are_", "get_", "_is_", "_get_", "has_")
+_QUERIES = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
 _LIBRARIES = frozenset({"numpy", "einops", "einx", "opt_einsum", "triton", "sympy", "typing_extensions"})
 _STATEFUL: tuple[type, ...] = (
@@ -65,44 +65,54 @@ _STATEFUL: tuple[type, ...] = (
 )  # fmt: skip
 
 
-def top(module: object) -> str:
-    """The package that a module's name starts with."""
+def top_package(module: object) -> str:
+    """The first part of a module's name."""
     return str(module).partition(".")[0]
 
 
 def is_library(name: object) -> bool:
-    """Whether a namespace of that name belongs to torch, or to a library that only computes on tensors and arrays."""
-    return top(name) in _LIBRARIES or top(name) == "torch" or top(name) == "autofuse" and ".demo" not in str(name)
+    """Whether a namespace belongs to torch, or to a library that only computes on tensors and arrays."""
+    return (
+        top_package(name) in _LIBRARIES
+        or top_package(name) == "torch"
+        or top_package(name) == "autofuse"
+        and ".demo" not in str(name)
+    )
 
 
 def is_standard(name: object) -> bool:
-    """Whether a namespace of that name is a part of Python."""
-    return top(name) in sys.stdlib_module_names and name != "__main__"
+    """Whether a namespace belongs to Python's standard library."""
+    return top_package(name) in sys.stdlib_module_names and name != "__main__"
 
 
-def is_users(cls: type) -> bool:
+def belongs_to_user(cls: type) -> bool:
     """Whether a class belongs neither to Python nor to a library that only computes."""
     return not is_library(cls.__module__) and not is_standard(cls.__module__)
 
 
 def effect_of_function(namespace: dict[str, Any], name: str) -> str:
-    """What a function of Python's own, or of torch's, that is written in Python does: its name, or nothing.
+    """The side effect of a function that is written in Python and belongs to Python or torch.
 
-    name: of a method, with the name of its class.
+    Args:
+        namespace: the globals of the function.
+        name: the name of the function; for a method, with the name of its class.
+
+    Returns:
+        The name of the side effect; "" if there is none.
     """
     module = str(namespace.get("__name__"))
     if is_standard(module):
         pure = module in _PURE and (module, name) not in _REFLECTIVE | _IMPURE
         return "" if pure else f"{module}.{name}"
-    if top(module) != "torch":
+    if top_package(module) != "torch":
         return ""
-    if module.startswith("torch.distributed.distributed_c10d") and not name.startswith(_QUESTIONS):
+    if module.startswith("torch.distributed.distributed_c10d") and not name.startswith(_QUERIES):
         return f"torch.distributed.{name}"
     return f"{module}.{name}" if module.startswith(("torch.random", "torch.serialization")) else ""
 
 
 def effect_of_builtin(function: Any) -> str:
-    """What a function that is written in C does besides returning a value: its name, or nothing."""
+    """The name of the side effect of a function that is written in C; "" if it has none."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     module = str(getattr(function, "__module__", None) or getattr(type(owner), "__module__", ""))
     if isinstance(owner, types.ModuleType):
@@ -113,7 +123,7 @@ def effect_of_builtin(function: Any) -> str:
         return name if name in _BUILTINS_WITH_EFFECTS else ""
     if module == "datetime" and name in ("now", "today", "utcnow"):
         return f"datetime.{name}"
-    if top(module) == "torch":
+    if top_package(module) == "torch":
         return f"torch.{name}" if name.startswith(_SETTERS) and not name.startswith("_set_grad") else ""
     if is_standard(module):
         pure = (module in _PURE or module == "datetime") and (module, name) not in _IMPURE
@@ -127,22 +137,23 @@ def _effect_of_method(owner: Any, name: str) -> str:
     if isinstance(owner, random.Random):
         return f"random.{name}"
     if name in ("__exit__", "release") and hasattr(owner, "acquire"):
-        return ""  # it ends what has begun: a stop would leave a lock locked for ever; reading the lock is refused
+        return ""  # a refusal here would leave the lock locked; a read of the lock was refused before
     if isinstance(owner, _STATEFUL) or type(owner).__module__ in ("_random", "_io", "_thread", "_socket", "_queue"):
         return f"{type(owner).__qualname__}.{name}"
     module = type(owner).__module__
     if is_standard(module) and module not in _KNOWN_CLASSES and name not in _DIGESTS:
-        return f"{type(owner).__qualname__}.{name}"  # a hash that goes on, a compressor, a cursor
+        return f"{type(owner).__qualname__}.{name}"  # for example a hash, a compressor or a cursor
     return ""
 
 
-def leaves_trace(what: str) -> bool:
-    """Whether a run that goes on past an effect of that name leaves something.
+def has_lasting_effect(what: str) -> bool:
+    """Whether an effect of that name remains after the run.
 
-    Reading a clock changes nothing, generators are put back, and context variables are set in a copied context. A log
-    line is reported by another name, where the record is handed to the handlers.
+    Reading a clock changes nothing, generators are restored, and context variables are set in a copied context. A log
+    line
+    is reported under another name, at the call that passes the record to the handlers.
     """
-    return not what.startswith(_ONLY_READ)
+    return not what.startswith(_WITHOUT_LASTING_EFFECT)
 
 
 def is_lock(value: Any) -> bool:
@@ -150,18 +161,18 @@ def is_lock(value: Any) -> bool:
     return isinstance(value, _STATEFUL) and hasattr(value, "acquire") and hasattr(value, "release")
 
 
-def moves_on(value: Any) -> bool:
-    """Whether a value is used up by being read: an iterator."""
+def changes_when_read(value: Any) -> bool:
+    """Whether reading a value changes it: an iterator."""
     return isinstance(value, collections.abc.Iterator)
 
 
-def is_question(name: str) -> bool:
-    """Whether a function of torch's of that name tells a state of torch."""
-    return name.startswith(_QUESTIONS) or name.endswith("_enabled") or name == "initial_seed"
+def is_state_query(name: str) -> bool:
+    """Whether a function of torch with that name returns a state of torch."""
+    return name.startswith(_QUERIES) or name.endswith("_enabled") or name == "initial_seed"
 
 
 def kind_of_state(value: Any) -> str:
-    """What a value is whose state nobody can compare or repeat: a file, a lock, an iterator; "" for any other."""
+    """The kind of a value whose state cannot be compared or restored: a file, a lock, an iterator; "" for any other."""
     if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return ""
     if isinstance(value, _STATEFUL):
@@ -174,7 +185,7 @@ def kind_of_state(value: Any) -> str:
 
 
 def random_state(value: Any) -> Any:
-    """The state of a generator of random numbers, as something that can be compared; None for any other value."""
+    """The state of a random generator, in a form that can be compared; None for any other value."""
     if isinstance(value, random.Random):
         return value.getstate() if type(value) is not random.SystemRandom else None
     if isinstance(value, torch.Generator):
@@ -192,12 +203,12 @@ def is_logger(value: Any) -> bool:
     return isinstance(value, (logging.Logger, logging.LoggerAdapter))
 
 
-def emitted(namespace: dict[str, Any], name: str) -> bool:
-    """Whether a function of `logging` is the one that hands a record out."""
+def emits_log_record(namespace: dict[str, Any], name: str) -> bool:
+    """Whether a function of `logging` is the one that passes a record to the handlers."""
     return namespace.get("__name__") == "logging" and name in ("callHandlers", "lastResort")
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of numpy's."""
+    """Whether a value is a numpy array."""
     numpy: Any = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)

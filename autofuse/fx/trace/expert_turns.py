@@ -1,7 +1,8 @@
-"""Whether what was written down turn by turn is a loop over experts: the turns are equal but for the expert's number.
+"""Whether a trace is a loop over experts: the turns of the loop differ in the expert's number only.
 
-Each turn chooses rows, computes on them and adds them to a result that nothing reads in between: then turns may be
-taken in any order, and all at once. What is not shown is refused.
+Each turn chooses rows, computes on them and adds them to a result. Nothing reads the result in between. So the turns
+may
+run in any order, and all at once. If this is not shown, the trace is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from autofuse.fx.trace.expert_rows import Loops
 
 
 class NotALoop(Exception):
-    """The trace is no loop over experts, as far as is known. `node`: what stands in the way."""
+    """The trace is not known to be a loop over experts.
+
+    Attributes:
+        node: the node that prevents it.
+    """
 
     def __init__(self, node: fx.Node | None) -> None:
         super().__init__()
@@ -25,7 +30,13 @@ class NotALoop(Exception):
 
 @dataclass
 class Turn:
-    """One turn: where its rows come from, and what adds them to the result `out`."""
+    """One turn of the loop.
+
+    Attributes:
+        where: the node that chooses the rows.
+        end: the node that adds the rows to the result.
+        out: the result.
+    """
 
     where: fx.Node
     end: fx.Node
@@ -33,37 +44,46 @@ class Turn:
 
 
 def turns_of(graph: fx.Graph, loops: Loops) -> list[Turn]:
+    """The turns of the loop, in their order.
+
+    Raises:
+        NotALoop: there are fewer than two, or one does not end with a single write to a result.
+    """
     nodes = list(graph.nodes)
     wheres = [n for n in nodes if n in set(loops.rows.values())]
     if len(wheres) < 2:
         raise NotALoop(wheres[0] if wheres else None)
-    found = []
+    turns = []
     for where, name in zip(wheres, loops.rows, strict=True):
         ends = [n for n in dependents(where) if _adds(n)]
         if len(ends) != 1 or loops.rows[name] is not where:
             raise NotALoop(where)
-        found.append(Turn(where, ends[0], ends[0].args[0]))  # type: ignore[arg-type]
-    return found
+        turns.append(Turn(where, ends[0], ends[0].args[0]))  # type: ignore[arg-type]
+    return turns
 
 
 def dependents(node: fx.Node) -> list[fx.Node]:
-    """What is computed from a node, up to where it is added to a result."""
-    todo, found = [node], dict[fx.Node, None]()
+    """The nodes that are computed from a node, up to the one that adds to a result."""
+    todo, nodes = [node], dict[fx.Node, None]()
     while todo:
         for user in todo.pop().users:
-            if user not in found and user.op != "output":
-                found[user] = None
+            if user not in nodes and user.op != "output":
+                nodes[user] = None
                 todo += [] if _adds(user) else [user]
-    return list(found)
+    return list(nodes)
 
 
 def _adds(node: fx.Node) -> bool:
-    """Whether a node adds rows to a result, or puts them into it."""
+    """Whether a node adds rows to a result or stores them in it."""
     return node.op == "call_method" and node.target == "index_add_" or node.target is operator.setitem
 
 
 def check_turns(turns: list[Turn], pairs: list[dict[fx.Node, fx.Node]]) -> None:
-    """Each turn is computed for itself: nothing of it is used elsewhere, and nothing else of it is written."""
+    """Check that each turn is independent: no other code uses its values, and it has no node that the first lacks.
+
+    Raises:
+        NotALoop: a turn is not independent.
+    """
     for turn, pair in zip(turns[1:], pairs, strict=True):
         later = {t.end for t in turns}
         for node in dependents(turn.where):
@@ -75,65 +95,80 @@ def check_turns(turns: list[Turn], pairs: list[dict[fx.Node, fx.Node]]) -> None:
 
 
 def check_outside(turn: set[fx.Node], first: Turn) -> None:
+    """Check that no other code uses the values of the first turn. Raises NotALoop."""
     for node in turn:
         if node is not first.end and any(u not in turn for u in node.users):
             raise NotALoop(node)
 
 
 def check_result(graph: fx.Graph, turns: list[Turn], turn: set[fx.Node], pairs: list[dict[fx.Node, fx.Node]]) -> None:
-    """Nothing reads the result, or writes anything, before all turns have added to it."""
+    """Check that nothing reads the result, or writes anything, before all turns have added to it.
+
+    Raises:
+        NotALoop: something does.
+    """
     first, nodes = turns[0], list(graph.nodes)
-    turned = {*turn, *(b for pair in pairs for b in pair)}
+    in_turns = {*turn, *(b for pair in pairs for b in pair)}
     ends = {t.end for t in turns}
-    memory = _memory(first.out)
+    memory = _storage(first.out)
     if first.out in turn or memory is None:
         raise NotALoop(first.end)
     added = {read for t in turns for read in _reads_to_add(t)}
-    begin = min(nodes.index(n) for n in turned if n.op not in ("placeholder", "get_attr"))
+    begin = min(nodes.index(n) for n in in_turns if n.op not in ("placeholder", "get_attr"))
     for node in nodes[begin : nodes.index(turns[-1].end)]:
         if node in ends:
             continue
-        reads = any(n is first.out or n in ends or _memory(n) == memory for n in node.all_input_nodes)
-        if reads and node not in added or node not in turned and node.meta.get("writes"):
+        reads = any(n is first.out or n in ends or _storage(n) == memory for n in node.all_input_nodes)
+        if reads and node not in added or node not in in_turns and node.meta.get("writes"):
             raise NotALoop(node)
 
 
 def _reads_to_add(turn: Turn) -> list[fx.Node]:
-    """The `out[rows]` of `out[rows] = out[rows] + y`, read for that alone."""
-    made = turn.end.args[2] if turn.end.target is operator.setitem else None
-    if not isinstance(made, fx.Node) or name_of(made) not in ("add", "add_"):
+    """The `out[rows]` in `out[rows] = out[rows] + y` that only the sum uses."""
+    total = turn.end.args[2] if turn.end.target is operator.setitem else None
+    if not isinstance(total, fx.Node) or target_name(total) not in ("add", "add_"):
         return []
-    of = [n for n in made.all_input_nodes if name_of(n) == "getitem" and n.args == turn.end.args[:2]]
-    return [n for n in of if len(n.users) == 1]
+    operands = [n for n in total.all_input_nodes if target_name(n) == "getitem" and n.args == turn.end.args[:2]]
+    return [n for n in operands if len(n.users) == 1]
 
 
-def _memory(node: fx.Node) -> int | None:
+def _storage(node: fx.Node) -> int | None:
     value = node.meta.get("v")
     return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
 
 
 @dataclass
-class Match:
-    """Whether a later turn is the first one but for its number."""
+class TurnMatch:
+    """The comparison of a later turn with the first one.
+
+    Attributes:
+        number: the number of the later turn.
+        before: the node that added the rows of the previous turn.
+        out: the result before the first turn.
+        first: node of the first turn -> node of the later turn.
+        varying: node of the first turn -> its arguments that depend on the number of the expert.
+    """
 
     number: int
-    before: fx.Node  # what added the rows of the turn before
+    before: fx.Node
     out: fx.Node
     first: dict[fx.Node, fx.Node] = field(default_factory=dict)
     varying: dict[fx.Node, set[str]] = field(default_factory=dict)
 
     def nodes(self, a: fx.Node, b: fx.Node) -> bool:
+        """Whether two nodes compute the same except for the number of the expert."""
         if a in self.first:
             return self.first[a] is b
         if a is b:
             return True
+        # A later turn adds to the result of the previous one.
         if a is self.out and b is self.before:
             return True
         if a.op != b.op or a.op == "placeholder" or len(a.args) != len(b.args) or a.kwargs.keys() != b.kwargs.keys():
             return False
         if a.op in ("call_module", "get_attr"):
             if a.target != b.target:
-                if str(b.target) != numbered(str(a.target), self.number):
+                if str(b.target) != with_number(str(a.target), self.number):
                     return False
                 self.varying.setdefault(a, set()).add("target")
         elif a.target != b.target:
@@ -144,6 +179,7 @@ class Match:
         )
 
     def values(self, owner: fx.Node, a: Any, b: Any, path: str) -> bool:
+        """Whether two arguments of `owner`, at `path` in its arguments, are the same except for that number."""
         if isinstance(a, fx.Node) or isinstance(b, fx.Node):
             return isinstance(a, fx.Node) and isinstance(b, fx.Node) and self.nodes(a, b)
         if type(a) is not type(b):
@@ -156,17 +192,19 @@ class Match:
             return self.values(owner, (a.start, a.stop, a.step), (b.start, b.stop, b.step), f"{path}:")
         if type(a) is int and a != b:
             self.varying.setdefault(owner, set()).add(path)
+            # 0 is the index of the first expert, 1 the end of the slice `[0:1]`.
             return b - a == self.number and a in (0, 1)
         return bool(a == b)
 
 
-def numbered(target: str, number: int) -> str:
-    """`experts.0.w1` with the number of another turn, where it has one 0."""
+def with_number(target: str, number: int) -> str:
+    """`experts.0.w1` with another number in place of 0; "" unless exactly one part is 0."""
     parts = target.split(".")
     if parts.count("0") != 1:
         return ""
     return ".".join(str(number) if p == "0" else p for p in parts)
 
 
-def name_of(node: fx.Node) -> str:
+def target_name(node: fx.Node) -> str:
+    """The name of the function or method that a node calls."""
     return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")

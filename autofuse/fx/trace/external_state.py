@@ -1,8 +1,9 @@
-"""What a forward can change outside of its module: globals, containers, attributes of functions, classes and objects,
-arrays, generators of random numbers, functools' caches.
+"""The state outside of a module that a forward can change: globals, containers, attributes, arrays, generators, caches.
 
-A run that is not the user's own (on fakes, in double, on copies) must leave nothing there: a cached mask that is a fake
-would be found by the next real call. What the code that runs can reach is noted just before it runs.
+Attributes are those of functions, classes and objects. A run that is not the user's own (on fake tensors, in float64,
+on
+copies) must not change this state: the next real call would find a cached mask that is a fake tensor. The state that
+code can reach is noted just before the code runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from autofuse.fx.trace import effects
-from autofuse.fx.trace.code_effects import is_users_class
+from autofuse.fx.trace.code_effects import is_user_class
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
@@ -24,17 +25,18 @@ from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, wat
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 
-Stop = Callable[[Reason, bool], None]  # why a run had better stop, and whether a trace would be left; it may raise
+Stop = Callable[[Reason, bool], None]  # called with a reason to stop and whether a lasting effect follows; may raise
 
 
 @contextmanager
-def unchanged_outside(
+def restore_external_state(
     stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None
 ) -> Iterator[ExternalState]:
-    """Put back what the user's code changes outside of its modules in this block.
+    """Restore what the user's code changes outside of its modules in this block.
 
-    stop: called before the user's code calls what has an effect, such as print. looks_aside: whether what runs now is
-    to be told apart (Ran.aside).
+    Args:
+        stop: called before the user's code calls something that has a side effect, such as print.
+        looks_aside: whether the code that runs now is recorded separately (Ran.aside).
     """
     outside = ExternalState(stop, looks_aside)
     try:
@@ -46,49 +48,55 @@ def unchanged_outside(
 
 
 class ExternalState(Watcher):
-    """What lies outside of modules and was in reach of the code that ran, as it was before. `ran`: that code."""
+    """The state outside of modules that the executed code could reach, as it was before.
+
+    Attributes:
+        snapshot: the state.
+        ran: the code that ran.
+        queries: functions that add a guard on a query to a ReadSet.
+    """
 
     def __init__(self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None) -> None:
         self.snapshot = Snapshot()
         self.ran: list[Ran] = []
-        self.asked: list[Callable[[Any], None]] = []  # what to ask a ReadSet to guard besides
+        self.queries: list[Callable[[Any], None]] = []
         self._stop, self._looks_aside = stop, looks_aside
-        self._classes: set[type] = set()  # whose objects are noted
+        self._classes: set[type] = set()  # classes whose attributes are noted
 
     @property
     def aside(self) -> bool:  # type: ignore[override]
-        """Whether what runs now is to be told apart."""
+        """Whether the code that runs now is recorded separately."""
         return self._looks_aside is not None and self._looks_aside()
 
     def asks(self, function: Callable[[], Any]) -> None:
-        """A state of torch."""
+        """The code queries a state of torch."""
         self._ask(lambda reads: reads.question(function))
 
     def environment(self, key: object) -> None:
-        """A variable of the environment."""
+        """The code reads an environment variable."""
         self._ask(lambda reads: reads.environment(key))
 
     def variable(self, variable: Any) -> None:
-        """A context variable."""
+        """The code reads a context variable."""
         self._ask(lambda reads: reads.variable(variable))
 
     def idle(self, variable: Any) -> None:
-        """A context variable by which a library asks for nothing."""
+        """The code reads a context variable of a library that requests nothing."""
         self._ask(lambda reads: reads.idle(variable))
 
     def _ask(self, ask: Callable[[Any], None]) -> None:
         if not self.aside:
-            self.asked.append(ask)
+            self.queries.append(ask)
 
     def entered(self, ran: Ran) -> None:
-        """Its arguments may have come from outside."""
+        """A function starts. Its arguments may come from outside."""
         self.ran.append(ran)
-        names = names_in(ran)
+        names = attribute_names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
             if is_twin(value):
                 self.note_class(original_class(type(value)))
-            if isinstance(value, type) or self.snapshot.holds(value):  # what forward has made is its own affair
+            if isinstance(value, type) or self.snapshot.holds(value):  # not a value that the code created itself
                 self.note(value, name, names)
         if facts_of(ran.code).writes:
             self.snapshot.keep_large()
@@ -99,26 +107,28 @@ class ExternalState(Watcher):
                 self.note(function.__defaults__, ran.code.co_name, names)
                 self.note(function.__kwdefaults__, ran.code.co_name, names)
         if self._stop is None:
-            # Nobody asks what was read, and tensors lie there, with their graphs.
+            # Only `stop` needs these values. They would keep tensors and their graphs alive.
             ran.arguments = {}
-            ran.free = {name: v for name, v in ran.free.items() if not self._belongs_to_a_call(name, v)}
+            ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
 
     def note_class(self, cls: type) -> None:
-        """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts, and
-        functools what a method has made."""
+        """Note the user's objects that a class has as methods.
+
+        A decorator that is a class may keep a counter, and functools keeps the results of a method.
+        """
         if cls in self._classes:
             return
         self._classes.add(cls)
-        for base in filter(is_users_class, cls.__mro__):
-            for name, held in list(vars(base).items()):
-                if is_users_class(type(held)) and not isinstance(held, type):
-                    self.note(held, name)
-                for part in _parts(held):
+        for base in filter(is_user_class, cls.__mro__):
+            for name, value in list(vars(base).items()):
+                if is_user_class(type(value)) and not isinstance(value, type):
+                    self.note(value, name)
+                for part in _called_functions(value):
                     if isinstance(part, CACHE):
                         self.note(part, name)
 
     def _note_cells(self, ran: Ran) -> None:
-        """The variables around a function that it binds anew; those of a function that ran here are its own."""
+        """Note the free variables that a function sets, unless the function that owns them ran here."""
         rebound = facts_of(ran.code).rebound
         if not rebound or any(ran.code in nested(other.code) for other in self.ran):
             return
@@ -131,15 +141,15 @@ class ExternalState(Watcher):
             elif self._stop is not None:
                 self._stop(because(forwards.KEEPS_OUTSIDE, name=name), True)
 
-    def reached(self, ran: Ran, line: int) -> None:
-        """What the line can load, and which globals it can set."""
-        names = names_in(ran)
+    def on_line(self, ran: Ran, line: int) -> None:
+        """Note what a line can load, and which globals it can set."""
+        names = attribute_names_in(ran)
         facts = facts_of(ran.code)
         for load in facts.loaded({line} if line else None):
             if load.kind == "global":
                 self.snapshot.note_name(ran.namespace, load.name)
             value = root_of(ran, load)
-            if load.kind == "free" and self._belongs_to_a_call(load.name, value):
+            if load.kind == "free" and self._is_local_of_active_call(load.name, value):
                 continue
             self._check_state(value, load)
             self._note_modules(value, load, facts.assigned)
@@ -149,20 +159,22 @@ class ExternalState(Watcher):
         for name in facts.stored:
             self.snapshot.note_name(ran.namespace, name)
 
-    def _belongs_to_a_call(self, name: str, value: Any) -> bool:
-        """Whether a value is that of a variable of a call that has begun here and goes on; where it came from elsewhere
-        it was noted when that call loaded it."""
-        begun = {r.code for r in self.ran}
+    def _is_local_of_active_call(self, name: str, value: Any) -> bool:
+        """Whether a value belongs to a variable of an active call that started here.
+
+        If the value came from outside, it was noted when that call loaded it.
+        """
+        codes = {r.code for r in self.ran}
         frame: types.FrameType | None = sys._getframe()
         while frame is not None:
             code = frame.f_code
-            if name in code.co_cellvars and code in begun and frame.f_locals.get(name, NOTHING) is value:
+            if name in code.co_cellvars and code in codes and frame.f_locals.get(name, NOTHING) is value:
                 return True
             frame = frame.f_back
         return False
 
     def _note_modules(self, value: Any, load: Load, assigned: Collection[str]) -> None:
-        """What the code may set in a module of Python: `settings.calls += 1`."""
+        """Note the attributes that the code may set in a Python module: `settings.calls += 1`."""
         for attribute in ("", *load.attributes) if assigned else ():
             value = getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
             if not isinstance(value, types.ModuleType):
@@ -171,56 +183,61 @@ class ExternalState(Watcher):
                 self.snapshot.note_attribute(value, name)
 
     def _check_state(self, value: Any, load: Load) -> None:
-        """An iterator must not be moved on, and what it yields cannot be told."""
+        """Stop before the code reads an iterator or another value whose state cannot be compared."""
         for attribute in ("", *load.attributes):
             value = getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
             kind = "" if value is NOTHING else effects.kind_of_state(value)
             if kind and self._stop is not None:
                 self._stop(
-                    because(forwards.READS_STATE, name=attribute or load.name, kind=kind), effects.moves_on(value)
+                    because(forwards.READS_STATE, name=attribute or load.name, kind=kind),
+                    effects.changes_when_read(value),
                 )
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
-        """Keep what a value holds that is not made for the run itself."""
+        """Note the contents of a value, unless it was created for the run."""
         if value is not NOTHING and not is_twin(value):
             self.snapshot.note(value, name, names)
             for called, kind in self.snapshot.left if self._stop is not None else ():
                 self._stop(because(forwards.READS_STATE, name=called, kind=kind), True)  # type: ignore[misc]
 
     def note_defaults(self, function: Any) -> None:
-        """What the defaults of a function hold."""
+        """Note the contents of a function's defaults."""
         for name in ("__defaults__", "__kwdefaults__"):
             self.note(getattr(function, name, None), name)
 
     def effect(self, what: str) -> None:
-        """Not every run has to stop at an effect."""
+        """The code is about to cause a side effect. Not every run has to stop there."""
         if self._stop is not None:
-            drawn = what.partition(".")[0] == "random"
-            why = because(forwards.DRAWS_RANDOM) if drawn else because(forwards.HAS_EFFECT, name=what)
-            self._stop(why, effects.leaves_trace(what))
+            draws = what.partition(".")[0] == "random"
+            why = because(forwards.DRAWS_RANDOM) if draws else because(forwards.HAS_EFFECT, name=what)
+            self._stop(why, effects.has_lasting_effect(what))
 
     def changes(self) -> list[OutsideChange]:
-        """What was changed. Not what functools cached: that is pure."""
+        """What the code changed, without the results that functools cached."""
         with unfollowed():
             return list(self.snapshot.changes())
 
     def holds(self, value: Any) -> bool:
-        """Whether a value was in reach of the code from outside, and not only as an argument."""
+        """Whether the code could reach a value from outside, and not only as an argument."""
         return self.snapshot.holds(value)
 
     def restore(self) -> None:
-        """Put it back."""
+        """Restore the state."""
         self.snapshot.restore()
 
 
-def _parts(held: Any) -> tuple[Any, ...]:
-    """What an attribute of a class calls."""
-    if isinstance(held, property):
-        return held.fget, held.fset, held.fdel
-    return (held.__func__ if isinstance(held, (staticmethod, classmethod)) else getattr(held, "func", held),)
+def _called_functions(attribute: Any) -> tuple[Any, ...]:
+    """The functions that an attribute of a class calls."""
+    if isinstance(attribute, property):
+        return attribute.fget, attribute.fset, attribute.fdel
+    return (
+        attribute.__func__
+        if isinstance(attribute, (staticmethod, classmethod))
+        else getattr(attribute, "func", attribute),
+    )
 
 
-def names_in(ran: Ran) -> Collection[str]:
+def attribute_names_in(ran: Ran) -> Collection[str]:
     """The attributes that a function can read."""
     facts = facts_of(ran.code)
     return EVERYTHING if facts.by_name else frozenset(facts.attribute_names(None))

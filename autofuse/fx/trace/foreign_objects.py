@@ -1,7 +1,8 @@
-"""Stand-ins for arguments that are no tensor and no plain value: a cache, a mask object, a batch; a callback.
+"""Stand-ins for arguments that are neither tensors nor plain values: a cache, a mask object, a batch, a callback.
 
-What forward does with an object is written down and repeated at each call; plain attributes become guards. What cannot
-be copied, or may do more than change itself, stands under another stand-in, which nobody may use.
+The graph records what forward does with an object and repeats it at each call. Plain attributes become guards. An
+object
+that cannot be copied, or whose use may have side effects, gets another stand-in, which refuses any use.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from autofuse.fx.trace.twin import SCALARS
 
 
 class ForeignObject:
-    """Stands for `real`, a copy of the object; `node` computes it; `text` is how a guard reaches it, if one can.
+    """The stand-in for an object.
 
-    `keeper` is the recorder, which records every use (foreign_calls.py).
+    Args:
+        keeper: the recorder. It records every use (foreign_calls.py).
+        node: computes the object in the graph.
+        real: a copy of the object.
+        text: the guard text of the object; None if a guard cannot reach it.
     """
 
     def __init__(self, keeper: Any, node: Any, real: Any, text: str | None) -> None:
@@ -70,7 +75,7 @@ class ForeignObject:
 
     @staticmethod
     def _iterates_itself(real: Any) -> bool:
-        """Whether the class is the user's, and may go through other things than its items by number."""
+        """Whether a user class defines its own iteration, which may differ from its items by number."""
         return hasattr(type(real), "__iter__") and not type(real).__module__.startswith(("numpy", "transformers"))
 
     def __contains__(self, item: Any) -> bool:
@@ -83,8 +88,8 @@ class ForeignObject:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Untouchable:
-    """Stands for what must not be used while a forward is read: an iterator, a callback that others hear of."""
+class UnusableObject:
+    """The stand-in for an object that must not be used in a trace: an iterator, a callback with side effects."""
 
     def __init__(self, keeper: Any, real: Any, text: str) -> None:
         vars(self).update(_keeper=keeper, _real=real, _text=text)
@@ -94,51 +99,51 @@ class Untouchable:
         return type(vars(self)["_real"])
 
     def __getattr__(self, name: str) -> Any:
-        use(self)
+        refuse_use(self)
 
     def __bool__(self) -> bool:
         if hasattr(type(vars(self)["_real"]), "__len__") or hasattr(type(vars(self)["_real"]), "__bool__"):
-            use(self)
+            refuse_use(self)
         return True
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def use(untouchable: Untouchable) -> NoReturn:
-    """Forward uses it, or hands it on: Untraceable is raised."""
-    inside = vars(untouchable)
+def refuse_use(unusable: UnusableObject) -> NoReturn:
+    """Refuse: forward uses the object or passes it on. The recorder raises Untraceable."""
+    inside = vars(unusable)
     inside["_keeper"].used(inside["_text"], type(inside["_real"]).__name__)
     raise AssertionError("a recorder refuses this")
 
 
 _BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
-_COMPARED = "eq ne lt le gt ge"
-_UNTOUCHED = (
-    f"setattr delattr getitem setitem delitem call len iter next contains enter exit index int float {_COMPARED}"
+_COMPARISONS = "eq ne lt le gt ge"
+_REFUSED_METHODS = (
+    f"setattr delattr getitem setitem delitem call len iter next contains enter exit index int float {_COMPARISONS}"
 )
 
 
-def _refused(self: Any, *others: Any, **named: Any) -> Any:
-    if type(self) is Untouchable:
-        use(self)
+def _refuse_operator(self: Any, *others: Any, **named: Any) -> Any:
+    if type(self) is UnusableObject:
+        refuse_use(self)
     vars(self)["_keeper"].foreign_fact(self, "", None)  # always refused
 
 
-def _untouched(self: Any, *others: Any, **named: Any) -> Any:
-    use(self)
+def _refuse_any_use(self: Any, *others: Any, **named: Any) -> Any:
+    refuse_use(self)
 
 
-for _name in f"{_BINARY} {_COMPARED} neg pos abs invert int float index".split():
-    setattr(ForeignObject, f"__{_name}__", _refused)
+for _name in f"{_BINARY} {_COMPARISONS} neg pos abs invert int float index".split():
+    setattr(ForeignObject, f"__{_name}__", _refuse_operator)
 for _name in _BINARY.split():
-    setattr(ForeignObject, f"__r{_name}__", _refused)
-    setattr(ForeignObject, f"__i{_name}__", _refused)
-for _name in _UNTOUCHED.split():
-    setattr(Untouchable, f"__{_name}__", _untouched)
+    setattr(ForeignObject, f"__r{_name}__", _refuse_operator)
+    setattr(ForeignObject, f"__i{_name}__", _refuse_operator)
+for _name in _REFUSED_METHODS.split():
+    setattr(UnusableObject, f"__{_name}__", _refuse_any_use)
 for _name in _BINARY.split():
-    setattr(Untouchable, f"__{_name}__", _untouched)
-    setattr(Untouchable, f"__r{_name}__", _untouched)
-ForeignObject.__hash__ = Untouchable.__hash__ = None  # type: ignore[assignment]
+    setattr(UnusableObject, f"__{_name}__", _refuse_any_use)
+    setattr(UnusableObject, f"__r{_name}__", _refuse_any_use)
+ForeignObject.__hash__ = UnusableObject.__hash__ = None  # type: ignore[assignment]
 
 
 def parts(foreign: ForeignObject) -> tuple[fx.Node, Any, str | None]:
@@ -148,20 +153,20 @@ def parts(foreign: ForeignObject) -> tuple[fx.Node, Any, str | None]:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether `value` is a stand-in; asking its class would ask the object's."""
+    """Whether `value` is a stand-in. It has the `__class__` of its object, so isinstance would not show this."""
     return type(value) is ForeignObject
 
 
-def is_untouchable(value: Any) -> bool:
-    """Whether `value` stands for what must not be used."""
-    return type(value) is Untouchable
+def is_unusable(value: Any) -> bool:
+    """Whether `value` is a stand-in that refuses any use."""
+    return type(value) is UnusableObject
 
 
-def real_of(untouchable: Untouchable) -> Any:
-    """What it stands for."""
-    return vars(untouchable)["_real"]
+def real_object(unusable: UnusableObject) -> Any:
+    """The object behind the stand-in."""
+    return vars(unusable)["_real"]
 
 
 def needs_stand_in(value: Any) -> bool:
-    """Whether an argument or a result is neither plain nor a tensor nor a module."""
+    """Whether an argument or a result is neither plain, nor a tensor, nor a module."""
     return not isinstance(value, (*SCALARS, Tensor, nn.Module, list, tuple, dict))

@@ -1,5 +1,9 @@
-"""The function objects to code that ran: found in the class of its first argument, in its globals, among functions that
-were met on the way, and else among all that Python keeps."""
+"""Finds the function object of code that ran.
+
+The search goes through the class of the first argument, the globals of the code, functions that were met before, and,
+if
+requested, all functions in the process.
+"""
 
 from __future__ import annotations
 
@@ -19,80 +23,90 @@ _DEPTH = 6  # of decorators
 
 
 class FunctionsFound:
-    """Functions by their code. `made_anew`: functions of the run itself, by id, and the user's that they stand for."""
+    """The functions that are known by their code.
 
-    def __init__(self, made_anew: dict[int, types.FunctionType] | None = None) -> None:
-        self._made_anew = made_anew or {}
-        self._met: dict[int, list[types.FunctionType]] = {}
+    Args:
+        made_anew: id of a function created for the trace -> the user's function that it replaces.
+    """
 
-    def know(self, value: Any) -> None:
-        """Remember a function, and those that it wraps."""
-        for function in unwrapped(value):
-            known = self._met.setdefault(id(function.__code__), [])
+    def __init__(self, originals: dict[int, types.FunctionType] | None = None) -> None:
+        self._originals = originals or {}
+        self._known: dict[int, list[types.FunctionType]] = {}
+
+    def remember(self, value: Any) -> None:
+        """Remember a function and the functions that it wraps."""
+        for function in wrapped_functions(value):
+            known = self._known.setdefault(id(function.__code__), [])
             if function not in known:
                 known.append(function)
 
     def of(self, ran: Ran, everywhere: bool) -> types.FunctionType | None:
-        """The function that ran; None where there is none any more. `everywhere`: among all that Python keeps, too."""
-        found = next((f for f in self._candidates(ran, everywhere) if _is_it(f, ran)), None)
-        return self._made_anew.get(id(found), found)
+        """The function that ran; None if it no longer exists.
+
+        Args:
+            ran: the code that ran.
+            everywhere: whether to search all functions in the process too.
+        """
+        found = next((f for f in self._candidates(ran, everywhere) if _has_run(f, ran)), None)
+        return self._originals.get(id(found), found)
 
     def owner(self, ran: Ran) -> tuple[type, str, type] | None:
-        """The class that must have the function under a name, that name, and the class that defines it.
+        """The class whose attribute must stay this function, the attribute's name, and the class that defines it.
 
-        The name is the function's own, or that of a method which it was put around.
+        The name is the function's own, or the name of a method that wraps the function. None if there is no such class.
         """
         cls = receiving_class(ran)
         for defining in cls.__mro__:
-            for name, held in vars(defining).items():
-                named = name == ran.code.co_name
-                if any(f.__code__ is ran.code and (named or _is_it(f, ran)) for f in unwrapped(held)):
-                    resolved = next(c for c in cls.__mro__ if name in vars(c))
-                    return (cls if resolved is defining else defining), name, defining
+            for name, value in vars(defining).items():
+                has_its_name = name == ran.code.co_name
+                if any(f.__code__ is ran.code and (has_its_name or _has_run(f, ran)) for f in wrapped_functions(value)):
+                    first = next(c for c in cls.__mro__ if name in vars(c))
+                    return (cls if first is defining else defining), name, defining
         return None
 
     def _candidates(self, ran: Ran, everywhere: bool) -> Iterator[types.FunctionType]:
         owner = self.owner(ran)
         if owner is not None:
-            yield from unwrapped(vars(owner[2])[owner[1]])
-        yield from unwrapped(ran.namespace.get(ran.code.co_name))
-        yield from self._met.get(id(ran.code), ())
+            yield from wrapped_functions(vars(owner[2])[owner[1]])
+        yield from wrapped_functions(ran.namespace.get(ran.code.co_name))
+        yield from self._known.get(id(ran.code), ())
         if everywhere and (ran.code.co_freevars or ran.arguments):
             yield from (f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType))
 
 
 def receiving_class(ran: Ran) -> type:
-    """The class of what a method was called on, or the class itself that it was called on."""
+    """The class of the object on which a method was called, or the class on which a class method was called."""
     receiver = _receiver(ran)
     return original_class(receiver if isinstance(receiver, type) else type(receiver))
 
 
 def _receiver(ran: Ran) -> Any:
-    """What a method was called on; among all arguments where it takes them as they come."""
+    """The object on which a method was called: the first argument, also if the method takes `*args`."""
     first = next(iter(ran.arguments.values()), None)
+    # A method may be declared as `def f(*args)`: then the receiver is the first item.
     takes_all = not ran.code.co_argcount and ran.code.co_flags & inspect.CO_VARARGS
     return first[0] if takes_all and isinstance(first, tuple) and first else first
 
 
-def unwrapped(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:
-    """A function, and the functions that it, a method, a property or a decorator wraps."""
+def wrapped_functions(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:
+    """A function, and the functions that a function, a method, a property or a decorator wraps."""
     if isinstance(value, types.FunctionType):
         value = own_function(value)
         yield value
         if depth < _DEPTH:
             for _, closed in closed_over(value):
                 if isinstance(closed, (types.FunctionType, types.MethodType)):
-                    yield from unwrapped(closed, depth + 1)
+                    yield from wrapped_functions(closed, depth + 1)
     elif isinstance(value, property):
         for part in (value.fget, value.fset, value.fdel):
-            yield from unwrapped(part, depth)
+            yield from wrapped_functions(part, depth)
     elif isinstance(value, functools.partial):
-        yield from unwrapped(value.func, depth)
+        yield from wrapped_functions(value.func, depth)
     elif value is not None:
-        yield from unwrapped(_wrapped(value), depth) if depth < _DEPTH else ()
+        yield from wrapped_functions(_wrapped_function(value), depth) if depth < _DEPTH else ()
 
 
-def _wrapped(value: Any) -> Any:
+def _wrapped_function(value: Any) -> Any:
     if isinstance(value, (types.MethodType, staticmethod, classmethod)):
         return value.__func__
     if isinstance(value, (functools.cached_property, functools.partialmethod)):
@@ -100,7 +114,7 @@ def _wrapped(value: Any) -> Any:
     return value.__wrapped__ if isinstance(value, functools._lru_cache_wrapper) else None
 
 
-def _is_it(function: types.FunctionType, ran: Ran) -> bool:
+def _has_run(function: types.FunctionType, ran: Ran) -> bool:
     if function.__code__ is not ran.code:
         return False
     closed = dict(closed_over(function))

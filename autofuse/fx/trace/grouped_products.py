@@ -1,4 +1,7 @@
-"""Runs torch's grouped product on fakes in each dtype that it has kernels for: torch's own takes bfloat16 alone."""
+"""Runs torch's grouped matrix product on fake tensors in each dtype that has kernels.
+
+torch's own implementation for fake tensors accepts only bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from torch import Tensor
 from autofuse.torch_private import FakeTensor
 
 _FUNCTIONS = tuple(f for f in (getattr(F, "grouped_mm", None), getattr(torch, "_grouped_mm", None)) if f is not None)
-_DTYPES = (torch.float32, torch.float16)  # of the kernels, beside bfloat16
+_DTYPES = (torch.float32, torch.float16)  # the dtypes of the kernels apart from bfloat16
 
 
 def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """function(*args, **kwargs)."""
+    """The result of function(*args, **kwargs)."""
     if function not in _FUNCTIONS or kwargs.get("out_dtype") is not None or len(args) > 2:
         return function(*args, **kwargs)
     dtypes = {x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()}

@@ -1,9 +1,14 @@
-"""What a trace took for granted, as Python text that a generated forward tests before it trusts the trace.
+"""The assumptions of a trace, as Python expressions that a generated forward tests before it uses the trace.
 
-A guard speaks of `self` and of forward's own parameters, and of a few words that install/guard_code.py spells out:
-`_held(m, table, name)` is what module `m` has under a name, wherever sharding may have put it; `_unwatched(m)` holds
-where nobody hooks or replaces m's forward, `_unhooked()` where nobody hooks all modules; `_plain(x)` says that x is an
-ordinary local tensor, `_lacks(m, name)` that m has no such attribute. Knows no torch.
+A guard reads `self`, the parameters of forward, and a few functions of install/guard_code.py:
+
+- `_held(m, table, name)` is the entry of module `m` under a name, also where sharding has moved it.
+- `_unwatched(m)` is true if m has no hooks and its own forward.
+- `_unhooked()` is true if there are no global module hooks.
+- `_plain(x)` is true if x is an ordinary local tensor.
+- `_lacks(m, name)` is true if m has no such attribute.
+
+This file knows no torch.
 """
 
 from __future__ import annotations
@@ -19,31 +24,37 @@ from typing import Any
 
 from autofuse.fx.trace.same_values import equals_others, is_container, is_same_value
 
-_SELF, _NAMED = re.compile(r"\bself\b"), re.compile(r"\b_c\d+\b")
+_SELF, _CONSTANT = re.compile(r"\bself\b"), re.compile(r"\b_c\d+\b")
 _TEXT, _NAME = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"(?<![\w.])[A-Za-z]\w*")
 _WORDS = frozenset({"is", "not", "in", "and", "or", "len", "type", "None", "True", "False", "isinstance"})
 
 
-_LONG = 60  # characters of a value that a sentence names
+_MAX_LENGTH = 60  # characters; a sentence names the class of a value that is longer
 
 
 @dataclass
 class Guards:
-    """The tests, in the order in which they were met, and the objects that they name."""
+    """The tests, in the order in which they were added, and the objects that they name.
+
+    Attributes:
+        tests: the expressions, as the keys of a dict.
+        names: name of a constant in the expressions -> the object.
+    """
 
     tests: dict[str, None] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
 
     def add(self, test: str) -> None:
+        """Add a test, unless it is known."""
         self.tests[test] = None
 
     def equal(self, text: str, value: Any) -> None:
-        """`text` must give `value`."""
-        self._member(value)
+        """Require that `text` equals `value`."""
+        self._guard_enum_value(value)
         if value is None or isinstance(value, (bool, enum.Enum)):
-            self.add(f"{text} is {self.name_of(value)}")
+            self.add(f"{text} is {self.name_of(value)}")  # `==` would accept 1 for True
         elif isinstance(value, float) and math.isnan(value):
-            self.add(f"{text} != {text}")
+            self.add(f"{text} != {text}")  # only NaN differs from itself
         elif equals_others(value):
             if is_container(value):
                 self.same(f"type({text})", type(value))
@@ -51,25 +62,25 @@ class Guards:
         else:
             self.add(f"{text} == {self.name_of(value)}")
 
-    def _member(self, value: Any) -> None:
-        """A member of an Enum stays itself where somebody gives it another value."""
+    def _guard_enum_value(self, value: Any) -> None:
+        """Require that a member of an Enum keeps its value: code may assign another one."""
         if isinstance(value, enum.Enum) and not isinstance(value, int | str | float):
             self.add(f"{self.constant(value)}._value_ is {self.constant(value._value_)}")
 
     def same(self, text: str, value: Any) -> None:
-        """`text` must give that very object."""
+        """Require that `text` is the object `value`."""
         self.add(f"{text} is {self.constant(value)}")
 
     def alike(self, text: str, value: Any) -> None:
-        """`text` must give a value of the same type that equals the immutable `value`."""
-        self._member(value)
+        """Require that `text` has the type of the immutable `value` and equals it."""
+        self._guard_enum_value(value)
         if value is None or isinstance(value, (bool, enum.Enum)):
             self.same(text, value)
         else:
             self.add(f"_alike({text}, {self.constant(value)})")
 
     def constant(self, value: Any) -> str:
-        """A name for that very object."""
+        """A name for the object itself."""
         if value is None or isinstance(value, bool):
             return repr(value)
         for name, known in self.names.items():
@@ -79,15 +90,15 @@ class Guards:
         self.names[name] = value
         return name
 
-    def add_childs(self, child: Guards, reach: str) -> None:
-        """Add what the child that a guard reaches by `reach` took for granted of itself."""
+    def add_child_guards(self, child: Guards, reach: str) -> None:
+        """Add the guards of a child. `reach` is the guard text of the child."""
         for test in child.tests:
-            if _SELF.search(test) or is_outside(test):
+            if _SELF.search(test) or reads_no_argument(test):
                 text = _SELF.sub(reach, test)
-                self.add(_NAMED.sub(lambda m: self.constant(child.names[m[0]]), text))
+                self.add(_CONSTANT.sub(lambda m: self.constant(child.names[m[0]]), text))
 
     def name_of(self, value: Any) -> str:
-        """Text for a value: itself where that is short and exact, else a name bound to it."""
+        """The text of a value: its repr if that is short and exact, else a name for an equal object."""
         if value is None or type(value) in (bool, int, str) or type(value) is float and math.isfinite(value):
             return repr(value)
         for name, known in self.names.items():
@@ -103,29 +114,29 @@ class Guards:
         return " and ".join(f"({t})" if " or " in t else t for t in self.tests) or "True"
 
 
-def is_outside(test: str) -> bool:
-    """Whether a test asks neither the module nor an argument: a global, a class, a state of torch."""
+def reads_no_argument(test: str) -> bool:
+    """Whether a test reads neither the module nor an argument, but only globals, classes or the state of torch."""
     return set(_NAME.findall(_TEXT.sub("", test))) <= _WORDS
 
 
 _PHRASES = {
     "_unwatched": "no hooks on {0}",
-    "_unhooked": "no hooks on all modules",
-    "_unmoded": "no mode of yours is on",
+    "_unhooked": "no global module hooks",
+    "_unmoded": "none of your modes is active",
     "_plain": "{0} is a plain tensor",
     "_lacks": "{0} has no {1}",
     "_keeps_functions": "{0} is a tensor whose class overrides no function",
-    "_of_class": "{0} is of the class {1}",
-    "_of_torchs_class": "{0} is of the class {1}",
-    "_holds_form": "{0} holds what it held ({1})",
+    "_of_class": "the class of {0} is {1}",
+    "_of_torchs_class": "the class of {0} is {1}",
+    "_holds_form": "{0} has the same contents ({1})",
     "_holds_number": "{0} holds {1}",
     "isinstance": "{0} is a tensor",
-    "_order": "how {0} lies in memory",
+    "_order": "the memory order of {0}",
 }
 
 
 def in_words(test: str, names: Mapping[str, Any]) -> str:
-    """A test for people: "x.dtype is torch.float32", "no hooks on self.ln", "self.mlp[0].bias is None"."""
+    """A test for a report: "x.dtype is torch.float32", "no hooks on self.ln", "self.mlp[0].bias is None"."""
     tree = _Readable(names).visit(ast.parse(test, mode="eval").body)
     match tree:
         case ast.Call(func=ast.Name(id=name)) if name in _PHRASES:
@@ -138,7 +149,7 @@ def in_words(test: str, names: Mapping[str, Any]) -> str:
 
 
 class _Readable(ast.NodeTransformer):
-    """Writes modules, parameters and constants as their owner would."""
+    """Writes modules, parameters and constants as in the source code of the module."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
@@ -153,29 +164,30 @@ class _Readable(ast.NodeTransformer):
             case ast.Subscript(value=ast.Attribute(value=owner, attr=table), slice=ast.Constant(value=str(name))) if (
                 table in ("_modules", "_parameters", "_buffers", "__dict__")
             ):
-                return _named(self.visit(owner), name)
+                return _member_of(self.visit(owner), name)
             case ast.Subscript(value=ast.Name(id=space), slice=ast.Constant(value=str(name))) if "__name__" in (
-                held if isinstance(held := self._names.get(space), dict) else ()
+                namespace if isinstance(namespace := self._names.get(space), dict) else ()
             ):
-                return _named(self.visit(node.value), name)
+                return _member_of(self.visit(node.value), name)
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:
             case ast.Call(func=ast.Name(id="_held"), args=[owner, _, ast.Constant(value=str(name))]):
-                return _named(self.visit(owner), name)
+                return _member_of(self.visit(owner), name)
         return self.generic_visit(node)
 
 
 def _label(value: Any) -> str:
-    """What to call an object in a sentence."""
+    """The name of an object in a sentence."""
     if isinstance(value, dict) and "__name__" in value:
         return str(value["__name__"])
     if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
         return value.__qualname__
     text = str(value)
-    return text if " object at 0x" not in text and len(text) <= _LONG else f"a {type(value).__qualname__}"
+    # An address says nothing and differs in each process.
+    return text if " object at 0x" not in text and len(text) <= _MAX_LENGTH else f"a {type(value).__qualname__}"
 
 
-def _named(owner: ast.expr, name: str) -> ast.AST:
+def _member_of(owner: ast.expr, name: str) -> ast.AST:
     return ast.Subscript(owner, ast.Constant(int(name))) if name.isdigit() else ast.Attribute(owner, name)

@@ -1,6 +1,6 @@
-"""Where code asks whether two things are one: `if key is query`, `if mask is self.mask`.
+"""Where code tests whether two values are the same object: `if key is query`, `if mask is self.mask`.
 
-A trace runs on stand-ins, so the answer for an argument has to be looked after. Knows Python's code objects.
+A trace runs on stand-ins, so the result for an argument needs a check. This file knows Python's code objects.
 """
 
 from __future__ import annotations
@@ -19,75 +19,79 @@ _LOADS = frozenset("LOAD_FAST LOAD_GLOBAL LOAD_DEREF LOAD_ATTR LOAD_CLASSDEREF".
 _Operand = tuple[dis.Instruction, ...]
 
 
-def outsiders(code: types.CodeType) -> frozenset[str]:
-    """The local names that code compares, by identity, with what is neither a constant nor another local name."""
-    found = set[str]()
-    for left, right in _compared(code):
+def names_compared_with_nonlocal(code: types.CodeType) -> frozenset[str]:
+    """The local names that code compares by `is` with a value that is neither a constant nor another local name."""
+    names = set[str]()
+    for left, right in _operands_of_is(code):
         for one, other in ((left, right), (right, left)):
             if _is_local(one) and other and not _is_local(other):
-                found.add(one[0].argval)
-    return frozenset(found)
+                names.add(one[0].argval)
+    return frozenset(names)
 
 
 @cache
-def compared_with_others(code: types.CodeType) -> Mapping[str, int]:
-    """The names of arguments and free variables that code compares by `is` with what may come from outside, and where.
+def names_compared_with_outside(code: types.CodeType) -> Mapping[str, int]:
+    """The arguments and free variables that code compares by `is` with a value that may come from outside.
 
-    Constants, other local names, and attributes of local names come from where the name does.
+    Constants, other local names and attributes of local names have the same source as the name itself, so they do not
+    count.
+
+    Returns:
+        Name -> line.
     """
-    found = dict[str, int]()
+    lines = dict[str, int]()
     steps = _steps(code)
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.opname != "IS_OP":
             continue
-        right, before = _operand(steps, place - 1)
+        right, before = _operand(steps, index - 1)
         left, _ = _operand(steps, before)
-        ends = (left, steps[max(before, 0)]), (right, steps[place - 1])
+        ends = (left, steps[max(before, 0)]), (right, steps[index - 1])
         for (one, _), (other, last) in (ends, ends[::-1]):
             inside = _is_own(other[0], code) if other else last.opname == "LOAD_CONST"
             if len(one) == 1 and one[0].opname in ("LOAD_FAST", "LOAD_DEREF") and not inside:
                 line = one[0].positions.lineno if one[0].positions else None
-                found.setdefault(one[0].argval, line or code.co_firstlineno)
-    return found
+                lines.setdefault(one[0].argval, line or code.co_firstlineno)
+    return lines
 
 
 @cache
 def compares_objects(code: types.CodeType) -> bool:
-    """Whether code compares two things by identity of which neither is a constant."""
+    """Whether code compares two values by `is`, neither of which is a constant."""
     steps = _steps(code)
-    for place, step in enumerate(steps):
-        if step.opname == "IS_OP" and steps[place - 1].opname != "LOAD_CONST":
-            right, before = _operand(steps, place - 1)
+    for index, step in enumerate(steps):
+        if step.opname == "IS_OP" and steps[index - 1].opname != "LOAD_CONST":
+            right, before = _operand(steps, index - 1)
             if not right or steps[max(before, 0)].opname != "LOAD_CONST":
                 return True
     return False
 
 
 def _is_own(load: dis.Instruction, code: types.CodeType) -> bool:
-    """Whether a variable is one of the function itself, and none around it."""
+    """Whether a variable belongs to the function itself, not to one around it."""
     return load.opname == "LOAD_FAST" or load.opname == "LOAD_DEREF" and load.argval in code.co_cellvars
 
 
 @cache
 def compares_arguments(cls: type[nn.Module]) -> bool:
-    """Whether some function of a module's class compares two local names by identity."""
+    """Whether a method of a module's class compares two local names by `is`."""
     functions = [
         own_function(f) for c in cls.__mro__ if not c.__module__.startswith("torch.") for f in vars(c).values()
     ]
     codes = [f.__code__ for f in functions if isinstance(f, types.FunctionType)]
-    return any(_is_local(a) and _is_local(b) for code in codes for a, b in _compared(code))
+    return any(_is_local(a) and _is_local(b) for code in codes for a, b in _operands_of_is(code))
 
 
 def _is_local(operand: _Operand) -> bool:
     return len(operand) == 1 and operand[0].opname == "LOAD_FAST"
 
 
-def _compared(code: types.CodeType) -> Iterator[tuple[_Operand, _Operand]]:
-    """The operands of each `is`, () for one that is no name."""
+def _operands_of_is(code: types.CodeType) -> Iterator[tuple[_Operand, _Operand]]:
+    """The operands of each `is`; () for an operand that is not a name."""
     steps = _steps(code)
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.opname == "IS_OP":
-            right, before = _operand(steps, place - 1)
+            right, before = _operand(steps, index - 1)
             left, _ = _operand(steps, before)
             if right or left:
                 yield left, right
@@ -98,7 +102,8 @@ def _steps(code: types.CodeType) -> list[dis.Instruction]:
 
 
 def _operand(steps: list[Any], last: int) -> tuple[_Operand, int]:
-    """The loads that make the operand which ends at `last`, and the place before it."""
+    """The loads that produce the operand that ends at `last`, and the index before it."""
+    # `a.b.c` is one load of a name, followed by one LOAD_ATTR for each attribute.
     first = last
     while first > 0 and steps[first].opname == "LOAD_ATTR":
         first -= 1

@@ -1,8 +1,8 @@
-"""Forward hooks that a library leaves on a module for good, and that do something only while somebody asks for it.
+"""Forward hooks that a library leaves on a module permanently, and that do something only on request.
 
-transformers puts hooks on every attention module at the first call with `output_attentions=True`, and never takes them
-away: they collect what modules return while such a call runs. At any other time nobody watches the module. Knows those
-libraries by the names of their functions; imports none of them.
+transformers registers hooks on every attention module at the first call with `output_attentions=True` and never removes
+them. They collect the results of modules during such a call. At any other time they do nothing. This file knows the
+libraries by the names of their functions and imports none of them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def someone_watches(hooks: Iterable[Any]) -> bool:
-    """Whether any of a module's hooks does something at this very moment, as far as can be told."""
+def has_active_hook(hooks: Iterable[Any]) -> bool:
+    """Whether any of a module's hooks does something now, as far as autofuse can tell."""
     return not all(map(_is_idle, hooks))
 
 
@@ -30,13 +30,13 @@ def _is_idle(hook: Any) -> bool:
 
 
 def is_idle_collector(variable: Any) -> bool:
-    """Whether a context variable is the one that those hooks look at, and asks for nothing at this very moment.
+    """Whether a context variable is the one that those hooks read, and requests nothing now.
 
-    transformers sets it to an empty dict while a model runs of which nothing is asked, and resets it then.
+    transformers sets it to an empty dict during a call that requests nothing, and resets it afterwards.
     """
     collector: Any = getattr(sys.modules.get(_OUTPUT_CAPTURING[0]), "_active_collector", None)
-    held: Any = getattr(collector, "context_var", None)
-    return variable is not None and held is variable and not variable.get(None)
+    context_variable: Any = getattr(collector, "context_var", None)
+    return variable is not None and context_variable is variable and not variable.get(None)
 
 
 _OUTPUT_CAPTURING = ("transformers.utils.output_capturing", "output_capturing_hook")

@@ -1,4 +1,4 @@
-"""In which order the dimensions of a tensor lie in memory, for guards."""
+"""The order of a tensor's dimensions in memory, for guards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def order_in_memory(x: Tensor) -> tuple[int, ...]:
-    """The dimensions, those with the longest strides first; one that is expanded counts from the end, below zero."""
+    """The dimensions in descending order of their strides. An expanded dimension counts from the end, below zero."""
     strides = x.stride()
     order = sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
     return tuple(d if strides[d] or x.shape[d] == 1 else d - len(strides) for d in order)

@@ -1,7 +1,7 @@
-"""How the modules of a model are called when the model is: found by running a twin of it, not the model.
+"""The calls of a model's modules, found by running a twin of the model.
 
-The run is on fakes, so nothing of the user's is touched; where a forward needs numbers, it is on real tensors, with
-the parameters shared, the buffers copied and gradients off.
+The twin runs on fake tensors, so the user's objects do not change. If a forward needs numbers, the twin runs on real
+tensors: it shares the parameters, copies the buffers, and gradients are off.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
-from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.ambient_state import autocast, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.class_questions import keeps_functions
-from autofuse.fx.trace.equal_modules import Structure, held_once
-from autofuse.fx.trace.external_state import ExternalState, unchanged_outside
+from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
+from autofuse.fx.trace.external_state import ExternalState, restore_external_state
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
@@ -39,7 +39,7 @@ Calls = dict[nn.Module, ForwardArguments]
 
 
 class CallLog:
-    """A listener that keeps the arguments of the first call of each module, and what operators made in it."""
+    """A listener that keeps the arguments of each module's first call, and the bytes that operators created in it."""
 
     paused = False
 
@@ -48,10 +48,11 @@ class CallLog:
     ) -> None:
         self.world, self.wanted, self._counter = world, wanted, counter
         self.calls: Calls = {}
-        self.made: dict[nn.Module, BytesByDevice] = {}
-        self.outside: ExternalState | None = None  # of the run that it listens to
+        self.created_bytes: dict[nn.Module, BytesByDevice] = {}
+        self.outside: ExternalState | None = None  # the external state of the run
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the first call of a module and run it."""
         original = self.world.originals.get(id(module))
         if original is None or original in self.calls or self.wanted is not None and original not in self.wanted:
             return module.forward(*args, **kwargs)
@@ -60,17 +61,18 @@ class CallLog:
             return module.forward(*args, **kwargs)
         before = self._counter.by_device.copy()
         result = module.forward(*args, **kwargs)
-        self.made[original] = self._counter.by_device - before
+        self.created_bytes[original] = self._counter.by_device - before
         return result
 
     def read(self, owner: Any, name: str, value: Any) -> Any:
+        """Replace an object by its copy when it is first read."""
         inside = object.__getattribute__(owner, "__dict__")
         if isinstance(value, functools._lru_cache_wrapper) and self.outside is not None:
             self.outside.note(value, name)
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
-        if kind := effects.kind_of_state(value):  # it would be moved on, or opened, or locked
-            _stop(because(forwards.READS_STATE, name=name, kind=kind), effects.moves_on(value))
+        if kind := effects.kind_of_state(value):  # a read may change the state
+            _stop(because(forwards.READS_STATE, name=name, kind=kind), effects.changes_when_read(value))
         inside[name] = OpenLock() if effects.is_lock(value) else self.world.of(value)
         return inside[name]
 
@@ -81,14 +83,14 @@ class CallLog:
         """A twin has its own children."""
 
     def missing(self, owner: Any, name: str) -> None:
-        """Nothing to note."""
+        """Nothing to record."""
 
     def stored(self, owner: Any, name: str, value: Any) -> None:
         """A twin may be written to."""
 
 
 class OpenLock:
-    """Stands for a lock of the user's in a run that is not the user's: nobody waits for it, and nobody holds it."""
+    """The stand-in for a user's lock in a run that is not the user's. It never blocks."""
 
     def acquire(self, *_: Any, **__: Any) -> bool:
         return True
@@ -107,37 +109,39 @@ class OpenLock:
 
 
 def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> ForwardArguments:
-    """The arguments as they are now: containers and objects copied, real tensors too."""
+    """A copy of the arguments as they are now. Containers and objects are copied, and tensors if `real` is true."""
 
-    def copied(t: Tensor) -> Tensor:
+    def copy(t: Tensor) -> Tensor:
         return t.detach().clone().requires_grad_(t.requires_grad) if real else t
 
-    world = KeptArguments(copied, watched=False, deep=True)
+    world = KeptArguments(copy, watched=False, deep=True)
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
 
 
-class _Heard(Exception):
-    """A tensor of a class with functions of its own is among the arguments."""
+class _OverridesFunctions(Exception):
+    """The arguments contain a tensor whose class overrides torch's functions."""
 
 
 def kind_of(call: ForwardArguments, training: bool) -> Hashable | None:
-    """Equal for calls that differ in the numbers and the sizes of tensors at most, and in what objects hold.
+    """A key that is equal for calls that differ only in tensors' numbers and sizes and in the contents of objects.
 
-    None where a tensor hears of each question that is put to it. It is asked at each call of a module in which nothing
-    was found, and is written for that.
+    It runs at each call of a module in which nothing was found, so it must be fast.
+
+    Returns:
+        The key; None if the class of a tensor overrides torch's functions, because even a comparison would call these.
     """
     args, kwargs = call
-    around = autocast() if is_any_autocast_enabled() else None
+    autocast_state = autocast() if is_any_autocast_enabled() else None
     try:
-        return training, around, tuple(map(_kind, args)), tuple(kwargs), tuple(map(_kind, kwargs.values()))
-    except _Heard:
+        return training, autocast_state, tuple(map(_kind, args)), tuple(kwargs), tuple(map(_kind, kwargs.values()))
+    except _OverridesFunctions:
         return None
 
 
 def _kind(x: object) -> Hashable:
     if type(x) is Tensor or isinstance(x, Tensor):
         if type(x) is not Tensor and not keeps_functions(type(x)):
-            raise _Heard
+            raise _OverridesFunctions
         return x.dtype, x.dim(), x.device
     if isinstance(x, SCALARS):
         return type(x), x
@@ -150,86 +154,106 @@ def _kind(x: object) -> Hashable:
 
 @dataclass(frozen=True)
 class ModelCalls:
-    """How the modules of a model are called: for each mode on stand-ins, and for real, to check plans on.
+    """The calls of a model's modules.
 
-    `problems` say why the model could not be run, in one mode or for real. `made`: the bytes of the tensors that
-    operators made in a module's call on stand-ins, where more were made in one mode, in that.
+    Attributes:
+        by_mode: training or not -> the calls, on stand-ins.
+        real: the calls on real tensors, on which plans are verified.
+        problems: why the model could not be run, in one mode or on real tensors.
+        created_bytes: the bytes of the tensors that operators created in a call on stand-ins, in the mode with more.
     """
 
     by_mode: dict[bool, Calls]
     real: Calls
     problems: tuple[Reason, ...] = ()
-    made: Mapping[nn.Module, BytesByDevice] = field(default_factory=dict)
+    created_bytes: Mapping[nn.Module, BytesByDevice] = field(default_factory=dict)
 
 
 def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.Module]) -> ModelCalls:
-    """How the modules of `model` are called in both modes; and for real, for the modules `to_check`."""
+    """The calls of the modules of `model` in both modes, and the calls on real tensors of the modules `to_check`."""
     problems: list[Reason] = []
     by_mode: dict[bool, Calls] = {}
-    made: dict[nn.Module, BytesByDevice] = {}
+    created_bytes: dict[nn.Module, BytesByDevice] = {}
     for training in (False, True):
         try:
-            by_mode[training] = calls_in_mode(model, call, training, made)
+            by_mode[training] = calls_in_mode(model, call, training, created_bytes)
         except Untraceable as error:
             by_mode[training] = {}
             problems.append(error.reason)
     real: Calls = {}
     try:
         wanted = _one_of_each_kind(model, to_check, by_mode)
-        real = _silently(lambda: calls_for_real(model, call, False, wanted)) if to_check else {}
-    except Untraceable as error:  # each module waits for its first call
+        real = _without_logging(lambda: calls_on_real_tensors(model, call, False, wanted)) if to_check else {}
+    except Untraceable as error:  # each module is verified at its first call instead
         problems.append(because(outcomes.NOT_VERIFIED_YET, why=error.reason))
-    return ModelCalls(by_mode, real, tuple(problems), made)
+    return ModelCalls(by_mode, real, tuple(problems), created_bytes)
 
 
 def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode: Mapping[bool, Calls]
                       ) -> frozenset[nn.Module]:  # fmt: skip
-    """Of modules that are equal, and are called alike in both modes, the first: a call holds copies of tensors."""
-    once, kept = held_once([model]), dict[Hashable, nn.Module]()
+    """The first of each group of equal modules with equal calls. One is enough, and a call holds copies of tensors."""
+    once, representatives = tensors_held_once([model]), dict[Hashable, nn.Module]()
     for module in modules:
         calls = [by_mode[training].get(module) for training in (False, True)]
         keys = [None if c is None else Structure(module, c, once).key for c in calls]
-        kept.setdefault(module if any(k is None for k in keys) else tuple(keys), module)
-    return frozenset(kept.values())
+        representatives.setdefault(module if any(k is None for k in keys) else tuple(keys), module)
+    return frozenset(representatives.values())
 
 
 def calls_in_mode(
-    model: nn.Module, call: ForwardArguments, training: bool, made: dict[nn.Module, BytesByDevice] | None = None
+    model: nn.Module,
+    call: ForwardArguments,
+    training: bool,
+    created_bytes: dict[nn.Module, BytesByDevice] | None = None,
 ) -> Calls:
-    """Every module that is called in one mode; on real tensors where the forward needs numbers. Raises Untraceable.
+    """The call of each module in one mode; on real tensors if a forward needs numbers.
 
-    made: is told the bytes of the tensors that operators made in the calls, where they ran on stand-ins.
+    Args:
+        model: the model.
+        call: its arguments.
+        training: the mode.
+        created_bytes: receives the bytes of the tensors that operators created in the calls, if they ran on stand-ins.
+
+    Raises:
+        Untraceable: the model could not be run.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        return _silently(lambda: calls_on_fakes(model, call, training, fake_world(mode), mode, made))
+        return _without_logging(lambda: calls_on_fakes(model, call, training, fake_world(mode), mode, created_bytes))
     except Untraceable:
-        return _silently(lambda: calls_for_real(model, call, training))
+        return _without_logging(lambda: calls_on_real_tensors(model, call, training))
 
 
 def calls_on_fakes(
     model: nn.Module, call: ForwardArguments, training: bool, world: Twins, mode: FakeTensorMode,
-    made: dict[nn.Module, BytesByDevice] | None = None,
+    created_bytes: dict[nn.Module, BytesByDevice] | None = None,
 ) -> Calls:  # fmt: skip
-    """Every module below `model` that is called, and with what. Raises Untraceable where the run fails."""
+    """The call of each module below `model` on fake tensors.
+
+    Raises:
+        Untraceable: the run failed.
+    """
 
     def fake(x: Tensor) -> Tensor:
-        made = mode.from_tensor(x.detach(), static_shapes=True)
-        return made.requires_grad_(x.requires_grad)
+        copy = mode.from_tensor(x.detach(), static_shapes=True)
+        return copy.requires_grad_(x.requires_grad)
 
     twin, counter = world.of(model), CreatedBytes()
     log = CallLog(world, counter=counter)
     with quiet(), mode, counter, torch.enable_grad():
         calls = _run(twin, call, training, log, UnseenCopies(fake, watched=True))
-    if made is not None:
-        made |= {module: made.get(module, BytesByDevice()) | took for module, took in log.made.items()}
+    if created_bytes is not None:
+        created_bytes |= {
+            module: created_bytes.get(module, BytesByDevice()) | created
+            for module, created in log.created_bytes.items()
+        }
     return calls
 
 
-def calls_for_real(
+def calls_on_real_tensors(
     model: nn.Module, call: ForwardArguments, training: bool, wanted: frozenset[nn.Module] | None = None
 ) -> Calls:
-    """The same on real tensors; with `wanted`, only the calls of these modules are kept, on tensors of their own."""
+    """The same on real tensors. With `wanted`, only the calls of these modules are kept, with copies of tensors."""
 
     parameters = UnwrittenParameters()
     world = Twins(parameters.shared)
@@ -238,8 +262,8 @@ def calls_for_real(
         return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.shared))
 
 
-def _silently(find: Callable[[], Calls]) -> Calls:
-    """The calls; where the model would write a log line, found while logging is off."""
+def _without_logging(find: Callable[[], Calls]) -> Calls:
+    """The calls. If the model would write a log line, they are found while logging is off."""
     try:
         return find()
     except Untraceable as error:
@@ -253,9 +277,9 @@ def _silently(find: Callable[[], Calls]) -> Calls:
         logging.disable(before)
 
 
-def _stop(why: Reason, leaves_trace: bool) -> None:
-    """A print or a log line of the user's would be one too many."""
-    if leaves_trace:
+def _stop(why: Reason, has_lasting_effect: bool) -> None:
+    """Stop the run before a lasting effect: a print or a log line would appear twice."""
+    if has_lasting_effect:
         raise Untraceable(why, user_place())
 
 
@@ -264,13 +288,13 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop) as outside, Unfollowed():
+        with preserve_generators(), without_autocast_cache(), restore_external_state(_stop) as outside, Unfollowed():
             log.outside = outside
-            given, named = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
-            contextvars.copy_context().run(twin, *given, **named)
+            own_args, own_kwargs = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
+            contextvars.copy_context().run(twin, *own_args, **own_kwargs)
     except Untraceable:
         raise
-    except Exception as error:  # the model is the user's: anything may be raised
+    except Exception as error:  # the user's model may raise anything
         raise Untraceable(because(forwards.MODEL_RAISED, kind=type(error).__name__, error=error)) from error
     finally:
         active.listener = before

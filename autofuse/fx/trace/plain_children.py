@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.guards import Guards
-from autofuse.fx.trace.idle_hooks import someone_watches
+from autofuse.fx.trace.idle_hooks import has_active_hook
 from autofuse.fx.trace.own_forward import calls_plainly
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.unreplaced import unreplaced_forwards, whole
@@ -32,7 +32,7 @@ def is_pristine(module: nn.Module) -> bool:
 def is_watched(module: nn.Module) -> bool:
     """Whether calling `module` does more than run the forward of its class."""
     inside = module.__dict__
-    hooked = any(inside.get(h) and someone_watches(inside[h].values()) for h in OWN_HOOKS)
+    hooked = any(inside.get(h) and has_active_hook(inside[h].values()) for h in OWN_HOOKS)
     own = hooked or "forward" in inside or inside.get("_compiled_call_impl") is not None
     return own or any(GLOBAL_MODULE_HOOKS) or not calls_plainly(type(module).__call__)
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
-from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, unwrapped
+from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, wrapped_functions
 from autofuse.fx.trace.guards import Guards
-from autofuse.fx.trace.identity_tests import compared_with_others, compares_objects
+from autofuse.fx.trace.identity_tests import compares_objects, names_compared_with_outside
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.read_names import (
     asked_of_values,
@@ -139,7 +139,7 @@ class ReadSet(ValueGuards):
 
     def _identities(self, ran: Ran) -> None:
         """A stand-in is not the object that the program may compare it with by `is`."""
-        for name, line in compared_with_others(ran.code).items():
+        for name, line in names_compared_with_outside(ran.code).items():
             if is_twin(ran.arguments.get(name, ran.free.get(name))):
                 self.place = SourceLine(ran.code.co_filename, line)
                 self.refuse(because(forwards.COMPARES_ARGUMENT, name=name))
@@ -212,7 +212,7 @@ class ReadSet(ValueGuards):
     def _in_namespace(self, namespace: dict[str, Any], name: str) -> None:
         value = namespace[name]
         if isinstance(value, types.FunctionType):
-            self.functions.know(value)  # a decorator's function has another name
+            self.functions.remember(value)  # a decorator's function has another name
         if value is torch.inference_mode:  # inference_mode(False) changes nothing here, and much under no_grad
             self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
             self.guards.add(f"not {self.guards.constant(torch.is_inference_mode_enabled)}()")
@@ -253,7 +253,7 @@ class ReadSet(ValueGuards):
     def _dispatched(self, function: types.FunctionType) -> None:
         """The tables that a function of Python's own keeps for the user: those of functools.singledispatch."""
         if effects.is_standard(function.__globals__.get("__name__")):
-            for name, closed in (c for inner in unwrapped(function) for c in closed_over(inner)):
+            for name, closed in (c for inner in wrapped_functions(function) for c in closed_over(inner)):
                 if isinstance(closed, dict):
                     self.held(closed, name)
 
@@ -310,7 +310,7 @@ class ReadSet(ValueGuards):
             self.parts.append(unreplaced_forwards([cls]))
             return
         text = f"{self.guards.constant(cls)}.{name}"
-        self.functions.know(found)
+        self.functions.remember(found)
         if isinstance(found, classmethod):
             self.guards.same(f"{text}.__func__", found.__func__)
         elif isinstance(found, (staticmethod, types.FunctionType)):

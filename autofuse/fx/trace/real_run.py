@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.contents import all_states, changes, state_of
-from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.stand_ins import Form, filled
 from autofuse.fx.trace.twin import Twins, active
 from autofuse.fx.trace.unseen_copies import UnseenCopies
@@ -48,7 +48,7 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
     before, active.listener = active.listener, None
     try:
         with (
-            unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside(),
+            unset_fake_temporarily(), torch.no_grad(), preserve_generators(), restore_external_state(),
             unwritten(parameters),
         ):  # fmt: skip
             given, named = arguments.of(args), arguments.of(kwargs)

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from autofuse.fx.trace import grouped_products
 from autofuse.fx.trace import torch_functions as operations
 from autofuse.fx.trace.attribute_reads import guard_tensor
-from autofuse.fx.trace.child_calls import ChildCalls, Inside
-from autofuse.fx.trace.expert_rows import UNSEEN, ExpertRows
+from autofuse.fx.trace.child_calls import ChildCalls, SizesInside
+from autofuse.fx.trace.expert_rows import NOT_HANDLED, ExpertRows
 from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
@@ -35,7 +35,7 @@ from autofuse.reasons.reason import because
 class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
     """One run of one module's forward."""
 
-    def __init__(self, root: nn.Module, world: Twins, inside: Inside) -> None:
+    def __init__(self, root: nn.Module, world: Twins, inside: SizesInside) -> None:
         super().__init__(root, world, inside)
         self.reads_dtype = False
         self.begin_rows()
@@ -55,7 +55,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if name == "__get__":
             return self._attribute(args[0], function.__self__.__name__)
-        if (found := self.about_rows(function, name, args, kwargs)) is not UNSEEN:
+        if (found := self.operation_on_rows(function, name, args, kwargs)) is not NOT_HANDLED:
             return found
         if name in operations.DATA:
             self.refuse(because(forwards.NEEDS_NUMBERS, name=name.strip("_")))
@@ -147,11 +147,11 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         node = self.noted(self.graph.create_node(kind, target, *given), result)
         made = list(tensors(result))
         sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, made)
-        return self.kept(node, result, before, self.named_rows(self.rows_of(args, kwargs), made, sizes))
+        return self.kept(node, result, before, self.sizes_with_names(self.rows_of(args, kwargs), made, sizes))
 
     def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
         sizes = super()._child_sizes(module, path, call, result)
-        return self.named_rows(self.rows_of(call), list(tensors(result)), sizes)
+        return self.sizes_with_names(self.rows_of(call), list(tensors(result)), sizes)
 
     def with_rows(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._recorded(function, args, kwargs)

@@ -33,7 +33,7 @@ def _given_twice(result: Any) -> list[Any]:
     found, twice, todo = dict[int, Any](), dict[int, Any](), [result]
     while todo:
         value = todo.pop()
-        if foreign.is_foreign(value) or foreign.is_untouchable(value):
+        if foreign.is_foreign(value) or foreign.is_unusable(value):
             continue
         if id(value) in found:
             twice[id(value)] = value
@@ -53,7 +53,7 @@ def _kept_elsewhere(recorder: Recorder, value: Any, dropped: frozenset[Path], pa
     tail = tail_of(dropped)
     if tail is not None and any(p[: len(path)] == path and p[-1] == tail for p in dropped):
         recorder.refuse(because(forwards.RETURNS_OBJECT, kind=f"{type(value).__name__} that somebody else has too"))
-    node: fx.Node = recorder.kept_node(value)
+    node: fx.Node = recorder.stored_node(value)
     return node
 
 
@@ -62,7 +62,7 @@ def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path
         return None
     if (tail := tail_of(dropped)) is not None and (*path, tail) in dropped:
         return _before_dropout(recorder, recorder.argument(value), tail.dropout)
-    if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value) or foreign.is_untouchable(value):
+    if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value) or foreign.is_unusable(value):
         return recorder.argument(value)
     kept = _kept_elsewhere(recorder, value, dropped, path)
     if kept is not None:

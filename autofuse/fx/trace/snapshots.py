@@ -135,7 +135,7 @@ class Snapshot:
         """Empty the caches of functools that hold tensors."""
         for cache in self._caches:
             if next(cached_tensors.tensors_in(cache), None) is not None:
-                cached_tensors.note(cache)
+                cached_tensors.record_versions(cache)
                 cache.cache_clear()
 
     def _is_news(self, value: Any, names: Collection[str]) -> bool:
@@ -156,7 +156,7 @@ class Snapshot:
         if isinstance(value, CACHE):
             if not cached_tensors.is_unwritten(value):
                 self.left.append((name, "cache whose tensors were written to"))
-            elif cached_tensors.is_asked(value):
+            elif cached_tensors.is_hit_count_read(value):
                 self.left.append((name, "cache whose counts the program reads"))
             elif cached_tensors.is_held_elsewhere(value):
                 self.left.append((name, "cache whose tensors are held elsewhere"))

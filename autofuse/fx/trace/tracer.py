@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from autofuse.fx.trace.ambient_state import AmbientState, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.ambient_state import AmbientState, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.arguments import Arguments
 from autofuse.fx.trace.child_calls import ResultSizes
 from autofuse.fx.trace.expert_rows import is_rows
-from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.fold_experts import NotALoop, fold
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.operation_names import keep_checks
@@ -76,7 +76,7 @@ def traced(
         raise Untraceable(because(forwards.PROFILED), passing=True)
     if "forward" in module.__dict__:
         raise Untraceable(because(forwards.REPLACED))
-    with _LOCK, undisturbed_randomness(), without_cached_casts(), quiet(), mode, torch.enable_grad():
+    with _LOCK, preserve_generators(), without_autocast_cache(), quiet(), mode, torch.enable_grad():
         return _traced(module, cls, (args, kwargs), world, mode, dropped)
 
 
@@ -112,14 +112,14 @@ def _traced(
     try:
         with as_it_was(recorder.root):
             active.listener = recorder  # from here on it hears what is read
-            with unchanged_outside(recorder.stop, lambda: recorder.paused) as outside, recorder:
+            with restore_external_state(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
                 result = _run(recorder, own_forward(cls), call)
                 recorder.paused = True
                 recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
                 recorder.finish_watching()
-                recorder.check_kept(outside.changes())
-                recorder.write_down()
+                recorder.check_outside_changes(outside.changes())
+                recorder.record_changes()
                 returned(recorder, result, dropped)
             recorder.close(outside)
     except Untraceable:
@@ -143,7 +143,7 @@ def _traced(
 
 def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
     """Make one turn of a loop over experts. Raises Untraceable where rows are asked for in any other way."""
-    recorder.settle_rows()
+    recorder.remove_row_guards()
     try:
         return fold(recorder.graph, recorder.loops, recorder.root, mode)
     except NotALoop as error:

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
-from autofuse.fx.trace.code_effects import classes_in, harmful_methods, is_copied, is_users_class
+from autofuse.fx.trace.code_effects import classes_in, harmful_methods, is_copied, is_user_class
 from autofuse.fx.trace.contents import is_mutable
 from autofuse.fx.trace.derived_class import TWIN, derived_class
-from autofuse.fx.trace.foreign_objects import Untouchable, is_untouchable, real_of
+from autofuse.fx.trace.foreign_objects import UnusableObject, is_unusable, real_object
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.twin import Twins, active, original_class
 from autofuse.fx.trace.values import Untraceable, Values
@@ -30,10 +30,10 @@ class UnseenCopies(Twins):
         super().__init__(tensor, watched=watched, deep=True)
 
     def _made(self, value: Any) -> Any:
-        if is_untouchable(value):
+        if is_unusable(value):
             return value
         if not isinstance(value, (Tensor, nn.Module)) and not is_copied(value):
-            return Untouchable(_Keeper(), value, "an argument")
+            return UnusableObject(_Keeper(), value, "an argument")
         return super()._made(value)
 
     def _object(self, value: Any) -> Any:
@@ -52,7 +52,7 @@ class UnseenCopies(Twins):
 def guard_methods(made: Any, value: Any) -> None:
     """Have the methods of `made`, a copy of `value`, raise Untraceable that may do more than change it."""
     kind: Any = type(made)
-    if not is_users_class(original_class(kind)):
+    if not is_user_class(original_class(kind)):
         return
     harmful = harmful_methods(original_class(kind), classes_in(value))
     if harmful:
@@ -63,7 +63,7 @@ class KeptArguments(Twins):
     """Copies of such copies, to be traced later: what could not be copied is the user's own again."""
 
     def _made(self, value: Any) -> Any:
-        return real_of(value) if is_untouchable(value) else super()._made(value)
+        return real_object(value) if is_unusable(value) else super()._made(value)
 
 
 class _Keeper:

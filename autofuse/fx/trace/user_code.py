@@ -59,7 +59,7 @@ class Watcher:
     def entered(self, ran: Ran) -> None:
         """A function of the user's is about to run for the first time."""
 
-    def reached(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Ran, line: int) -> None:
         """A line of it is about to run for the first time; all of it, where line is 0."""
 
     def effect(self, what: str) -> None:
@@ -201,7 +201,7 @@ def _lines(frame: types.FrameType, event: str, _: Any) -> Any:
             ran = active.ran.get((active.watcher.aside, *_key(frame)))
             if ran is not None and ran.lines is not None and frame.f_lineno not in ran.lines:
                 ran.lines.add(frame.f_lineno)
-                active.watcher.reached(ran, frame.f_lineno)
+                active.watcher.on_line(ran, frame.f_lineno)
     return _lines
 
 
@@ -219,7 +219,7 @@ def _profiled(frame: types.FrameType, event: str, argument: Any) -> None:
             _enter(frame)
         elif frame.f_back is not None and _kind(frame.f_back) == _USERS:
             _called(frame)
-        elif kind == _STANDARD and effects.emitted(frame.f_globals, frame.f_code.co_name):
+        elif kind == _STANDARD and effects.emits_log_record(frame.f_globals, frame.f_code.co_name):
             _effect("logging")
     elif event == "c_call" and _kind(frame) == _USERS:
         _called_builtin(argument)
@@ -247,7 +247,7 @@ def _enter(frame: types.FrameType) -> None:
             ran.aside = active.watcher.aside
             active.watcher.entered(ran)
             if ran.lines is None:
-                active.watcher.reached(ran, 0)
+                active.watcher.on_line(ran, 0)
 
 
 @functools.cache
@@ -273,7 +273,7 @@ def _called(frame: types.FrameType) -> None:
     what = effects.effect_of_function(namespace, own if own.startswith("finalize.") else name)
     if what:
         _effect(what)
-    elif effects.top(namespace.get("__name__")) == "torch" and effects.is_question(name):
+    elif effects.top_package(namespace.get("__name__")) == "torch" and effects.is_state_query(name):
         _question(frame)
 
 
@@ -314,7 +314,7 @@ def _called_builtin(function: Any) -> None:
     if name == "get" and type(function.__self__).__name__ == "ContextVar":
         for active in list(_now.watchers):
             active.watcher.variable(function.__self__)
-    elif effects.is_question(name) and effects.top(getattr(function, "__module__", "")) == "torch":
+    elif effects.is_state_query(name) and effects.top_package(getattr(function, "__module__", "")) == "torch":
         for active in list(_now.watchers):
             active.watcher.asks(function)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.cached_tensors import holds_tensors
 from autofuse.fx.trace.contents import is_sentinel
-from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
+from autofuse.fx.trace.functions_found import FunctionsFound, wrapped_functions
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.same_values import equals_others
 from autofuse.fx.trace.slots import has_hidden_state, slots
@@ -142,18 +142,18 @@ class ValueGuards(ABC):
                 self.parts.append(uncleared_cache(value))
             if holds_tensors(value):
                 self.parts.append(unwritten_cache(value))
-            self.functions.know(value)
-            for function in unwrapped(value):  # it may have run before, and then does not run again
+            self.functions.remember(value)
+            for function in wrapped_functions(value):  # it may have run before, and then does not run again
                 self.may_run(function)
         else:
             self._container(value, name)
             self._object(value, name)
 
     def _callable(self, value: Any, name: str) -> None:
-        self.functions.know(value)
+        self.functions.remember(value)
         if isinstance(value, types.MethodType):
             self.held(value.__self__, name)
-            self.functions.know(value.__func__)
+            self.functions.remember(value.__func__)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             if is_bound(value):
                 self.guard(f"{self.guards.constant(value)}.__self__", value.__self__, name)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
-from autofuse.fx.trace.ambient_state import AmbientState, ambient
+from autofuse.fx.trace.ambient_state import AmbientState, current_ambient_state
 from autofuse.fx.trace.child_numbers import Number
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.paths import Path, is_record, record_maker
@@ -64,7 +64,7 @@ class Values:
         self.held: dict[int, Held] = {}
         self.itself: dict[int, Tensor] = {}  # id of a result that is an operand itself -> that operand
         self.items: dict[fx.Node, dict[Path, Item]] = {}  # what each call returned, leaf by leaf
-        self.around = ambient()
+        self.around = current_ambient_state()
         self.refused: Untraceable | None = None  # which the user's code may have caught
 
     def parameter(self, x: Tensor) -> Held | None:
@@ -192,8 +192,8 @@ class Values:
             return number
         if foreign.is_foreign(x):
             return resolved_node(foreign.parts(x)[0])
-        if foreign.is_untouchable(x):
-            foreign.use(x)
+        if foreign.is_unusable(x):
+            foreign.refuse_use(x)
         if isinstance(x, nn.Module):
             return self.module(x)
         if isinstance(x, slice):
@@ -251,7 +251,7 @@ class Values:
     # The rules of the house.
 
     def check_surroundings(self, operands: Any = None) -> None:
-        now = ambient()
+        now = current_ambient_state()
         if now != self.around and not (operands is not None and self._has_no_gradient(now, operands)):
             self.refuse(because(forwards.UNDER_CONTEXT))
 

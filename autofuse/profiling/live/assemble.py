@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import median
 
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.measure.environment import environment
 from autofuse.profiling.live.advice import advised
 from autofuse.profiling.live.measurements import Measurements
@@ -36,7 +36,7 @@ _NOT_MEASURED = "it was not measured"
 def assembled(found: Measurements, together: bool = True) -> Profile:
     """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times, but
     for one that comes not `together` with the others, because its program ended before."""
-    with undisturbed_randomness():  # the machine is measured with random numbers
+    with preserve_generators():  # the machine is measured with random numbers
         made = _assembled(found)
     rank = this_rank() if together else None
     made = made if rank is None else replace(made, ranks=gathered(_line(rank, made)))

@@ -19,8 +19,8 @@ from autofuse.fx.session.optimize import report
 from autofuse.fx.session.options import options_of
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.state import ModuleState, states_of
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
-from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.ambient_state import preserve_generators
+from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.module_calls import calls_in_mode
 from autofuse.fx.trace.sharding import postponed
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -88,7 +88,7 @@ def read_places(
     if why := postponed(inner):
         return Reading(notes=[f"No rule was tried: {why}."])
     states, ledger = states_of(named, options.wants), Ledger()
-    with undisturbed_randomness(), unchanged_outside():
+    with preserve_generators(), restore_external_state():
         reading = _read(inner, options.call, options.rules, states, ledger)
     names = {state.name for state in states.values()}
     reading.sites += _unread(ledger, names)

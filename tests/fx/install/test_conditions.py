@@ -105,4 +105,4 @@ def test_words_are_for_people() -> None:
     assert in_words(f'_held({child}, "_parameters", "bias") is None', {}) == "self.mlp[0].bias is None"
     assert in_words(f'_plain(_held({child}, "_parameters", "bias"))', {}) == "self.mlp[0].bias is a plain tensor"
     assert in_words('not _autocast("cpu")', {}) == "autocast is off on cpu"
-    assert in_words("_unhooked()", {}) == "no hooks on all modules"
+    assert in_words("_unhooked()", {}) == "no global module hooks"

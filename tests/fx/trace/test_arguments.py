@@ -1,4 +1,4 @@
-"""Arguments that are no tensors: what children write to them, callbacks and iterators, objects that print."""
+"""Arguments that are not tensors: containers that children write to, callbacks, iterators, and logging objects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 import autofuse
 from tests.fx.trace.test_containers import WIDTH, Plain, agree, example
 
-HEARD: list[str] = []
+LOGGED: list[str] = []
 MISSING = object()
 
 
-class Attends(nn.Module):
+class AttentionBase(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
@@ -28,14 +28,14 @@ class Attends(nn.Module):
         return F.softmax(self.q(x) @ self.k(x).transpose(-2, -1) * WIDTH**-0.5, -1) @ self.v(x)
 
 
-class Appends(Attends):
+class Appends(AttentionBase):
     def forward(self, x: Tensor, kept: list[Tensor]) -> Tensor:
         y = self.attend(x)
         kept.append(y)
         return y
 
 
-class ChildAppends(Attends):
+class ChildAppends(AttentionBase):
     """Writes before and after a child does, and reads what the child has stored."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class ChildAppends(Attends):
         return kept[-2] * 2 + kept[0], kept
 
 
-class OwnListForChildren(Attends):
+class OwnListForChildren(AttentionBase):
     def __init__(self) -> None:
         super().__init__()
         self.one, self.other = Appends(), Appends()
@@ -60,13 +60,13 @@ class OwnListForChildren(Attends):
         return y, kept, sum(t.mean() for t in kept)
 
 
-class StoresNew(Attends):
+class StoresNew(AttentionBase):
     def forward(self, x: Tensor, d: dict[str, Any]) -> Any:
         d["new"] = {"y": self.attend(x), "all": []}
         return d["new"]
 
 
-class ChildStoresNew(Attends):
+class ChildStoresNew(AttentionBase):
     def __init__(self) -> None:
         super().__init__()
         self.child = StoresNew()
@@ -78,7 +78,7 @@ class ChildStoresNew(Attends):
         return made, d
 
 
-class TwoCaches(Attends):
+class TwoCaches(AttentionBase):
     """The same dict under two names."""
 
     def forward(self, x: Tensor, d: dict[str, dict[str, Tensor]]) -> Tensor:
@@ -87,7 +87,7 @@ class TwoCaches(Attends):
         return y + d["b"]["y"]
 
 
-class StoresAndReturns(Attends):
+class StoresAndReturns(AttentionBase):
     def forward(self, x: Tensor, d: dict[str, Any]) -> Any:
         y = self.attend(x)
         d["same"], d["size"] = y.double(), x.shape
@@ -95,51 +95,51 @@ class StoresAndReturns(Attends):
         return y, y, own, own
 
 
-class Calls(Attends):
+class Calls(AttentionBase):
     def forward(self, x: Tensor, callback: Any) -> Tensor:
         y = self.attend(x)
         callback(y)
         return y
 
 
-class Takes(Attends):
+class CallsNext(AttentionBase):
     def forward(self, x: Tensor, numbers: Any) -> Tensor:
         return self.attend(x) * (1 + next(numbers))
 
 
-class Tells(Attends):
-    def forward(self, x: Tensor, teller: Any) -> Tensor:
+class CallsMethod(AttentionBase):
+    def forward(self, x: Tensor, logger: Any) -> Tensor:
         y = self.attend(x)
-        teller.tell(y)
+        logger.log(y)
         return y
 
 
-class TellsInChild(Attends):
+class CallsMethodInChild(AttentionBase):
     def __init__(self) -> None:
         super().__init__()
-        self.child = Tells()
+        self.child = CallsMethod()
 
-    def forward(self, x: Tensor, teller: Any) -> Tensor:
-        out: Tensor = self.child(self.attend(x), teller)
+    def forward(self, x: Tensor, logger: Any) -> Tensor:
+        out: Tensor = self.child(self.attend(x), logger)
         return out
 
 
-class Teller:
+class Logger:
     def __init__(self) -> None:
         self.count = 0
 
-    def tell(self, x: Tensor) -> None:
-        HEARD.append(type(x).__name__)
+    def log(self, x: Tensor) -> None:
+        LOGGED.append(type(x).__name__)
         self.count += 1
 
 
-class AsksForSentinel(Attends):
+class ComparesWithSentinel(AttentionBase):
     def forward(self, x: Tensor, mask: Any = MISSING) -> Tensor:
         y = self.attend(x)
         return y if mask is MISSING else y * 2
 
 
-class AsksWhetherOne(Attends):
+class ComparesTensors(AttentionBase):
     def forward(self, x: Tensor, other: Any) -> Tensor:
         return self.pick(x, x) + self.pick(x, x.clone())
 
@@ -147,8 +147,8 @@ class AsksWhetherOne(Attends):
         return self.attend(a) * (2 if a is b else 1)
 
 
-def hears(x: Tensor) -> None:
-    HEARD.append(type(x).__name__)
+def logs(x: Tensor) -> None:
+    LOGGED.append(type(x).__name__)
 
 
 def one_dict_twice() -> Any:
@@ -158,49 +158,49 @@ def one_dict_twice() -> Any:
 
 FUSED: list[tuple[type[nn.Module], Callable[[], Any]]] = [
     (ChildAppends, list), (OwnListForChildren, lambda: None), (ChildStoresNew, dict), (TwoCaches, one_dict_twice),
-    (StoresAndReturns, dict), (AsksForSentinel, lambda: MISSING), (AsksWhetherOne, lambda: None),
+    (StoresAndReturns, dict), (ComparesWithSentinel, lambda: MISSING), (ComparesTensors, lambda: None),
     (Calls, lambda: torch.relu), (Calls, lambda: Plain().add),
 ]  # fmt: skip
-LEFT: list[tuple[type[nn.Module], Callable[[], Any]]] = [
-    (Calls, lambda: hears), (Calls, lambda: HEARD.append), (Calls, lambda: lambda t: HEARD.append(str(t.shape))),
-    (Takes, itertools.count), (Takes, lambda: (i for i in range(100))), (Takes, lambda: iter(range(100))),
-    (Tells, Teller), (TellsInChild, Teller),
+ORIGINAL: list[tuple[type[nn.Module], Callable[[], Any]]] = [
+    (Calls, lambda: logs), (Calls, lambda: LOGGED.append), (Calls, lambda: lambda t: LOGGED.append(str(t.shape))),
+    (CallsNext, itertools.count), (CallsNext, lambda: (i for i in range(100))), (CallsNext, lambda: iter(range(100))),
+    (CallsMethod, Logger), (CallsMethodInChild, Logger),
 ]  # fmt: skip
 
 
 def outcome(module: nn.Module, make: Callable[[], Any]) -> Any:
     torch.manual_seed(1)
-    HEARD.clear()
+    LOGGED.clear()
     given = make()
     results = [module(example(), given) for _ in range(4)]
-    plain = isinstance(given, (dict, list, Teller, type(None)))
+    plain = isinstance(given, (dict, list, Logger, type(None)))
     left = given if plain else next(given) if isinstance(given, (itertools.count, types.GeneratorType)) else None
-    return results, left, [x if isinstance(x, str) else type(x).__name__ for x in HEARD]
+    return results, left, [x if isinstance(x, str) else type(x).__name__ for x in LOGGED]
 
 
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
-@pytest.mark.parametrize("kind, make", [*FUSED, *LEFT])
+@pytest.mark.parametrize("kind, make", [*FUSED, *ORIGINAL])
 def test_every_call_does_what_the_original_does(kind: type[nn.Module], make: Callable[[], Any], lazily: bool) -> None:
     torch.manual_seed(0)
     plain, fused = kind().double(), kind().double()
     fused.load_state_dict(plain.state_dict())
-    HEARD.clear()
+    LOGGED.clear()
     autofuse.optimize(fused, None if lazily else (example(), make()), tune=False)
-    assert not HEARD
+    assert not LOGGED
     agree(outcome(fused, make), outcome(plain, make))
     statuses = {s.status for s in autofuse.report(fused).sites}
     if (kind, make) in FUSED and make is not FUSED[-1][1]:
         assert "fused" in statuses, autofuse.report(fused).sites
 
 
-def test_an_iterator_among_example_inputs_is_not_advanced() -> None:
+def test_an_iterator_in_the_example_inputs_is_not_advanced() -> None:
     numbers = itertools.count()
-    autofuse.optimize(Takes().double(), (example(), numbers), tune=False)
+    autofuse.optimize(CallsNext().double(), (example(), numbers), tune=False)
     assert next(numbers) == 0
 
 
 def test_a_dict_cache_grows_in_a_loop_and_stays_fused() -> None:
-    class Cached(Attends):
+    class Cached(AttentionBase):
         def forward(self, x: Tensor, cache: dict[str, Tensor]) -> Tensor:
             k, v = self.k(x), self.v(x)
             if "k" in cache:
@@ -224,23 +224,23 @@ class Kind:
     scale = 0.25
 
 
-class ReadsMark(nn.Module):
+class ReadsAttribute(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(x @ x.transpose(-2, -1) * getattr(x, "scale", 0.25), -1) @ x
 
 
-class SetsMark(nn.Module):
+class SetsAttribute(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x.seen = True  # type: ignore[attr-defined]
         return torch.softmax(x @ x.transpose(-2, -1), -1) @ x
 
 
-class ByKind(nn.Module):
+class ReadsClass(nn.Module):
     def forward(self, x: Tensor, kind: type[Kind]) -> Tensor:
         return torch.softmax(x @ x.transpose(-2, -1) * kind.scale, -1) @ x
 
 
-class SameOrNot(nn.Module):
+class ComparesArguments(nn.Module):
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         scale = 0.25 if q is k else 2.0
         return torch.softmax(q @ k.transpose(-2, -1) * scale, -1) @ k
@@ -249,30 +249,30 @@ class SameOrNot(nn.Module):
 @pytest.mark.parametrize("example", [True, False])
 def test_attributes_of_tensors_are_read_and_set_as_before(example: bool) -> None:
     x = torch.randn(2, 4, 8)
-    model = autofuse.optimize(ReadsMark(), (x,) if example else None)
-    torch.testing.assert_close(model(x), ReadsMark()(x))
+    model = autofuse.optimize(ReadsAttribute(), (x,) if example else None)
+    torch.testing.assert_close(model(x), ReadsAttribute()(x))
     x.scale = 3.0  # type: ignore[attr-defined]
-    torch.testing.assert_close(model(x), ReadsMark()(x))
+    torch.testing.assert_close(model(x), ReadsAttribute()(x))
     y = torch.randn(2, 4, 8)
-    marking = autofuse.optimize(SetsMark(), (y,) if example else None)
+    setting = autofuse.optimize(SetsAttribute(), (y,) if example else None)
     assert not hasattr(y, "seen")
-    marking(y)
+    setting(y)
     assert hasattr(y, "seen")
 
 
 @pytest.mark.parametrize("example", [True, False])
-def test_a_class_that_is_passed_and_changes_is_noticed(example: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_class_argument_is_noticed(example: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(2, 4, 8)
-    model = autofuse.optimize(ByKind(), (x, Kind) if example else None)
-    torch.testing.assert_close(model(x, Kind), ByKind()(x, Kind))
+    model = autofuse.optimize(ReadsClass(), (x, Kind) if example else None)
+    torch.testing.assert_close(model(x, Kind), ReadsClass()(x, Kind))
     monkeypatch.setattr(Kind, "scale", 3.0)
-    torch.testing.assert_close(model(x, Kind), ByKind()(x, Kind))
+    torch.testing.assert_close(model(x, Kind), ReadsClass()(x, Kind))
 
 
 @pytest.mark.parametrize("example", [True, False])
-def test_the_same_tensor_twice_is_told_from_two(example: bool) -> None:
+def test_one_tensor_passed_twice_is_distinguished_from_two(example: bool) -> None:
     x, y = torch.randn(2, 4, 8), torch.randn(2, 4, 8)
-    plain = SameOrNot()
+    plain = ComparesArguments()
     expected = plain(x, y), plain(x, x)
-    model = autofuse.optimize(SameOrNot(), (x, y) if example else None)
+    model = autofuse.optimize(ComparesArguments(), (x, y) if example else None)
     torch.testing.assert_close((model(x, y), model(x, x)), expected)

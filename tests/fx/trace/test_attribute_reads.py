@@ -1,4 +1,4 @@
-"""What forwards do with modules, numbers and decorators on the way: held by a graph where that is sound."""
+"""How forwards use modules, numbers and decorators. A graph contains such a use if it is sound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bias(nn.Module):
 
 
 class Rotation(nn.Module):
-    """Returns a number beside a tensor, as x-transformers' rotary embedding does."""
+    """Returns a number and a tensor, like the rotary embedding of x-transformers."""
 
     scale = 0.5
 
@@ -34,7 +34,7 @@ class Rotation(nn.Module):
 
 
 class Attention(nn.Module):
-    """Returns its weights, which nobody reads: fused only if the caller can be traced."""
+    """Returns its weights, which the caller does not use. The site is fused only if the caller can be traced."""
 
     def forward(self, x: Tensor, bias: nn.Module, factor: float = 1.0) -> tuple[Tensor, Tensor]:
         scores = x @ x.transpose(-2, -1) * factor
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         return weights @ x, weights
 
 
-class HandsOn(nn.Module):
+class PassesOn(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bias, self.rotation, self.attention = Bias(), Rotation(), Attention()
@@ -53,8 +53,8 @@ class HandsOn(nn.Module):
         return out
 
 
-def test_a_module_and_a_number_that_are_handed_on_keep_nothing_from_being_fused() -> None:
-    plain, x = HandsOn(), torch.randn(2, 6, 8)
+def test_sites_are_fused_although_a_module_and_a_number_are_passed_on() -> None:
+    plain, x = PassesOn(), torch.randn(2, 6, 8)
     fused = autofuse.optimize(copy.deepcopy(plain), x)
     assert "AF101" in fused_rules(fused) and not autofuse.report(fused).with_status("declined")
     for training in (False, True):
@@ -65,19 +65,19 @@ def test_a_module_and_a_number_that_are_handed_on_keep_nothing_from_being_fused(
     assert_same(plain, fused, x)
 
 
-class Computes(HandsOn):
+class Computes(PassesOn):
     def forward(self, x: Tensor) -> Tensor:
         _, scale = self.rotation(x)
         return self.attention(x.softmax(dim=-1) * (scale + 1.0), self.bias)[0]  # type: ignore[no-any-return]
 
 
-def test_who_computes_with_such_a_number_is_not_held() -> None:
+def test_a_forward_that_computes_with_such_a_number_is_refused() -> None:
     fused = autofuse.optimize(Computes(), torch.randn(2, 6, 8))
-    told = [s for s in autofuse.report(fused).sites if "computes with a number" in s.reason]
-    assert [s.file for s in told] == [__file__]
+    sites = [s for s in autofuse.report(fused).sites if "computes with a number" in s.reason]
+    assert [s.file for s in sites] == [__file__]
 
 
-def counted(forward: Callable[..., Any]) -> Callable[..., Any]:
+def wrapped(forward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(forward)
     def inner(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
@@ -86,13 +86,13 @@ def counted(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Decorated(nn.Module):
-    @counted
+    @wrapped
     def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
         return (x @ x.transpose(-2, -1) * scale).softmax(dim=-1) @ x
 
 
 @pytest.mark.parametrize("example", [True, False])
-def test_a_forward_whose_decorator_takes_everything_as_it_comes(example: bool) -> None:
+def test_a_forward_whose_decorator_takes_any_arguments_is_fused(example: bool) -> None:
     x = torch.randn(2, 6, 8, requires_grad=True)
     fused = autofuse.optimize(Decorated(), (x,) if example else None, tune=False)
     for call in (lambda m: m(x), lambda m: m(x, 0.5), lambda m: m(x=x, scale=2.0)):

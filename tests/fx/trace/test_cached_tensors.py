@@ -1,4 +1,4 @@
-"""A rewritten forward makes what a function with a cache keeps anew, unless somebody would find that out."""
+"""A rewritten forward computes a cached tensor again, unless the program could notice."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def mask_of(length: int) -> Tensor:
 
 
 class Attend(nn.Module):
-    """Attention under a mask that a cache keeps."""
+    """Attention with a cached mask."""
 
     def forward(self, x: Tensor) -> Tensor:
         scores = (x @ x.mT * 0.25).masked_fill(~mask_of(x.shape[1]), float("-inf"))
         return torch.softmax(scores, -1) @ x
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["nobody else", "the program"])
-def test_a_cache_is_emptied_where_nobody_else_holds_its_tensors(held: bool) -> None:
+@pytest.mark.parametrize("program_holds_it", [False, True], ids=["only the cache", "the program too"])
+def test_a_cache_is_emptied_if_only_the_cache_holds_its_tensors(program_holds_it: bool) -> None:
     mask_of.cache_clear()
-    kept = [mask_of(4)] if held else [mask_of(4).clone()]
+    masks = [mask_of(4)] if program_holds_it else [mask_of(4).clone()]
     x = torch.randn(2, 4, 8)
     expected = Attend()(x)
     model = autofuse.optimize(Attend(), (x,), tune=False)
     torch.testing.assert_close(model(x), expected)
-    assert bool(fused_rules(model)) is not held
-    assert (mask_of(4) is kept[0]) is held
-    assert not held or "held elsewhere" in str(autofuse.report(model))
+    assert bool(fused_rules(model)) is not program_holds_it
+    assert (mask_of(4) is masks[0]) is program_holds_it
+    assert not program_holds_it or "held elsewhere" in str(autofuse.report(model))

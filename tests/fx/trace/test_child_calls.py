@@ -1,4 +1,4 @@
-"""What a module takes for granted of its children: how many there are, and what they return."""
+"""What a trace assumes about the children of a module: their number and what they return."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Flagged(nn.Module):
         return weights @ x, weights if self.return_weights else None
 
 
-class AsksForWeights(nn.Module):
+class UsesWeights(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attn = Flagged()
@@ -53,7 +53,7 @@ class Loops(nn.Module):
         return _attend(h, x)
 
 
-class Named(Loops):
+class WithDict(Loops):
     def __init__(self) -> None:
         super().__init__()
         self.named = nn.ModuleDict({"a": _linear()})
@@ -82,17 +82,17 @@ class Hooked(nn.Module):
 @pytest.mark.parametrize(
     ("make", "change"),
     [
-        (AsksForWeights, lambda m: setattr(m.attn, "return_weights", True)),
+        (UsesWeights, lambda m: setattr(m.attn, "return_weights", True)),
         (Loops, lambda m: m.parts.append(nn.Identity())),
         (Loops, lambda m: m.parts.append(nn.Softmax(-1))),
         (Loops, lambda m: m.parts.__delitem__(-1)),
-        (Named, lambda m: m.named.update({"z": nn.Identity()})),
+        (WithDict, lambda m: m.named.update({"z": nn.Identity()})),
         (Weighted, lambda m: m.parts.append(nn.Parameter(torch.ones(8, 8).double()))),
         (Hooked, lambda m: m.register_forward_hook(lambda *_: None)),
     ],
 )
 @pytest.mark.parametrize("example", [True, False])
-def test_what_changes_in_a_child_later_is_noticed(
+def test_a_later_change_of_a_child_is_noticed(
     make: Callable[[], nn.Module], change: Callable[[nn.Module], object], example: bool
 ) -> None:
     torch.manual_seed(0)

@@ -1,5 +1,7 @@
-"""A child of which forward only asks what it is: another in its place is seen. A table of how it is asked for, executed
-before and after the change, in fp64."""
+"""A child whose class a forward only tests: its replacement is noticed.
+
+A table of the ways to test it. Each row runs before and after the change, in float64.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,18 @@ from torch import nn
 
 import autofuse
 
-# what it is: (what forward reads, how `m` changes)
+# name: (the expression in forward, the change of `m`)
 ROWS = {
     "isinstance": ("1.0 if isinstance(self.a, nn.Identity) else 3.0", "m.a = nn.Linear(2, 2)"),
-    "isinstance, of a class of the same kind": ("1.0 if isinstance(self.a, nn.Identity) else 3.0", "m.a = nn.GELU()"),
+    "isinstance, with a replacement that computes something else": (
+        "1.0 if isinstance(self.a, nn.Identity) else 3.0",
+        "m.a = nn.GELU()",
+    ),
     "type": ("1.0 if type(self.a) is nn.Identity else 3.0", "m.a = nn.ReLU()"),
     "__class__": ("1.0 if self.a.__class__ is nn.Identity else 3.0", "m.a = nn.ReLU()"),
     "match": ("kind(self.a)", "m.a = nn.ReLU()"),
-    "isinstance, in a helper": ("asked(self.a)", "m.a = nn.ReLU()"),
-    "isinstance, of a local name": ("asked_locally(self)", "m.a = nn.ReLU()"),
+    "isinstance, in a helper": ("tested(self.a)", "m.a = nn.ReLU()"),
+    "isinstance, of a local name": ("tested_locally(self)", "m.a = nn.ReLU()"),
     "getattr": ("1.0 if isinstance(getattr(self, 'a'), nn.Identity) else 3.0", "m.a = nn.ReLU()"),
     "is None": ("3.0 if self.a is None else 1.0", "m.a = None"),
     "is not None": ("1.0 if self.a is not None else 3.0", "m.a = None"),
@@ -32,12 +37,12 @@ ROWS = {
     "loop over a list": ("sum(1.0 if isinstance(a, nn.Identity) else 3.0 for a in self.all)", "m.all[1] = nn.ReLU()"),
     "in a dict": ("1.0 if isinstance(self.named['a'], nn.Identity) else 3.0", "m.named['a'] = nn.ReLU()"),
     "of a child": ("1.0 if isinstance(self.block.a, nn.Identity) else 3.0", "m.block.a = nn.ReLU()"),
-    "attribute of a parameter that is not there": ("getattr(self.w, 'lr_scale', 1.0)", "m.w.lr_scale = 3.0"),
-    "attribute of a buffer that is not there": ("getattr(self.b, 'scale', 1.0)", "m.b.scale = 3.0"),
+    "missing attribute of a parameter": ("getattr(self.w, 'lr_scale', 1.0)", "m.w.lr_scale = 3.0"),
+    "missing attribute of a buffer": ("getattr(self.b, 'scale', 1.0)", "m.b.scale = 3.0"),
     "True for 1": ("1.0 if self.n[0] is not True else 3.0", "m.n[0] = True"),
     "order of a dict": ("1.0 if next(iter(self.d)) == 'a' else 3.0", "m.d['a'] = m.d.pop('a')"),
     "-0.0 for 0.0": ("2.0 + math.copysign(1.0, self.zero)", "m.zero = -0.0"),
-    "float of the user's": ("self.own.k", "type(m.own).k = 3.0"),
+    "subclass of float": ("self.own.k", "type(m.own).k = 3.0"),
     "one more name in vars": ("float(len([n for n in vars(self) if n[:2] == 'x_']) + 1)", "m.x_a = 1"),
     "one more name in dir": ("float(sum(n[:2] == 'x_' for n in dir(self)) + 1)", "m.x_a = 1"),
 }
@@ -57,9 +62,9 @@ class Other(nn.Module):
     t = 3.0
     def value(self): return 3.0
 
-def asked(a): return 1.0 if isinstance(a, nn.Identity) else 3.0
+def tested(a): return 1.0 if isinstance(a, nn.Identity) else 3.0
 
-def asked_locally(m):
+def tested_locally(m):
     a = m.a
     return 1.0 if isinstance(a, nn.Identity) else 3.0
 
@@ -92,7 +97,7 @@ def change(m):
 REFUSED = frozenset({"type", "one more name in vars", "one more name in dir"})
 
 
-def made(name: str) -> dict[str, Any]:
+def namespace_of(name: str) -> dict[str, Any]:
     read, change = ROWS[name]
     namespace: dict[str, Any] = {"__name__": "child_reads"}
     text = TEXT.replace("READ", read).replace("CHANGE", change)
@@ -100,9 +105,9 @@ def made(name: str) -> dict[str, Any]:
     return namespace
 
 
-def computed(name: str, fused: bool) -> tuple[list[torch.Tensor], int]:
-    """Two results before the change and two after it, and how many places were fused."""
-    namespace = made(name)
+def run(name: str, fused: bool) -> tuple[list[torch.Tensor], int]:
+    """Two results before the change, two after it, and the number of fused sites."""
+    namespace = namespace_of(name)
     torch.manual_seed(0)
     model, x = namespace["M"]().double(), torch.randn(2, 4, 8, dtype=torch.float64)
     count = 0
@@ -117,9 +122,9 @@ def computed(name: str, fused: bool) -> tuple[list[torch.Tensor], int]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_another_child_in_its_place_is_seen(name: str) -> None:
-    before, _ = computed(name, fused=False)
-    after, count = computed(name, fused=True)
+def test_a_replaced_child_is_noticed(name: str) -> None:
+    before, _ = run(name, fused=False)
+    after, count = run(name, fused=True)
     assert not torch.allclose(before[0], before[-1], atol=1e-6), "the row changes nothing"
     torch.testing.assert_close(after, before, atol=1e-9, rtol=1e-9)
     assert bool(count) == (name not in REFUSED)
@@ -139,7 +144,7 @@ def test_a_child_that_is_only_called_may_be_replaced() -> None:
     autofuse.optimize(model, x, tune=False)
     model(x)
     model.a = nn.Tanh()  # type: ignore[assignment]
-    want = torch.tanh(x)
-    want = want * torch.rsqrt(want.pow(2).mean(-1, keepdim=True) + 1e-5) * model.w
-    torch.testing.assert_close(model(x), want)
+    expected = torch.tanh(x)
+    expected = expected * torch.rsqrt(expected.pow(2).mean(-1, keepdim=True) + 1e-5) * model.w
+    torch.testing.assert_close(model(x), expected)
     assert "guard that failed" not in str(autofuse.report(model))

@@ -1,7 +1,8 @@
-"""What forward writes to its arguments is there: {what it is written to} x {how} x {example, lazily} x {mode}.
+"""Writes of a forward to its arguments: {container} x {write} x {with an example, lazily} x {mode}.
 
-Each cell calls the original and the optimized module several times with the same containers, in double, and compares
-results, gradients, what the containers hold, in which order, and which of it is one object.
+Each cell calls the original and the optimized module several times with the same containers, in float64. It compares
+the
+results, the gradients, the contents of the containers, their order, and which objects occur twice.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class WithSlots:
 
 
 class Cache(dict[str, Any]):
-    """Counts what is stored."""
+    """Counts the stores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,11 +212,11 @@ FUSED: list[tuple[Callable[[], Any], Write]] = [
     (Frozen, hidden_appends), (Frozen, nested_sets), (lambda: Pair([], {}), hidden_appends),
     (lambda: Pair([], {}), nested_sets), (lambda: {"gone"}, members),
 ]  # fmt: skip
-RIGHT: list[tuple[Callable[[], Any], Write]] = [(WithSlots, hidden_appends), (WithSlots, attribute_counts)]
+ORIGINAL: list[tuple[Callable[[], Any], Write]] = [(WithSlots, hidden_appends), (WithSlots, attribute_counts)]
 
 
 class Attention(nn.Module):
-    """Writes to what it is handed, before and after its attention."""
+    """Writes to its argument after its attention."""
 
     def __init__(self, write: Write, returns: bool) -> None:
         super().__init__()
@@ -242,7 +243,7 @@ def example() -> Tensor:
 
 
 def leaves(value: Any, seen: dict[int, int], path: str = "") -> Iterator[tuple[str, Any]]:
-    """What lies in a value, where; an object that was met before by its number."""
+    """The paths and values inside a value. An object that occurs again is represented by its number."""
     if isinstance(value, (int, float, str, type(None))):
         yield path, value
         return
@@ -264,14 +265,14 @@ def leaves(value: Any, seen: dict[int, int], path: str = "") -> Iterator[tuple[s
             yield from leaves(v, seen, f"{path}[{i}]")
     elif isinstance(value, set):
         yield path, sorted(value)
-    held = {**getattr(value, "__dict__", {})}
-    held |= {n: getattr(value, n) for n in getattr(type(value), "__slots__", ()) if hasattr(value, n)}
-    for name in sorted(held):
-        yield from leaves(held[name], seen, f"{path}.{name}")
+    attributes = {**getattr(value, "__dict__", {})}
+    attributes |= {n: getattr(value, n) for n in getattr(type(value), "__slots__", ()) if hasattr(value, n)}
+    for name in sorted(attributes):
+        yield from leaves(attributes[name], seen, f"{path}.{name}")
 
 
 def agree(a: Any, b: Any) -> None:
-    """Equal in structure, identities and numbers."""
+    """Assert that two values are equal in structure, identities and numbers."""
     one, other = list(leaves(a, {})), list(leaves(b, {}))
     assert [p for p, _ in one] == [p for p, _ in other]
     for (path, x), (_, y) in zip(one, other, strict=True):
@@ -297,21 +298,21 @@ def run(module: nn.Module, make: Callable[[], Any]) -> tuple[Any, ...]:
     return results, container, [p.grad for p in module.parameters()]
 
 
-def named(case: Any) -> str:
+def case_name(case: Any) -> str:
     return getattr(case, "__name__", str(case)).strip("<>")
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
-@pytest.mark.parametrize("make, write", [*FUSED, *RIGHT], ids=named)
+@pytest.mark.parametrize("make, write", [*FUSED, *ORIGINAL], ids=case_name)
 def test_what_is_written_is_there_and_is_what_it_was(
     make: Callable[[], Any], write: Write, lazily: bool, training: bool
 ) -> None:
     plain, fused = modules(write, returns=training)
-    given = make()
-    before = copy.deepcopy(given)
-    autofuse.optimize(fused.train(training), None if lazily else (example(), given), tune=False)
-    agree(given, before)
+    container = make()
+    before = copy.deepcopy(container)
+    autofuse.optimize(fused.train(training), None if lazily else (example(), container), tune=False)
+    agree(container, before)
     agree(run(fused, make), run(plain.train(training), make))
     sites = autofuse.report(fused).sites
     if (make, write) in FUSED:

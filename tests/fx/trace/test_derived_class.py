@@ -1,4 +1,4 @@
-"""A class is derived, and neither the class that it is derived from nor its metaclass hears of it."""
+"""Deriving a class runs no code of the class or its metaclass."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from autofuse.fx.trace.derived_class import TWIN, derived_class
 from tests.fx.conftest import assert_same, fused_rules, optimized
 
-HEARD: list[str] = []
+CREATED: list[str] = []
 
 
 class Registry(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
-        HEARD.append(name)
+        CREATED.append(name)
         return super().__new__(mcs, name, bases, body)
 
     @property
@@ -31,7 +31,7 @@ class Final(nn.Module):
         raise TypeError("this class is final")
 
 
-class Listed(nn.Module, metaclass=Registry):
+class Registered(nn.Module, metaclass=Registry):
     pass
 
 
@@ -53,39 +53,43 @@ class Items(list[int]):
     pass
 
 
-@pytest.mark.parametrize("cls", [Final, Listed, Concrete, Slotted, Items, nn.Linear])
-def test_an_instance_of_it_is_one_of_the_class(cls: type) -> None:
-    HEARD.clear()
-    made = derived_class(cls, {"more": 3})
-    one = made(2, 2) if cls is nn.Linear else made()
-    assert isinstance(one, cls) and issubclass(made, cls) and one.more == 3 and vars(made)[TWIN] is cls
-    assert (made.__name__, made.__module__, made.__qualname__) == (cls.__name__, cls.__module__, cls.__qualname__)
-    assert type(made) is type(cls) and not HEARD
+@pytest.mark.parametrize("cls", [Final, Registered, Concrete, Slotted, Items, nn.Linear])
+def test_an_instance_of_the_derived_class_is_an_instance_of_the_class(cls: type) -> None:
+    CREATED.clear()
+    derived = derived_class(cls, {"more": 3})
+    instance = derived(2, 2) if cls is nn.Linear else derived()
+    assert isinstance(instance, cls) and issubclass(derived, cls) and instance.more == 3 and vars(derived)[TWIN] is cls
+    assert (derived.__name__, derived.__module__, derived.__qualname__) == (
+        cls.__name__,
+        cls.__module__,
+        cls.__qualname__,
+    )
+    assert type(derived) is type(cls) and not CREATED
 
 
-def test_one_can_be_derived_from_one() -> None:
-    made = derived_class(derived_class(Final, {"less": 2}), {"more": 3})
-    assert isinstance(made(), Final) and (made.less, made.more) == (2, 3)
+def test_a_derived_class_can_be_derived_from() -> None:
+    derived = derived_class(derived_class(Final, {"less": 2}), {"more": 3})
+    assert isinstance(derived(), Final) and (derived.less, derived.more) == (2, 3)
 
 
-def test_what_no_class_can_be_derived_from_is_told() -> None:
+def test_a_class_that_allows_no_subclass_raises() -> None:
     with pytest.raises(TypeError):
         derived_class(bool, {})
 
 
-def test_what_is_changed_in_the_class_later_is_seen() -> None:
+def test_later_changes_of_the_class_are_visible() -> None:
     class Own(nn.Module):
         scale = 1.0
 
         def heat(self) -> float:
             return 1.0
 
-    one = derived_class(Own, {})()
-    assert (one.scale, one.heat()) == (1.0, 1.0)
+    instance = derived_class(Own, {})()
+    assert (instance.scale, instance.heat()) == (1.0, 1.0)
     Own.scale, Own.heat = 2.0, lambda self: 2.0  # type: ignore[method-assign]
-    assert (one.scale, one.heat()) == (2.0, 2.0)
+    assert (instance.scale, instance.heat()) == (2.0, 2.0)
     del Own.scale
-    assert not hasattr(one, "scale")
+    assert not hasattr(instance, "scale")
 
 
 def test_super_abstract_methods_and_single_dispatch_find_the_class() -> None:
@@ -94,30 +98,30 @@ def test_super_abstract_methods_and_single_dispatch_find_the_class() -> None:
             return super().scale() * 2
 
     @functools.singledispatch
-    def told(value: object) -> str:
+    def describe(value: object) -> str:
         return "anything"
 
-    told.register(Louder, lambda value: "louder")
-    one = derived_class(Louder, {})()
-    assert one.scale() == 1.0 and told(one) == "louder" and isinstance(one, Abstract)
+    describe.register(Louder, lambda value: "louder")
+    instance = derived_class(Louder, {})()
+    assert instance.scale() == 1.0 and describe(instance) == "louder" and isinstance(instance, Abstract)
 
 
 class Attend(nn.Module):
-    MADE: ClassVar[list[type]] = []
+    SUBCLASSES: ClassVar[list[type]] = []
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        Attend.MADE.append(cls)
+        Attend.SUBCLASSES.append(cls)
 
     def forward(self, q: Tensor) -> Tensor:
-        return torch.softmax(q @ q.mT * (1 + len(self.MADE)), -1) @ q
+        return torch.softmax(q @ q.mT * (1 + len(self.SUBCLASSES)), -1) @ q
 
 
-def test_a_model_that_registers_what_is_derived_from_it_computes_the_same() -> None:
+def test_a_model_that_registers_its_subclasses_computes_the_same() -> None:
     model, q = Attend(), torch.randn(2, 4, 4, requires_grad=True)
     before = model(q)
     fused = optimized(model, q)
-    assert fused_rules(fused) == {"AF101"} and not Attend.MADE
+    assert fused_rules(fused) == {"AF101"} and not Attend.SUBCLASSES
     torch.testing.assert_close(model(q), before)
     assert_same(model, fused, q)
 

@@ -1,4 +1,4 @@
-"""Two modules are equal only if a plan for one is a plan for the other."""
+"""Two modules are equal only if a plan for one fits the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.equal_modules import Structure, held_once
+from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 
 
 class Norm(nn.Module):
@@ -32,7 +32,7 @@ class Pair(nn.Module):
         self.one, self.two = nn.Sequential(Norm(), nn.Linear(4, 4)), nn.Sequential(Norm(), nn.Linear(4, 4))
 
 
-def test_reading_what_a_buffer_holds_leaves_its_memory_alone() -> None:
+def test_reading_a_buffer_leaves_its_memory_resizable() -> None:
     pair = Pair()
     mask = pair.one[0].mask
     assert isinstance(mask, Tensor) and _are_equal(pair, X) and mask.untyped_storage().resizable()
@@ -44,7 +44,7 @@ def _set_mask(m: Pair) -> None:
 
 
 def _are_equal(pair: Pair, calls: tuple[Tensor, Tensor]) -> bool:
-    once = held_once([pair])
+    once = tensors_held_once([pair])
     one, two = (Structure(m, ((x,), {}), once).key for m, x in zip((pair.one, pair.two), calls, strict=True))
     return one is not None and one == two
 
@@ -52,7 +52,7 @@ def _are_equal(pair: Pair, calls: tuple[Tensor, Tensor]) -> bool:
 X = (torch.ones(2, 4), torch.zeros(2, 4))
 
 
-def test_modules_with_other_numbers_in_their_parameters_are_equal() -> None:
+def test_modules_that_differ_only_in_the_numbers_of_parameters_are_equal() -> None:
     assert _are_equal(Pair(), X)
 
 
@@ -60,17 +60,17 @@ CHANGES: dict[str, Callable[[Pair], object]] = {
     "a constant": lambda m: setattr(m.two[0], "eps", 1e-6),
     "the sign of zero": lambda m: (vars(m.one[0]).update(eps=0.0), vars(m.two[0]).update(eps=-0.0)),
     "the type of a constant": lambda m: (vars(m.one[0]).update(eps=1), vars(m.two[0]).update(eps=True)),
-    "what a buffer holds": _set_mask,
+    "the contents of a buffer": _set_mask,
     "a dtype": lambda m: m.two.double(),
     "requires_grad": lambda m: m.two[0].get_parameter("weight").requires_grad_(False),
     "a hook": lambda m: m.two[0].register_forward_hook(lambda *_: None),
     "a hook on a gradient": lambda m: m.two[0].get_parameter("weight").register_hook(lambda g: g),  # type: ignore[no-untyped-call]
-    "a method of its own": lambda m: setattr(m.two[0], "forward", types.MethodType(Norm.forward, m.two[0])),
+    "a forward of the instance": lambda m: setattr(m.two[0], "forward", types.MethodType(Norm.forward, m.two[0])),
     "a subclass": lambda m: m.two.register_module("0", Other()),
     "a class that was changed": lambda m: setattr(m.two[0], "__class__", Other),
     "the mode of a child": lambda m: m.two[0].eval(),
     "a shared parameter": lambda m: setattr(m.two[0], "weight", m.one[0].weight),
-    "parameters that are one": lambda m: setattr(m.two[1], "bias", m.two[0].weight),
+    "a parameter under two names": lambda m: setattr(m.two[1], "bias", m.two[0].weight),
     "an object": lambda m: [vars(n[0]).update(config=object()) for n in (m.one, m.two)],
     "a list": lambda m: setattr(m.two[0], "sizes", [1, 2, 3]),
     "no bias": lambda m: setattr(m.two[1], "bias", None),
@@ -81,13 +81,16 @@ CHANGES: dict[str, Callable[[Pair], object]] = {
     "a later key of a dict": lambda m: [
         vars(n[0]).update(config={0: 1, 1: 2, c: 3}) for c, n in enumerate((m.one, m.two), 2)
     ],
-    "a false attribute called a hook": lambda m: (vars(m.one[0]).update(hook=0), vars(m.two[0]).update(hook=None)),
-    "an attribute more": lambda m: setattr(m.two[0], "more", 1),
+    "a false attribute named hook": lambda m: (
+        vars(m.one[0]).update(hook=0),
+        vars(m.two[0]).update(hook=None),
+    ),
+    "one more attribute": lambda m: setattr(m.two[0], "more", 1),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_modules_that_differ_in_more_are_not(change: str) -> None:
+def test_modules_that_differ_in_anything_else_are_not_equal(change: str) -> None:
     pair = Pair()
     CHANGES[change](pair)
     assert not _are_equal(pair, X)
@@ -96,7 +99,7 @@ def test_modules_that_differ_in_more_are_not(change: str) -> None:
 @pytest.mark.parametrize("other", [
     torch.ones(3, 4), torch.ones(2, 4, dtype=torch.float64), torch.ones(2, 4, requires_grad=True), torch.ones(4, 2).t(),
 ])  # fmt: skip
-def test_another_call_is_another_structure(other: Tensor) -> None:
+def test_a_call_with_other_arguments_gives_another_structure(other: Tensor) -> None:
     assert not _are_equal(Pair(), (X[0], other))
 
 
@@ -104,10 +107,10 @@ def test_another_call_is_another_structure(other: Tensor) -> None:
     (nn.Module, False), (1.5, False), (torch.float32, False), (torch, False), (vars(torch), False), (len, False),
     (lambda: None, False), ([1], True), ({"a": 1}, True), (object(), True), (Norm(), True), (Norm().forward, True),
 ])  # fmt: skip
-def test_only_code_classes_and_plain_values_belong_to_nobody(value: object, expected: bool) -> None:
+def test_only_code_classes_and_plain_values_cannot_be_owned(value: object, expected: bool) -> None:
     assert Structure(Norm(), ((), {}), frozenset()).may_own(value) is expected
 
 
-def test_a_function_owns_what_it_closes_over() -> None:
+def test_a_module_may_own_a_function_whose_closure_contains_it() -> None:
     owned = Norm()
     assert Structure(owned, ((), {}), frozenset()).may_own(lambda: owned)

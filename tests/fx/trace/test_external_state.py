@@ -1,4 +1,4 @@
-"""What a forward keeps outside of its module stays as it was, and is kept there by the calls that follow."""
+"""`optimize` leaves the state outside of a module unchanged, and later calls still update it."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ MASK: Tensor | None = None
 CALLS = 0
 
 
-def made(n: int) -> Tensor:
+def causal_mask(n: int) -> Tensor:
     return torch.ones(n, n, dtype=torch.bool).tril()
 
 
 def in_a_dict(n: int) -> Tensor:
     if n not in MASKS:
-        MASKS[n] = made(n)
+        MASKS[n] = causal_mask(n)
     return MASKS[n]
 
 
 @functools.lru_cache
 def by_functools(n: int) -> Tensor:
-    return made(n)
+    return causal_mask(n)
 
 
 def in_a_global(n: int) -> Tensor:
     global MASK
     if MASK is None or MASK.shape[0] < n:
-        MASK = made(n)
+        MASK = causal_mask(n)
     return MASK[:n, :n]
 
 
-def in_a_default(n: int, kept: dict[int, Tensor] = {}) -> Tensor:  # noqa: B006
-    if n not in kept:
-        kept[n] = made(n)
-    return kept[n]
+def in_a_default(n: int, cache: dict[int, Tensor] = {}) -> Tensor:  # noqa: B006
+    if n not in cache:
+        cache[n] = causal_mask(n)
+    return cache[n]
 
 
 class Masks:
-    kept: ClassVar[dict[int, Tensor]] = {}
+    cache: ClassVar[dict[int, Tensor]] = {}
 
     @classmethod
     def of(cls, n: int) -> Tensor:
-        if n not in cls.kept:
-            cls.kept[n] = made(n)
-        return cls.kept[n]
+        if n not in cls.cache:
+            cls.cache[n] = causal_mask(n)
+        return cls.cache[n]
 
 
 class Attention(nn.Module):
@@ -85,25 +85,25 @@ class Collects(Attention):
         return super().forward(x)
 
 
-def forget() -> None:
+def clear_caches() -> None:
     global MASK
     MASK = None
     by_functools.cache_clear()
-    for kept in (MASKS, Masks.kept, SEEN, *(in_a_default.__defaults__ or ())):
-        kept.clear()
+    for cache in (MASKS, Masks.cache, SEEN, *(in_a_default.__defaults__ or ())):
+        cache.clear()
 
 
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("example", [True, False])
 @pytest.mark.parametrize("mask", [in_a_dict, by_functools, in_a_global, in_a_default, Masks.of])
-def test_a_cached_mask_is_never_a_fake_and_is_there_after_a_call(mask: Callable[[int], Tensor], given: bool) -> None:
-    forget()
+def test_a_cached_mask_is_never_fake_and_exists_after_a_call(mask: Callable[[int], Tensor], example: bool) -> None:
+    clear_caches()
     model, x = Attention(mask), torch.randn(2, 6, 8)
-    autofuse.optimize(model, x if given else None)
-    assert MASK is None and not MASKS and not Masks.kept
+    autofuse.optimize(model, x if example else None)
+    assert MASK is None and not MASKS and not Masks.cache
     output, gradients = computed(model, x)
-    kept = [MASK, *MASKS.values(), *Masks.kept.values(), *in_a_default.__defaults__[0].values()]  # type: ignore[index]
+    masks = [MASK, *MASKS.values(), *Masks.cache.values(), *in_a_default.__defaults__[0].values()]  # type: ignore[index]
     assert ("AF101" in fused_rules(model)) == (mask is by_functools)
-    assert any(k is not None and torch.equal(k, made(6)) for k in kept) == (mask is not by_functools)
+    assert any(m is not None and torch.equal(m, causal_mask(6)) for m in masks) == (mask is not by_functools)
     expected, others = computed(autofuse.restore(model), x)
     assert not isinstance(mask(6), FakeTensor)
     for one, other in zip([output, *gradients], [expected, *others], strict=True):
@@ -111,9 +111,9 @@ def test_a_cached_mask_is_never_a_fake_and_is_there_after_a_call(mask: Callable[
 
 
 @pytest.mark.parametrize("kind", [Counts, Collects])
-def test_what_is_kept_of_each_call_goes_on_being_kept(kind: type[Attention]) -> None:
-    forget()
-    model, x = kind(made), torch.randn(2, 6, 8)
+def test_state_that_each_call_updates_is_still_updated(kind: type[Attention]) -> None:
+    clear_caches()
+    model, x = kind(causal_mask), torch.randn(2, 6, 8)
     autofuse.optimize(model, x)
     before = CALLS, len(SEEN)
     assert not SEEN and not fused_rules(model)
@@ -132,7 +132,7 @@ class Activated(nn.Module):
 
 
 @pytest.mark.parametrize("first", [F.gelu, functools.partial(F.gelu, approximate="tanh"), F.silu])
-def test_a_function_that_the_module_holds_may_be_replaced(first: Any) -> None:
+def test_a_function_in_an_attribute_may_be_replaced(first: Any) -> None:
     model, x = Activated(first), torch.randn(3, 8)
     autofuse.optimize(model, x)
     assert "AF304" in fused_rules(model)
@@ -141,25 +141,25 @@ def test_a_function_that_the_module_holds_may_be_replaced(first: Any) -> None:
         torch.testing.assert_close(model(x), model.down(other(model.up(x))))
 
 
-class MadeWhenLookedUp(OrderedDict[str, Any]):
-    """A table that makes something anew at each look, as some libraries keep their activations."""
+class CreatesAtLookup(OrderedDict[str, Any]):
+    """A table whose items are created at each lookup, like the tables of activations in some libraries."""
 
     def __getitem__(self, key: str) -> Any:
         raise AssertionError(f"{key} was looked up")
 
 
-TABLE = MadeWhenLookedUp(gelu=nn.GELU)
+TABLE = CreatesAtLookup(gelu=nn.GELU)
 
 
-def test_nothing_is_looked_up_in_a_table_of_the_program() -> None:
+def test_optimize_looks_up_nothing_in_a_table_of_the_program() -> None:
     assert list(TABLE) == ["gelu"]
     model, x = Activated(F.silu), torch.randn(3, 8)
     autofuse.optimize(model, x)
     assert "AF304" in fused_rules(model)
 
 
-class Closes(nn.Module):
-    """An MLP as a lambda over its own children, as minGPT has it."""
+class HoldsLambda(nn.Module):
+    """An MLP as a lambda over its own children, as in minGPT."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,16 +171,16 @@ class Closes(nn.Module):
         return y
 
 
-def test_a_lambda_over_children_is_read_as_it_is_written() -> None:
-    model, x = Closes(), torch.randn(3, 8)
+def test_a_lambda_over_children_is_fused() -> None:
+    model, x = HoldsLambda(), torch.randn(3, 8)
     expected = model(x)
     autofuse.optimize(model, x)
     assert "AF304" in fused_rules(model)
     torch.testing.assert_close(model(x), expected)
 
 
-def test_a_copy_whose_lambda_runs_the_children_of_the_original_goes_on_doing_so() -> None:
-    model, x = Closes(), torch.randn(3, 8)
+def test_the_lambda_of_a_copy_still_runs_the_children_of_the_original() -> None:
+    model, x = HoldsLambda(), torch.randn(3, 8)
     autofuse.optimize(model, x)
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -188,8 +188,8 @@ def test_a_copy_whose_lambda_runs_the_children_of_the_original_goes_on_doing_so(
     torch.testing.assert_close(other(x), model(x))
 
 
-class Moves(nn.Module):
-    """CLIP moves its mask to where the input is at each call."""
+class MovesMask(nn.Module):
+    """CLIP moves its mask to the device of the input at each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,8 +202,8 @@ class Moves(nn.Module):
         return (q @ k.mT + self.mask).softmax(-1) @ v
 
 
-def test_assigning_what_is_there_already_is_no_change() -> None:
-    model, x = Moves(), torch.randn(2, 6, 8)
+def test_an_assignment_of_the_same_value_is_allowed() -> None:
+    model, x = MovesMask(), torch.randn(2, 6, 8)
     expected, mask = model(x), model.mask
     autofuse.optimize(model, x)
     assert "AF101" in fused_rules(model) and model.mask is mask
@@ -231,7 +231,7 @@ class CallsAClosure(nn.Module):
         return in_a_call(self.qkv(x))
 
 
-def test_a_variable_of_a_call_that_a_function_in_it_writes_to_is_nobody_elses() -> None:
+def test_a_write_to_a_variable_of_an_enclosing_active_call_is_allowed() -> None:
     model, x = CallsAClosure(), torch.randn(2, 6, 8)
     expected = computed(model, x)
     autofuse.optimize(model, x)
@@ -239,9 +239,9 @@ def test_a_variable_of_a_call_that_a_function_in_it_writes_to_is_nobody_elses() 
     torch.testing.assert_close(computed(model, x), expected, atol=1e-5, rtol=1e-5)
 
 
-def recorder_of(kept: list[Tensor]) -> Callable[[Tensor], Tensor]:
+def recorder_of(cache: list[Tensor]) -> Callable[[Tensor], Tensor]:
     def add(x: Tensor) -> Tensor:
-        kept.append(x)
+        cache.append(x)
         return x
 
     return add
@@ -250,17 +250,17 @@ def recorder_of(kept: list[Tensor]) -> Callable[[Tensor], Tensor]:
 class CallsAnEarlierClosure(CallsAClosure):
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[Tensor] = []
-        self.add = recorder_of(self.kept)
+        self.cache: list[Tensor] = []
+        self.add = recorder_of(self.cache)
 
     def forward(self, x: Tensor) -> Tensor:
         recorder_of([])(x)
         return super().forward(self.add(x))
 
 
-def test_what_an_earlier_call_left_in_a_closure_is_written_to_in_each_call() -> None:
+def test_each_call_still_writes_to_a_closure_of_an_earlier_call() -> None:
     model, x = CallsAnEarlierClosure(), torch.randn(2, 6, 8)
     autofuse.optimize(model, x)
-    assert not model.kept
+    assert not model.cache
     model(x), model(x)
-    assert len(model.kept) == 2
+    assert len(model.cache) == 2

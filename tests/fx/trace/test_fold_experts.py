@@ -1,4 +1,4 @@
-"""Loops over experts, in the words that people use, against the same model fused."""
+"""Loops over experts in the spellings that people use, compared with the fused model."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def step(model: nn.Module, x: Tensor) -> list[Tensor | None]:
     return [out.detach(), x.grad, *(None if p.grad is None else p.grad.clone() for p in model.parameters())]
 
 
-def assert_equal_steps(original: nn.Module, fused: nn.Module, x: Tensor, coarse: float) -> None:
-    """Outputs and gradients; where one has no gradient, neither has the other."""
+def assert_equal_steps(original: nn.Module, fused: nn.Module, x: Tensor, tolerance: float) -> None:
+    """Compare outputs and gradients. A gradient that is None must be None for both."""
     for a, b in zip(step(original, x), step(fused, x), strict=True):
         if a is None or b is None:
             assert a is b
             continue
         assert a.dtype is b.dtype
-        assert (a.double() - b.double()).abs().max() <= coarse * max(a.double().abs().max().item(), 1e-6)
+        assert (a.double() - b.double()).abs().max() <= tolerance * max(a.double().abs().max().item(), 1e-6)
 
 
 def inputs(flat: bool, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(10, WIDTH, dtype=dtype) if flat else torch.randn(2, 5, WIDTH, dtype=dtype)
 
 
-def one_takes_all(model: nn.Module) -> None:
-    """A router that sends every token to the first expert first, and to the second next."""
+def send_all_to_first(model: nn.Module) -> None:
+    """Set the router so that every token goes to the first expert, and in second place to the second expert."""
     with torch.no_grad():
         model.gate.weight.zero_()  # type: ignore[union-attr, operator]
 
@@ -63,7 +63,7 @@ BY_DAY = (MistralReference, Stacked)
 
 
 @pytest.mark.parametrize("kind", [k if k in BY_DAY else pytest.param(k, marks=pytest.mark.night) for k in FOUND])
-def test_a_loop_over_experts_is_found_and_equal(kind: type[nn.Module]) -> None:
+def test_a_loop_over_experts_is_fused_and_computes_the_same(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model, x = kind().double(), inputs(False, torch.float64)
     fused = optimized(model, x)
@@ -72,7 +72,7 @@ def test_a_loop_over_experts_is_found_and_equal(kind: type[nn.Module]) -> None:
         assert_equal_steps(model.train(training), fused.train(training), x, 1e-12)
     assert_equal_steps(model, fused, torch.randn(3, 7, WIDTH, dtype=torch.float64), 1e-12)
     for m in (model, fused):
-        one_takes_all(m)
+        send_all_to_first(m)
     assert_equal_steps(model, fused, x, 1e-12)  # two experts have no tokens, and one has all
 
 
@@ -84,11 +84,11 @@ def test_five_steps_are_equal_for_any_number_of_choices(kind: type[nn.Module], k
     torch.manual_seed(0)
     model, x = kind(k).to(dtype), inputs(False, dtype)  # type: ignore[call-arg]
     fused = optimized(model, x)
-    coarse = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05) for m in (model, fused)]
     for _ in range(5):
         x = inputs(False, dtype)
-        assert_equal_steps(model, fused, x, coarse)
+        assert_equal_steps(model, fused, x, tolerance)
         for optimizer in optimizers:
             optimizer.step()
 
@@ -96,7 +96,7 @@ def test_five_steps_are_equal_for_any_number_of_choices(kind: type[nn.Module], k
 @pytest.mark.parametrize(
     "kind", [k if k in (Chained, DecayingTensor) else pytest.param(k, marks=pytest.mark.night) for k in LOOK_ALIKES]
 )
-def test_what_only_looks_like_one_stays_as_it_is(kind: type[nn.Module]) -> None:
+def test_a_program_that_only_looks_like_such_a_loop_is_unchanged(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model, x = kind(), inputs(True)
     fused = optimized(model, x)
@@ -104,22 +104,22 @@ def test_what_only_looks_like_one_stays_as_it_is(kind: type[nn.Module]) -> None:
     assert_equal_steps(model, fused, x, 1e-6)
 
 
-def test_an_expert_without_tokens_is_called_where_the_loop_calls_it() -> None:
+def test_an_expert_without_tokens_is_called_if_the_loop_calls_it() -> None:
     for kind, called in ((MistralReference, EXPERTS), (OlderMixtral, 2)):
         torch.manual_seed(0)
         model, x = kind(), inputs(False)
         fused = optimized(model, x)
-        one_takes_all(fused)
+        send_all_to_first(fused)
         seen: list[int] = []
         for expert in fused.experts:  # type: ignore[union-attr]
-            expert.register_forward_hook(lambda m, given, out, seen=seen: seen.append(len(out)))
+            expert.register_forward_hook(lambda m, inputs, out, seen=seen: seen.append(len(out)))
         fused(x)
         assert len(seen) == called
         assert sum(seen) == 20
 
 
 @pytest.mark.night
-def test_a_change_of_the_experts_is_seen() -> None:
+def test_a_change_of_the_experts_is_noticed() -> None:
     torch.manual_seed(0)
     model, x = MistralReference(), inputs(False)
     fused = optimized(model, x)
@@ -131,7 +131,7 @@ def test_a_change_of_the_experts_is_seen() -> None:
 
 
 @pytest.mark.night
-def test_autocast_gives_what_it_gave() -> None:
+def test_results_under_autocast_are_unchanged() -> None:
     torch.manual_seed(0)
     model, x = Stacked(), inputs(False)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""The functions that ran are found under the names that decorators gave them, and guarded there."""
+"""The functions that ran are found under the names that decorators gave them, and guarded under these names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.fx.conftest import fused_rules
 
 
 def scaled(by: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def inner(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs) * by
 
         return inner
 
-    return around
+    return decorate
 
 
 @scaled(0.5)
@@ -50,13 +50,13 @@ def _set_in_cell(function: Any, by: float) -> None:
 @pytest.mark.parametrize("function", [lambda: products, lambda: vars(Attention)["scores"]], ids=["helper", "method"])
 def test_decorated_functions_are_found_without_the_collector_and_guarded(function: Callable[[], Any]) -> None:
     gc.collect()
-    gc.freeze()  # as servers do before they fork: gc.get_referrers finds none of these any more
+    gc.freeze()  # as servers do before they fork: gc.get_referrers then finds none of these functions
     x = torch.randn(2, 6, 8)
     fused = autofuse.optimize(Attention(), (x,), tune=False)
     torch.testing.assert_close(fused(x), Attention()(x))
     assert fused_rules(fused) == {"AF101"}
-    closed = dict(zip(function().__code__.co_freevars, function().__closure__, strict=True))
-    before = closed["by"].cell_contents
+    cells = dict(zip(function().__code__.co_freevars, function().__closure__, strict=True))
+    before = cells["by"].cell_contents
     try:
         _set_in_cell(function(), 7.0)
         torch.testing.assert_close(fused(x), Attention()(x))
@@ -64,7 +64,7 @@ def test_decorated_functions_are_found_without_the_collector_and_guarded(functio
         _set_in_cell(function(), before)
 
 
-def test_a_decorated_helper_that_is_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_decorated_helper_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(2, 6, 8)
     fused = autofuse.optimize(Attention(), (x,), tune=False)
     torch.testing.assert_close(fused(x), Attention()(x))

@@ -1,4 +1,4 @@
-"""Modules with torch's grouped product are read in every dtype that it has kernels for."""
+"""Modules with torch's grouped matrix product are traced in every dtype that has kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch
 
 
 class Experts(nn.Module):
-    """As transformers computes experts: rows sorted by expert, two grouped products, and a gate between them."""
+    """Experts as in transformers: rows sorted by expert, two grouped products, and a gate between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Experts(nn.Module):
         chosen, order = torch.sort(chosen)
         ends = torch.cumsum(torch.histc(chosen.float(), bins=3, min=0, max=2), 0, dtype=torch.int32)
         gate, up = F.grouped_mm(x[order], self.up, offs=ends).chunk(2, -1)
-        made = F.grouped_mm(F.silu(gate) * up, self.down, offs=ends) * weights[order].unsqueeze(-1)
-        return torch.zeros_like(x).index_add(0, order, made)
+        result = F.grouped_mm(F.silu(gate) * up, self.down, offs=ends) * weights[order].unsqueeze(-1)
+        return torch.zeros_like(x).index_add(0, order, result)
 
 
 def call(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    drawn = torch.Generator().manual_seed(0)
-    x = torch.randn(24, 16, generator=drawn).to(dtype)
-    return x, torch.randint(3, (24,), generator=drawn), torch.rand(24, generator=drawn).to(dtype)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 16, generator=generator).to(dtype)
+    return x, torch.randint(3, (24,), generator=generator), torch.rand(24, generator=generator).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -50,22 +50,22 @@ def test_the_gate_between_grouped_products_is_fused(dtype: torch.dtype) -> None:
         result.square().mean().backward()
         results.append((result, *(p.grad for p in each.parameters())))
     bound = 16 * torch.finfo(dtype).eps
-    for found, wanted in zip(results[1], results[0], strict=True):
-        assert (found - wanted).abs().max() <= bound * wanted.abs().max()
+    for actual, expected in zip(results[1], results[0], strict=True):
+        assert (actual - expected).abs().max() <= bound * expected.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_fake_product_has_the_size_and_dtype_of_the_real_one(dtype: torch.dtype) -> None:
+def test_a_fake_product_has_the_shape_and_dtype_of_the_real_one(dtype: torch.dtype) -> None:
     x, weight, ends = torch.randn(24, 16), torch.randn(3, 16, 64), torch.tensor([8, 9, 24], dtype=torch.int32)
     x, weight = x.to(dtype), weight.to(dtype)
     real = F.grouped_mm(x, weight, offs=ends)
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) for t in (x, weight, ends)]
-        made = grouped_products.run(F.grouped_mm, (fakes[0], fakes[1]), {"offs": fakes[2]})
-    assert made.shape == real.shape and made.dtype is real.dtype and made.stride() == real.stride()
+        result = grouped_products.run(F.grouped_mm, (fakes[0], fakes[1]), {"offs": fakes[2]})
+    assert result.shape == real.shape and result.dtype is real.dtype and result.stride() == real.stride()
 
 
-def test_what_the_kernel_refuses_is_refused_on_fakes() -> None:
+def test_fake_tensors_are_refused_if_the_kernel_refuses_real_ones() -> None:
     with FakeTensorMode():
         for dtype in (torch.float64, torch.int64):
             x, weight = torch.ones(24, 16, dtype=dtype), torch.ones(3, 16, 64, dtype=dtype)

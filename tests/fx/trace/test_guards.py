@@ -1,4 +1,4 @@
-"""A rewritten forward runs where what it was traced for still holds; elsewhere a new one, or the original, does."""
+"""A rewritten forward runs while its guards hold. Otherwise another variant or the original forward runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def x() -> Tensor:
     return torch.randn(*X)
 
 
-def test_a_mask_may_be_given_or_not(x: Tensor) -> None:
+def test_a_mask_is_optional(x: Tensor) -> None:
     model = Attention()
     fused = optimized(model, x)
     assert_same(model, fused, x)
@@ -40,7 +40,7 @@ def test_another_dtype_is_another_kind_of_call(x: Tensor) -> None:
     assert_same(model, fused.double(), x.double())
 
 
-def test_a_dropout_rate_that_is_changed_later_counts(x: Tensor) -> None:
+def test_a_later_change_of_the_dropout_rate_takes_effect(x: Tensor) -> None:
     fused = optimized(Attention(p=0.5), x).train()
     fused.drop.p = 0.0
     assert torch.equal(fused(x), fused(x))
@@ -49,13 +49,13 @@ def test_a_dropout_rate_that_is_changed_later_counts(x: Tensor) -> None:
     assert torch.equal(fused.eval()(x), fused(x))
 
 
-def test_dropout_frozen_on_its_own_stays_off(x: Tensor) -> None:
+def test_dropout_in_evaluation_mode_stays_off(x: Tensor) -> None:
     fused = optimized(Attention(p=0.5), x).train()
     fused.drop.eval()
     assert torch.equal(fused(x), fused(x))
 
 
-def test_numbers_on_self_are_read_anew(x: Tensor) -> None:
+def test_numbers_on_self_are_read_again(x: Tensor) -> None:
     model = Attention()
     fused = optimized(model, x)
     model.heads = fused.heads = 4
@@ -75,7 +75,7 @@ class Configured(nn.Module):
 
 
 @pytest.mark.parametrize("change", [{"scale": 0.5}, {"causal": True}, {"inner": SimpleNamespace(sharpen=2.0)}])
-def test_a_nested_configuration_is_read_anew(change: dict[str, object]) -> None:
+def test_a_nested_configuration_is_read_again(change: dict[str, object]) -> None:
     q = torch.randn(2, 8, 4, requires_grad=True)
     model = Configured()
     fused = optimized(model, q)
@@ -85,7 +85,7 @@ def test_a_nested_configuration_is_read_anew(change: dict[str, object]) -> None:
     torch.testing.assert_close(model(q), fused(q))
 
 
-def test_a_length_may_be_branched_on() -> None:
+def test_a_branch_on_a_length_takes_the_right_side() -> None:
     class Branching(nn.Module):
         def forward(self, q: Tensor) -> Tensor:
             scores = q @ q.mT
@@ -100,7 +100,7 @@ def test_a_length_may_be_branched_on() -> None:
         torch.testing.assert_close(model(q), fused(q))
 
 
-def test_a_loop_over_a_length_is_not_unrolled_for_good() -> None:
+def test_a_loop_over_a_length_is_right_for_each_length() -> None:
     class Looping(nn.Module):
         def forward(self, q: Tensor) -> Tensor:
             attended = F.softmax(q @ q.mT, -1) @ q
@@ -150,7 +150,7 @@ def test_a_hook_on_all_modules_fires() -> None:
     assert seen.count("LayerNorm") == 2
 
 
-def test_a_child_that_was_exchanged_is_used() -> None:
+def test_a_replaced_child_is_used() -> None:
     model, x = Block(), torch.randn(*X)
     fused = optimized(model, x)
     for m in (model, fused):
@@ -158,7 +158,7 @@ def test_a_child_that_was_exchanged_is_used() -> None:
     assert_same(model, fused, x)
 
 
-def test_a_causal_buffer_that_is_changed_counts(x: Tensor) -> None:
+def test_a_later_change_of_a_causal_buffer_takes_effect(x: Tensor) -> None:
     model = Attention()
     fused = optimized(model, x)
     for m in (model, fused):
@@ -173,12 +173,12 @@ def test_autocast_is_another_kind_of_call(x: Tensor) -> None:
     model = Attention()
     fused = optimized(model, x)
     with torch.autocast("cpu", torch.bfloat16):
-        expected, found = model(x), fused(x)
-    assert expected.dtype is found.dtype
-    torch.testing.assert_close(expected, found, atol=3e-2, rtol=3e-2)
+        expected, actual = model(x), fused(x)
+    assert expected.dtype is actual.dtype
+    torch.testing.assert_close(expected, actual, atol=3e-2, rtol=3e-2)
 
 
-def test_a_result_read_in_part_is_whole_for_everybody_else() -> None:
+def test_a_result_of_which_the_parent_reads_a_part_is_complete_for_others() -> None:
     class Inner(nn.Module):
         def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
             weights = F.softmax(q @ q.mT, -1)

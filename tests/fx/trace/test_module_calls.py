@@ -1,4 +1,4 @@
-"""autofuse.fx.trace.module_calls: which calls of a module are of one kind."""
+"""Which calls of a module are of the same kind."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from autofuse.fx.trace.module_calls import kind_of
 
 
 class Cache:
-    """Holds keys and values, say."""
+    """An object with tensors in it, such as a cache of keys and values."""
 
     def __init__(self, *held: Tensor) -> None:
         self.held = held
 
 
-class Hearing(Tensor):
-    """Has functions of its own."""
+class Overriding(Tensor):
+    """A tensor class that overrides torch's functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise AssertionError(f"it was asked {func}")
+        raise AssertionError(f"{func} was called")
 
 
 X = torch.ones(2, 3)
-ALIKE = {
+EQUAL = {
     "numbers and sizes": (((X, 1), {}), ((torch.zeros(4, 5), 1), {})),
-    "what an object holds": (((X, Cache()), {}), ((X, Cache(X)), {})),
+    "the contents of an object": (((X, Cache()), {}), ((X, Cache(X)), {})),
     "tensors in containers": ((((X, [X]),), {"a": {"b": X}}), (((X + 1, [X]),), {"a": {"b": X[:1]}})),
 }
 OTHER = {
@@ -38,16 +38,16 @@ OTHER = {
     "a dtype": (((X,), {}), ((X.double(),), {})),
     "a dimension": (((X,), {}), ((X[0],), {})),
     "a tensor in a tuple": ((((X, X),), {}), (((X, X[0]),), {})),
-    "a list for a tuple": ((((X,),), {}), (([X],), {})),
+    "a list instead of a tuple": ((((X,),), {}), (([X],), {})),
     "a key": (((X,), {"a": {"b": X}}), ((X,), {"a": {"c": X}})),
     "a class of objects": (((X, Cache()), {}), ((X, object()), {})),
     "by keyword": (((X, X), {}), ((X,), {"y": X})),
 }
 
 
-@pytest.mark.parametrize("case", ALIKE)
+@pytest.mark.parametrize("case", EQUAL)
 def test_these_calls_are_of_one_kind(case: str) -> None:
-    one, other = ALIKE[case]
+    one, other = EQUAL[case]
     assert kind_of(one, True) == kind_of(other, True)  # type: ignore[arg-type]
 
 
@@ -58,6 +58,6 @@ def test_these_calls_are_of_two_kinds(case: str) -> None:
     assert kind_of(one, True) != kind_of(one, False)  # type: ignore[arg-type]
 
 
-def test_a_tensor_that_hears_of_questions_is_asked_none() -> None:
-    assert kind_of(((torch.ones(2).as_subclass(Hearing),), {}), True) is None
-    assert kind_of((([X, torch.ones(2).as_subclass(Hearing)],), {}), True) is None
+def test_no_function_of_an_overriding_tensor_is_called() -> None:
+    assert kind_of(((torch.ones(2).as_subclass(Overriding),), {}), True) is None
+    assert kind_of((([X, torch.ones(2).as_subclass(Overriding)],), {}), True) is None

@@ -25,7 +25,7 @@ class Heard(Watcher):
     def entered(self, ran: Ran) -> None:
         self.ran.append(ran.code.co_name)
 
-    def reached(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Ran, line: int) -> None:
         self.lines[ran.code.co_name] = self.lines.get(ran.code.co_name, 0) + 1
 
     def effect(self, what: str) -> None:
