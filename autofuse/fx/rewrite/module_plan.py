@@ -25,7 +25,7 @@ from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
 from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.rewrite.shared_heads import share_heads
 from autofuse.fx.trace.attribute_reads import guard_path
-from autofuse.fx.trace.operation_names import erase_dead, put_in_place, structure_of
+from autofuse.fx.trace.operation_names import erase_dead, replace_node, structure_of
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import guard_pristine, guard_unwatched
 from autofuse.fx.trace.source_lines import SourceLine
@@ -226,6 +226,6 @@ def _narrow(trace: ForwardTrace, plan: ModulePlan, children: Planned) -> None:
             held = trace.graph.get_attr(str(node.target))
             made = trace.graph.call_function(narrow_caller(unread), (held, *node.args), dict(node.kwargs))
         made.meta = dict(node.meta)
-        put_in_place(node, made)
+        replace_node(node, made)
         trace.graph.erase_node(node)
         plan.narrowed.append((child, unread))

@@ -25,7 +25,7 @@ from autofuse.fx.session.options import Options, options_of
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.session import Session
 from autofuse.fx.session.state import States, states_of
-from autofuse.fx.trace.sharding import postponed
+from autofuse.fx.trace.sharding import why_not_yet_traceable
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.wrappers import unwrapped, user_modules
 from autofuse.kernels.policy import use
@@ -123,7 +123,7 @@ def _optimized(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Op
     if sessions.is_answered(inner, options, states):
         return
     with sessions.begun(inner, options, states, Ranks(named)) as session:
-        why = postponed(inner)
+        why = why_not_yet_traceable(inner)
         if options.call is None or why:
             session.arm(None if why else partial(_at_first_call, weakref.ref(inner), weakref.ref(session)))
             _LOG.info("%s: each module is looked at when it is first called%s.", name, f", for {why}" if why else "")

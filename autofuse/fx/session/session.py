@@ -51,9 +51,9 @@ from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import may_capture, unobserved
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.module_calls import kind_of
-from autofuse.fx.trace.own_forward import why_kept
+from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
-from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
+from autofuse.fx.trace.sharding import global_forms, is_empty, without_dtensors
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
 from autofuse.ops.lazy_masks import with_plain_masks
@@ -263,7 +263,7 @@ class Session:
         if module in self.lazy_masks and not state.variants:
             install_forward(module, forward_with_lazy_masks, self.copied)
             return
-        if not state.runs or why_kept(type(module)):
+        if not state.runs or why_not_replaceable(type(module)):
             restore_module(module)
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
@@ -416,8 +416,8 @@ class Session:
 
     def _planner(self, module: nn.Module, call: ForwardArguments) -> Planner:
         """For one call of one module, in the mode that it is in."""
-        calls = {module.training: {module: undistributed(call)}}
-        return Planner(self.rules, self.states, calls, whole_forms(module, call))
+        calls = {module.training: {module: without_dtensors(call)}}
+        return Planner(self.rules, self.states, calls, global_forms(module, call))
 
     def forget(self) -> None:
         """Nothing was found and nothing is installed, as before fuse()."""

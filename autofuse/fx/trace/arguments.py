@@ -24,7 +24,7 @@ from autofuse.fx.trace.containers import Tracked
 from autofuse.fx.trace.contents import State, empty_like, fill, is_mutable, is_sentinel, state_of
 from autofuse.fx.trace.identity_tests import compares_arguments, outsiders
 from autofuse.fx.trace.recorder import Recorder
-from autofuse.fx.trace.same_values import equals_others
+from autofuse.fx.trace.same_values import needs_strict_comparison
 from autofuse.fx.trace.twin import SCALARS, original_class, plain_class
 from autofuse.fx.trace.unseen_copies import UnseenCopies, guard_methods
 from autofuse.fx.trace.values import Held, Untraceable
@@ -156,7 +156,7 @@ class Arguments:
                 raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
             few = len(keys) < 2 or not mapping  # one key has one order
             named = f"tuple({text}) == {self.guards.name_of(keys)}"
-            if equals_others(keys):
+            if needs_strict_comparison(keys):
                 named = f"_holds(tuple({text}), {self.guards.name_of(keys)})"
             self.guards.add(f"{text}.keys() == {set(keys) or '_EMPTY'}" if few and _spelled(keys) else named)
         if held.elements is not None:
@@ -167,7 +167,7 @@ class Arguments:
             raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
         same = f"frozenset({text}) == {self.guards.name_of(members)}"
         self.guards.add(
-            f"_holds(frozenset({text}), {self.guards.name_of(members)})" if equals_others(members) else same
+            f"_holds(frozenset({text}), {self.guards.name_of(members)})" if needs_strict_comparison(members) else same
         )
 
     def _parts(self, held: State, text: str) -> State:

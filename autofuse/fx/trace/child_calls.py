@@ -20,7 +20,7 @@ from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.containers import holds_container
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward
-from autofuse.fx.trace.real_run import probed
+from autofuse.fx.trace.real_run import result_on_random_numbers
 from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.twin import Twins, original_class, plain_class
 from autofuse.fx.trace.values import Untraceable, tensors
@@ -103,7 +103,7 @@ class ChildCalls(AttributeReads):
             assert isinstance(mode, FakeTensorMode)
             given, named = self.lent(args), self.lent_by_name(kwargs)
             try:
-                return probed(self.world.originals[id(module)], module.training, given, named, mode)
+                return result_on_random_numbers(self.world.originals[id(module)], module.training, given, named, mode)
             except Exception:
                 self.refused = self.refused or Untraceable(because(forwards.RAISED, error=type(error).__name__))
                 raise error from None

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from autofuse.fx.trace.code_facts import facts_of
-from autofuse.fx.trace.source_lines import is_users
+from autofuse.fx.trace.source_lines import is_user_file
 from autofuse.fx.trace.user_code import Ran
 
 CALLED, NONE, KEPT, USED = range(4)  # it is called at once; compared with None; kept for later; anything else
@@ -76,7 +76,7 @@ def _compares(code: types.CodeType) -> bool:
 
 def _use(frame: types.FrameType | None, is_list: bool) -> int:
     """What the code that reads a child does with it next."""
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return USED

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.expert_rows import ROWS, Loops
 from autofuse.fx.trace.expert_turns import NotALoop, Turn, dependents, name_of, numbered
-from autofuse.fx.trace.operation_names import put_in_place
+from autofuse.fx.trace.operation_names import replace_node
 from autofuse.fx.trace.row_operations import is_by_row
 from autofuse.ops.experts import add_expert_rows, chosen_experts, each_expert, expert_linear, expert_rows
 from autofuse.torch_private import FakeTensorMode
@@ -276,7 +276,7 @@ class FoldedTurn:
             put = self.graph.call_function(add_expert_rows, (end.args[0], places, given, self.ends))
         put.meta = dict(end.meta)
         put.meta["v"] = end.args[0].meta["v"]  # type: ignore[union-attr]
-        put_in_place(end, put)
+        replace_node(end, put)
         for node in gone:
             self.graph.erase_node(node)
             self.turn.discard(node)
@@ -309,7 +309,7 @@ class FoldedTurn:
     def become(self, node: fx.Node, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         new = self.graph.call_function(function, args)
         new.meta = dict(node.meta)
-        put_in_place(node, new)
+        replace_node(node, new)
         self.with_rows.add(new)
         self.graph.erase_node(node)
         self.turn.discard(node)

@@ -24,7 +24,7 @@ from autofuse.fx.trace.equal_modules import Structure, held_once
 from autofuse.fx.trace.external_state import ExternalState, unchanged_outside
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import ForwardArguments, quiet
+from autofuse.fx.trace.tracer import ForwardArguments, mute_fake_tensor_log
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
 from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
 from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
@@ -219,7 +219,7 @@ def calls_on_fakes(
 
     twin, counter = world.of(model), CreatedBytes()
     log = CallLog(world, counter=counter)
-    with quiet(), mode, counter, torch.enable_grad():
+    with mute_fake_tensor_log(), mode, counter, torch.enable_grad():
         calls = _run(twin, call, training, log, UnseenCopies(fake, watched=True))
     if made is not None:
         made |= {module: made.get(module, BytesByDevice()) | took for module, took in log.made.items()}

@@ -28,17 +28,17 @@ from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.identity_tests import compared_with_others, compares_objects
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.read_names import (
-    asked_of_values,
     asks_for_classes,
-    makes_tuple_of_library,
-    names_read,
-    type_is_used,
+    attributes_asked_of_values,
+    makes_library_namedtuple,
+    readable_attributes,
+    uses_type_itself,
 )
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
 from autofuse.fx.trace.snapshots import EVERYTHING, closed_over
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin, original_class
-from autofuse.fx.trace.type_calls import uses_type_of_values
+from autofuse.fx.trace.type_calls import line_of_type_use
 from autofuse.fx.trace.unreplaced import (
     OPERATORS,
     unreplaced_forwards,
@@ -86,9 +86,9 @@ class ReadSet(ValueGuards):
         classes: of the objects that are watched, which the code may ask for their class; given: as arguments.
         operators: the methods behind operators of tensors that were called.
         """
-        ran = [each for each in ran if not makes_tuple_of_library(each)]
-        for each in filter(type_is_used, ran):
-            self.place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
+        ran = [each for each in ran if not makes_library_namedtuple(each)]
+        for each in filter(uses_type_itself, ran):
+            self.place = SourceLine(each.code.co_filename, line_of_type_use(each.code) or 0)
             self.refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
         classes, given = list(classes), list(given)
         every, before = ran, dict(self.seen)
@@ -110,9 +110,9 @@ class ReadSet(ValueGuards):
     ) -> tuple[int, bool]:
         """Guard what all these functions can have loaded; how many there are once those are found that may run, and
         whether names of attributes were met that the code does not write out."""
-        self.names = names_read(every)
+        self.names = readable_attributes(every)
         self.literal = frozenset(n for r in every for n in facts_of(r.code).attribute_names(r.lines))
-        self._of_values = frozenset(n for r in every for n in asked_of_values(r))
+        self._of_values = frozenset(n for r in every for n in attributes_asked_of_values(r))
         self.asks = any(facts_of(r.code).by_name or r.code.co_exceptiontable for r in every)
         self.compares = any(compares_objects(r.code) for r in every)
         self._upwards = any(load.name == "super" for r in every for load in r.loads())

@@ -26,7 +26,7 @@ from autofuse.fx.trace.cached_tensors import holds_tensors
 from autofuse.fx.trace.contents import is_sentinel
 from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
 from autofuse.fx.trace.guards import Guards
-from autofuse.fx.trace.same_values import equals_others
+from autofuse.fx.trace.same_values import needs_strict_comparison
 from autofuse.fx.trace.slots import has_hidden_state, slots
 from autofuse.fx.trace.snapshots import EVERYTHING, closed_over, is_opaque
 from autofuse.fx.trace.source_lines import SourceLine
@@ -197,7 +197,7 @@ class ValueGuards(ABC):
         if not isinstance(value, (tuple, frozenset)):
             kind = next(k for k in (dict, list, set, deque) if isinstance(value, k))
             now, before = self.guards.constant(value), self.guards.constant(copied(value, kind))
-            self.guards.add(f"_holds({now}, {before})" if equals_others(value) else f"{now} == {before}")
+            self.guards.add(f"_holds({now}, {before})" if needs_strict_comparison(value) else f"{now} == {before}")
 
     def _items(self, value: Any, keys: list[Any], name: str) -> None:
         if isinstance(value, (tuple, frozenset)):

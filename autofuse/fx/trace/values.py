@@ -235,13 +235,13 @@ class Values:
 
     # What lengths report.
 
-    def derived(
+    def derive_length(
         self, function: Callable[..., Any], operands: tuple[int | Length, ...], value: int, size: Size
     ) -> Length:
         node = self.graph.call_function(function, tuple(self.argument(o) for o in operands))
         return Length(self, self.noted(node, value), value, size)
 
-    def fixed(self, test: str | None, what: str) -> None:
+    def assume(self, test: str | None, what: str) -> None:
         """The trace holds where `test` does; where it cannot be told, for the example's sizes only."""
         if test is None:
             self.exact = True

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from autofuse.fx.rewrite.narrow_calls import around_narrow_calls
-from autofuse.fx.trace.own_forward import LOOKS_ON
+from autofuse.fx.trace.own_forward import OBSERVES_ONLY
 from autofuse.fx.trace.wrappers import held, user_name
 
 Around = Callable[[str, nn.Module], AbstractContextManager[Any]]
@@ -91,7 +91,7 @@ def around_every_call(enter: Entered) -> Iterator[None]:
         with enter(module, args, kwargs):
             return inner(module, *args, **kwargs)
 
-    setattr(call, LOOKS_ON, True)
+    setattr(call, OBSERVES_ONLY, True)
     nn.Module.__call__ = call  # type: ignore[method-assign]
     try:
         with around_narrow_calls(enter):

@@ -22,7 +22,7 @@ from autofuse.fx.session.state import ModuleState, states_of
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import calls_in_mode
-from autofuse.fx.trace.sharding import postponed
+from autofuse.fx.trace.sharding import why_not_yet_traceable
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
 from autofuse.fx.trace.wrappers import unwrapped, user_modules
@@ -85,7 +85,7 @@ def read_places(
         options = replace(options, call=call)
     if options.call is None:
         return Reading(notes=["No example inputs are known, so no rule could be tried: pass inputs."])
-    if why := postponed(inner):
+    if why := why_not_yet_traceable(inner):
         return Reading(notes=[f"No rule was tried: {why}."])
     states, ledger = states_of(named, options.wants), Ledger()
     with undisturbed_randomness(), unchanged_outside():

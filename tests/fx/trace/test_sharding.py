@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.session.trials import copied
-from autofuse.fx.trace.sharding import is_empty, postponed
+from autofuse.fx.trace.sharding import is_empty, why_not_yet_traceable
 from autofuse.fx.trace.stand_ins import Form, filled, forms, stand_in
 from autofuse.verify.runs import copy_in_double
 from tests.fx.conftest import Block, Gpt, assert_same, fused_rules
@@ -35,7 +35,7 @@ def empty() -> Gpt:
 
 def test_a_model_on_the_meta_device_is_captured_once_it_has_numbers(tokens: Tensor) -> None:
     plain, model = Gpt(), empty()
-    assert "meta device" in postponed(model) and is_empty(model)
+    assert "meta device" in why_not_yet_traceable(model) and is_empty(model)
     autofuse.optimize(model, tokens)
     assert not fused_rules(model)
     model.to_empty(device="cpu").load_state_dict(plain.state_dict())

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import traced
+from autofuse.fx.trace.tracer import trace_forward
 from tests.fx.conftest import assert_same
 
 CASES: list[Callable[[Tensor], Tensor]] = [
@@ -42,7 +42,7 @@ def test_sizes_told_from_one_example_hold_for_another(place: int) -> None:
             return CASES[place](x)
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    found = traced(Case(), (torch.randn(2, 8, 4),), {}, fake_world(mode), mode)
+    found = trace_forward(Case(), (torch.randn(2, 8, 4),), {}, fake_world(mode), mode)
     output = next(n for n in found.graph.nodes if n.op == "output").args[0]
     for shape in ((2, 8, 4), (3, 10, 4), (1, 6, 4)):
         x = torch.randn(shape)

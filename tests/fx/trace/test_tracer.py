@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import ForwardTrace, traced
+from autofuse.fx.trace.tracer import ForwardTrace, trace_forward
 from autofuse.fx.trace.values import Untraceable
 
 LOG: list[object] = []
@@ -20,7 +20,7 @@ LOG: list[object] = []
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> ForwardTrace:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    return traced(module, args, kwargs, fake_world(mode), mode)
+    return trace_forward(module, args, kwargs, fake_world(mode), mode)
 
 
 class Stores(nn.Module):

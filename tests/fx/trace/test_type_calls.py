@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from autofuse.fx.trace.type_calls import uses_type_of_values
+from autofuse.fx.trace.type_calls import line_of_type_use
 
 
 def code_of(body: str) -> types.CodeType:
@@ -43,7 +43,7 @@ def code_of(body: str) -> types.CodeType:
     ],
 )
 def test_the_type_itself_is_used(body: str) -> None:
-    assert uses_type_of_values(code_of(body)) == 2
+    assert line_of_type_use(code_of(body)) == 2
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,13 @@ def test_the_type_itself_is_used(body: str) -> None:
     ],
 )
 def test_attributes_of_the_type_are_read_at_most(body: str) -> None:
-    assert uses_type_of_values(code_of(body)) is None
+    assert line_of_type_use(code_of(body)) is None
 
 
 def test_the_first_line_is_told() -> None:
-    assert (
-        uses_type_of_values(code_of("y = type(self).scale\nz = x * y\nif type(z) is int:\n    return z\nreturn y")) == 4
-    )
+    assert line_of_type_use(code_of("y = type(self).scale\nz = x * y\nif type(z) is int:\n    return z\nreturn y")) == 4
 
 
 def test_without_columns_any_use_counts() -> None:
     code = code_of("return x * type(self).scale")
-    assert uses_type_of_values(code.replace(co_linetable=b"")) is not None
+    assert line_of_type_use(code.replace(co_linetable=b"")) is not None
