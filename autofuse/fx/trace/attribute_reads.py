@@ -89,7 +89,7 @@ class AttributeReads(ForeignCalls):
 
     def attributes_asked(self) -> frozenset[str]:
         """Names that forward may ask tensors for, and that tensors do not have: `getattr(x, "scale", 0.25)`."""
-        facts = [facts_of(r.code) for r in self.outside.ran if not r.aside]
+        facts = [facts_of(r.code) for r in self.outside.ran if not r.paused]
         texts = (n for f in facts if f.by_name for n in f.texts)
         caught = (n for f in facts if any(load.name in _CATCHES for load in f.loads) for n in f.attribute_names(None))
         return frozenset(n for n in (*texts, *caught) if not hasattr(Tensor, n))
@@ -103,7 +103,7 @@ class AttributeReads(ForeignCalls):
     def class_guard(self) -> str:
         """The test of the class of a tensor; "" where forward asks no value for its class."""
         held = [value for _, value, _ in self._real_reads]
-        return class_guard((r for r in self.outside.ran if not r.aside), held)
+        return class_guard((r for r in self.outside.ran if not r.paused), held)
 
     def guard_classes(self) -> None:
         """The module's own tensors keep their classes where forward may ask: `isinstance(self.weight, Quantized)`."""
@@ -150,9 +150,9 @@ class AttributeReads(ForeignCalls):
             reads.value(text, value, name)
         for cls, names in self._names_read.items():
             reads.unshadowed(cls, names)
-        ran = [r for r in outside.ran if not r.aside]
+        ran = [r for r in outside.ran if not r.paused]
         if self.forms_rest_on_children:
-            reads.constants([r for r in outside.ran if r.aside])
+            reads.constants([r for r in outside.ran if r.paused])
         asked = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
         reads.close(ran, asked, self.classes_given, self.operators)
         for ask in outside.asked:
@@ -162,7 +162,7 @@ class AttributeReads(ForeignCalls):
         """A child whose class forward may have asked for is one of that class, or there is none."""
         called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.seen_through
         known = [m for path, m in self.root.named_modules() if path in called]
-        for child in self.child_reads.asked([r for r in outside.ran if not r.aside], known):
+        for child in self.child_reads.asked([r for r in outside.ran if not r.paused], known):
             path = self.paths.get(id(child))
             if path:
                 cls = self.guards.constant(plain_class(original_class(type(child))))
@@ -170,7 +170,7 @@ class AttributeReads(ForeignCalls):
 
     # Attributes.
 
-    def read(self, owner: Any, name: str, value: Any) -> Any:
+    def on_read(self, owner: Any, name: str, value: Any) -> Any:
         """`owner.name` was read and is `value`; what forward gets to see."""
         value = self._twin_of_object(owner, name, value)
         if self.paused:
@@ -242,20 +242,20 @@ class AttributeReads(ForeignCalls):
         self._keep.append(value)
         self.outside.snapshot.note(value, text)
 
-    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
+    def on_read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
         """`self.__dict__` or `vars(self)` was read: what has the name of a text in that code is guarded."""
         names = [n for n in facts_of(code).texts if n in inside]
         if not names or goes_through(code):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
-            self.read(owner, name, inside[name])
+            self.on_read(owner, name, inside[name])
         text = self.owners.get(id(owner))
         for name in sorted(n for n in facts_of(code).texts if n not in inside and n.isidentifier()):
             if text is None:
                 self.refuse(because(forwards.READS_DICT, name="__dict__"))
             self.guards.add(f"{name!r} not in {text}.__dict__")
 
-    def read_table(self, owner: nn.Module, name: str) -> None:
+    def on_read_table(self, owner: nn.Module, name: str) -> None:
         """A loop goes over the children, the parameters or the hooks of a module, or counts them."""
         text, table = self.owners.get(id(owner)), vars(self.world.originals[id(owner)])[name]
         if text is None:
@@ -281,12 +281,12 @@ class AttributeReads(ForeignCalls):
                 self.owners.setdefault(id(value), f"{text}.{name}")
                 self._keep.append(value)
 
-    def missing(self, owner: Any, name: str) -> None:
+    def on_missing(self, owner: Any, name: str) -> None:
         text = self.owners.get(id(owner))
         if text is not None:
             self.guards.add(f"_lacks({text}, {name!r})")
 
-    def stored(self, owner: Any, name: str, value: Any) -> None:
+    def on_store(self, owner: Any, name: str, value: Any) -> None:
         """`self.mask = self.mask.to(x.device)` mostly assigns what is there already."""
         if self._is_there(owner, name, value):
             return

@@ -51,7 +51,7 @@ class ChildCalls(AttributeReads):
         super().__init__(root, world)
         self.inside = inside
 
-    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A child is called: write the call down and compute its result on fakes."""
         self.check_surroundings()
         path = self.paths.get(id(module))

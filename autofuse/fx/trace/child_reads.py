@@ -18,7 +18,7 @@ from torch import nn
 
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.source_lines import is_user_file
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 
 CALLED, NONE, KEPT, USED = range(4)  # it is called at once; compared with None; kept for later; anything else
 _ASKS = frozenset({
@@ -51,7 +51,7 @@ class ChildReads:
         """Code reads what the class of a child holds."""
         self._sure[id(module)] = module
 
-    def asked(self, ran: Iterable[Ran], called: Iterable[nn.Module]) -> list[nn.Module]:
+    def asked(self, ran: Iterable[Execution], called: Iterable[nn.Module]) -> list[nn.Module]:
         """The children of which the class is of consequence. `called`: those that the graph calls, which raises an
         error where None stands there, and then the original runs."""
         found = {**self._sure}
@@ -62,7 +62,7 @@ class ChildReads:
         return list(found.values())
 
 
-def _asks(ran: Ran) -> bool:
+def _asks(ran: Execution) -> bool:
     """Whether code may find out what a value is that it has in hand."""
     facts = facts_of(ran.code)
     named = {load.name for load in facts.loaded(ran.lines)} | set(facts.attribute_names(ran.lines))

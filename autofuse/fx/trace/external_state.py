@@ -20,7 +20,7 @@ from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
 from autofuse.fx.trace.twin import is_twin, original_class
-from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, watched
+from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 
@@ -34,14 +34,14 @@ def unchanged_outside(
     """Put back what the user's code changes outside of its modules in this block.
 
     stop: called before the user's code calls what has an effect, such as print. looks_aside: whether what runs now is
-    to be told apart (Ran.aside).
+    recorded as paused (Execution.paused).
     """
     outside = ExternalState(stop, looks_aside)
     try:
-        with watched(outside) if can_watch() else nullcontext():
+        with watch(outside) if can_watch() else nullcontext():
             yield outside
     finally:
-        with unfollowed():
+        with pause_watching():
             outside.restore()
 
 
@@ -50,37 +50,37 @@ class ExternalState(Watcher):
 
     def __init__(self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None) -> None:
         self.snapshot = Snapshot()
-        self.ran: list[Ran] = []
+        self.ran: list[Execution] = []
         self.asked: list[Callable[[Any], None]] = []  # what to ask a ReadSet to guard besides
         self._stop, self._looks_aside = stop, looks_aside
         self._classes: set[type] = set()  # whose objects are noted
 
     @property
-    def aside(self) -> bool:  # type: ignore[override]
-        """Whether what runs now is to be told apart."""
+    def paused(self) -> bool:  # type: ignore[override]
+        """Whether what runs now is recorded as paused."""
         return self._looks_aside is not None and self._looks_aside()
 
-    def asks(self, function: Callable[[], Any]) -> None:
+    def on_torch_query(self, function: Callable[[], Any]) -> None:
         """A state of torch."""
-        self._ask(lambda reads: reads.question(function))
+        self._ask(lambda reads: reads.guard_torch_query(function))
 
-    def environment(self, key: object) -> None:
+    def on_environment_read(self, key: object) -> None:
         """A variable of the environment."""
-        self._ask(lambda reads: reads.environment(key))
+        self._ask(lambda reads: reads.guard_environment(key))
 
-    def variable(self, variable: Any) -> None:
+    def on_context_variable(self, variable: Any) -> None:
         """A context variable."""
-        self._ask(lambda reads: reads.variable(variable))
+        self._ask(lambda reads: reads.guard_context_variable(variable))
 
-    def idle(self, variable: Any) -> None:
+    def on_idle_variable(self, variable: Any) -> None:
         """A context variable by which a library asks for nothing."""
-        self._ask(lambda reads: reads.idle(variable))
+        self._ask(lambda reads: reads.guard_idle_variable(variable))
 
     def _ask(self, ask: Callable[[Any], None]) -> None:
-        if not self.aside:
+        if not self.paused:
             self.asked.append(ask)
 
-    def entered(self, ran: Ran) -> None:
+    def on_function(self, ran: Execution) -> None:
         """Its arguments may have come from outside."""
         self.ran.append(ran)
         names = names_in(ran)
@@ -93,7 +93,7 @@ class ExternalState(Watcher):
         if facts_of(ran.code).writes:
             self.snapshot.keep_large()
         if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):
-            with unfollowed():
+            with pause_watching():
                 function = FunctionsFound().of(ran, everywhere=True)
             if function is not None:
                 self.note(function.__defaults__, ran.code.co_name, names)
@@ -117,12 +117,12 @@ class ExternalState(Watcher):
                     if isinstance(part, CACHE):
                         self.note(part, name)
 
-    def _note_cells(self, ran: Ran) -> None:
+    def _note_cells(self, ran: Execution) -> None:
         """The variables around a function that it binds anew; those of a function that ran here are its own."""
         rebound = facts_of(ran.code).rebound
         if not rebound or any(ran.code in nested(other.code) for other in self.ran):
             return
-        with unfollowed():
+        with pause_watching():
             function = FunctionsFound().of(ran, everywhere=True)
         cells = dict(zip(ran.code.co_freevars, function.__closure__ or (), strict=True)) if function else {}
         for name in rebound:
@@ -131,7 +131,7 @@ class ExternalState(Watcher):
             elif self._stop is not None:
                 self._stop(because(forwards.KEEPS_OUTSIDE, name=name), True)
 
-    def reached(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Execution, line: int) -> None:
         """What the line can load, and which globals it can set."""
         names = names_in(ran)
         facts = facts_of(ran.code)
@@ -192,7 +192,7 @@ class ExternalState(Watcher):
         for name in ("__defaults__", "__kwdefaults__"):
             self.note(getattr(function, name, None), name)
 
-    def effect(self, what: str) -> None:
+    def on_effect(self, what: str) -> None:
         """Not every run has to stop at an effect."""
         if self._stop is not None:
             drawn = what.partition(".")[0] == "random"
@@ -201,7 +201,7 @@ class ExternalState(Watcher):
 
     def changes(self) -> list[OutsideChange]:
         """What was changed. Not what functools cached: that is pure."""
-        with unfollowed():
+        with pause_watching():
             return list(self.snapshot.changes())
 
     def holds(self, value: Any) -> bool:
@@ -220,7 +220,7 @@ def _parts(held: Any) -> tuple[Any, ...]:
     return (held.__func__ if isinstance(held, (staticmethod, classmethod)) else getattr(held, "func", held),)
 
 
-def names_in(ran: Ran) -> Collection[str]:
+def names_in(ran: Execution) -> Collection[str]:
     """The attributes that a function can read."""
     facts = facts_of(ran.code)
     return EVERYTHING if facts.by_name else frozenset(facts.attribute_names(None))

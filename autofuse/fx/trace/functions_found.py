@@ -13,7 +13,7 @@ from typing import Any
 from autofuse.fx.trace.own_forward import own_function
 from autofuse.fx.trace.snapshots import closed_over
 from autofuse.fx.trace.twin import original_class
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 
 _DEPTH = 6  # of decorators
 
@@ -32,12 +32,12 @@ class FunctionsFound:
             if function not in known:
                 known.append(function)
 
-    def of(self, ran: Ran, everywhere: bool) -> types.FunctionType | None:
+    def of(self, ran: Execution, everywhere: bool) -> types.FunctionType | None:
         """The function that ran; None where there is none any more. `everywhere`: among all that Python keeps, too."""
         found = next((f for f in self._candidates(ran, everywhere) if _is_it(f, ran)), None)
         return self._made_anew.get(id(found), found)
 
-    def owner(self, ran: Ran) -> tuple[type, str, type] | None:
+    def owner(self, ran: Execution) -> tuple[type, str, type] | None:
         """The class that must have the function under a name, that name, and the class that defines it.
 
         The name is the function's own, or that of a method which it was put around.
@@ -51,7 +51,7 @@ class FunctionsFound:
                     return (cls if resolved is defining else defining), name, defining
         return None
 
-    def _candidates(self, ran: Ran, everywhere: bool) -> Iterator[types.FunctionType]:
+    def _candidates(self, ran: Execution, everywhere: bool) -> Iterator[types.FunctionType]:
         owner = self.owner(ran)
         if owner is not None:
             yield from unwrapped(vars(owner[2])[owner[1]])
@@ -61,13 +61,13 @@ class FunctionsFound:
             yield from (f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType))
 
 
-def receiving_class(ran: Ran) -> type:
+def receiving_class(ran: Execution) -> type:
     """The class of what a method was called on, or the class itself that it was called on."""
     receiver = _receiver(ran)
     return original_class(receiver if isinstance(receiver, type) else type(receiver))
 
 
-def _receiver(ran: Ran) -> Any:
+def _receiver(ran: Execution) -> Any:
     """What a method was called on; among all arguments where it takes them as they come."""
     first = next(iter(ran.arguments.values()), None)
     takes_all = not ran.code.co_argcount and ran.code.co_flags & inspect.CO_VARARGS
@@ -100,7 +100,7 @@ def _wrapped(value: Any) -> Any:
     return value.__wrapped__ if isinstance(value, functools._lru_cache_wrapper) else None
 
 
-def _is_it(function: types.FunctionType, ran: Ran) -> bool:
+def _is_it(function: types.FunctionType, ran: Execution) -> bool:
     if function.__code__ is not ran.code:
         return False
     closed = dict(closed_over(function))

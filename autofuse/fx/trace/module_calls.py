@@ -26,9 +26,9 @@ from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, mute_fake_tensor_log
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
-from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
-from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
-from autofuse.fx.trace.user_code import Unfollowed
+from autofuse.fx.trace.unseen_copies import SavedArguments, UnseenCopies
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters
+from autofuse.fx.trace.user_code import NoWatchInTorch
 from autofuse.fx.trace.values import Untraceable
 from autofuse.measure.created_bytes import BytesByDevice, CreatedBytes
 from autofuse.reasons import forwards, outcomes
@@ -51,7 +51,7 @@ class CallLog:
         self.made: dict[nn.Module, BytesByDevice] = {}
         self.outside: ExternalState | None = None  # of the run that it listens to
 
-    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         original = self.world.originals.get(id(module))
         if original is None or original in self.calls or self.wanted is not None and original not in self.wanted:
             return module.forward(*args, **kwargs)
@@ -63,7 +63,7 @@ class CallLog:
         self.made[original] = self._counter.by_device - before
         return result
 
-    def read(self, owner: Any, name: str, value: Any) -> Any:
+    def on_read(self, owner: Any, name: str, value: Any) -> Any:
         inside = object.__getattribute__(owner, "__dict__")
         if isinstance(value, functools._lru_cache_wrapper) and self.outside is not None:
             self.outside.note(value, name)
@@ -74,16 +74,16 @@ class CallLog:
         inside[name] = OpenLock() if effects.is_lock(value) else self.world.of(value)
         return inside[name]
 
-    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
+    def on_read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
         """A twin's own dict may be read."""
 
-    def read_table(self, owner: nn.Module, name: str) -> None:
+    def on_read_table(self, owner: nn.Module, name: str) -> None:
         """A twin has its own children."""
 
-    def missing(self, owner: Any, name: str) -> None:
+    def on_missing(self, owner: Any, name: str) -> None:
         """Nothing to note."""
 
-    def stored(self, owner: Any, name: str, value: Any) -> None:
+    def on_store(self, owner: Any, name: str, value: Any) -> None:
         """A twin may be written to."""
 
 
@@ -112,7 +112,7 @@ def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Forwa
     def copied(t: Tensor) -> Tensor:
         return t.detach().clone().requires_grad_(t.requires_grad) if real else t
 
-    world = KeptArguments(copied, watched=False, deep=True)
+    world = SavedArguments(copied, watched=False, deep=True)
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
 
 
@@ -234,7 +234,7 @@ def calls_for_real(
     parameters = UnwrittenParameters()
     world = Twins(parameters.shared)
     twin = world.of(model)
-    with torch.no_grad(), unwritten(parameters):
+    with torch.no_grad(), restore_parameters(parameters):
         return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.shared))
 
 
@@ -264,7 +264,7 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop) as outside, Unfollowed():
+        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop) as outside, NoWatchInTorch():
             log.outside = outside
             given, named = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
             contextvars.copy_context().run(twin, *given, **named)

@@ -15,7 +15,7 @@ from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.idle_hooks import someone_watches
 from autofuse.fx.trace.own_forward import calls_plainly
 from autofuse.fx.trace.twin import plain_class
-from autofuse.fx.trace.unreplaced import unreplaced_forwards, whole
+from autofuse.fx.trace.unreplaced import combined_test, unreplaced_forwards
 from autofuse.torch_private import GLOBAL_MODULE_HOOKS, FakeTensor
 
 PLAIN_TENSORS = frozenset({Tensor, nn.Parameter, nn.Buffer, FakeTensor})
@@ -58,4 +58,4 @@ def guard_pristine(guards: Guards, root: nn.Module, paths: Collection[str]) -> N
     if paths:
         guards.add("_unhooked()")
         classes = [plain_class(type(root.get_submodule(path))) for path in sorted(paths)]
-        guards.add(f"{guards.constant(whole([unreplaced_forwards(classes)]))}()")
+        guards.add(f"{guards.constant(combined_test([unreplaced_forwards(classes)]))}()")

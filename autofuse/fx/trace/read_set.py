@@ -41,20 +41,20 @@ from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.type_calls import line_of_type_use
 from autofuse.fx.trace.unreplaced import (
     OPERATORS,
+    combined_test,
     unreplaced_forwards,
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
     unshadowed,
-    whole,
 )
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 from autofuse.fx.trace.value_facts import (
     IDENTICAL,
-    is_bound,
+    is_bound_builtin,
     is_plain,
     is_users_class,
-    lookup,
+    lookup_classes,
 )
 from autofuse.fx.trace.value_guards import Refuse, ValueGuards
 from autofuse.reasons import forwards
@@ -70,7 +70,7 @@ class ReadSet(ValueGuards):
 
     def __init__(self, guards: Guards, functions: FunctionsFound, refuse: Refuse) -> None:
         super().__init__(guards, functions, refuse)
-        self._more: list[Ran] = []  # which may run, too
+        self._more: list[Execution] = []  # which may run, too
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> what must not be in it
         self._ran: dict[int, types.FunctionType] = {}
         self._upwards = False  # whether `super` is used
@@ -79,7 +79,11 @@ class ReadSet(ValueGuards):
         self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
 
     def close(
-        self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = (), operators: Iterable[str] = ()
+        self,
+        ran: list[Execution],
+        classes: Iterable[type] = (),
+        given: Iterable[type] = (),
+        operators: Iterable[str] = (),
     ) -> None:
         """Guard everything that these functions can have loaded. Raises where something cannot be guarded.
 
@@ -103,10 +107,10 @@ class ReadSet(ValueGuards):
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
             self.parts.append(unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent))
         if self.parts:
-            self.guards.add(f"{self.guards.constant(whole(self.parts))}()")
+            self.guards.add(f"{self.guards.constant(combined_test(self.parts))}()")
 
     def _walk(
-        self, every: list[Ran], ran: list[Ran], classes: Iterable[type], given: Iterable[type]
+        self, every: list[Execution], ran: list[Execution], classes: Iterable[type], given: Iterable[type]
     ) -> tuple[int, bool]:
         """Guard what all these functions can have loaded; how many there are once those are found that may run, and
         whether names of attributes were met that the code does not write out."""
@@ -137,14 +141,14 @@ class ReadSet(ValueGuards):
             self._given(each)
         return len(ran) + len(self._more), self.computed
 
-    def _identities(self, ran: Ran) -> None:
+    def _identities(self, ran: Execution) -> None:
         """A stand-in is not the object that the program may compare it with by `is`."""
         for name, line in compared_with_others(ran.code).items():
             if is_twin(ran.arguments.get(name, ran.free.get(name))):
                 self.place = SourceLine(ran.code.co_filename, line)
                 self.refuse(because(forwards.COMPARES_ARGUMENT, name=name))
 
-    def _given(self, ran: Ran) -> None:
+    def _given(self, ran: Execution) -> None:
         """Classes among the arguments: that which a class method is called on."""
         for value in ran.arguments.values():
             if isinstance(value, type) and is_users_class(original_class(value)):
@@ -153,14 +157,14 @@ class ReadSet(ValueGuards):
     def may_run(self, function: types.FunctionType) -> None:
         """A function that may have run before, and what it kept is used: it stands with those that ran."""
         if all(each.code is not function.__code__ for each in self._more):
-            self._more.append(Ran(function.__code__, function.__globals__, {}, dict(closed_over(function))))
+            self._more.append(Execution(function.__code__, function.__globals__, {}, dict(closed_over(function))))
 
     def unshadowed(self, cls: type, names: Iterable[str]) -> None:
         """Guard that a class goes on having no attributes of these names."""
         if lacking := {n for n in names if not any(n in vars(c) for c in cls.__mro__)}:
             self.parts.append(unshadowed(cls, lacking))
 
-    def constants(self, ran: Iterable[Ran]) -> None:
+    def constants(self, ran: Iterable[Execution]) -> None:
         """Guard the plain values among the globals that these functions load."""
         for each in ran:
             for load in each.loads():
@@ -170,7 +174,7 @@ class ReadSet(ValueGuards):
 
     # Where values are found.
 
-    def _load(self, ran: Ran, load: Load) -> None:
+    def _load(self, ran: Execution, load: Load) -> None:
         if load.kind == "import":
             for name in imported_names(ran, load.name):
                 self._in_namespace(sys.modules, name)
@@ -216,7 +220,7 @@ class ReadSet(ValueGuards):
         if value is torch.inference_mode:  # inference_mode(False) changes nothing here, and much under no_grad
             self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
             self.guards.add(f"not {self.guards.constant(torch.is_inference_mode_enabled)}()")
-        if isinstance(value, IDENTICAL) and not is_bound(value):
+        if isinstance(value, IDENTICAL) and not is_bound_builtin(value):
             self._batches.setdefault(id(namespace), (namespace, {}))[1][name] = value
             return
         self.guard(f"{self.guards.constant(namespace)}[{name!r}]", value, name)
@@ -283,12 +287,14 @@ class ReadSet(ValueGuards):
             return
         else:
             self.seen[id(cls)] = cls
-            bases = (c for c in lookup(cls) if is_users_class(c))
+            bases = (c for c in lookup_classes(cls) if is_users_class(c))
             names = sorted({n for c in bases for n in vars(c) if n in self.names})
         for name in names:
             found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c) and is_users_class(c)), NOTHING)
             if found is NOTHING:  # of the metaclass
-                found = next((vars(c)[name] for c in lookup(cls) if name in vars(c) and is_users_class(c)), NOTHING)
+                found = next(
+                    (vars(c)[name] for c in lookup_classes(cls) if name in vars(c) and is_users_class(c)), NOTHING
+                )
             if issubclass(cls, enum.Enum):
                 found = cls.__members__.get(name, found)
             if found is NOTHING:
@@ -296,12 +302,12 @@ class ReadSet(ValueGuards):
             elif name[:2] != "__" or name == "__annotations__" and name in self.literal:
                 self._class_attribute(cls, name, found)
         if not attributes:
-            self._class_lacks(cls, [n for n in self.missing(()) if not any(n in vars(c) for c in lookup(cls))])
+            self._class_lacks(cls, [n for n in self.missing(()) if not any(n in vars(c) for c in lookup_classes(cls))])
             for base in filter(is_users_class, cls.__mro__[1:] if self._upwards else ()):
                 self.of_class(base)
 
     def _class_lacks(self, cls: type, missing: list[str]) -> None:
-        for base in filter(is_users_class, lookup(cls) if missing else ()):
+        for base in filter(is_users_class, lookup_classes(cls) if missing else ()):
             self.lacks(f"{self.guards.constant(base)}.__dict__", (), (), missing)
 
     def _class_attribute(self, cls: type, name: str, found: Any) -> None:
@@ -326,7 +332,7 @@ class ReadSet(ValueGuards):
         else:
             self.guard(text, found, f"{cls.__name__}.{name}")
 
-    def _function(self, ran: Ran, others: list[Ran]) -> None:
+    def _function(self, ran: Execution, others: list[Execution]) -> None:
         """The function that ran: where it was found, its defaults, and what it closes over."""
         made_here = any(ran.code in nested(other.code) for other in others)
         function = self.functions.of(ran, everywhere=not made_here)
@@ -349,7 +355,7 @@ class ReadSet(ValueGuards):
             if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
                 self.guard(f"{self.guards.constant(cell)}.cell_contents", value, name)
 
-    def _passed_over(self, ran: Ran, name: str, definer: type) -> None:
+    def _passed_over(self, ran: Execution, name: str, definer: type) -> None:
         """`super` goes past classes that define nothing of the name: they must not get it, nor stand elsewhere."""
         cls = receiving_class(ran)
         before = cls.__mro__[: cls.__mro__.index(definer)] if definer in cls.__mro__ else ()
@@ -360,10 +366,10 @@ class ReadSet(ValueGuards):
 
     # Questions.
 
-    def question(self, function: Callable[[], Any]) -> None:
+    def guard_torch_query(self, function: Callable[[], Any]) -> None:
         """What torch says of its state, asked without arguments."""
         if "autocast" in getattr(function, "__name__", ""):
-            self._autocast_question(function)
+            self._guard_autocast_query(function)
             return
         try:
             answer = function()
@@ -372,7 +378,7 @@ class ReadSet(ValueGuards):
         if is_plain(answer) or type(answer).__module__ == "torch":
             self.guards.alike(f"{self.guards.constant(function)}()", answer)
 
-    def _autocast_question(self, function: Callable[..., Any]) -> None:
+    def _guard_autocast_query(self, function: Callable[..., Any]) -> None:
         """What torch says of autocast, for each kind of device that may have been asked for."""
         for given in ((), ("cpu",), ("cuda",)):
             try:
@@ -382,18 +388,18 @@ class ReadSet(ValueGuards):
             if is_plain(answer):
                 self.guards.alike(f"{self.guards.constant(function)}{given!r}", answer)
 
-    def environment(self, key: object) -> None:
+    def guard_environment(self, key: object) -> None:
         """A variable of the environment."""
         if not isinstance(key, str):
             self.refuse(because(forwards.READS_STATE, name="os.environ", kind="mapping"))
             return
         self.guards.alike(f"{self.guards.constant(os.environ.get)}({key!r})", os.environ.get(key))
 
-    def variable(self, variable: contextvars.ContextVar[Any]) -> None:
+    def guard_context_variable(self, variable: contextvars.ContextVar[Any]) -> None:
         """A context variable."""
         text = f"{self.guards.constant(variable.get)}({self.guards.constant(NOTHING)})"
         self.guard(text, variable.get(NOTHING), variable.name)
 
-    def idle(self, variable: contextvars.ContextVar[Any]) -> None:
+    def guard_idle_variable(self, variable: contextvars.ContextVar[Any]) -> None:
         """A context variable by which a library asks for nothing; what it holds then is another object each time."""
         self.guards.add(f"not {self.guards.constant(variable.get)}()")

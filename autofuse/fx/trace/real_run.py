@@ -18,7 +18,7 @@ from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import Form, filled
 from autofuse.fx.trace.twin import Twins, active
 from autofuse.fx.trace.unseen_copies import UnseenCopies
-from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters
 from autofuse.torch_private import FakeTensorMode, unset_fake_temporarily
 
 _SEED = 0
@@ -58,7 +58,7 @@ def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwarg
     try:
         with (
             unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside(),
-            unwritten(parameters),
+            restore_parameters(parameters),
         ):  # fmt: skip
             given, named = arguments.of(args), arguments.of(kwargs)
             held = all_states((given, *named.values()))

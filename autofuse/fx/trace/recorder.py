@@ -26,7 +26,7 @@ from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import Twins
-from autofuse.fx.trace.user_code import unfollowed
+from autofuse.fx.trace.user_code import pause_watching
 from autofuse.fx.trace.values import holds_tensors, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -46,7 +46,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with unfollowed():
+        with pause_watching():
             return self._operation(function, args, kwargs or {})
 
     def _operation(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

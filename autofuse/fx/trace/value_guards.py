@@ -38,12 +38,12 @@ from autofuse.fx.trace.unreplaced import (
 )
 from autofuse.fx.trace.value_facts import (
     IDENTICAL,
-    copied,
-    is_bound,
-    is_idle,
+    comparison_copy,
+    has_custom_lookup,
+    is_bound_builtin,
     is_plain,
     is_users_class,
-    looks_up_by_itself,
+    matters_only_when_called,
 )
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -155,7 +155,7 @@ class ValueGuards(ABC):
             self.held(value.__self__, name)
             self.functions.know(value.__func__)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-            if is_bound(value):
+            if is_bound_builtin(value):
                 self.guard(f"{self.guards.constant(value)}.__self__", value.__self__, name)
         elif isinstance(value, functools.partial):
             text = self.guards.constant(value)
@@ -196,7 +196,7 @@ class ValueGuards(ABC):
     def _same_content(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
             kind = next(k for k in (dict, list, set, deque) if isinstance(value, k))
-            now, before = self.guards.constant(value), self.guards.constant(copied(value, kind))
+            now, before = self.guards.constant(value), self.guards.constant(comparison_copy(value, kind))
             self.guards.add(f"_holds({now}, {before})" if needs_strict_comparison(value) else f"{now} == {before}")
 
     def _items(self, value: Any, keys: list[Any], name: str) -> None:
@@ -216,7 +216,7 @@ class ValueGuards(ABC):
 
     def _object(self, value: Any, name: str) -> None:
         """The attributes that are read, of an object of the user's; all, of one of Python's own classes."""
-        if isinstance(value, (type, types.ModuleType)) or is_idle(value):
+        if isinstance(value, (type, types.ModuleType)) or matters_only_when_called(value):
             self._logger(value, name) if effects.is_logger(value) else None
             return
         if is_sentinel(value):
@@ -229,9 +229,9 @@ class ValueGuards(ABC):
         text, inside = self.guards.constant(value), getattr(value, "__dict__", {})
         if has_hidden_state(type(value)) and not isinstance(value, Tensor):
             self.refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
-        names = EVERYTHING if looks_up_by_itself(type(value)) or is_opaque(value) else self.names
+        names = EVERYTHING if has_custom_lookup(type(value)) or is_opaque(value) else self.names
         missing = self.missing(inside)
-        if hasattr(value, "__dict__") and (missing or looks_up_by_itself(type(value))):
+        if hasattr(value, "__dict__") and (missing or has_custom_lookup(type(value))):
             self.lacks(f"{text}.__dict__", inside, names, missing)
         for attribute in [n for n in inside if n in names]:
             self.guard(f'{text}.__dict__["{attribute}"]', inside[attribute], f"{name}.{attribute}")

@@ -25,7 +25,7 @@ from autofuse.fx.trace.module_calls import calls_in_mode
 from autofuse.fx.trace.sharding import why_not_yet_traceable
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
-from autofuse.fx.trace.wrappers import unwrapped, user_modules
+from autofuse.fx.trace.wrappers import unwrap, user_modules
 from autofuse.match.pattern import LoadedRule
 from autofuse.results.profile import PlaceStatus
 from autofuse.results.sites import SiteReport
@@ -78,7 +78,7 @@ def read_places(
     A model that is optimized already is read as it was, and its report's words are taken over. `call`: positional and
     keyword arguments, in place of `inputs`. Raises what optimize raises for arguments of another kind.
     """
-    inner = unwrapped(model)
+    inner = unwrap(model)
     named = user_modules(inner)
     options = options_of(named, inputs, select, ignore, modules, False, False, None)
     if call is not None:

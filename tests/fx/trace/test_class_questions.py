@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torchs
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 
 
 class Tagged(Tensor):
@@ -99,7 +99,7 @@ def test_code_that_asks_gets_its_fusion_and_a_guard_for_each_tensor() -> None:
 
 
 def _guard(function: Any) -> str:
-    return class_guard([Ran(function.__code__, function.__globals__, {}, {})])
+    return class_guard([Execution(function.__code__, function.__globals__, {}, {})])
 
 
 def test_code_that_does_not_ask_is_not_guarded_and_a_sharded_tensor_passes_where_torchs_classes_are_not_named() -> None:

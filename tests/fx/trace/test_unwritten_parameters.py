@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters
 
 
 def _by_data(p: nn.Parameter) -> object:
@@ -45,7 +45,7 @@ def test_what_is_written_to_a_parameter_is_put_back(write: Callable[[nn.Paramete
     before, memory = parameter.detach().clone(), parameter.data_ptr()
     run = UnwrittenParameters()
     assert run.shared(parameter) is parameter
-    with torch.no_grad(), unwritten(run):
+    with torch.no_grad(), restore_parameters(run):
         write(parameter)
         after = parameter.detach().clone(), parameter.requires_grad
     assert not (torch.equal(after[0], before) and after[1])

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from autofuse import ops
-from autofuse.fx.trace.user_code import Ran, Unfollowed, Watcher, unfollowed, watched
+from autofuse.fx.trace.user_code import Execution, NoWatchInTorch, Watcher, pause_watching, watch
 
 
 class Heard(Watcher):
@@ -22,24 +22,24 @@ class Heard(Watcher):
         self.lines: dict[str, int] = {}
         self.told: list[Any] = []
 
-    def entered(self, ran: Ran) -> None:
+    def on_function(self, ran: Execution) -> None:
         self.ran.append(ran.code.co_name)
 
-    def reached(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Execution, line: int) -> None:
         self.lines[ran.code.co_name] = self.lines.get(ran.code.co_name, 0) + 1
 
-    def effect(self, what: str) -> None:
+    def on_effect(self, what: str) -> None:
         self.told.append(what)
 
-    def asks(self, function: Callable[[], Any]) -> None:
+    def on_torch_query(self, function: Callable[[], Any]) -> None:
         self.told.append(function)
 
-    def environment(self, key: object) -> None:
+    def on_environment_read(self, key: object) -> None:
         self.told.append(("environment", key))
 
 
 class Stops(Watcher):
-    def effect(self, what: str) -> None:
+    def on_effect(self, what: str) -> None:
         raise InterruptedError(what)
 
 
@@ -63,39 +63,39 @@ def waits() -> None:
 
 def test_functions_and_lines_that_run_are_heard_of() -> None:
     heard = Heard()
-    with watched(heard):
+    with watch(heard):
         helper(helper(torch.ones(2)))
     assert heard.ran == ["helper"] and heard.lines == {"helper": 2}
 
 
 def test_questions_are_heard_of() -> None:
     heard = Heard()
-    with watched(heard):
+    with watch(heard):
         asks()
     assert heard.told == [torch.is_grad_enabled, ("environment", "HOME")]
 
 
 def test_an_effect_can_be_stopped_before_it_happens() -> None:
     WRITTEN.clear()
-    with pytest.raises(InterruptedError, match=r"time\.perf_counter"), watched(Stops()):
+    with pytest.raises(InterruptedError, match=r"time\.perf_counter"), watch(Stops()):
         waits()
     assert not WRITTEN
 
 
 def test_what_torch_does_inside_is_not_followed() -> None:
     heard = Heard()
-    with watched(heard), Unfollowed():
+    with watch(heard), NoWatchInTorch():
         torch.ones(2).sum()
     assert not heard.ran
-    with watched(heard), unfollowed():
+    with watch(heard), pause_watching():
         helper(torch.ones(2))
     assert not heard.ran
 
 
 def test_watches_may_lie_in_one_another() -> None:
     outer, inner = Heard(), Heard()
-    with watched(outer):
-        with watched(inner):
+    with watch(outer):
+        with watch(inner):
             helper(torch.ones(2))
         asks()
     assert inner.ran == ["helper"] and outer.ran == ["helper", "asks"]
@@ -105,7 +105,7 @@ def test_watches_may_lie_in_one_another() -> None:
 def test_nothing_is_left_of_a_watch(fails: bool) -> None:
     before = sys.getprofile(), sys.gettrace()
     try:
-        with watched(Stops()):
+        with watch(Stops()):
             if fails:
                 waits()
     except InterruptedError:
@@ -125,7 +125,7 @@ def test_the_garbage_collector_is_no_part_of_what_runs(enabled: bool) -> None:
     try:
         (gc.enable if enabled else gc.disable)()
         gc.set_threshold(1)
-        with watched(heard):
+        with watch(heard):
             for n in range(100):
                 kept.append([n])
         assert gc.isenabled() == enabled
@@ -138,7 +138,7 @@ def test_the_garbage_collector_is_no_part_of_what_runs(enabled: bool) -> None:
 
 def test_what_a_kernel_and_a_compiler_do_is_none_of_the_users_code() -> None:
     heard, x = Heard(), torch.rand(2, 8)
-    with watched(heard):
+    with watch(heard):
         ops.rms_norm(x, torch.ones(8))
         helper(x)
     assert heard.ran == ["helper"] and heard.told == []

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import autofuse
-from autofuse.fx.trace.wrappers import held, unwrapped, user_name
+from autofuse.fx.trace.wrappers import unwrap, user_name, wrapped_name
 from tests.fx.conftest import Gpt, assert_same
 
 
 def test_the_module_inside_wrappers_is_found_and_a_users_own_child_called_module_is_no_wrapper() -> None:
     block = nn.Linear(2, 2)
-    assert unwrapped(checkpoint_wrapper(checkpoint_wrapper(block))) is block
+    assert unwrap(checkpoint_wrapper(checkpoint_wrapper(block))) is block
 
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -23,7 +23,7 @@ def test_the_module_inside_wrappers_is_found_and_a_users_own_child_called_module
             self.module = block
 
     own = Own()
-    assert unwrapped(own) is own and held(own) == ""
+    assert unwrap(own) is own and wrapped_name(own) == ""
     assert user_name(own, "module.weight".rpartition(".")[0]) == "module"
 
 
