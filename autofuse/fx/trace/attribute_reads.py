@@ -79,7 +79,7 @@ class AttributeReads(ForeignCalls):
                 raise Untraceable(because(forwards.CHANGES, target=text), place, passing=True)
         for module, buffers in self._tables:
             for name, x in module._buffers.items():
-                if x is not buffers.get(name) and self.itself.get(id(x), _NOTHING) is not buffers.get(name):
+                if x is not buffers.get(name) and self.alias_sources.get(id(x), _NOTHING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
         for held in self.held.values():
             if names := sorted(n for n in vars(held.tensor) if _is_users_name(n) and n != _OF_BUFFERS):
@@ -147,12 +147,12 @@ class AttributeReads(ForeignCalls):
         self.guard_classes()
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
         for text, value, name in self._real_reads:
-            reads.value(text, value, name)
+            reads.guard_value(text, value, name)
         for cls, names in self._names_read.items():
-            reads.unshadowed(cls, names)
+            reads.guard_unshadowed(cls, names)
         ran = [r for r in outside.ran if not r.paused]
         if self.forms_rest_on_children:
-            reads.constants([r for r in outside.ran if r.paused])
+            reads.guard_constants([r for r in outside.ran if r.paused])
         asked = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
         reads.close(ran, asked, self.classes_given, self.operators)
         for ask in outside.asked:
@@ -177,7 +177,7 @@ class AttributeReads(ForeignCalls):
             if self.overheard is not None:
                 self.overheard.append((owner, name, value))
             return value
-        with self.silence():
+        with self.pause_recording():
             self._heard(owner, name, value)
         return value
 
@@ -298,7 +298,7 @@ class AttributeReads(ForeignCalls):
         tables = [inside, *(inside.get(t) or {} for t in ("_buffers", "_parameters"))]
         there = next((t[name] for t in tables if name in t), _NOTHING)
         if isinstance(value, Tensor):
-            return there is not _NOTHING and (value is there or self.itself.get(id(value)) is there)
+            return there is not _NOTHING and (value is there or self.alias_sources.get(id(value)) is there)
         text = self.owners.get(id(owner))
         if text is None or not isinstance(value, SCALARS) or type(value) is not type(there) or value != there:
             return False
@@ -312,7 +312,7 @@ class AttributeReads(ForeignCalls):
             return value
         if effects.kind_of_state(value):
             return value
-        with self.silence():
+        with self.pause_recording():
             made = self.world.of(value)
         inside[name] = made
         return made
@@ -451,7 +451,7 @@ class AttributeReads(ForeignCalls):
 
     def parameter(self, x: Tensor) -> Held | None:
         """Hold a parameter or a buffer below the root; None if `x` is neither."""
-        with self.silence():
+        with self.pause_recording():
             named = (
                 *self.root.named_parameters(remove_duplicate=False),
                 *self.root.named_buffers(remove_duplicate=False),

@@ -57,21 +57,21 @@ class ChildCalls(AttributeReads):
         path = self.paths.get(id(module))
         if path is None and id(module) not in self.handed:
             self.refuse(because(forwards.CALLS_OTHER_MODULE, kind=type(module).__name__))
-        with self.silence():
+        with self.pause_recording():
             transparent = path is not None and self._transparent(module)
         if transparent and path is not None:
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
         given = self.passed(args), self.passed_by_name(kwargs)
         before = self.versions((args, kwargs))
-        with self.silence():
+        with self.pause_recording():
             call = self._as_passed(args, kwargs)
             result = self._overheard(module, path, args, kwargs)
-            node = self.noted(self._call_of(module, path, *given), result)
+            node = self.annotate(self._call_of(module, path, *given), result)
             node.meta["call"] = call
             self.take_back()
             self.touched((args, kwargs))
-            return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
+            return self.keep_result(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
     def _overheard(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> Any:
         """What a child returns; where that is more than a tensor, what it says of itself is guarded."""

@@ -95,10 +95,10 @@ class ExpertRows(Values):
             if condition is node or _is_same(condition, node):
                 return self.loops.rows[name].meta["results"]
         name = f"_rows{len(self.loops.conditions)}"
-        with self.silence():
+        with self.pause_recording():
             made = tuple(torch.empty(ROWS, dtype=torch.int64, device=chosen.device) for _ in range(chosen.dim()))
-        where = self.noted(self.graph.call_function(torch.where, (node,)), made)
-        result = self.kept(where, made, [], [(name,)] * len(made))
+        where = self.annotate(self.graph.call_function(torch.where, (node,)), made)
+        result = self.keep_result(where, made, [], [(name,)] * len(made))
         self.loops.conditions[name], self.loops.rows[name] = node, where
         where.meta["results"] = result
         return result
@@ -124,7 +124,7 @@ class ExpertRows(Values):
         self.loops.hits.add(mask)
         if not _counts_classes(mask):
             self.length(hit, 0).int_()
-        with self.silence():
+        with self.pause_recording():
             made = torch.empty(hit.shape[0], 1, dtype=torch.int64, device=hit.device)
         self._hits[id(made)] = made, int(hit.shape[0])
         return made
@@ -137,7 +137,7 @@ class ExpertRows(Values):
             if name == "tolist" and hits.dim() == 1:
                 return self._each(hits, count)
             if flat and name != "tolist":
-                with self.silence():
+                with self.pause_recording():
                     made = torch.empty(count, dtype=torch.int64, device=hits.device)
                 self._hits[id(made)] = made, count
                 return made
@@ -147,7 +147,7 @@ class ExpertRows(Values):
         return [self._number(hits, e, hits.dim() - 1) for e in range(count)]
 
     def _number(self, like: Tensor, e: int, rank: int) -> Tensor:
-        with self.silence():
+        with self.pause_recording():
             made = torch.empty((1,) * rank, dtype=torch.int64, device=like.device)
         self._numbers[id(made)] = made, e
         return made

@@ -70,7 +70,7 @@ class ForeignCalls(Containers):
         if (id(real), name) in self._seen:
             return self._seen[id(real), name]
         self._check_read(real, name)
-        with self.silence():
+        with self.pause_recording():
             value = getattr(real, name)
         if foreign.is_untouchable(value):
             return value
@@ -99,7 +99,7 @@ class ForeignCalls(Containers):
             self.guards.equal(reach, value)
             return value
         if isinstance(value, (Tensor, tuple)) or is_mutable(value):
-            with self.silence():
+            with self.pause_recording():
                 made = self.bind(value, reach)
             if id(made) in self.tracked:
                 self.tracked[id(made)].concrete = value
@@ -121,8 +121,8 @@ class ForeignCalls(Containers):
         made.meta["v"] = value
         if not isinstance(value, (Tensor, tuple)) and not is_mutable(value):
             return self.stand_in(made, value, None)
-        with self.silence():
-            found = self.adopted(value, made, iter(()))
+        with self.pause_recording():
+            found = self.adopt_result(value, made, iter(()))
         if is_mutable(value) and not foreign.is_foreign(found):
             self.track(found, lambda: made).concrete = value
         return found
@@ -152,14 +152,14 @@ class ForeignCalls(Containers):
         self.write_down()
         given = tuple(map(self.kept_node, (owner, *args))), {k: self.kept_node(v) for k, v in kwargs.items()}
         before = self.versions((args, kwargs))
-        with self.silence():
+        with self.pause_recording():
             self.lent(owner)
             result = getattr(real, name)(*self.lent(args), **self.lent_by_name(kwargs))
-            made = self.noted(self.graph.create_node("call_method", name, *given), result)
+            made = self.annotate(self.graph.create_node("call_method", name, *given), result)
             made.meta["foreign"] = True  # `add` of an object is no addition
             self.take_back()
             self.touched((owner, args, kwargs))
-            return self.kept(made, result, before, [(None,) * t.dim() for t in tensors(result)])
+            return self.keep_result(made, result, before, [(None,) * t.dim() for t in tensors(result)])
 
     def _check_method(self, real: Any, name: str, changes: bool = True) -> None:
         held = getattr(real, "__dict__", {}).get(name)  # a function that the object keeps

@@ -107,7 +107,7 @@ class Untouchable:
 def use(untouchable: Untouchable) -> NoReturn:
     """Forward uses it, or hands it on: Untraceable is raised."""
     inside = vars(untouchable)
-    inside["_keeper"].used(inside["_text"], type(inside["_real"]).__name__)
+    inside["_keeper"].refuse_use(inside["_text"], type(inside["_real"]).__name__)
     raise AssertionError("a recorder refuses this")
 
 

@@ -112,7 +112,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         self.reads_dtype = True
         node = self.node_of(x)
         if node.op == "get_attr":
-            with self.silence():
+            with self.pause_recording():
                 self.guards.same(f"{guard_tensor(self.root, str(node.target))}.dtype", x.dtype)
         elif x.dtype == torch.get_default_dtype() and _may_be_default(node, x.dtype):
             self.guards.same(f"{self.guards.constant(torch.get_default_dtype)}()", x.dtype)
@@ -130,7 +130,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         dim = int(dim) % max(x.dim(), 1)
         node = self.graph.call_method("size", (self.node_of(x), dim))
         held = self.held[id(x)]
-        return Length(self, self.noted(node, x.shape[dim]), x.shape[dim], held.sizes[dim])
+        return Length(self, self.annotate(node, x.shape[dim]), x.shape[dim], held.sizes[dim])
 
     def _record(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `function` on fakes and adds a node for it."""
@@ -144,10 +144,12 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         result = grouped_products.run(function, self.concrete(args), self.concrete(kwargs))
         if not holds_tensors(result):
             self.refuse(because(forwards.TAKES_NUMBER, name=getattr(function, "__name__", function)))
-        node = self.noted(self.graph.create_node(kind, target, *arguments), result)
+        node = self.annotate(self.graph.create_node(kind, target, *arguments), result)
         result_tensors = list(tensors(result))
         sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, result_tensors)
-        return self.kept(node, result, versions, self.named_rows(self.rows_of(args, kwargs), result_tensors, sizes))
+        return self.keep_result(
+            node, result, versions, self.named_rows(self.rows_of(args, kwargs), result_tensors, sizes)
+        )
 
     def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
         sizes = super()._child_sizes(module, path, call, result)

@@ -28,7 +28,7 @@ from autofuse.fx.trace.contents import empty_like, is_sentinel, keeps_in_slots, 
 from autofuse.fx.trace.derived_class import TWIN, derived_class
 from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.slots import slots
-from autofuse.fx.trace.user_code import is_users_code
+from autofuse.fx.trace.user_code import is_user_code
 from autofuse.fx.trace.wrappers import PassThrough, wrapped_name
 
 SCALARS = (
@@ -350,7 +350,7 @@ def _getattribute_of(cls: type) -> Callable[[Any, str], Any]:
         if name == "__class__" and isinstance(value, type):
             return original_class(value)  # user code sees its own class here; type(self) returns the twin's
         listener = active.listener
-        if name == "__dict__" and listener is not None and not listener.paused and is_users_code(sys._getframe(1)):
+        if name == "__dict__" and listener is not None and not listener.paused and is_user_code(sys._getframe(1)):
             listener.on_read_dict(self, value, sys._getframe(1).f_code)
         if listener is None or name[:2] == "__":
             return value

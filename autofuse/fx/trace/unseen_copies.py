@@ -67,7 +67,7 @@ class SavedArguments(Twins):
 
 
 class _Keeper:
-    def used(self, text: str, kind: str) -> NoReturn:
+    def refuse_use(self, text: str, kind: str) -> NoReturn:
         _refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
 

@@ -199,7 +199,7 @@ def _classify(code: types.CodeType, namespace: dict[str, Any]) -> int:
     return _STANDARD if tuples or effects.is_standard(name) else _USER
 
 
-def is_users_code(frame: types.FrameType) -> bool:
+def is_user_code(frame: types.FrameType) -> bool:
     """Returns whether a frame runs the user's code."""
     return _kind(frame) == _USER
 

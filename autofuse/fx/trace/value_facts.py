@@ -37,7 +37,7 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, enum.Enum):
         return is_plain(value._value_) and vars(value).keys() <= _ENUM_ATTRIBUTES
     if isinstance(value, _PLAIN):
-        return not getattr(value, "__dict__", None) and not is_users_class(type(value))
+        return not getattr(value, "__dict__", None) and not is_user_class(type(value))
     if type(value).__module__ == "torch" and type(value).__name__ in _TORCH_TYPES:
         return True
     if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset):
@@ -63,7 +63,7 @@ def _is_atomic_type(kind: type) -> bool:
     return (kind.__module__, kind.__name__) in _ATOMIC_TYPES
 
 
-def is_users_class(cls: type) -> bool:
+def is_user_class(cls: type) -> bool:
     return not effects.is_library(cls.__module__) and not effects.is_standard(cls.__module__)
 
 
@@ -92,5 +92,5 @@ def lookup_classes(cls: type) -> list[type]:
 
 def has_custom_lookup(cls: type) -> bool:
     """Returns whether a class defines `__getattr__` or `__getattribute__`."""
-    own = [c for c in cls.__mro__ if is_users_class(c)]
+    own = [c for c in cls.__mro__ if is_user_class(c)]
     return any(n in vars(c) for c in own for n in ("__getattr__", "__getattribute__"))
