@@ -1,4 +1,4 @@
-"""A test says whether names, forwards, defaults and caches are what they were; equal tests are one."""
+"""Tests notice replaced names, forwards, defaults and caches. Equal tests are the same function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autofuse.fx.trace.unreplaced import (
 )
 
 
-def test_names_are_compared() -> None:
+def test_a_replaced_name_is_noticed() -> None:
     namespace = {"len": len, "torch": torch, "x": 1}
     held = {"len": len, "torch": torch}
     test = combined_test([unreplaced_names(namespace, held, ["range"])])
@@ -40,14 +40,14 @@ class Layer(nn.Module):
         return x
 
 
-def test_forwards_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_forward_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     test = combined_test([unreplaced_forwards([Layer, nn.Linear])])
     assert test()
     monkeypatch.setattr(Layer, "forward", lambda self, x: x * 2)
     assert not test()
 
 
-def test_the_code_and_the_defaults_of_functions_are_compared() -> None:
+def test_replaced_code_and_defaults_are_noticed() -> None:
     def scaled(x: float, by: float = 2.0) -> float:
         return x * by
 
@@ -65,7 +65,7 @@ def test_the_code_and_the_defaults_of_functions_are_compared() -> None:
     assert not test()
 
 
-def test_methods_of_a_class_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_method_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Base:
         def first(self) -> int:
             return 1
@@ -79,7 +79,7 @@ def test_methods_of_a_class_are_compared(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not test()
 
 
-def test_a_cache_that_was_cleared_or_filled_is_seen() -> None:
+def test_a_cache_that_was_extended_is_noticed() -> None:
     @functools.lru_cache
     def doubled(x: int) -> int:
         return 2 * x

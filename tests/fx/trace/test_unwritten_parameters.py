@@ -1,4 +1,4 @@
-"""Runs that share the user's parameters leave them as they were."""
+"""A run that shares the user's parameters restores them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _by_gradient(p: nn.Parameter) -> object:
 
 
 @pytest.mark.parametrize("write", [_by_data, _by_view, _by_item, _by_out, _by_numpy, _by_new_data, _by_gradient])
-def test_what_is_written_to_a_parameter_is_put_back(write: Callable[[nn.Parameter], object]) -> None:
+def test_a_write_to_a_parameter_is_restored(write: Callable[[nn.Parameter], object]) -> None:
     parameter = nn.Parameter(torch.arange(4.0))
     before, memory = parameter.detach().clone(), parameter.data_ptr()
     run = UnwrittenParameters()
