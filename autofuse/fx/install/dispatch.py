@@ -96,7 +96,7 @@ def install(
 ) -> None:  # fmt: skip
     """Make `module` run the first of `variants` whose guards hold.
 
-    The class must allow another forward (own_forward.why_kept).
+    The class must allow another forward (own_forward.why_not_replaceable).
 
     Args:
         module: the module that gets the entry.

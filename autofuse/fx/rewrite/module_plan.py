@@ -84,7 +84,7 @@ def plan_of(
     trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
 ) -> ModulePlan:
     """Rewrite `trace` by `rules`, leaving `excluded` sites alone."""
-    plan = ModulePlan(trace.module, _loops(trace, rules, excluded), entered=trace.seen_through)
+    plan = ModulePlan(trace.module, _loops(trace, rules, excluded), entered=trace.entered_children)
     looked: dict[fx.Node, ForwardTrace | None] = {}
 
     def inside(child: nn.Module, node: fx.Node) -> ForwardTrace | None:
@@ -197,7 +197,7 @@ def _is_a_childs(lowered: CapturedTrace, site: Site) -> bool:
 def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, ForwardTrace]) -> frozenset[str]:
     """The children that are no longer called must stay what they were when they were read. Returns their names."""
     left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
-    bypassed = (called - left) | set(trace.seen_through)
+    bypassed = (called - left) | set(trace.entered_children)
     for node in trace.graph.nodes:
         if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
             bypassed.add(owner)

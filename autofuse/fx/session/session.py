@@ -53,7 +53,7 @@ from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.module_calls import kind_of
 from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
-from autofuse.fx.trace.sharding import global_forms, is_empty, without_dtensors
+from autofuse.fx.trace.sharding import global_forms, has_meta_tensors, without_dtensors
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
 from autofuse.ops.lazy_masks import with_plain_masks
@@ -303,7 +303,7 @@ class Session:
         `module` then, has a new forward for it. Ranks do not wait for each other here, so each looks at its modules.
         """
         whole = self._whole if not state.name and not state.is_a_copys else None
-        if whole is None or not may_capture() or is_empty(module) or _has_ranks() or _is_heard(call):
+        if whole is None or not may_capture() or has_meta_tensors(module) or _has_ranks() or _is_heard(call):
             return False
         self._whole = None
         try:
@@ -463,4 +463,4 @@ def _why_left(
         return "a call that others record or transform is not captured"
     if kind is None or _is_heard(call):
         return "tensors of a class with functions of its own are not captured"
-    return "its parameters are not here" if is_empty(module) else ""
+    return "its parameters are not here" if has_meta_tensors(module) else ""

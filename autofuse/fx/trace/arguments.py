@@ -27,7 +27,7 @@ from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.same_values import needs_strict_comparison
 from autofuse.fx.trace.twin import SCALARS, original_class, plain_class
 from autofuse.fx.trace.unseen_copies import UnseenCopies, guard_methods
-from autofuse.fx.trace.values import Held, Untraceable
+from autofuse.fx.trace.values import HeldTensor, Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 from autofuse.torch_private import FakeTensor, FakeTensorMode, fake_mode
@@ -201,7 +201,7 @@ class Arguments:
         node = self.placeholder(text)
         node.meta["v"] = fake
         sizes = tuple(f"{text}.shape[{d}]" for d in range(fake.dim()))
-        self.recorder.held[id(fake)] = Held(fake, lambda: node, sizes, text, node)
+        self.recorder.held[id(fake)] = HeldTensor(fake, lambda: node, sizes, text, node)
         self.guards.add(f"_keeps_functions({text})")
         self.guards.same(f"{text}.dtype", fake.dtype)
         self.guards.add(f"{text}.ndim == {fake.dim()}")

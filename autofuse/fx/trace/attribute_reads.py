@@ -29,7 +29,7 @@ from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class, plain_class
 from autofuse.fx.trace.value_facts import is_plain
-from autofuse.fx.trace.values import Held, Untraceable, tensors
+from autofuse.fx.trace.values import HeldTensor, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -51,7 +51,7 @@ class AttributeReads(ForeignCalls):
     def begin_watching(self) -> None:
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
-        self.seen_through: set[str] = set()  # children that were entered
+        self.entered_children: set[str] = set()  # children that were entered
         self.child_reads = ChildReads()
         self.handed: dict[int, fx.Node] = {}  # id of a twin module that is an argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
@@ -160,7 +160,7 @@ class AttributeReads(ForeignCalls):
 
     def _guard_children_asked(self, outside: ExternalState) -> None:
         """A child whose class forward may have asked for is one of that class, or there is none."""
-        called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.seen_through
+        called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.entered_children
         known = [m for path, m in self.root.named_modules() if path in called]
         for child in self.child_reads.asked([r for r in outside.ran if not r.paused], known):
             path = self.paths.get(id(child))
@@ -449,7 +449,7 @@ class AttributeReads(ForeignCalls):
     def _getter(self, make: Callable[[], fx.Node], key: Any) -> Callable[[], fx.Node]:
         return lambda: self.graph.call_function(_getitem, (make(), key))
 
-    def parameter(self, x: Tensor) -> Held | None:
+    def parameter(self, x: Tensor) -> HeldTensor | None:
         """Hold a parameter or a buffer below the root; None if `x` is neither."""
         with self.pause_recording():
             named = (

@@ -60,7 +60,7 @@ class ChildCalls(AttributeReads):
         with self.pause_recording():
             transparent = path is not None and self._transparent(module)
         if transparent and path is not None:
-            self.seen_through.add(path)
+            self.entered_children.add(path)
             return module.forward(*args, **kwargs)
         given = self.passed(args), self.passed_by_name(kwargs)
         before = self.versions((args, kwargs))

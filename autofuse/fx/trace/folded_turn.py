@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from autofuse.fx.trace.expert_rows import ROWS, Loops
 from autofuse.fx.trace.expert_turns import NotALoop, Turn, dependents, name_of, numbered
 from autofuse.fx.trace.operation_names import replace_node
-from autofuse.fx.trace.row_operations import is_by_row
+from autofuse.fx.trace.row_operations import is_row_wise
 from autofuse.ops.experts import add_expert_rows, chosen_experts, each_expert, expert_linear, expert_rows
 from autofuse.torch_private import FakeTensorMode
 
@@ -211,7 +211,7 @@ class FoldedTurn:
             self.check_by_row(node)
 
     def check_by_row(self, node: fx.Node) -> None:
-        if not is_by_row(node, self.with_rows, self.root) or node.meta.get("writes"):
+        if not is_row_wise(node, self.with_rows, self.root) or node.meta.get("writes"):
             raise NotALoop(node)
 
     def linear(self, node: fx.Node, x: Any, weight: Any, bias: Any) -> None:

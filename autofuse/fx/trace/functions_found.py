@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autofuse.fx.trace.own_forward import own_function
-from autofuse.fx.trace.snapshots import closed_over
+from autofuse.fx.trace.snapshots import closure_values
 from autofuse.fx.trace.twin import original_class
 from autofuse.fx.trace.user_code import Execution
 
@@ -80,7 +80,7 @@ def unwrapped(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:
         value = own_function(value)
         yield value
         if depth < _DEPTH:
-            for _, closed in closed_over(value):
+            for _, closed in closure_values(value):
                 if isinstance(closed, (types.FunctionType, types.MethodType)):
                     yield from unwrapped(closed, depth + 1)
     elif isinstance(value, property):
@@ -103,5 +103,5 @@ def _wrapped(value: Any) -> Any:
 def _is_it(function: types.FunctionType, ran: Execution) -> bool:
     if function.__code__ is not ran.code:
         return False
-    closed = dict(closed_over(function))
+    closed = dict(closure_values(function))
     return all(name in closed and closed[name] is value for name, value in ran.free.items())

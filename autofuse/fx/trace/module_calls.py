@@ -232,10 +232,10 @@ def calls_for_real(
     """The same on real tensors; with `wanted`, only the calls of these modules are kept, on tensors of their own."""
 
     parameters = UnwrittenParameters()
-    world = Twins(parameters.shared)
+    world = Twins(parameters.share)
     twin = world.of(model)
     with torch.no_grad(), restore_parameters(parameters):
-        return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.shared))
+        return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.share))
 
 
 def _silently(find: Callable[[], Calls]) -> Calls:

@@ -32,8 +32,8 @@ def attributes_asked_of_values(ran: Execution) -> Iterator[str]:
 def uses_type_itself(ran: Execution) -> bool:
     """Returns whether code used the type of a value itself. The type of a stand-in differs from the original's."""
     line = line_of_type_use(ran.code, str(ran.namespace.get("__name__")))
-    given = [p for v in ran.arguments.values() for p in (v, *(v if type(v) in (list, tuple) else ()))]
-    if not any(is_twin(v) or isinstance(v, (Tensor, nn.Module)) for v in given):
+    arguments = [p for v in ran.arguments.values() for p in (v, *(v if type(v) in (list, tuple) else ()))]
+    if not any(is_twin(v) or isinstance(v, (Tensor, nn.Module)) for v in arguments):
         return False  # the code can only ask for the type of values that forward made itself
     return line is not None and (ran.lines is None or any(n >= line for n in ran.lines))
 

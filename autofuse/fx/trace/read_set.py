@@ -35,7 +35,7 @@ from autofuse.fx.trace.read_names import (
     uses_type_itself,
 )
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING, closed_over
+from autofuse.fx.trace.snapshots import EVERYTHING, closure_values
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.type_calls import line_of_type_use
@@ -73,7 +73,7 @@ class ReadSet(ValueGuards):
         self._more: list[Execution] = []  # further functions that may run
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> names that must stay unbound
         self._ran: dict[int, types.FunctionType] = {}
-        self._upwards = False  # whether `super` is used
+        self._upwards = False  # whether the code calls `super`, which also reads the bases of classes
         self._of_values: frozenset[str] = frozenset()  # names that may be read from anything but a module
         self._within: list[types.ModuleType] = []  # the modules that guard_attributes has entered
         self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> its names and values
@@ -82,7 +82,7 @@ class ReadSet(ValueGuards):
         self,
         ran: list[Execution],
         classes: Iterable[type] = (),
-        given: Iterable[type] = (),
+        argument_classes: Iterable[type] = (),
         operators: Iterable[str] = (),
     ) -> None:
         """Guards everything that these functions can have loaded. Refuses what cannot be guarded.
@@ -90,17 +90,17 @@ class ReadSet(ValueGuards):
         Args:
             ran: The functions that ran.
             classes: Classes of observed objects. They are guarded if the code asks for classes.
-            given: Classes of the arguments.
+            argument_classes: Classes of the arguments.
             operators: The methods behind operators of tensors that were called.
         """
         ran = [each for each in ran if not makes_library_namedtuple(each)]
         for each in filter(uses_type_itself, ran):
             self.place = SourceLine(each.code.co_filename, line_of_type_use(each.code) or 0)
             self.refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
-        classes, given = list(classes), list(given)
+        classes, argument_classes = list(classes), list(argument_classes)
         every, before = ran, dict(self.seen)
         progress = -1, False
-        while progress != (progress := self._walk(every, ran, classes, given)):
+        while progress != (progress := self._walk(every, ran, classes, argument_classes)):
             every, self.seen = [*ran, *self._more], dict(before)
         if self._ran:
             self.parts.append(unreplaced_functions(self._ran.values()))
@@ -113,7 +113,7 @@ class ReadSet(ValueGuards):
             self.guards.add(f"{self.guards.constant(combined_test(self.parts))}()")
 
     def _walk(
-        self, every: list[Execution], ran: list[Execution], classes: Iterable[type], given: Iterable[type]
+        self, every: list[Execution], ran: list[Execution], classes: Iterable[type], argument_classes: Iterable[type]
     ) -> tuple[int, bool]:
         """Guards everything that all these functions can have loaded.
 
@@ -131,11 +131,11 @@ class ReadSet(ValueGuards):
         if any(asks_for_classes(each) for each in every):
             for cls in filter(is_user_class, dict.fromkeys(classes)):
                 self.guard_class(cls)
-        for cls in filter(is_user_class, dict.fromkeys(given)):
+        for cls in filter(is_user_class, dict.fromkeys(argument_classes)):
             self.guard_class(cls)
         for each in every:
-            asked = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
-            if asked and each.code.co_name not in _ATTRIBUTE_METHODS:  # it bypasses the listener
+            bypasses = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
+            if bypasses and each.code.co_name not in _ATTRIBUTE_METHODS:  # it bypasses the listener
                 self.place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
                 self.refuse(because(forwards.READS_DICT, name="__getattribute__()"))
             for load in each.loads():
@@ -163,7 +163,7 @@ class ReadSet(ValueGuards):
     def add_function(self, function: types.FunctionType) -> None:
         """Adds a function that may have run earlier, and whose stored result is used, to those that ran."""
         if all(each.code is not function.__code__ for each in self._more):
-            self._more.append(Execution(function.__code__, function.__globals__, {}, dict(closed_over(function))))
+            self._more.append(Execution(function.__code__, function.__globals__, {}, dict(closure_values(function))))
 
     def guard_unshadowed(self, cls: type, names: Iterable[str]) -> None:
         """Guards that a class does not get attributes of these names."""
@@ -263,7 +263,7 @@ class ReadSet(ValueGuards):
     def _guard_dispatch_tables(self, function: types.FunctionType) -> None:
         """Guards the tables that a function of Python's own keeps for the user, such as functools.singledispatch."""
         if effects.is_standard(function.__globals__.get("__name__")):
-            for name, closed in (c for inner in unwrapped(function) for c in closed_over(inner)):
+            for name, closed in (c for inner in unwrapped(function) for c in closure_values(inner)):
                 if isinstance(closed, dict):
                     self.guard_content(closed, name)
 
@@ -359,7 +359,7 @@ class ReadSet(ValueGuards):
         if function.__defaults__ or function.__kwdefaults__:
             self.guard_content(function.__defaults__, function.__name__)
             self.guard_content(function.__kwdefaults__, function.__name__)
-        for cell, (name, value) in zip(function.__closure__ or (), closed_over(function), strict=False):
+        for cell, (name, value) in zip(function.__closure__ or (), closure_values(function), strict=False):
             if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
                 self.guard(f"{self.guards.constant(cell)}.cell_contents", value, name)
 
@@ -388,13 +388,13 @@ class ReadSet(ValueGuards):
 
     def _guard_autocast_query(self, function: Callable[..., Any]) -> None:
         """Guards the answer about autocast for each device type for which it may have been called."""
-        for given in ((), ("cpu",), ("cuda",)):
+        for arguments in ((), ("cpu",), ("cuda",)):
             try:
-                answer = function(*given)
+                answer = function(*arguments)
             except Exception:  # it takes another number of arguments, or does not support this device
                 continue
             if is_plain(answer):
-                self.guards.alike(f"{self.guards.constant(function)}{given!r}", answer)
+                self.guards.alike(f"{self.guards.constant(function)}{arguments!r}", answer)
 
     def guard_environment(self, key: object) -> None:
         """Guards an environment variable."""

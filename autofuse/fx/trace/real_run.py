@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.contents import all_states, changes, state_of
 from autofuse.fx.trace.external_state import unchanged_outside
-from autofuse.fx.trace.stand_ins import Form, filled
+from autofuse.fx.trace.stand_ins import Form, random_tensor
 from autofuse.fx.trace.twin import Twins, active
 from autofuse.fx.trace.unseen_copies import UnseenCopies
 from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters
@@ -44,7 +44,7 @@ def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwarg
         return copy.requires_grad_().clone() if copy.is_floating_point() else copy  # a leaf could not be written to
 
     parameters = UnwrittenParameters()
-    twin: nn.Module = Twins(parameters.shared, watched=False).of(module)
+    twin: nn.Module = Twins(parameters.share, watched=False).of(module)
     for m in twin.modules():
         m.training = training
     copies: list[tuple[Tensor, int]] = []
@@ -60,9 +60,9 @@ def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwarg
             unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside(),
             restore_parameters(parameters),
         ):  # fmt: skip
-            given, named = arguments.of(args), arguments.of(kwargs)
-            held = all_states((given, *named.values()))
-            result = twin(*given, **named)
+            positional, named = arguments.of(args), arguments.of(kwargs)
+            held = all_states((positional, *named.values()))
+            result = twin(*positional, **named)
     finally:
         active.listener = before
     stored = any(any(changes(before, state_of(c), operator.is_)) for c, before in held)
@@ -76,4 +76,4 @@ def _numbers(x: Tensor) -> Tensor:
     """Returns random numbers for floating point, and zeros for other dtypes: 0 is a valid index of every table."""
     if not x.is_floating_point():
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    return filled(Form(x.shape, x.dtype, x.device, False), _SEED)
+    return random_tensor(Form(x.shape, x.dtype, x.device, False), _SEED)

@@ -90,9 +90,9 @@ def _dropout_input(recorder: Recorder, node: Any, name: str) -> fx.Node:
     """Returns the input of the dropout called `name`, where `node` is its result and nothing else reads it."""
     if not isinstance(node, fx.Node) or node.op != "call_module" or str(node.target) != name or node.users:
         recorder.refuse(because(forwards.DROPOUT_NOT_LAST))
-    given = node.all_input_nodes[0]
+    input_node = node.all_input_nodes[0]
     recorder.graph.erase_node(node)
-    return given
+    return input_node
 
 
 _REBUILDERS: list[tuple[pytree.TreeSpec, Callable[..., Any]]] = []

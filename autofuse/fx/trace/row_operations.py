@@ -22,10 +22,10 @@ _ELEMENTWISE = frozenset(
 """.split()
 ).union(FUNCTIONS)
 _ALONG_LAST = frozenset({"softmax", "chunk", "split", "sum", "mean", "glu", "layer_norm", "rms_norm"})
-_ACTIVATIONS = "activations"  # a module of transformers
+_ACTIVATIONS = "activations"  # the last part of `transformers.activations`
 
 
-def is_by_row(node: fx.Node, with_rows: set[fx.Node], root: nn.Module) -> bool:
+def is_row_wise(node: fx.Node, with_rows: set[fx.Node], root: nn.Module) -> bool:
     """Returns whether row r of a node's results depends only on row r of its operands `with_rows`.
 
     Args:
@@ -45,7 +45,7 @@ def is_by_row(node: fx.Node, with_rows: set[fx.Node], root: nn.Module) -> bool:
     if name in _ELEMENTWISE:
         return True
     if name in _ALONG_LAST:
-        return _over_last(node, name)
+        return _is_along_last(node, name)
     result = node.meta.get("v")
     if name in ("unsqueeze", "squeeze"):
         return isinstance(result, Tensor) and result.shape[0] == ROWS and node.args[1:] in ((-1,), (1,), (2,))
@@ -98,8 +98,8 @@ def _drops_leading_one(node: fx.Node, with_rows: set[fx.Node]) -> bool:
     return len(shape) > 1 and shape[:2] == (1, ROWS) and tuple(result.shape) == tuple(shape[1:]) and dims == (0,)
 
 
-def _over_last(node: fx.Node, name: str) -> bool:
-    """Whether an operation along one dimension goes along the last one."""
+def _is_along_last(node: fx.Node, name: str) -> bool:
+    """Returns whether an operation along one dimension uses the last one."""
     rank = next(a for a in node.all_input_nodes).meta["v"].dim()
     if name in ("layer_norm", "rms_norm"):
         shape: Any = node.args[1] if len(node.args) > 1 else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autofuse.fx.trace.stand_ins import Form, Forms, filled, is_sharded_unit
+from autofuse.fx.trace.stand_ins import Form, Forms, is_sharded_unit, random_tensor
 from autofuse.ops.distributed import is_distributed
 from autofuse.torch_private.nested import mapped, plain_parts, tensors_in
 
@@ -27,7 +27,7 @@ def why_not_yet_traceable(model: nn.Module) -> str:
     return "its parameters are on the meta device" if any(t.is_meta for t in tensors) else ""
 
 
-def is_empty(module: nn.Module) -> bool:
+def has_meta_tensors(module: nn.Module) -> bool:
     """Returns whether any tensor of a module or of its submodules is on the meta device."""
     return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
 
@@ -47,12 +47,10 @@ def without_dtensors(call: ForwardArguments) -> ForwardArguments:
         if not isinstance(value, Tensor) or not is_distributed(value):
             return value
         form = Form(value.shape, value.dtype, value.device, value.requires_grad)
-        return filled(form, next(seeds)).requires_grad_(value.requires_grad)
+        return random_tensor(form, next(seeds)).requires_grad_(value.requires_grad)
 
     return (
-        (mapped(with_global_shape, call[0]), mapped(with_global_shape, call[1]))
-        if _is_given_distributed(call)
-        else call
+        (mapped(with_global_shape, call[0]), mapped(with_global_shape, call[1])) if _receives_dtensors(call) else call
     )
 
 
@@ -61,11 +59,11 @@ def global_forms(module: nn.Module, call: ForwardArguments) -> Forms:
 
     The program then uses global shapes.
     """
-    if not _is_given_distributed(call):
+    if not _receives_dtensors(call):
         return {}
     tensors = (*module.parameters(), *module.buffers())
     return {id(p): Form(p.shape, p.dtype, p.device, p.requires_grad) for p in tensors if is_distributed(p)}
 
 
-def _is_given_distributed(call: ForwardArguments) -> bool:
+def _receives_dtensors(call: ForwardArguments) -> bool:
     return any(map(is_distributed, tensors_in(call, plain_parts)))

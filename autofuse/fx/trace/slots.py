@@ -6,7 +6,7 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
-_POINTER_SIZE = tuple.__itemsize__  # bytes
+_POINTER_SIZE = tuple.__itemsize__  # in bytes
 _TRANSPARENT = frozenset(
     {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque, int, float, complex, str, bytes}
 )

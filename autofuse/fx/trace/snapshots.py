@@ -26,7 +26,7 @@ from autofuse.fx.trace.twin import is_twin
 from autofuse.torch_private import FakeTensor, set_version_counter
 
 _MAX_VALUES, _MAX_LENGTH = 20_000, 10_000
-_MAX_TENSOR_ELEMENTS, _MAX_ARRAY_BYTES = 1 << 16, 1 << 20  # elements, bytes
+_MAX_TENSOR_ELEMENTS, _MAX_ARRAY_BYTES = 1 << 16, 1 << 20
 _NOTHING = object()
 CACHE = functools._lru_cache_wrapper
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
@@ -272,10 +272,10 @@ def _referents_of_function(function: types.FunctionType) -> Iterator[tuple[str, 
         return
     yield ".__defaults__", function.__defaults__
     yield ".__kwdefaults__", function.__kwdefaults__
-    yield from ((f".{name}", v) for name, v in closed_over(function))
+    yield from ((f".{name}", v) for name, v in closure_values(function))
 
 
-def closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def closure_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yields the free variables of a function with their values."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -19,7 +19,7 @@ _EINOPS = f"{os.sep}einops{os.sep}"  # its frames call methods of the user's ten
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of a file."""
+    """A line of a source file."""
 
     file: str
     line: int

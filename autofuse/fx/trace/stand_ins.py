@@ -68,9 +68,9 @@ def stand_in(x: Tensor, mode: FakeTensorMode, known: Forms) -> Tensor:
             copy = mode.from_tensor(x, static_shapes=True)
             return copy if copy.is_leaf or not isinstance(x, nn.Parameter) else _like(x, copy.detach(), x.requires_grad)
         except RuntimeError:
-            pass  # FSDP1's views may have a gradient of another shape, or a base that was written to
+            pass  # FSDP1's views may have a gradient of another shape, or a base that was modified
     wanted = x.requires_grad
-    return _like(x, mode.from_tensor(local(x).detach(), static_shapes=True), wanted)
+    return _like(x, mode.from_tensor(local_shard(x).detach(), static_shapes=True), wanted)
 
 
 def _like(x: Tensor, copy: Tensor, requires_grad: bool) -> Tensor:
@@ -78,7 +78,7 @@ def _like(x: Tensor, copy: Tensor, requires_grad: bool) -> Tensor:
     return nn.Parameter(copy, requires_grad) if isinstance(x, nn.Parameter) else copy.requires_grad_(requires_grad)
 
 
-def filled(form: Form, seed: int) -> Tensor:
+def random_tensor(form: Form, seed: int) -> Tensor:
     """Returns random numbers in place of an absent tensor, scaled like those of a newly initialized layer.
 
     Args:
@@ -92,7 +92,7 @@ def filled(form: Form, seed: int) -> Tensor:
     return found
 
 
-def local(x: Tensor) -> Tensor:
+def local_shard(x: Tensor) -> Tensor:
     """Returns this rank's shard of `x`, detached, or `x` itself if it is not distributed."""
     if not is_distributed(x):
         return x

@@ -71,7 +71,7 @@ _OWN_OPERATORS: dict[str, Any] = {
 
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
-GraphCall = tuple[str, Any, tuple[Any, ...]]  # the kind of fx node, its target, its arguments
+GraphCall = tuple[str, Any, tuple[Any, ...]]  # the op, target and arguments of an fx node
 
 
 def graph_call(function: Callable[..., Any], args: tuple[Any, ...]) -> GraphCall:

@@ -55,7 +55,7 @@ class ForwardTrace:
         guards: What the graph assumes.
         inputs: For each placeholder, the text that reads it from forward's parameters.
         around: The ambient state in which the forward ran.
-        seen_through: Children that the trace entered instead of calling.
+        entered_children: Children that the trace entered instead of calling.
         sizes: The origins of the sizes of each node's tensor.
         results: For each call of a child, the tensors in its result.
         dropped: Paths of the result that the graph does not return.
@@ -69,7 +69,7 @@ class ForwardTrace:
     guards: Guards
     inputs: tuple[str, ...]
     around: AmbientState
-    seen_through: frozenset[str]
+    entered_children: frozenset[str]
     sizes: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)
     dropped: frozenset[Path] = frozenset()
@@ -160,7 +160,7 @@ def _trace(
     sizes = {n: tuple(None if is_rows(s) else s for s in known) for n, known in sizes.items()}
     return ForwardTrace(
         module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,
-        frozenset(recorder.seen_through), sizes, recorder.items, dropped, loops,
+        frozenset(recorder.entered_children), sizes, recorder.items, dropped, loops,
     )  # fmt: skip
 
 

@@ -32,10 +32,10 @@ def line_of_type_use(code: types.CodeType, module: str = "") -> int | None:
         code: The code of a function. Code inside it, such as a comprehension or a lambda, is included.
         module: The name of the module that defines the function.
     """
-    return None if (module, code.co_name) in _SAME_FOR_STAND_INS else min(_lines(code), default=None)
+    return None if (module, code.co_name) in _SAME_FOR_STAND_INS else min(_lines_of_type_use(code), default=None)
 
 
-def _lines(code: types.CodeType) -> Iterator[int]:
+def _lines_of_type_use(code: types.CodeType) -> Iterator[int]:
     steps = [i for i in dis.get_instructions(code) if i.opname not in _IGNORED_OPCODES]
     for place, step in enumerate(steps):
         asks = step.opname in _LOADS and step.argval == "type" and not _is_harmless(steps, place)
@@ -43,7 +43,7 @@ def _lines(code: types.CodeType) -> Iterator[int]:
             yield _start(step)[0] or code.co_firstlineno
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _lines(inner)
+            yield from _lines_of_type_use(inner)
 
 
 def _is_harmless(steps: Sequence[dis.Instruction], place: int) -> bool:
@@ -57,7 +57,7 @@ def _is_harmless(steps: Sequence[dis.Instruction], place: int) -> bool:
             s.opname in _LOADS and s.argval in _CLASS_TESTS and _start(s) == _start(function) for s in steps[:place]
         )
     if function.opname == "CALL" and arguments == 3:
-        return True  # it makes a class
+        return True  # `type(name, bases, namespace)` makes a class
     after = steps[call + 1]  # exists, because a call is never a function's last instruction
     return function.opname == "CALL" and after.opname in _ATTRIBUTES and after.argval not in _DIFFERENT_IN_SUBCLASS
 

@@ -35,7 +35,7 @@ class UnwrittenParameters(TorchFunctionMode):
         self._shared: dict[int, nn.Parameter] = {}  # the address of its memory -> the parameter
         self._before: dict[int, tuple[nn.Parameter, Tensor, Tensor, bool]] = {}
 
-    def shared(self, x: Tensor) -> Tensor:
+    def share(self, x: Tensor) -> Tensor:
         """Returns the tensor to use in the run: a parameter itself, a copy of any other tensor."""
         if not isinstance(x, nn.Parameter):
             return x.detach().clone()

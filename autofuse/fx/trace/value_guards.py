@@ -28,7 +28,7 @@ from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.same_values import needs_strict_comparison
 from autofuse.fx.trace.slots import has_hidden_state, slots
-from autofuse.fx.trace.snapshots import EVERYTHING, closed_over, is_opaque
+from autofuse.fx.trace.snapshots import EVERYTHING, closure_values, is_opaque
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin
 from autofuse.fx.trace.unreplaced import (
@@ -49,14 +49,14 @@ from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 
 Refuse = Callable[..., None]  # takes a reason and a place, and raises
-_MAX_LENGTH, _MAX_ARRAY_BYTES, _MAX_VALUES = 256, 4096, 400  # elements, bytes, values
+_MAX_LENGTH, _MAX_ARRAY_BYTES, _MAX_VALUES = 256, 4096, 400
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _CALLABLES = (*_FUNCTIONS, types.MethodType, functools.partial)
 
 
 class ValueGuards(ABC):
-    """Turns values into guards. `refuse` raises."""
+    """Turns values into guards. `refuse` must raise."""
 
     def __init__(self, guards: Guards, functions: FunctionsFound, refuse: Refuse) -> None:
         self.guards, self.functions, self._refuse_at = guards, functions, refuse
@@ -163,7 +163,7 @@ class ValueGuards(ABC):
                 self.guards.same(f"{text}.{part}", getattr(value, part))
                 self.guard_content(getattr(value, part), name)
         else:
-            for inner, closed in closed_over(value):
+            for inner, closed in closure_values(value):
                 called = isinstance(closed, (types.FunctionType, types.MethodType))
                 if called or isinstance(closed, dict) and effects.is_standard(value.__globals__.get("__name__")):
                     self.guard_content(closed, inner)  # a dict: the dispatch table of functools

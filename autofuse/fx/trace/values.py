@@ -46,7 +46,7 @@ class Untraceable(Exception):
 
 
 @dataclass
-class Held:
+class HeldTensor:
     """A tensor of the trace.
 
     Attributes:
@@ -65,7 +65,7 @@ class Held:
 
 
 class Values:
-    """What one run of one forward has computed so far."""
+    """Holds what one run of one forward has computed so far."""
 
     def __init__(self, root: nn.Module, world: Twins) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ class Values:
         self.runs = True  # whether forward still runs; afterwards the innermost line is that of autofuse's caller
         self.definition: SourceLine | None = None  # where the forward is defined
         self.exact = False  # whether the trace holds only for the example's sizes
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldTensor] = {}
         self.alias_sources: dict[int, Tensor] = {}  # id of an alias of an operand -> the operand
         self.items: dict[fx.Node, dict[Path, Item]] = {}  # call of a child -> the leaves of its result
         self.around = ambient()
         self.refused: Untraceable | None = None  # the first error; the user's code may have caught it
 
-    def parameter(self, x: Tensor) -> Held | None:
+    def parameter(self, x: Tensor) -> HeldTensor | None:
         """Records a parameter or a buffer of the module. Returns None if `x` is neither."""
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class Values:
             if id(x) in inputs and id(x) not in written:
                 named = torch.ops.aten.alias.default(x)  # `x.float()` may return x itself: an alias has its own id
                 self.alias_sources[id(named)], x = x, named
-            self.held[id(x)] = Held(x, make, known)
+            self.held[id(x)] = HeldTensor(x, make, known)
             return x
 
         if isinstance(result, Tensor):
@@ -149,15 +149,15 @@ class Values:
         if isinstance(result, (bool, float, complex)):
             self.refuse(because(forwards.CHILDS_NUMBER, how="uses"))
         if isinstance(result, dict):
-            made = {k: self.adopt_result(v, Item(self, node, k), sizes, keep) for k, v in result.items()}
-            return _dict_like(result, made)
+            new = {k: self.adopt_result(v, Item(self, node, k), sizes, keep) for k, v in result.items()}
+            return _dict_like(result, new)
         if is_record(result):
             fields = {
                 k: self.adopt_result(v, Item(self, node, k, getattr), sizes, keep) for k, v in vars(result).items()
             }
-            made = copy.copy(result)
-            vars(made).update(fields)
-            return made
+            new = copy.copy(result)
+            vars(new).update(fields)
+            return new
         if isinstance(result, (tuple, list)):
             items = [self.adopt_result(v, Item(self, node, i), sizes, keep) for i, v in enumerate(result)]
             return (
@@ -170,7 +170,7 @@ class Values:
     def hold(self, x: Tensor, make: Callable[[], fx.Node], sizes: Sizes) -> Tensor:
         if id(x) in self.held:  # a child returned the same tensor before
             x = torch.ops.aten.alias.default(x)
-        self.held[id(x)] = Held(x, make, sizes)
+        self.held[id(x)] = HeldTensor(x, make, sizes)
         return x
 
     def annotate(self, node: fx.Node, value: Any) -> fx.Node:
@@ -241,9 +241,9 @@ class Values:
         if isinstance(x, slice):
             return slice(*map(self.concrete, (x.start, x.stop, x.step)))
         if is_record(x):
-            made = copy.copy(x)
-            vars(made).update({k: self.concrete(v) for k, v in vars(x).items()})
-            return made
+            new = copy.copy(x)
+            vars(new).update({k: self.concrete(v) for k, v in vars(x).items()})
+            return new
         if type(x) in (list, tuple, dict) or isinstance(x, torch.Size):
             return (
                 type(x)(map(self.concrete, x))
@@ -361,10 +361,10 @@ def _dict_like(like: Any, items: dict[Any, Any]) -> Any:
     """Returns a dict of the class of `like` with these items."""
     if type(like) is dict:
         return items
-    made = copy.copy(like)
+    new = copy.copy(like)
     for k, v in items.items():
-        made[k] = v
-    return made
+        new[k] = v
+    return new
 
 
 def _tuple_like(like: Any, items: list[Any]) -> Any:

@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.session.trials import copied
-from autofuse.fx.trace.sharding import is_empty, why_not_yet_traceable
-from autofuse.fx.trace.stand_ins import Form, filled, forms, stand_in
+from autofuse.fx.trace.sharding import has_meta_tensors, why_not_yet_traceable
+from autofuse.fx.trace.stand_ins import Form, forms, random_tensor, stand_in
 from autofuse.verify.runs import copy_in_double
 from tests.fx.conftest import Block, Gpt, assert_same, fused_rules
 
@@ -35,7 +35,7 @@ def meta_model() -> Gpt:
 
 def test_a_model_on_the_meta_device_is_captured_after_its_weights_are_loaded(tokens: Tensor) -> None:
     plain, model = Gpt(), meta_model()
-    assert "meta device" in why_not_yet_traceable(model) and is_empty(model)
+    assert "meta device" in why_not_yet_traceable(model) and has_meta_tensors(model)
     autofuse.optimize(model, tokens)
     assert not fused_rules(model)
     model.to_empty(device="cpu").load_state_dict(plain.state_dict())
@@ -97,8 +97,10 @@ def test_the_stand_in_of_a_distributed_parameter_is_this_ranks_shard(group: None
 
 def test_random_numbers_are_the_same_for_the_same_seed() -> None:
     form = Form(torch.Size((3, 4)), torch.bfloat16, torch.device("cpu"), True)
-    assert torch.equal(filled(form, 1), filled(form, 1)) and not torch.equal(filled(form, 1), filled(form, 2))
-    assert filled(form, 1).dtype is torch.bfloat16
+    assert torch.equal(random_tensor(form, 1), random_tensor(form, 1)) and not torch.equal(
+        random_tensor(form, 1), random_tensor(form, 2)
+    )
+    assert random_tensor(form, 1).dtype is torch.bfloat16
 
 
 @needs_distributed

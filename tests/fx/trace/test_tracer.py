@@ -185,7 +185,7 @@ def test_a_sequential_of_light_layers_is_entered_and_another_is_called() -> None
 
     result = trace(Root(), torch.randn(2, 4))
     called = [n.target for n in result.graph.nodes if n.op == "call_module"]
-    assert called == ["known.0", "known.1", "other"] and result.seen_through == {"known"}
+    assert called == ["known.0", "known.1", "other"] and result.entered_children == {"known"}
 
 
 def test_calls_of_einops_are_traced() -> None:

@@ -44,7 +44,7 @@ def test_a_write_to_a_parameter_is_restored(write: Callable[[nn.Parameter], obje
     parameter = nn.Parameter(torch.arange(4.0))
     before, memory = parameter.detach().clone(), parameter.data_ptr()
     run = UnwrittenParameters()
-    assert run.shared(parameter) is parameter
+    assert run.share(parameter) is parameter
     with torch.no_grad(), restore_parameters(run):
         write(parameter)
         after = parameter.detach().clone(), parameter.requires_grad
@@ -55,4 +55,4 @@ def test_a_write_to_a_parameter_is_restored(write: Callable[[nn.Parameter], obje
 
 def test_other_tensors_are_copied() -> None:
     x: Tensor = torch.ones(2)
-    assert UnwrittenParameters().shared(x) is not x
+    assert UnwrittenParameters().share(x) is not x
