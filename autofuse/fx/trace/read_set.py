@@ -135,7 +135,7 @@ class ReadSet(ValueGuards):
             self.guard_class(cls)
         for each in every:
             bypasses = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
-            if bypasses and each.code.co_name not in _ATTRIBUTE_METHODS:  # it bypasses the listener
+            if bypasses and each.code.co_name not in _ATTRIBUTE_METHODS:  # such a read does not reach the listener
                 self.place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
                 self.refuse(because(forwards.READS_DICT, name="__getattribute__()"))
             for load in each.loads():

@@ -106,16 +106,25 @@ class Snapshot:
         key = hash((id(namespace), name))
         if key not in self._records:
             before = namespace.get(name, _NOTHING)
-            self._records[key] = _Record(namespace, name, [before], lambda n: [n.get(name, _NOTHING)],
-                                    lambda n, record: _put_item(n, name, record[0]))  # fmt: skip
+            self._records[key] = _Record(
+                namespace,
+                name,
+                [before],
+                lambda n: [n.get(name, _NOTHING)],
+                lambda n, record: _put_item(n, name, record[0]),
+            )
 
     def note_attribute(self, module: types.ModuleType, name: str) -> None:
         """Records an attribute of a Python module, which the module may compute: `torch.backends.cudnn.benchmark`."""
         key = hash((id(module), name, "attribute"))
         if key not in self._records:
-            self._records[key] = _Record(module, f"{module.__name__}.{name}", [getattr(module, name, _NOTHING)],
-                                    lambda m: [getattr(m, name, _NOTHING)],
-                                    lambda m, record: _put_module_attribute(m, name, record[0]))  # fmt: skip
+            self._records[key] = _Record(
+                module,
+                f"{module.__name__}.{name}",
+                [getattr(module, name, _NOTHING)],
+                lambda m: [getattr(m, name, _NOTHING)],
+                lambda m, record: _put_module_attribute(m, name, record[0]),
+            )
 
     def note_cell(self, cell: types.CellType, name: str) -> None:
         """Records the value of a variable that functions close over."""

@@ -98,13 +98,13 @@ class Twins:
             return value
         if id(value) in self._memo:
             return self._memo[id(value)][1]
-        copy_of = self._make(value)
-        self._memo[id(value)] = (value, copy_of)
-        return copy_of
+        twin = self._make(value)
+        self._memo[id(value)] = (value, twin)
+        return twin
 
     def twins(self) -> list[Any]:
         """Returns all twins made so far."""
-        return [copy_of for _, copy_of in self._memo.values()]
+        return [twin for _, twin in self._memo.values()]
 
     def _make(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -138,13 +138,13 @@ class Twins:
             return function
         closure = tuple(types.CellType() for _ in cells)
         code, defaults = function.__code__, function.__defaults__
-        copy_of = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
-        copy_of.__kwdefaults__ = function.__kwdefaults__
-        self._memo[id(function)] = (function, copy_of)  # before its cells, which may refer back to it
-        self.functions[id(copy_of)] = function
+        twin = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
+        twin.__kwdefaults__ = function.__kwdefaults__
+        self._memo[id(function)] = (function, twin)  # before its cells, which may refer back to it
+        self.functions[id(twin)] = function
         for new, cell in zip(closure, cells, strict=True):
             new.cell_contents = self.of(cell.cell_contents) if _holds_state(cell) else cell.cell_contents
-        return copy_of
+        return twin
 
     def _module(self, module: nn.Module) -> nn.Module:
         wraps = wrapped_name(module)
@@ -180,13 +180,13 @@ class Twins:
             return kind(map(self.of, value))
         if isinstance(value, tuple):
             return kind(*map(self.of, value)) if hasattr(value, "_fields") else value
-        copy_of = copy.copy(value)
-        if isinstance(copy_of, dict):
-            for k, v in copy_of.items():
-                dict.__setitem__(copy_of, k, self.of(v))
-        if hasattr(copy_of, "__dict__") and copy_of is not value:
-            copy_of.__dict__.update(self._values(vars(value)))
-        return copy_of
+        twin = copy.copy(value)
+        if isinstance(twin, dict):
+            for k, v in twin.items():
+                dict.__setitem__(twin, k, self.of(v))
+        if hasattr(twin, "__dict__") and twin is not value:
+            twin.__dict__.update(self._values(vars(value)))
+        return twin
 
     def _values(self, values: dict[str, Any]) -> dict[str, Any]:
         return {k: self.of(v) for k, v in values.items()}
@@ -199,34 +199,34 @@ class Twins:
             return self._copy(value)
         slot_names = slots(value)
         if not (hasattr(value, "__dict__") or slot_names) or type(value).__module__.startswith("torch.distributed."):
-            return value  # process groups and FSDP's state of a module
+            return value  # a process group, FSDP's state of a module, or an object without attributes
         cls = original_class(type(value))
         cls = watched_object(cls) if self._watched else cls
         try:  # the class's own __new__ may count, register or open something, so it is not called
             make = types.SimpleNamespace if issubclass(cls, types.SimpleNamespace) else object
-            copy_of: Any = make.__new__(cls)
+            twin: Any = make.__new__(cls)
         except TypeError:  # the class is written in C, such as a file
             return value
-        if not (hasattr(copy_of, "__dict__") or slot_names):
+        if not (hasattr(twin, "__dict__") or slot_names):
             return value
-        self._memo[id(value)] = (value, copy_of)
+        self._memo[id(value)] = (value, twin)
         for name in (n for n in slot_names if hasattr(value, n)):
-            object.__setattr__(copy_of, name, self.of(getattr(value, name)))
+            object.__setattr__(twin, name, self.of(getattr(value, name)))
         inside = getattr(value, "__dict__", {})
         if self._deep:
             inside = self._values(inside)
         elif self._watched:
             inside = {k: self._attribute(k, v) for k, v in inside.items()}
         if inside:
-            copy_of.__dict__.update(inside)
-        return copy_of
+            twin.__dict__.update(inside)
+        return twin
 
     def _copy(self, value: Any) -> Any:
-        copy_of = empty_like(value)
-        self._memo[id(value)] = (value, copy_of)
+        twin = empty_like(value)
+        self._memo[id(value)] = (value, twin)
         attributes = state_of(value).attributes
-        store_attributes(copy_of, list(attributes), [self.of(v) for v in attributes.values()])
-        return copy_of
+        store_attributes(twin, list(attributes), [self.of(v) for v in attributes.values()])
+        return twin
 
 
 def set_mode(twin: nn.Module, training: bool) -> None:

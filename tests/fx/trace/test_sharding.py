@@ -91,8 +91,8 @@ def test_the_stand_in_of_a_distributed_parameter_is_this_ranks_shard(group: None
 
     parameter = nn.Parameter(torch.ones(4, 2))
     part = nn.Parameter(distribute_tensor(parameter, init_device_mesh("cpu", (1,)), [Shard(0)]))
-    copy_of = stand_in(part, FakeTensorMode(), {})
-    assert isinstance(copy_of, nn.Parameter) and copy_of.shape == (4, 2) and copy_of.requires_grad
+    fake = stand_in(part, FakeTensorMode(), {})
+    assert isinstance(fake, nn.Parameter) and fake.shape == (4, 2) and fake.requires_grad
 
 
 def test_random_numbers_are_the_same_for_the_same_seed() -> None:
@@ -108,6 +108,6 @@ def test_a_copy_of_a_fully_sharded_module_runs_in_double(group: None) -> None:
     from torch.distributed.fsdp import fully_shard
 
     block = fully_shard(Block())
-    copy_of = copy_in_double(copied(block, {}, forms([block])))
-    assert {p.dtype for p in copy_of.parameters()} == {torch.float64}
-    assert copy_of(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64
+    double_block = copy_in_double(copied(block, {}, forms([block])))
+    assert {p.dtype for p in double_block.parameters()} == {torch.float64}
+    assert double_block(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64
