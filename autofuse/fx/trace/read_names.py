@@ -1,4 +1,4 @@
-"""Collects what code that ran can ask of values: names of attributes, types and classes. It adds no guards."""
+"""Collects the names of attributes, types and classes that code can ask of values. It adds no guards."""
 
 from __future__ import annotations
 

@@ -287,6 +287,7 @@ class ReadSet(ValueGuards):
             self.guard(f"{self.guards.constant(function)}.__dict__[{name!r}]", vars(function)[name], name)
 
     def guard_class(self, cls: type, attributes: tuple[str, ...] = ()) -> None:
+        """Guards the chain `attributes` of a class, or, if it is empty, everything that is read from the class."""
         if attributes:
             names: Iterable[str] = attributes[:1]
         elif id(cls) in self.seen:

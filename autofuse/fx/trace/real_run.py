@@ -1,4 +1,4 @@
-"""Finds what a child returns that cannot run on fakes: a twin of it runs on random numbers.
+"""Finds the result of a child that cannot run on fakes: a twin of it runs on random numbers.
 
 A mixture of experts selects rows by the values of a tensor, and a kernel may have no fake. The parent only needs the
 ranks and dtypes of the result. This file does not use graphs, and the child itself does not run.
@@ -25,7 +25,7 @@ _SEED = 0
 
 
 def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
-    """Returns what `module` returns for these fakes, as fakes of `mode`.
+    """Returns fakes, of `mode`, of the tensors that `module` returns for these arguments.
 
     Args:
         module: The child. A twin of it runs.
@@ -36,7 +36,7 @@ def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwarg
 
     Raises:
         ValueError: The child writes to an argument.
-        Exception: Whatever the child raises on random numbers.
+        Exception: Any error that the child raises on random numbers.
     """
 
     def fake(x: Tensor) -> Tensor:

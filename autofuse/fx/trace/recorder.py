@@ -1,4 +1,4 @@
-"""Records what a forward does to tensors as an fx graph, while the forward runs once on a twin.
+"""Records a forward's operations on tensors as an fx graph, while the forward runs once on a twin.
 
 The tensors are fakes and are known by identity, so `isinstance`, in-place operations and views behave as usual. Sizes
 are Lengths. Children are called but not entered. torch is not patched: a TorchFunctionMode sees every function. This
@@ -156,12 +156,15 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         return self.named_rows(self.rows_of(call), list(tensors(result)), sizes)
 
     def with_rows(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records an operation on tensors with rows. Its results have as many rows."""
         return self._record(function, args, kwargs)
 
     def length(self, x: Tensor, dim: int) -> Any:
+        """Returns the length of a dimension."""
         return self._length(x, dim)
 
     def put(self, args: tuple[Any, ...]) -> None:
+        """Records `x[rows] = y`."""
         self._record(torch.Tensor.__setitem__, args, {})
 
     def _check_mask(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Finds what names in a user's function refer to: globals, free variables and imported modules."""
+"""Finds the values of the names in a user's function: globals, free variables and imported modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records what values hold, to find out later what was changed in them, and to restore it.
+"""Records the content of values, to find later changes and to restore them.
 
 Snapshots cover containers, attributes of objects and classes, arrays, tensors, random generators, and everything that
 these reach by names of attributes that the code in question uses. This file knows Python's values. It does not use
@@ -80,7 +80,7 @@ class OutsideChange:
 
 
 class Snapshot:
-    """Records what values held when they were noted."""
+    """The content of some values at the time when they were noted."""
 
     def __init__(self) -> None:
         self._records: dict[int, _Record] = {}
@@ -197,7 +197,7 @@ class Snapshot:
 
 
 def _accessors(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]:
-    """Yields pairs of functions: one returns what a value holds, the other restores it."""
+    """Yields pairs of functions: one returns the content of a value, the other restores it."""
     if isinstance(value, Tensor):
         if type(value) is not FakeTensor and value.numel() <= _MAX_TENSOR_ELEMENTS and not value.is_meta:
             yield _tensor, _put_tensor

@@ -1,8 +1,8 @@
-"""Makes stand-ins for tensors: fakes of what a tensor is while its module runs, and random numbers for absent tensors.
+"""Makes stand-ins for tensors: fakes with the form that a tensor has while its module runs, and random numbers.
 
-FSDP gathers a parameter before a module runs. Tensor parallelism gives each rank one shard. This file knows how torch's
-two FSDPs, DTensor and the meta device hold parameters. It recognises them by their attributes, so torch.distributed
-need not be imported.
+Random numbers take the place of tensors that are not on this rank. FSDP gathers a parameter before a module runs.
+Tensor parallelism gives each rank one shard. This file knows how torch's two FSDPs, DTensor and the meta device hold
+parameters. It recognises them by their attributes, so torch.distributed need not be imported.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def forms(modules: Iterable[nn.Module]) -> Forms:
 
 
 def stand_in(x: Tensor, mode: FakeTensorMode, known: Forms) -> Tensor:
-    """Returns a fake of what `x` will be on this rank."""
+    """Returns a fake with the form that `x` has on this rank while its module runs."""
     form = known.get(id(x))
     if form is not None:
         with mode:

@@ -46,15 +46,19 @@ class Length(torch.SymInt):
     # The methods that torch calls on a SymInt's node.
 
     def is_int(self) -> bool:
+        """Returns True: the node is of type int, not float or bool."""
         return True
 
     def is_constant(self) -> bool:
+        """Returns False, so that torch asks for the number only where it needs it."""
         return False
 
     def maybe_as_int(self) -> int | None:
+        """Returns None, because the number is not known without a guard."""
         return None
 
     def guard_int(self, file: str, line: int) -> int:
+        """Returns the number, with a guard."""
         return self.int_()
 
     def int_(self) -> int:

@@ -62,7 +62,7 @@ class Execution:
 
 
 class Watcher:
-    """Is called for what runs. Each method may raise, which stops the run."""
+    """The base class of watchers. Each method may raise, which stops the run."""
 
     paused = False  # whether what runs now is recorded as paused
 
@@ -102,7 +102,7 @@ _state = _Watching()
 
 
 class _Active:
-    """A watcher, and what it was already called for."""
+    """A watcher, and the executions and generators that it was already called for."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
@@ -118,7 +118,7 @@ def can_watch() -> bool:
 
 @contextmanager
 def watch(watcher: Watcher) -> Iterator[None]:
-    """Calls `watcher`, and the watchers of enclosing blocks, for what runs in this block.
+    """Calls `watcher`, and the watchers of enclosing blocks, for the code that runs in this block.
 
     Garbage collection is off in the block, because finalizers and `gc.callbacks` are not part of the watched code.
     """
@@ -153,7 +153,7 @@ def _stop(profiler: Any, tracer: Any) -> None:
 
 @contextmanager
 def pause_watching() -> Iterator[None]:
-    """Does not watch what runs in this block."""
+    """Does not watch the code that runs in this block."""
     if not _state.watchers or _state.off:
         yield
         return
@@ -172,7 +172,7 @@ def pause_watching() -> Iterator[None]:
 
 
 class NoWatchInTorch(TorchFunctionMode):
-    """Does not watch what torch does inside its own functions."""
+    """Does not watch the code that runs inside torch's own functions."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

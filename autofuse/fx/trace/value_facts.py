@@ -64,6 +64,7 @@ def _is_atomic_type(kind: type) -> bool:
 
 
 def is_user_class(cls: type) -> bool:
+    """Returns whether a class belongs neither to Python nor to a library."""
     return not effects.is_library(cls.__module__) and not effects.is_standard(cls.__module__)
 
 

@@ -65,7 +65,7 @@ class HeldTensor:
 
 
 class Values:
-    """Holds what one run of one forward has computed so far."""
+    """The tensors and nodes that one run of one forward has computed so far."""
 
     def __init__(self, root: nn.Module, world: Twins) -> None:
         super().__init__()
@@ -168,16 +168,19 @@ class Values:
         return result
 
     def hold(self, x: Tensor, make: Callable[[], fx.Node], sizes: Sizes) -> Tensor:
+        """Records a tensor, the function that makes its node, and its sizes. Returns the tensor or an alias of it."""
         if id(x) in self.held:  # a child returned the same tensor before
             x = torch.ops.aten.alias.default(x)
         self.held[id(x)] = HeldTensor(x, make, sizes)
         return x
 
     def annotate(self, node: fx.Node, value: Any) -> fx.Node:
+        """Stores in a node's meta its value in the example and the line of the user's code."""
         node.meta["v"], node.meta["place"] = value, user_place()
         return node
 
     def versions(self, values: Any) -> list[tuple[Tensor, int]]:
+        """Returns the tensors in some values with their version counters, which writes increase."""
         with self.pause_recording():
             return [(t, t._version) for t in tensors(self.concrete(values))]
 
@@ -196,11 +199,12 @@ class Values:
         return held.node
 
     def sizes_of(self, x: Tensor) -> Sizes:
+        """Returns the origins of a tensor's sizes."""
         self.node_of(x)
         return self.held[id(x)].sizes
 
     def argument(self, x: Any) -> Any:
-        """Returns what represents, in the graph, a value that is passed to an operation."""
+        """Returns the node, or the constant, that represents a value passed to an operation."""
         if isinstance(x, Tensor):
             return self.node_of(x)
         if isinstance(x, Length):
@@ -257,6 +261,7 @@ class Values:
     def derive_length(
         self, function: Callable[..., Any], operands: tuple[int | Length, ...], value: int, size: Size
     ) -> Length:
+        """Returns a length that `function` computes from others."""
         node = self.graph.call_function(function, tuple(self.argument(o) for o in operands))
         return Length(self, self.annotate(node, value), value, size)
 
@@ -270,6 +275,7 @@ class Values:
     # Refusals.
 
     def check_surroundings(self, operands: Any = None) -> None:
+        """Refuses an operation if the ambient state differs from forward's own, for example under no_grad."""
         now = ambient()
         if now != self.around and not (operands is not None and self._has_no_gradient(now, operands)):
             self.refuse(because(forwards.UNDER_CONTEXT))
@@ -300,6 +306,7 @@ class Values:
         self.refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
     def refuse(self, reason: Reason, passing: bool = False, place: SourceLine | None = None) -> NoReturn:
+        """Raises Untraceable, and remembers it, because the user's code may catch it."""
         error = Untraceable(reason, place or (user_place() if self.runs else self.definition), passing)
         if reason.code is not forwards.CHILDS_NUMBER:  # torch itself queries numbers, and handles the error
             self.refused = self.refused or error
@@ -327,6 +334,7 @@ class Item:
         return self.resolve()
 
     def resolve(self) -> fx.Node:
+        """Returns the node, which is made at the first call."""
         if self.node is None:
             owner = resolved_node(self.owner)
             node = self.recorder.graph.call_function(self.get, (owner, self.key))

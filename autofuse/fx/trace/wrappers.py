@@ -58,6 +58,7 @@ class PassThrough(nn.Module):
     """Replaces a wrapper in a twin. It only calls the module that it holds."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped module."""
         (inside,) = self._modules.values()
         assert inside is not None
         return inside(*args, **kwargs)
