@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from autofuse.fx.trace.source_lines import SourceLine, is_users
+from autofuse.fx.trace.source_lines import SourceLine, is_user_file
 from autofuse.results.analysis import GraphBreak, where
 from autofuse.torch_private import on_demand
 
@@ -79,7 +79,9 @@ def _field(metrics: Any, name: str) -> Any:
 
 def _innermost_user_line(stack: Any) -> SourceLine | None:
     """The innermost line of user code on a stack of frame summaries."""
-    lines = [SourceLine(frame.filename, frame.lineno) for frame in stack if is_users(frame.filename) and frame.lineno]
+    lines = [
+        SourceLine(frame.filename, frame.lineno) for frame in stack if is_user_file(frame.filename) and frame.lineno
+    ]
     return lines[-1] if lines else None
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 from autofuse import ops
 from autofuse.fx.trace.ambient_state import current_ambient_state
 from autofuse.fx.trace.guards import Guards
-from autofuse.fx.trace.source_lines import SourceLine, is_users
+from autofuse.fx.trace.source_lines import SourceLine, is_user_file
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.torch_private import FakeTensorMode
 
@@ -183,7 +183,7 @@ def _set_metadata(node: fx.Node, copy: fx.Node) -> None:
     copy.meta = dict(node.meta)
     copy.meta["v"] = fx.node.map_aggregate(node.meta.get("example_value"), _without_symbols)
     frames = [SourceLine(file, int(line)) for file, line in _FRAME.findall(str(node.meta.get("stack_trace") or ""))]
-    copy.meta["place"] = next((place for place in reversed(frames) if is_users(place.file)), None)
+    copy.meta["place"] = next((place for place in reversed(frames) if is_user_file(place.file)), None)
     copy.meta["fused"] = any(place.file.startswith(_OPERATIONS) for place in frames)
     overwritten = _overwritten_tensor(copy)
     if overwritten is not None:

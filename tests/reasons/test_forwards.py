@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 import autofuse
 from autofuse.fx.trace.paths import Tail
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import traced
+from autofuse.fx.trace.tracer import trace_forward
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.table import codes_of
@@ -263,7 +263,7 @@ def test_a_class_with_a_fixed_forward_stays(kind: Any, why: str, example: bool) 
 def refused(body: str, *args: Any, dropped: Any = frozenset()) -> Untraceable:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with pytest.raises(Untraceable) as error:
-        traced(make_block(Refused("by hand", body)), args, {}, fake_world(mode), mode, dropped)
+        trace_forward(make_block(Refused("by hand", body)), args, {}, fake_world(mode), mode, dropped)
     return error.value
 
 

@@ -26,7 +26,7 @@ from autofuse.fx.install.codegen import Forward, Variant, build_forward, build_g
 from autofuse.fx.install.compiled_code import forget_compiled
 from autofuse.fx.install.dispatcher import dispatcher_of, refer_to, transfer_assignments
 from autofuse.fx.lazy.head import restore_lazy
-from autofuse.fx.trace.own_forward import ENTRY, definer_of, is_replaced, original_of, own_function
+from autofuse.fx.trace.own_forward import ENTRY, definer_of, has_other_code, original_of, own_function
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.torch_private import assumed_constant
 
@@ -96,7 +96,7 @@ def install(
 ) -> None:  # fmt: skip
     """Make `module` run the first of `variants` whose guards hold.
 
-    The class must allow another forward (own_forward.why_kept).
+    The class must allow another forward (own_forward.why_not_replaceable).
 
     Args:
         module: the module that gets the entry.
@@ -164,7 +164,7 @@ def is_installed(module: nn.Module) -> bool:
     entry = module.__dict__.get(ENTRY) or None
     function = getattr(type(module), "forward", None)
     while entry is not None and isinstance(function, types.FunctionType):
-        if original_of(function) is entry.of and not is_replaced(function):
+        if original_of(function) is entry.of and not has_other_code(function):
             return True
         function = getattr(function, "__wrapped__", None)
     return False

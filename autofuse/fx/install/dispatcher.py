@@ -14,7 +14,7 @@ import types
 from weakref import WeakKeyDictionary
 
 from autofuse.fx.install.codegen import execute
-from autofuse.fx.trace.own_forward import ENTRY, is_replaced, original_of, stand_in
+from autofuse.fx.trace.own_forward import ENTRY, has_other_code, original_of, register_dispatcher
 
 # The original is the default of a parameter that nobody passes: as a free variable it would be one more than the
 # original has, and Python lets no code be assigned to a function that closes over another number of variables.
@@ -60,7 +60,7 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     functools.update_wrapper(made, original)
     if hasattr(original, "__wrapped__"):  # a decorator may keep its state in __dict__; both functions share it
         made.__dict__ = original.__dict__
-    stand_in(made, original)
+    register_dispatcher(made, original)
     return made
 
 
@@ -80,7 +80,7 @@ def refer_to(function: types.FunctionType, to: types.FunctionType) -> None:
 
 def transfer_assignments(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
     """Copy to the original what was assigned to the dispatcher: code, defaults and keyword defaults."""
-    if is_replaced(dispatcher):
+    if has_other_code(dispatcher):
         original.__code__ = dispatcher.__code__
     defaults, options = _given.get(dispatcher, (None, None))
     if dispatcher.__defaults__ is not defaults:

@@ -25,7 +25,7 @@ from autofuse.fx.trace.ambient_state import foreign_modes
 from autofuse.fx.trace.class_questions import is_torch_class, keeps_functions
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
-from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
+from autofuse.fx.trace.same_values import holds_same, is_same_value, needs_strict_comparison
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.unreplaced import UsualCase, usual_case
 from autofuse.kernels.operation import RECORDERS
@@ -227,7 +227,7 @@ class GuardWords(ast.NodeTransformer):
     def _alike(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
         """The same object, or an equal one of the same type."""
         assert isinstance(written, ast.Name)
-        if equals_others(self._names[written.id]):
+        if needs_strict_comparison(self._names[written.id]):
             return parsed("{0} is {1} or _same_value({0}, {1})", found, constant)
         kind = self._constant(type(self._names[written.id]))
         return parsed("{0} is {1} or type({0}) is {2} and {0} == {1}", found, constant, kind)
@@ -338,7 +338,7 @@ def _not(tree: ast.expr) -> ast.expr:
 
 def identity(value: Any) -> Hashable:
     """A hashable key that is equal for the same object and for equal small constants."""
-    if equals_others(value):
+    if needs_strict_comparison(value):
         return id(value)
     plain = isinstance(value, (torch.dtype, torch.device, float, int, str, frozenset))
     return (type(value), value) if plain else id(value)

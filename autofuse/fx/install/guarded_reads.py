@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import fx, nn
 
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path
-from autofuse.fx.trace.operation_names import erase_dead, put_in_place
+from autofuse.fx.trace.operation_names import erase_dead, replace_node
 from autofuse.fx.trace.tracer import ForwardTrace
 
 
@@ -31,7 +31,7 @@ def reads_as_inputs(trace: ForwardTrace, count: int) -> list[str]:
             expressions.append(text)
             if text.startswith("_held("):
                 trace.guards.add(f"{text} is not None")
-        put_in_place(node, inputs[target])
+        replace_node(node, inputs[target])
     erase_dead(trace.graph)
     return expressions
 

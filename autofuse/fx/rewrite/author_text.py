@@ -14,7 +14,7 @@ from functools import lru_cache
 from torch import fx, nn
 
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
-from autofuse.fx.trace.operation_names import called
+from autofuse.fx.trace.operation_names import call_text
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import plain_class
 from autofuse.ir.graph import ATTRIBUTE, PARAMETER, SINK, Value
@@ -54,7 +54,7 @@ def _text(node: fx.Node, place: SourceLine) -> str:
         return ""
     if not any(_statement(u.meta["place"]) is statement for u in node.users if u.meta.get("place")):
         return _assigned(statement)
-    name = called(node).removeprefix("self.").removeprefix(".")
+    name = call_text(node).removeprefix("self.").removeprefix(".")
     calls = {ast.unparse(n) for n in ast.walk(statement) if isinstance(n, ast.Call) and _last(n.func) == name}
     text = calls.pop() if len(calls) == 1 else ""
     return text if len(text) <= _LONG else ""

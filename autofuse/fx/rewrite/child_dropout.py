@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from autofuse.fx.rewrite.inlined_children import may_enter
 from autofuse.fx.rewrite.narrow_calls import narrow_caller
 from autofuse.fx.trace.attribute_reads import is_known
-from autofuse.fx.trace.operation_names import operation_of, put_in_place
+from autofuse.fx.trace.operation_names import operation_of, replace_node
 from autofuse.fx.trace.paths import Path, Tail
 from autofuse.fx.trace.plain_children import is_pristine, is_watched
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace
@@ -152,10 +152,10 @@ def _split(
         dropout = graph.call_module(f"{target}.{tail.dropout}")
     dropout.meta = dict(value.meta)
     dropout.meta["writes"] = []
-    put_in_place(value, dropout)
+    replace_node(value, dropout)
     dropout.args = (given,)
     if value is not node:
-        put_in_place(node, call)
+        replace_node(node, call)
     with trace.mode, torch.no_grad():
         given.meta["v"] = torch.empty_like(value.meta["v"])
     if value in trace.sizes:
@@ -173,10 +173,10 @@ def _rejoin(trace: ForwardTrace, split: SplitCall) -> None:
     call.meta = dict(old.meta)
     value = call if split.given is split.call else split.given
     value.meta["v"] = split.dropout.meta["v"]
-    put_in_place(split.dropout, value)
+    replace_node(split.dropout, value)
     graph.erase_node(split.dropout)
     if split.call.users:
-        put_in_place(split.call, call)
+        replace_node(split.call, call)
     graph.erase_node(split.call)
     if split.call in trace.sizes:
         trace.sizes[call] = trace.sizes[split.call]

@@ -23,7 +23,7 @@ from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
 from autofuse.fx.rewrite.size_reads import sizes_elsewhere
 from autofuse.fx.rewrite.unsaved_operands import mark
 from autofuse.fx.trace.attribute_reads import is_known
-from autofuse.fx.trace.operation_names import dead, put_in_place
+from autofuse.fx.trace.operation_names import dead_nodes, replace_node
 from autofuse.match.site import ReplacedValue, Site
 from autofuse.reasons import writing
 from autofuse.reasons.reason import because
@@ -51,7 +51,7 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
     operands = {node: (node.args, node.kwargs) for node in before}
     for old, new in replaced.items():
         _take_over_memory(captured, old, new)
-        put_in_place(old, new)
+        replace_node(old, new)
     gone = _gone(captured, site)
     come = [n for n in graph.nodes if n not in before]
     mark(come, gone, operands, captured.entered, replaced)
@@ -161,7 +161,7 @@ def _kernel(site: Site, come: list[fx.Node]) -> str:
 def _gone(captured: CapturedTrace, site: Site) -> list[fx.Node]:
     """What only the replaced results needed: calls of children too, whoever asked for a size on the way."""
     gone = {captured.nodes[v] for v in (*site.removed.values, *(r.value for r in site.results)) if v in captured.nodes}
-    return dead(captured.trace.graph, {n for n in gone if n.op not in ("placeholder", "output")})
+    return dead_nodes(captured.trace.graph, {n for n in gone if n.op not in ("placeholder", "output")})
 
 
 __all__ = ["CannotBuild", "rewrite"]

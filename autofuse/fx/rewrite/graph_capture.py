@@ -20,7 +20,7 @@ from autofuse.fx.rewrite.inlined_children import are_scores, entered, may_add_to
 from autofuse.fx.rewrite.narrow_calls import is_narrow_call
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path, is_known
 from autofuse.fx.trace.contents import STORES
-from autofuse.fx.trace.operation_names import called, erase_dead, is_harmless, operation_of
+from autofuse.fx.trace.operation_names import call_text, erase_dead, is_harmless, operation_of
 from autofuse.fx.trace.plain_children import is_pristine
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.ir.binding import bound_arguments, replace_like_argument
@@ -188,14 +188,14 @@ class _Lowering:
         if node.target is getattr:
             return self.attribute(arguments[0], str(node.args[1]))
         if is_narrow_call(node.target):
-            return self.graph.fresh(CALL, *arguments, *named.values(), data=(called(node), tuple(named)))
+            return self.graph.fresh(CALL, *arguments, *named.values(), data=(call_text(node), tuple(named)))
         op = operation_of(node)
         inputs = bound_arguments(self.graph, op, arguments, named) if op else None
         if op is not None and inputs is not None:
             op, inputs = replace_like_argument(self.graph, op, inputs)
             return self.operation(op.name, inputs, bool(node.meta.get("writes")))
         make = self.graph.value if is_harmless(node) and not node.meta.get("writes") else self.graph.fresh
-        return make(CALL, *arguments, *named.values(), data=(called(node), tuple(named)))
+        return make(CALL, *arguments, *named.values(), data=(call_text(node), tuple(named)))
 
     def operation(self, name: str, inputs: list[Value], writes: bool = False) -> Value:
         return (self.graph.fresh if writes or OPS[name].effect == "random" else self.graph.value)(name, *inputs)
@@ -215,7 +215,7 @@ class _Lowering:
         if kind is None or len(arguments) + len(named) != kind.operands or not is_pristine(child):
             inner = self.entered(node, child, target, arguments, named)
             return inner or self.graph.fresh(
-                CALL, self.path(target), *arguments, *named.values(), data=(called(node), tuple(named))
+                CALL, self.path(target), *arguments, *named.values(), data=(call_text(node), tuple(named))
             )
         first = (*arguments, *named.values())[0]
         if kind.op == "identity":

@@ -25,7 +25,7 @@ from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
 from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.rewrite.shared_heads import share_heads
 from autofuse.fx.trace.attribute_reads import guard_path
-from autofuse.fx.trace.operation_names import erase_dead, put_in_place, structure_of
+from autofuse.fx.trace.operation_names import erase_dead, replace_node, structure_of
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import guard_pristine, guard_unwatched
 from autofuse.fx.trace.source_lines import SourceLine
@@ -84,7 +84,7 @@ def plan_of(
     trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
 ) -> ModulePlan:
     """Rewrite `trace` by `rules`, leaving `excluded` sites alone."""
-    plan = ModulePlan(trace.module, _loops(trace, rules, excluded), entered=trace.seen_through)
+    plan = ModulePlan(trace.module, _loops(trace, rules, excluded), entered=trace.entered_children)
     looked: dict[fx.Node, ForwardTrace | None] = {}
 
     def inside(child: nn.Module, node: fx.Node) -> ForwardTrace | None:
@@ -197,7 +197,7 @@ def _is_a_childs(lowered: CapturedTrace, site: Site) -> bool:
 def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, ForwardTrace]) -> frozenset[str]:
     """The children that are no longer called must stay what they were when they were read. Returns their names."""
     left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
-    bypassed = (called - left) | set(trace.seen_through)
+    bypassed = (called - left) | set(trace.entered_children)
     for node in trace.graph.nodes:
         if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
             bypassed.add(owner)
@@ -226,6 +226,6 @@ def _narrow(trace: ForwardTrace, plan: ModulePlan, children: Planned) -> None:
             held = trace.graph.get_attr(str(node.target))
             made = trace.graph.call_function(narrow_caller(unread), (held, *node.args), dict(node.kwargs))
         made.meta = dict(node.meta)
-        put_in_place(node, made)
+        replace_node(node, made)
         trace.graph.erase_node(node)
         plan.narrowed.append((child, unread))

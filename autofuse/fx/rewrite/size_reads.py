@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.rewrite.size_nodes import size_node
-from autofuse.fx.trace.operation_names import called, operation_of
+from autofuse.fx.trace.operation_names import call_text, operation_of
 from autofuse.match.site import Site
 from autofuse.reasons import writing
 from autofuse.reasons.reason import because
@@ -53,7 +53,7 @@ def _elsewhere(captured: CapturedTrace, node: fx.Node, results: Sequence[fx.Node
                 asked = captured.trace.graph.call_method("size", (new, place))
             asked.meta["v"] = node.meta.get("v")
             return asked
-    raise CannotBuild(because(writing.SIZE_OF_REMOVED, name=called(tensor)))
+    raise CannotBuild(because(writing.SIZE_OF_REMOVED, name=call_text(tensor)))
 
 
 def _numbers_before(new: fx.Node, size: fx.Node) -> list[fx.Node] | None:

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from autofuse import ops
 from autofuse.fx.install.unshared_operands import KEPT, SUM, UNSAVED, argument
 from autofuse.fx.rewrite.inlined_children import parameters_of
-from autofuse.fx.trace.operation_names import called
+from autofuse.fx.trace.operation_names import call_text
 from autofuse.fx.trace.tracer import ForwardTrace
 
 _Operands = Mapping[fx.Node, tuple[Any, Any]]
@@ -128,7 +128,7 @@ def _keeps(user: fx.Node, x: fx.Node, operands: _Operands) -> bool:
 
 
 def _name(node: fx.Node) -> str:
-    return called(node).lstrip(".")
+    return call_text(node).lstrip(".")
 
 
 def _nodes(value: Any) -> list[fx.Node]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from autofuse.fx.lazy.mask_factories import factories_of, forward_with_lazy_masks
-from autofuse.fx.trace.own_forward import own_forward, why_kept
+from autofuse.fx.trace.own_forward import own_forward, why_not_replaceable
 from autofuse.fx.trace.twin import plain_class
 from autofuse.results.sites import Report, SiteReport
 
@@ -22,7 +22,7 @@ def makers_of_masks(
     """The modules that make masks and have fused attention below them, with the rule of that attention."""
     fused = {site.module: site.rule for site in report.with_status("fused") if site.rule in _ATTENTION}
     for module in list(model.modules()) if fused else ():
-        if module not in names or why_kept(type(module)):
+        if module not in names or why_not_replaceable(type(module)):
             continue
         if forward_with_lazy_masks(own_forward(plain_class(type(module)))) is None:
             continue

@@ -17,7 +17,7 @@ from autofuse.fx.rewrite.author_text import written_at
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.site_checks import Verdict
 from autofuse.fx.trace.own_forward import definer_of
-from autofuse.fx.trace.source_lines import is_users
+from autofuse.fx.trace.source_lines import is_user_file
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.refusals import Refusal, unread
@@ -154,7 +154,7 @@ def _may_hold_a_site(function: types.FunctionType, cls: type, depth: int) -> boo
 
 
 def _is_the_users(function: Any) -> TypeGuard[types.FunctionType]:
-    return isinstance(function, types.FunctionType) and is_users(function.__code__.co_filename)
+    return isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename)
 
 
 def _site_report(

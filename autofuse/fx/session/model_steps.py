@@ -23,7 +23,7 @@ from autofuse.fx.trace.module_calls import snapshot
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import plain_class, set_mode
-from autofuse.fx.trace.user_code import can_watch, watched
+from autofuse.fx.trace.user_code import can_watch, watch
 from autofuse.measure.compare import device_of
 from autofuse.measure.pair_count import JudgedTimings
 from autofuse.measure.step import clear_gradients, training_step
@@ -57,7 +57,7 @@ class ModelSteps:
             for cls in {type(m) for m in self._made}:
                 outside.note_defaults(own_forward(plain_class(cls)))
                 outside.note_class(plain_class(cls))
-            with watched(outside) if can_watch() else nullcontext():
+            with watch(outside) if can_watch() else nullcontext():
                 self.step(())()
             originals = {copy: module for module, copy in self._made.items()}
             for module, copy in self._made.items():

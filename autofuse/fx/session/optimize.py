@@ -25,9 +25,9 @@ from autofuse.fx.session.options import Options, options_of
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.session import Session
 from autofuse.fx.session.state import States, states_of
-from autofuse.fx.trace.sharding import postponed
+from autofuse.fx.trace.sharding import why_not_yet_traceable
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.wrappers import unwrapped, user_modules
+from autofuse.fx.trace.wrappers import unwrap, user_modules
 from autofuse.kernels.policy import use
 from autofuse.results.before_after import BeforeAfter
 from autofuse.results.sites import Report
@@ -96,7 +96,7 @@ def optimize(
     if profile:
         return _profiled()(model, example_inputs, profile, select=select, ignore=ignore, modules=modules,
                            verify=verify, tune=tune, policy=policy, compile=compile, loss_fn=loss_fn)  # fmt: skip
-    inner = unwrapped(model)
+    inner = unwrap(model)
     try:
         named = user_modules(inner)
     except Exception as error:  # a module that cannot be hashed: torch cannot list its parameters either
@@ -123,7 +123,7 @@ def _optimized(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Op
     if sessions.is_answered(inner, options, states):
         return
     with sessions.begun(inner, options, states, Ranks(named)) as session:
-        why = postponed(inner)
+        why = why_not_yet_traceable(inner)
         if options.call is None or why:
             session.arm(None if why else partial(_at_first_call, weakref.ref(inner), weakref.ref(session)))
             _LOG.info("%s: each module is looked at when it is first called%s.", name, f", for {why}" if why else "")
@@ -158,7 +158,7 @@ def optimized(
 
     After the block the model is as it was before: its own, or as an earlier `optimize` left it.
     """
-    inner = unwrapped(model)
+    inner = unwrap(model)
     before = sessions.session_of(inner)
     optimize(model, example_inputs, **options)
     try:
@@ -175,17 +175,17 @@ def report(model: nn.Module) -> Report:
 
     For a part of an optimized model, or a wrapper around one, what concerns it. Raises TypeError for what is no model.
     """
-    return sessions.report_of(unwrapped(model))
+    return sessions.report_of(unwrap(model))
 
 
 def keep_profile(model: nn.Module, profile: BeforeAfter) -> None:
     """From here on `report(model)` has it; nothing happens where the model is not optimized."""
-    session = sessions.session_of(unwrapped(model))
+    session = sessions.session_of(unwrap(model))
     if session is not None:
         session.profile = profile
 
 
 def restore(model: nn.Module) -> nn.Module:
     """Give every module of `model` its own forward back, and return `model`. Raises TypeError for what is no model."""
-    sessions.drop(unwrapped(model))
+    sessions.drop(unwrap(model))
     return model

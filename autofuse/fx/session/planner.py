@@ -23,10 +23,10 @@ from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
 from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.module_calls import Calls
-from autofuse.fx.trace.own_forward import why_kept
+from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
-from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
+from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, trace_forward
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.pattern import LoadedRule
@@ -240,7 +240,7 @@ class Planner:
     ) -> ModulePlan:
         twin = self.world.of(module)
         set_mode(twin, training)
-        trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
+        trace = trace_forward(module, *copy_of_call(call), self.world, self.mode, dropped)
         with torch.enable_grad():
             rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
             return plan_of(trace, rules, without.sites_in(training), _Children(self, training))
@@ -250,7 +250,7 @@ class Planner:
         key = (child, self.world.of(child).training, likeness(call))
         if key not in self._inside:
             try:
-                self._inside[key] = traced(child, *copy_of_call(call), self.world, self.mode)
+                self._inside[key] = trace_forward(child, *copy_of_call(call), self.world, self.mode)
             except Untraceable:
                 self._inside[key] = None
         return self._inside[key]
@@ -263,7 +263,7 @@ def _names_an_address(variant: Variant) -> bool:
 
 def refuse_where_kept(module: nn.Module) -> None:
     """Raises Untraceable where the class of `module` cannot be given another forward."""
-    if why := why_kept(type(module)):
+    if why := why_not_replaceable(type(module)):
         raise Untraceable(because(forwards.KEPT_BY_CLASS, kind=type(module).__name__, why=why))
 
 

@@ -51,9 +51,9 @@ from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import may_capture, without_observers
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.module_calls import kind_of
-from autofuse.fx.trace.own_forward import why_kept
+from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
-from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
+from autofuse.fx.trace.sharding import global_forms, has_meta_tensors, without_dtensors
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
 from autofuse.ops.lazy_masks import with_plain_masks
@@ -263,7 +263,7 @@ class Session:
         if module in self.lazy_masks and not state.variants:
             install_forward(module, forward_with_lazy_masks, self.copied)
             return
-        if not state.runs or why_kept(type(module)):
+        if not state.runs or why_not_replaceable(type(module)):
             restore_module(module)
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
@@ -303,7 +303,7 @@ class Session:
         `module` then, has a new forward for it. Ranks do not wait for each other here, so each looks at its modules.
         """
         whole = self._whole if not state.name and not state.is_a_copys else None
-        if whole is None or not may_capture() or is_empty(module) or _has_ranks() or _is_heard(call):
+        if whole is None or not may_capture() or has_meta_tensors(module) or _has_ranks() or _is_heard(call):
             return False
         self._whole = None
         try:
@@ -416,8 +416,8 @@ class Session:
 
     def _planner(self, module: nn.Module, call: ForwardArguments) -> Planner:
         """For one call of one module, in the mode that it is in."""
-        calls = {module.training: {module: undistributed(call)}}
-        return Planner(self.rules, self.states, calls, whole_forms(module, call))
+        calls = {module.training: {module: without_dtensors(call)}}
+        return Planner(self.rules, self.states, calls, global_forms(module, call))
 
     def forget(self) -> None:
         """Nothing was found and nothing is installed, as before fuse()."""
@@ -463,4 +463,4 @@ def _why_left(
         return "a call that others record or transform is not captured"
     if kind is None or _is_heard(call):
         return "tensors of a class with functions of its own are not captured"
-    return "its parameters are not here" if is_empty(module) else ""
+    return "its parameters are not here" if has_meta_tensors(module) else ""

@@ -19,7 +19,7 @@ from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import register_views
-from autofuse.fx.trace.stand_ins import Forms, filled, local
+from autofuse.fx.trace.stand_ins import Forms, local_shard, random_tensor
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import Twins, copied_object, plain_class
 from autofuse.kernels.compiled_regions import shared_regions
@@ -179,7 +179,7 @@ def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms |
     def clone(x: Tensor) -> Tensor:
         with torch.no_grad():
             form = known.get(id(x))
-            new = local(x).detach().clone() if form is None else filled(form, next(seeds))
+            new = local_shard(x).detach().clone() if form is None else random_tensor(form, next(seeds))
         return nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
 
     world = Twins(clone, watched=False)

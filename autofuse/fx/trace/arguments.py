@@ -24,10 +24,10 @@ from autofuse.fx.trace.containers import Tracked
 from autofuse.fx.trace.contents import State, empty_like, fill, is_mutable, is_sentinel, state_of
 from autofuse.fx.trace.identity_tests import compares_arguments, names_compared_with_nonlocal
 from autofuse.fx.trace.recorder import Recorder
-from autofuse.fx.trace.same_values import equals_others
+from autofuse.fx.trace.same_values import needs_strict_comparison
 from autofuse.fx.trace.twin import SCALARS, original_class, plain_class
 from autofuse.fx.trace.unseen_copies import UnseenCopies, guard_methods
-from autofuse.fx.trace.values import Held, Untraceable
+from autofuse.fx.trace.values import HeldTensor, Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 from autofuse.torch_private import FakeTensor, FakeTensorMode, fake_mode
@@ -174,7 +174,7 @@ class Arguments:
                 raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
             has_one_order = len(keys) < 2 or not mapping
             ordered_keys = f"tuple({text}) == {self.guards.name_of(keys)}"
-            if equals_others(keys):
+            if needs_strict_comparison(keys):
                 ordered_keys = f"_holds(tuple({text}), {self.guards.name_of(keys)})"
             self.guards.add(
                 f"{text}.keys() == {set(keys) or '_EMPTY'}" if has_one_order and _are_strings(keys) else ordered_keys
@@ -187,7 +187,7 @@ class Arguments:
             raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
         same = f"frozenset({text}) == {self.guards.name_of(members)}"
         self.guards.add(
-            f"_holds(frozenset({text}), {self.guards.name_of(members)})" if equals_others(members) else same
+            f"_holds(frozenset({text}), {self.guards.name_of(members)})" if needs_strict_comparison(members) else same
         )
 
     def _parts(self, state: State, text: str) -> State:
@@ -222,7 +222,7 @@ class Arguments:
         node = self.placeholder(text)
         node.meta["v"] = fake
         sizes = tuple(f"{text}.shape[{d}]" for d in range(fake.dim()))
-        self.recorder.held[id(fake)] = Held(fake, lambda: node, sizes, text, node)
+        self.recorder.held[id(fake)] = HeldTensor(fake, lambda: node, sizes, text, node)
         self.guards.add(f"_keeps_functions({text})")
         self.guards.same(f"{text}.dtype", fake.dtype)
         self.guards.add(f"{text}.ndim == {fake.dim()}")

@@ -29,7 +29,7 @@ from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class, plain_class
 from autofuse.fx.trace.value_facts import is_plain
-from autofuse.fx.trace.values import Held, Untraceable, tensors
+from autofuse.fx.trace.values import HeldTensor, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -57,7 +57,7 @@ class AttributeReads(ForeignCalls):
         """Set up the tables of one trace."""
         self.owners: dict[int, str] = {}  # id of a twin -> its guard text
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
-        self.seen_through: set[str] = set()  # names of the children that the trace entered
+        self.entered_children: set[str] = set()  # names of the children that the trace entered
         self.child_reads = ChildReads()
         self.module_arguments: dict[int, fx.Node] = {}  # id of the twin of a module argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
@@ -89,7 +89,7 @@ class AttributeReads(ForeignCalls):
                 raise Untraceable(because(forwards.CHANGES, target=text), place, passing=True)
         for module, buffers in self._tables:
             for name, x in module._buffers.items():
-                if x is not buffers.get(name) and self.itself.get(id(x), _MISSING) is not buffers.get(name):
+                if x is not buffers.get(name) and self.alias_sources.get(id(x), _MISSING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
         for record in self.held.values():
             if names := sorted(n for n in vars(record.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
@@ -99,7 +99,7 @@ class AttributeReads(ForeignCalls):
 
     def probed_attributes(self) -> frozenset[str]:
         """Names that forward may look up on tensors and that tensors do not have: `getattr(x, "scale", 0.25)`."""
-        facts = [facts_of(r.code) for r in self.outside.ran if not r.aside]
+        facts = [facts_of(r.code) for r in self.outside.ran if not r.paused]
         texts = (n for f in facts if f.by_name for n in f.texts)
         in_try = (
             n for f in facts if any(load.name in _CATCHING_CLASSES for load in f.loads) for n in f.attribute_names(None)
@@ -115,7 +115,7 @@ class AttributeReads(ForeignCalls):
     def class_guard(self) -> str:
         """The guard on the class of a tensor; "" if forward does not query the class of any value."""
         values = [value for _, value, _ in self._real_reads]
-        return class_guard((r for r in self.outside.ran if not r.aside), values)
+        return class_guard((r for r in self.outside.ran if not r.paused), values)
 
     def guard_classes(self) -> None:
         """Guard the classes of the module's tensors if forward may query them: `isinstance(self.weight, Quantized)`."""
@@ -170,12 +170,12 @@ class AttributeReads(ForeignCalls):
         self.guard_classes()
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
         for text, value, name in self._real_reads:
-            reads.value(text, value, name)
+            reads.guard_value(text, value, name)
         for cls, names in self._names_read.items():
-            reads.unshadowed(cls, names)
-        ran = [r for r in outside.ran if not r.aside]
+            reads.guard_unshadowed(cls, names)
+        ran = [r for r in outside.ran if not r.paused]
         if self.result_types_depend_on_children:
-            reads.constants([r for r in outside.ran if r.aside])
+            reads.guard_constants([r for r in outside.ran if r.paused])
         module_classes = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
         reads.close(ran, module_classes, self.argument_classes, self.operators)
         for ask in outside.queries:
@@ -183,9 +183,9 @@ class AttributeReads(ForeignCalls):
 
     def _guard_child_classes(self, outside: ExternalState) -> None:
         """Guard the class of each child whose class forward may have queried. The child may also be absent."""
-        called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.seen_through
+        called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.entered_children
         known = [m for path, m in self.root.named_modules() if path in called]
-        for child in self.child_reads.with_class_guard([r for r in outside.ran if not r.aside], known):
+        for child in self.child_reads.with_class_guard([r for r in outside.ran if not r.paused], known):
             path = self.paths.get(id(child))
             if path:
                 cls = self.guards.constant(plain_class(original_class(type(child))))
@@ -193,7 +193,7 @@ class AttributeReads(ForeignCalls):
 
     # Attributes.
 
-    def read(self, owner: Any, name: str, value: Any) -> Any:
+    def on_read(self, owner: Any, name: str, value: Any) -> Any:
         """`owner.name` was read and is `value`.
 
         Returns:
@@ -204,7 +204,7 @@ class AttributeReads(ForeignCalls):
             if self.reads_of_child is not None:
                 self.reads_of_child.append((owner, name, value))
             return value
-        with self.silence():
+        with self.pause_recording():
             self._guard_read(owner, name, value)
         return value
 
@@ -269,7 +269,7 @@ class AttributeReads(ForeignCalls):
         self._keep.append(value)
         self.outside.snapshot.note(value, text)
 
-    def read_dict(self, owner: Any, table: dict[str, Any], code: types.CodeType) -> None:
+    def on_read_dict(self, owner: Any, table: dict[str, Any], code: types.CodeType) -> None:
         """`self.__dict__` or `vars(self)` was read. Guard each name that is a string constant of that code.
 
         Raises:
@@ -279,14 +279,14 @@ class AttributeReads(ForeignCalls):
         if not names or iterates_over_dict(code):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
-            self.read(owner, name, table[name])
+            self.on_read(owner, name, table[name])
         text = self.owners.get(id(owner))
         for name in sorted(n for n in facts_of(code).texts if n not in table and n.isidentifier()):
             if text is None:
                 self.refuse(because(forwards.READS_DICT, name="__dict__"))
             self.guards.add(f"{name!r} not in {text}.__dict__")
 
-    def read_table(self, owner: nn.Module, name: str) -> None:
+    def on_read_table(self, owner: nn.Module, name: str) -> None:
         """A loop iterates over the children, the parameters or the hooks of a module, or counts them."""
         text, table = self.owners.get(id(owner)), vars(self.world.originals[id(owner)])[name]
         if text is None:
@@ -312,13 +312,13 @@ class AttributeReads(ForeignCalls):
                 self.owners.setdefault(id(value), f"{text}.{name}")
                 self._keep.append(value)
 
-    def missing(self, owner: Any, name: str) -> None:
+    def on_missing(self, owner: Any, name: str) -> None:
         """A lookup of `owner.name` failed: guard that the attribute stays absent."""
         text = self.owners.get(id(owner))
         if text is not None:
             self.guards.add(f"_lacks({text}, {name!r})")
 
-    def stored(self, owner: Any, name: str, value: Any) -> None:
+    def on_store(self, owner: Any, name: str, value: Any) -> None:
         """Refuse an assignment, unless it stores what is there already: `self.mask = self.mask.to(x.device)`."""
         if self._is_unchanged(owner, name, value):
             return
@@ -330,7 +330,7 @@ class AttributeReads(ForeignCalls):
         tables = [table, *(table.get(t) or {} for t in ("_buffers", "_parameters"))]
         current = next((t[name] for t in tables if name in t), _MISSING)
         if isinstance(value, Tensor):
-            return current is not _MISSING and (value is current or self.itself.get(id(value)) is current)
+            return current is not _MISSING and (value is current or self.alias_sources.get(id(value)) is current)
         text = self.owners.get(id(owner))
         if text is None or not isinstance(value, SCALARS) or type(value) is not type(current) or value != current:
             return False
@@ -344,7 +344,7 @@ class AttributeReads(ForeignCalls):
             return value
         if effects.kind_of_state(value):
             return value
-        with self.silence():
+        with self.pause_recording():
             twin = self.world.of(value)
         table[name] = twin
         return twin
@@ -481,9 +481,9 @@ class AttributeReads(ForeignCalls):
     def _getter(self, make: Callable[[], fx.Node], key: Any) -> Callable[[], fx.Node]:
         return lambda: self.graph.call_function(_getitem, (make(), key))
 
-    def parameter(self, x: Tensor) -> Held | None:
+    def parameter(self, x: Tensor) -> HeldTensor | None:
         """The record of a parameter or a buffer below the root; None if `x` is neither."""
-        with self.silence():
+        with self.pause_recording():
             named_tensors = (
                 *self.root.named_parameters(remove_duplicate=False),
                 *self.root.named_buffers(remove_duplicate=False),

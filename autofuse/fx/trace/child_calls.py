@@ -20,7 +20,7 @@ from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.containers import holds_container
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward
-from autofuse.fx.trace.real_run import probed
+from autofuse.fx.trace.real_run import result_on_random_numbers
 from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.twin import Twins, original_class, plain_class
 from autofuse.fx.trace.values import Untraceable, tensors
@@ -55,27 +55,27 @@ class ChildCalls(AttributeReads):
         super().__init__(root, world)
         self.inside = inside
 
-    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the call of a child and compute its result on fake tensors."""
         self.check_surroundings()
         path = self.paths.get(id(module))
         if path is None and id(module) not in self.module_arguments:
             self.refuse(because(forwards.CALLS_OTHER_MODULE, kind=type(module).__name__))
-        with self.silence():
+        with self.pause_recording():
             transparent = path is not None and self._is_transparent(module)
         if transparent and path is not None:
-            self.seen_through.add(path)
+            self.entered_children.add(path)
             return module.forward(*args, **kwargs)
         arguments = self.argument_nodes(args), self.keyword_nodes(kwargs)
         before = self.versions((args, kwargs))
-        with self.silence():
+        with self.pause_recording():
             call = self._copy_arguments(args, kwargs)
             result = self._run_and_guard(module, path, args, kwargs)
-            node = self.noted(self._call_node(module, path, *arguments), result)
+            node = self.annotate(self._call_node(module, path, *arguments), result)
             node.meta["call"] = call
             self.record_changes_of_others()
             self.forget_state((args, kwargs))
-            return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
+            return self.keep_result(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
     def _run_and_guard(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> Any:
         """The result of a child. If it is more than a tensor, guard the flags that the child read."""
@@ -107,7 +107,9 @@ class ChildCalls(AttributeReads):
             assert isinstance(mode, FakeTensorMode)
             arguments, keywords = self.example_value(args), self.example_keywords(kwargs)
             try:
-                return probed(self.world.originals[id(module)], module.training, arguments, keywords, mode)
+                return result_on_random_numbers(
+                    self.world.originals[id(module)], module.training, arguments, keywords, mode
+                )
             except Exception:
                 self.refused = self.refused or Untraceable(because(forwards.RAISED, error=type(error).__name__))
                 raise error from None

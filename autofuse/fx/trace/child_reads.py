@@ -17,8 +17,8 @@ from typing import Any
 from torch import nn
 
 from autofuse.fx.trace.code_facts import facts_of
-from autofuse.fx.trace.source_lines import is_users
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.source_lines import is_user_file
+from autofuse.fx.trace.user_code import Execution
 
 CALLED, NONE, KEPT, USED = range(4)  # called immediately; compared with None; assigned to a local; anything else
 _QUERIES = frozenset({
@@ -57,7 +57,7 @@ class ChildReads:
         """Code reads an attribute of a child's class."""
         self._certain[id(module)] = module
 
-    def with_class_guard(self, ran: Iterable[Ran], called: Iterable[nn.Module]) -> list[nn.Module]:
+    def with_class_guard(self, ran: Iterable[Execution], called: Iterable[nn.Module]) -> list[nn.Module]:
         """The children whose class must be guarded.
 
         Args:
@@ -74,7 +74,7 @@ class ChildReads:
         return list(children.values())
 
 
-def _queries_classes(ran: Ran) -> bool:
+def _queries_classes(ran: Execution) -> bool:
     """Whether code may find out what a value in a local variable is."""
     facts = facts_of(ran.code)
     names = {load.name for load in facts.loaded(ran.lines)} | set(facts.attribute_names(ran.lines))
@@ -88,7 +88,7 @@ def _compares(code: types.CodeType) -> bool:
 
 def _use(frame: types.FrameType | None, is_list: bool) -> int:
     """What the user's code that reads a child does with it next."""
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return USED

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.roots import root_of
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 from autofuse.ops.lazy_masks import LazyMask
 from autofuse.torch_private import disabled_torch_function
 
@@ -27,7 +27,7 @@ _TORCH_CLASSES = frozenset({"Parameter", "Buffer", "DTensor", "FakeTensor"})
 _PLAIN_CLASSES = (Tensor, nn.Parameter)
 
 
-def class_guard(ran: Iterable[Ran], values: Iterable[object] = ()) -> str:
+def class_guard(ran: Iterable[Execution], values: Iterable[object] = ()) -> str:
     """The test of the class of a tensor, for `str.format`: `{0}` is the tensor, `{1}` the class.
 
     A sharded tensor belongs to a class of torch. While its module runs, the class may differ from before. This matters
@@ -68,18 +68,18 @@ def keeps_functions(cls: type) -> bool:
     return getattr(found, "__func__", found) in (Tensor.__torch_function__.__func__, disabled_torch_function)  # type: ignore[attr-defined]
 
 
-def _names_in(ran: Ran) -> set[str]:
+def _names_in(ran: Execution) -> set[str]:
     return {load.name for load in ran.loads()} | {name for name, _ in facts_of(ran.code).names}
 
 
-def _queries_classes(ran: Ran) -> bool:
+def _queries_classes(ran: Execution) -> bool:
     names = {name for name, _ in facts_of(ran.code).names}
     if not names.isdisjoint(_NAMES) or any(step.opname == "MATCH_CLASS" for step in dis.get_instructions(ran.code)):
         return True
     return any(_is_query(ran, load.name, root_of(ran, load)) for load in ran.loads())
 
 
-def _is_query(ran: Ran, name: str, value: object) -> bool:
+def _is_query(ran: Execution, name: str, value: object) -> bool:
     found = value if name in ran.namespace else vars(builtins).get(name)
     return _dispatches(value) or any(v is query for v in (value, found) for query in _QUERIES)
 

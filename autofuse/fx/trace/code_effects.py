@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.contents import is_mutable, slots_of, state_of
 from autofuse.fx.trace.foreign_objects import is_unusable
-from autofuse.fx.trace.source_lines import is_users
+from autofuse.fx.trace.source_lines import is_user_file
 from autofuse.fx.trace.twin import SCALARS, original_class
 
 _MODULES = frozenset("torch math operator functools itertools collections typing dataclasses enum einops copy".split())
@@ -183,7 +183,7 @@ class _EffectSearch:
 
     def _is_harmless_code(self, function: types.FunctionType) -> bool:
         code = function.__code__
-        if not is_users(code.co_filename) or any(place in code.co_filename for place in _LIBRARIES):
+        if not is_user_file(code.co_filename) or any(place in code.co_filename for place in _LIBRARIES):
             return True
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         if not all(map(self._is_safe_constant, defaults)):

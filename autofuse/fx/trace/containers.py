@@ -221,7 +221,7 @@ class Containers(Values):
             self.refuse(because(forwards.STORES_UNDER_OBJECT))
         node = self.graph.call_function(get, (owner, key))
         node.meta["v"], node.meta["place"] = value, user_place()
-        live = self.adopted(value, node, iter(()))
+        live = self.adopt_result(value, node, iter(()))
         if is_mutable(value) and id(live) not in self.tracked and not foreign.is_foreign(live):
             for tensor in tensors(live):
                 self.node_of(tensor)  # before later code writes to the container

@@ -106,10 +106,10 @@ class ExpertRows(Values):
             if condition is node or _is_same_comparison(condition, node):
                 return self.loops.rows[name].meta["results"]
         name = f"_rows{len(self.loops.conditions)}"
-        with self.silence():
+        with self.pause_recording():
             examples = tuple(torch.empty(ROWS, dtype=torch.int64, device=mask.device) for _ in range(mask.dim()))
-        where = self.noted(self.graph.call_function(torch.where, (node,)), examples)
-        result = self.kept(where, examples, [], [(name,)] * len(examples))
+        where = self.annotate(self.graph.call_function(torch.where, (node,)), examples)
+        result = self.keep_result(where, examples, [], [(name,)] * len(examples))
         self.loops.conditions[name], self.loops.rows[name] = node, where
         where.meta["results"] = result
         return result
@@ -135,7 +135,7 @@ class ExpertRows(Values):
         self.loops.hits.add(mask)
         if not _counts_classes(mask):
             self.length(has_rows, 0).int_()
-        with self.silence():
+        with self.pause_recording():
             example = torch.empty(has_rows.shape[0], 1, dtype=torch.int64, device=has_rows.device)
         self._hits[id(example)] = example, int(has_rows.shape[0])
         return example
@@ -148,7 +148,7 @@ class ExpertRows(Values):
             if name == "tolist" and hits.dim() == 1:
                 return self._expert_numbers(hits, count)
             if flat and name != "tolist":
-                with self.silence():
+                with self.pause_recording():
                     example = torch.empty(count, dtype=torch.int64, device=hits.device)
                 self._hits[id(example)] = example, count
                 return example
@@ -158,7 +158,7 @@ class ExpertRows(Values):
         return [self._number(hits, e, hits.dim() - 1) for e in range(count)]
 
     def _number(self, like: Tensor, e: int, rank: int) -> Tensor:
-        with self.silence():
+        with self.pause_recording():
             example = torch.empty((1,) * rank, dtype=torch.int64, device=like.device)
         self._numbers[id(example)] = example, e
         return example

@@ -21,7 +21,7 @@ from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
 from autofuse.fx.trace.twin import is_twin, original_class
-from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, watched
+from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 
@@ -40,10 +40,10 @@ def restore_external_state(
     """
     outside = ExternalState(stop, looks_aside)
     try:
-        with watched(outside) if can_watch() else nullcontext():
+        with watch(outside) if can_watch() else nullcontext():
             yield outside
     finally:
-        with unfollowed():
+        with pause_watching():
             outside.restore()
 
 
@@ -58,37 +58,37 @@ class ExternalState(Watcher):
 
     def __init__(self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None) -> None:
         self.snapshot = Snapshot()
-        self.ran: list[Ran] = []
+        self.ran: list[Execution] = []
         self.queries: list[Callable[[Any], None]] = []
         self._stop, self._looks_aside = stop, looks_aside
         self._classes: set[type] = set()  # classes whose attributes are noted
 
     @property
-    def aside(self) -> bool:  # type: ignore[override]
+    def paused(self) -> bool:  # type: ignore[override]
         """Whether the code that runs now is recorded separately."""
         return self._looks_aside is not None and self._looks_aside()
 
-    def asks(self, function: Callable[[], Any]) -> None:
+    def on_torch_query(self, function: Callable[[], Any]) -> None:
         """The code queries a state of torch."""
-        self._ask(lambda reads: reads.question(function))
+        self._ask(lambda reads: reads.guard_torch_query(function))
 
-    def environment(self, key: object) -> None:
+    def on_environment_read(self, key: object) -> None:
         """The code reads an environment variable."""
-        self._ask(lambda reads: reads.environment(key))
+        self._ask(lambda reads: reads.guard_environment(key))
 
-    def variable(self, variable: Any) -> None:
+    def on_context_variable(self, variable: Any) -> None:
         """The code reads a context variable."""
-        self._ask(lambda reads: reads.variable(variable))
+        self._ask(lambda reads: reads.guard_context_variable(variable))
 
-    def idle(self, variable: Any) -> None:
+    def on_idle_variable(self, variable: Any) -> None:
         """The code reads a context variable of a library that requests nothing."""
-        self._ask(lambda reads: reads.idle(variable))
+        self._ask(lambda reads: reads.guard_idle_variable(variable))
 
     def _ask(self, ask: Callable[[Any], None]) -> None:
-        if not self.aside:
+        if not self.paused:
             self.queries.append(ask)
 
-    def entered(self, ran: Ran) -> None:
+    def on_function(self, ran: Execution) -> None:
         """A function starts. Its arguments may come from outside."""
         self.ran.append(ran)
         names = attribute_names_in(ran)
@@ -101,7 +101,7 @@ class ExternalState(Watcher):
         if facts_of(ran.code).writes:
             self.snapshot.keep_large()
         if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):
-            with unfollowed():
+            with pause_watching():
                 function = FunctionsFound().of(ran, everywhere=True)
             if function is not None:
                 self.note(function.__defaults__, ran.code.co_name, names)
@@ -127,12 +127,12 @@ class ExternalState(Watcher):
                     if isinstance(part, CACHE):
                         self.note(part, name)
 
-    def _note_cells(self, ran: Ran) -> None:
+    def _note_cells(self, ran: Execution) -> None:
         """Note the free variables that a function sets, unless the function that owns them ran here."""
         rebound = facts_of(ran.code).rebound
         if not rebound or any(ran.code in nested(other.code) for other in self.ran):
             return
-        with unfollowed():
+        with pause_watching():
             function = FunctionsFound().of(ran, everywhere=True)
         cells = dict(zip(ran.code.co_freevars, function.__closure__ or (), strict=True)) if function else {}
         for name in rebound:
@@ -141,7 +141,7 @@ class ExternalState(Watcher):
             elif self._stop is not None:
                 self._stop(because(forwards.KEEPS_OUTSIDE, name=name), True)
 
-    def on_line(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Execution, line: int) -> None:
         """Note what a line can load, and which globals it can set."""
         names = attribute_names_in(ran)
         facts = facts_of(ran.code)
@@ -205,7 +205,7 @@ class ExternalState(Watcher):
         for name in ("__defaults__", "__kwdefaults__"):
             self.note(getattr(function, name, None), name)
 
-    def effect(self, what: str) -> None:
+    def on_effect(self, what: str) -> None:
         """The code is about to cause a side effect. Not every run has to stop there."""
         if self._stop is not None:
             draws = what.partition(".")[0] == "random"
@@ -214,7 +214,7 @@ class ExternalState(Watcher):
 
     def changes(self) -> list[OutsideChange]:
         """What the code changed, without the results that functools cached."""
-        with unfollowed():
+        with pause_watching():
             return list(self.snapshot.changes())
 
     def holds(self, value: Any) -> bool:
@@ -237,7 +237,7 @@ def _called_functions(attribute: Any) -> tuple[Any, ...]:
     )
 
 
-def attribute_names_in(ran: Ran) -> Collection[str]:
+def attribute_names_in(ran: Execution) -> Collection[str]:
     """The attributes that a function can read."""
     facts = facts_of(ran.code)
     return EVERYTHING if facts.by_name else frozenset(facts.attribute_names(None))

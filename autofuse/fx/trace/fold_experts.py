@@ -10,7 +10,7 @@ from torch import fx, nn
 from autofuse.fx.trace.expert_rows import Loops
 from autofuse.fx.trace.expert_turns import NotALoop, TurnMatch, check_outside, check_result, check_turns, turns_of
 from autofuse.fx.trace.folded_turn import FoldedTurn
-from autofuse.fx.trace.operation_names import erase_dead, put_in_place
+from autofuse.fx.trace.operation_names import erase_dead, replace_node
 from autofuse.ops.experts import expert_rows
 from autofuse.torch_private import FakeTensorMode
 
@@ -52,7 +52,7 @@ def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -
     FoldedTurn(graph, loops, root, mode, turns, first_nodes, varying).write()
     last = turns[-1].end
     if last.users:
-        put_in_place(last, first.end)
+        replace_node(last, first.end)
     later_nodes = {b for pair in pairs for b in pair}
     # In reverse order, because fx erases a node only after its users.
     for node in reversed(list(graph.nodes)):

@@ -16,8 +16,8 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.expert_rows import ROWS, Loops
 from autofuse.fx.trace.expert_turns import NotALoop, Turn, dependents, target_name, with_number
-from autofuse.fx.trace.operation_names import put_in_place
-from autofuse.fx.trace.row_operations import is_by_row
+from autofuse.fx.trace.operation_names import replace_node
+from autofuse.fx.trace.row_operations import is_row_wise
 from autofuse.ops.experts import add_expert_rows, chosen_experts, each_expert, expert_linear, expert_rows
 from autofuse.torch_private import FakeTensorMode
 
@@ -228,7 +228,7 @@ class FoldedTurn:
 
     def check_by_row(self, node: fx.Node) -> None:
         """Check that a step computes its rows independently. Raises NotALoop."""
-        if not is_by_row(node, self.with_rows, self.root) or node.meta.get("writes"):
+        if not is_row_wise(node, self.with_rows, self.root) or node.meta.get("writes"):
             raise NotALoop(node)
 
     def linear(self, node: fx.Node, x: Any, weight: Any, bias: Any) -> None:
@@ -295,7 +295,7 @@ class FoldedTurn:
             addition = self.graph.call_function(add_expert_rows, (end.args[0], places, addend, self.ends))
         addition.meta = dict(end.meta)
         addition.meta["v"] = end.args[0].meta["v"]  # type: ignore[union-attr]
-        put_in_place(end, addition)
+        replace_node(end, addition)
         for node in removed:
             self.graph.erase_node(node)
             self.turn.discard(node)
@@ -330,7 +330,7 @@ class FoldedTurn:
         """Replace a node by a call of another function, whose result has rows."""
         new = self.graph.call_function(function, args)
         new.meta = dict(node.meta)
-        put_in_place(node, new)
+        replace_node(node, new)
         self.with_rows.add(new)
         self.graph.erase_node(node)
         self.turn.discard(node)

@@ -75,7 +75,7 @@ class ForeignCalls(Containers):
         if (id(real), name) in self._seen:
             return self._seen[id(real), name]
         self._check_read(real, name)
-        with self.silence():
+        with self.pause_recording():
             value = getattr(real, name)
         if foreign.is_unusable(value):
             return value
@@ -104,7 +104,7 @@ class ForeignCalls(Containers):
             self.guards.equal(reach, value)
             return value
         if isinstance(value, (Tensor, tuple)) or is_mutable(value):
-            with self.silence():
+            with self.pause_recording():
                 seen = self.bind(value, reach)
             if id(seen) in self.tracked:
                 self.tracked[id(seen)].concrete = value
@@ -126,8 +126,8 @@ class ForeignCalls(Containers):
         node.meta["v"] = value
         if not isinstance(value, (Tensor, tuple)) and not is_mutable(value):
             return self.stand_in(node, value, None)
-        with self.silence():
-            seen = self.adopted(value, node, iter(()))
+        with self.pause_recording():
+            seen = self.adopt_result(value, node, iter(()))
         if is_mutable(value) and not foreign.is_foreign(seen):
             self.track(seen, lambda: node).concrete = value
         return seen
@@ -158,14 +158,14 @@ class ForeignCalls(Containers):
         self.record_changes()
         nodes = tuple(map(self.stored_node, (owner, *args))), {k: self.stored_node(v) for k, v in kwargs.items()}
         before = self.versions((args, kwargs))
-        with self.silence():
+        with self.pause_recording():
             self.example_value(owner)
             result = getattr(real, name)(*self.example_value(args), **self.example_keywords(kwargs))
-            node = self.noted(self.graph.create_node("call_method", name, *nodes), result)
+            node = self.annotate(self.graph.create_node("call_method", name, *nodes), result)
             node.meta["foreign"] = True  # so that the method `add` of an object does not count as an addition
             self.record_changes_of_others()
             self.forget_state((owner, args, kwargs))
-            return self.kept(node, result, before, [(None,) * t.dim() for t in tensors(result)])
+            return self.keep_result(node, result, before, [(None,) * t.dim() for t in tensors(result)])
 
     def _check_method(self, real: Any, name: str, changes: bool = True) -> None:
         own_function = getattr(real, "__dict__", {}).get(name)  # a function in an attribute of the object

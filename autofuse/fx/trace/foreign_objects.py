@@ -112,7 +112,7 @@ class UnusableObject:
 def refuse_use(unusable: UnusableObject) -> NoReturn:
     """Refuse: forward uses the object or passes it on. The recorder raises Untraceable."""
     inside = vars(unusable)
-    inside["_keeper"].used(inside["_text"], type(inside["_real"]).__name__)
+    inside["_keeper"].refuse_use(inside["_text"], type(inside["_real"]).__name__)
     raise AssertionError("a recorder refuses this")
 
 

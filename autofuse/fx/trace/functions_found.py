@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from autofuse.fx.trace.own_forward import own_function
-from autofuse.fx.trace.snapshots import closed_over
+from autofuse.fx.trace.snapshots import closure_values
 from autofuse.fx.trace.twin import original_class
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 
 _DEPTH = 6  # of decorators
 
@@ -40,7 +40,7 @@ class FunctionsFound:
             if function not in known:
                 known.append(function)
 
-    def of(self, ran: Ran, everywhere: bool) -> types.FunctionType | None:
+    def of(self, ran: Execution, everywhere: bool) -> types.FunctionType | None:
         """The function that ran; None if it no longer exists.
 
         Args:
@@ -50,7 +50,7 @@ class FunctionsFound:
         found = next((f for f in self._candidates(ran, everywhere) if _has_run(f, ran)), None)
         return self._originals.get(id(found), found)
 
-    def owner(self, ran: Ran) -> tuple[type, str, type] | None:
+    def owner(self, ran: Execution) -> tuple[type, str, type] | None:
         """The class whose attribute must stay this function, the attribute's name, and the class that defines it.
 
         The name is the function's own, or the name of a method that wraps the function. None if there is no such class.
@@ -64,7 +64,7 @@ class FunctionsFound:
                     return (cls if first is defining else defining), name, defining
         return None
 
-    def _candidates(self, ran: Ran, everywhere: bool) -> Iterator[types.FunctionType]:
+    def _candidates(self, ran: Execution, everywhere: bool) -> Iterator[types.FunctionType]:
         owner = self.owner(ran)
         if owner is not None:
             yield from wrapped_functions(vars(owner[2])[owner[1]])
@@ -74,13 +74,13 @@ class FunctionsFound:
             yield from (f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType))
 
 
-def receiving_class(ran: Ran) -> type:
+def receiving_class(ran: Execution) -> type:
     """The class of the object on which a method was called, or the class on which a class method was called."""
     receiver = _receiver(ran)
     return original_class(receiver if isinstance(receiver, type) else type(receiver))
 
 
-def _receiver(ran: Ran) -> Any:
+def _receiver(ran: Execution) -> Any:
     """The object on which a method was called: the first argument, also if the method takes `*args`."""
     first = next(iter(ran.arguments.values()), None)
     # A method may be declared as `def f(*args)`: then the receiver is the first item.
@@ -94,7 +94,7 @@ def wrapped_functions(value: Any, depth: int = 0) -> Iterator[types.FunctionType
         value = own_function(value)
         yield value
         if depth < _DEPTH:
-            for _, closed in closed_over(value):
+            for _, closed in closure_values(value):
                 if isinstance(closed, (types.FunctionType, types.MethodType)):
                     yield from wrapped_functions(closed, depth + 1)
     elif isinstance(value, property):
@@ -114,8 +114,8 @@ def _wrapped_function(value: Any) -> Any:
     return value.__wrapped__ if isinstance(value, functools._lru_cache_wrapper) else None
 
 
-def _has_run(function: types.FunctionType, ran: Ran) -> bool:
+def _has_run(function: types.FunctionType, ran: Execution) -> bool:
     if function.__code__ is not ran.code:
         return False
-    closed = dict(closed_over(function))
+    closed = dict(closure_values(function))
     return all(name in closed and closed[name] is value for name, value in ran.free.items())

@@ -22,7 +22,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofuse.fx.trace.same_values import equals_others, is_container, is_same_value
+from autofuse.fx.trace.same_values import is_container, is_same_value, needs_strict_comparison
 
 _SELF, _CONSTANT = re.compile(r"\bself\b"), re.compile(r"\b_c\d+\b")
 _TEXT, _NAME = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"(?<![\w.])[A-Za-z]\w*")
@@ -55,7 +55,7 @@ class Guards:
             self.add(f"{text} is {self.name_of(value)}")  # `==` would accept 1 for True
         elif isinstance(value, float) and math.isnan(value):
             self.add(f"{text} != {text}")  # only NaN differs from itself
-        elif equals_others(value):
+        elif needs_strict_comparison(value):
             if is_container(value):
                 self.same(f"type({text})", type(value))
             self.add(f"{'_holds' if is_container(value) else '_alike'}({text}, {self.constant(value)})")

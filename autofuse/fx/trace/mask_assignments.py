@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.fx.trace.size_sources import Look
+from autofuse.fx.trace.size_sources import Lookup
 from autofuse.fx.trace.symbolic_sizes import Size
 
 
-def mask_of(x: Tensor, index: Any, value: Any, sizes_of: Look) -> tuple[Tensor, list[str | None]] | None:
+def mask_of(x: Tensor, index: Any, value: Any, sizes_of: Lookup) -> tuple[Tensor, list[str | None]] | None:
     """The mask of `x[index] = value`, and tests of its sizes.
 
     A test that is None means that the sizes match in the example, but no expression describes them.

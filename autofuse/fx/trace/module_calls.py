@@ -24,11 +24,11 @@ from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.external_state import ExternalState, restore_external_state
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import ForwardArguments, quiet
+from autofuse.fx.trace.tracer import ForwardArguments, mute_fake_tensor_log
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
-from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
-from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
-from autofuse.fx.trace.user_code import Unfollowed
+from autofuse.fx.trace.unseen_copies import SavedArguments, UnseenCopies
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters
+from autofuse.fx.trace.user_code import NoWatchInTorch
 from autofuse.fx.trace.values import Untraceable
 from autofuse.measure.created_bytes import BytesByDevice, CreatedBytes
 from autofuse.reasons import forwards, outcomes
@@ -51,7 +51,7 @@ class CallLog:
         self.created_bytes: dict[nn.Module, BytesByDevice] = {}
         self.outside: ExternalState | None = None  # the external state of the run
 
-    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the first call of a module and run it."""
         original = self.world.originals.get(id(module))
         if original is None or original in self.calls or self.wanted is not None and original not in self.wanted:
@@ -64,7 +64,7 @@ class CallLog:
         self.created_bytes[original] = self._counter.by_device - before
         return result
 
-    def read(self, owner: Any, name: str, value: Any) -> Any:
+    def on_read(self, owner: Any, name: str, value: Any) -> Any:
         """Replace an object by its copy when it is first read."""
         inside = object.__getattribute__(owner, "__dict__")
         if isinstance(value, functools._lru_cache_wrapper) and self.outside is not None:
@@ -76,16 +76,16 @@ class CallLog:
         inside[name] = OpenLock() if effects.is_lock(value) else self.world.of(value)
         return inside[name]
 
-    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
+    def on_read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
         """A twin's own dict may be read."""
 
-    def read_table(self, owner: nn.Module, name: str) -> None:
+    def on_read_table(self, owner: nn.Module, name: str) -> None:
         """A twin has its own children."""
 
-    def missing(self, owner: Any, name: str) -> None:
+    def on_missing(self, owner: Any, name: str) -> None:
         """Nothing to record."""
 
-    def stored(self, owner: Any, name: str, value: Any) -> None:
+    def on_store(self, owner: Any, name: str, value: Any) -> None:
         """A twin may be written to."""
 
 
@@ -114,7 +114,7 @@ def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Forwa
     def copy(t: Tensor) -> Tensor:
         return t.detach().clone().requires_grad_(t.requires_grad) if real else t
 
-    world = KeptArguments(copy, watched=False, deep=True)
+    world = SavedArguments(copy, watched=False, deep=True)
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
 
 
@@ -240,7 +240,7 @@ def calls_on_fakes(
 
     twin, counter = world.of(model), CreatedBytes()
     log = CallLog(world, counter=counter)
-    with quiet(), mode, counter, torch.enable_grad():
+    with mute_fake_tensor_log(), mode, counter, torch.enable_grad():
         calls = _run(twin, call, training, log, UnseenCopies(fake, watched=True))
     if created_bytes is not None:
         created_bytes |= {
@@ -256,10 +256,10 @@ def calls_on_real_tensors(
     """The same on real tensors. With `wanted`, only the calls of these modules are kept, with copies of tensors."""
 
     parameters = UnwrittenParameters()
-    world = Twins(parameters.shared)
+    world = Twins(parameters.share)
     twin = world.of(model)
-    with torch.no_grad(), unwritten(parameters):
-        return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.shared))
+    with torch.no_grad(), restore_parameters(parameters):
+        return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.share))
 
 
 def _without_logging(find: Callable[[], Calls]) -> Calls:
@@ -288,7 +288,12 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with preserve_generators(), without_autocast_cache(), restore_external_state(_stop) as outside, Unfollowed():
+        with (
+            preserve_generators(),
+            without_autocast_cache(),
+            restore_external_state(_stop) as outside,
+            NoWatchInTorch(),
+        ):
             log.outside = outside
             own_args, own_kwargs = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
             contextvars.copy_context().run(twin, *own_args, **own_kwargs)

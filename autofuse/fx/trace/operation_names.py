@@ -1,4 +1,4 @@
-"""torch's functions and methods -> the vocabulary's operations."""
+"""Maps torch's functions and methods to the operations of the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import NAMES, OPS
 
-_CHECKS_SIZES = "checks_sizes"  # under which a node says that it stays, although nobody uses its result
-_OF_SIZES = frozenset({"view", "reshape", "expand", "unflatten", "view_as", "expand_as", "broadcast_to"})
+_CHECKS_SIZES = "checks_sizes"  # key in the meta of a node that must stay although its result is not used
+_SIZE_CHECKING = frozenset({"view", "reshape", "expand", "unflatten", "view_as", "expand_as", "broadcast_to"})
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
 def operation_of(node: fx.Node) -> Op | None:
-    """The operation that a call of a function or method is, if the vocabulary has it. `add_` is `add` with a write."""
+    """Returns the vocabulary's operation for a call of a function or method, or None. `add_` is `add` with a write."""
     if node.meta.get("foreign"):
         return None
     if node.op == "call_method":
@@ -31,22 +31,22 @@ def operation_of(node: fx.Node) -> Op | None:
         return NAMES.get(f".{name}") or (
             NAMES.get(f".{name[:-1]}") if name.endswith("_") and not name.endswith("__") else None
         )
-    return OPS.get(_functions().get(node.target, "")) if node.op == "call_function" else None
+    return OPS.get(_operations_by_function().get(node.target, "")) if node.op == "call_function" else None
 
 
 def is_harmless(node: fx.Node) -> bool:
-    """Whether a call that is no operation is known to change nothing."""
+    """Returns whether a call that is not an operation is known to change nothing."""
     if node.meta.get("foreign"):
         return False
     if node.op == "call_method":
         return f".{node.target}" in HARMLESS
     return node.op == "call_function" and (
-        node.target in _harmless() or getattr(node.target, "__name__", "").startswith("rebuilt_")
+        node.target in _harmless_functions() or getattr(node.target, "__name__", "").startswith("rebuilt_")
     )
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether nobody notices if a node that has no users goes."""
+    """Returns whether an unused node can be erased without any visible effect."""
     if (
         node.meta.get("writes")
         or node.meta.get(_CHECKS_SIZES)
@@ -55,35 +55,35 @@ def is_pure(node: fx.Node) -> bool:
         return False
     if node.op == "get_attr" or node.target in (operator.getitem, getattr, *READS):
         return True
-    found = operation_of(node)
-    return found.effect != "random" if found else is_harmless(node)
+    operation = operation_of(node)
+    return operation.effect != "random" if operation else is_harmless(node)
 
 
 def keep_checks(graph: fx.Graph) -> None:
-    """Keep what the code computes for no use, and what raises an error for other sizes: `x.view(B, 4, 8)`."""
+    """Marks unused calls that raise an error for other sizes, such as `x.view(B, 4, 8)`, so that they stay."""
     for node in graph.nodes:
         name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-        if not node.users and node.op in ("call_method", "call_function") and name in _OF_SIZES:
+        if not node.users and node.op in ("call_method", "call_function") and name in _SIZE_CHECKING:
             node.meta[_CHECKS_SIZES] = True
 
 
-def erase_dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> None:
-    """Erase what is pure or `gone` and has no users, the last first."""
-    for node in dead(graph, gone):
+def erase_dead(graph: fx.Graph, removable: Collection[fx.Node] = ()) -> None:
+    """Erases every unused node that is pure or in `removable`, the last node first."""
+    for node in dead_nodes(graph, removable):
         graph.erase_node(node)
 
 
-def dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> list[fx.Node]:
-    """What is pure or `gone` and has no users but such, the last first."""
-    found: dict[fx.Node, None] = {}
+def dead_nodes(graph: fx.Graph, removable: Collection[fx.Node] = ()) -> list[fx.Node]:
+    """Returns the nodes that are pure or in `removable` and are used only by such nodes, the last node first."""
+    operation: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
-        if all(user in found for user in node.users) and (node in gone or is_pure(node)):
-            found[node] = None
-    return list(found)
+        if all(user in operation for user in node.users) and (node in removable or is_pure(node)):
+            operation[node] = None
+    return list(operation)
 
 
-def put_in_place(old: fx.Node, new: fx.Node) -> None:
-    """Let `new` be read, and written, wherever `old` is: what overwrote the result of `old` overwrites its."""
+def replace_node(old: fx.Node, new: fx.Node) -> None:
+    """Replaces `old` with `new` in every user: where it is read, and in the lists of tensors that a user writes to."""
     for user in old.users:
         if old in user.meta.get("writes", ()):
             user.meta["writes"] = [new if written is old else written for written in user.meta["writes"]]
@@ -91,21 +91,23 @@ def put_in_place(old: fx.Node, new: fx.Node) -> None:
 
 
 def structure_of(graph: fx.Graph) -> Hashable:
-    """Equal for graphs that compute the same in the same order, whatever numbers are handed to a user's own objects.
+    """Returns a value that is equal for graphs that compute the same in the same order.
 
-    A cache is told the number of its layer; what it does with it is the same before and after a rewrite.
+    Numbers that are passed to the user's own objects do not count. A cache receives the index of its layer, for
+    example,
+    and uses it in the same way before and after a rewrite.
     """
     return tuple((n.op, n.target, _operands(n)) for n in graph.nodes)
 
 
 def _operands(node: fx.Node) -> str:
-    text = repr((node.args, node.kwargs))  # fx names nodes after what they compute
+    text = repr((node.args, node.kwargs))  # fx names nodes after their operation, so the text compares structure
     unknown = node.op == "call_method" and operation_of(node) is None and not is_harmless(node)
     return _NUMBER.sub("#", text) if unknown else text
 
 
-def called(node: fx.Node) -> str:
-    """What to call an operation that the vocabulary does not have."""
+def call_text(node: fx.Node) -> str:
+    """Returns the name that messages use for an operation that is not in the vocabulary."""
     if node.op == "call_method":
         return f".{node.target}"
     if node.op == "call_module":
@@ -116,25 +118,29 @@ def called(node: fx.Node) -> str:
 
 
 @cache
-def _functions() -> dict[Any, str]:
-    """Every function of the vocabulary that exists here -> its operation."""
-    found = {}
+def _operations_by_function() -> dict[Any, str]:
+    """Maps every function of the vocabulary that this version of torch has to its operation."""
+    operation = {}
     for name, op in NAMES.items():
         module, _, function = name.rpartition(".")
-        if module and not name.startswith((".", "einops")) and (target := _imported(module, function)) is not None:
-            found[target] = op.name
-    return found
+        if (
+            module
+            and not name.startswith((".", "einops"))
+            and (target := _import_function(module, function)) is not None
+        ):
+            operation[target] = op.name
+    return operation
 
 
 @cache
-def _harmless() -> frozenset[Any]:
-    found = [_imported(*name.rsplit(".", 1)) for name in HARMLESS if name.startswith(("torch.", "math."))]
+def _harmless_functions() -> frozenset[Any]:
+    operation = [_import_function(*name.rsplit(".", 1)) for name in HARMLESS if name.startswith(("torch.", "math."))]
     return frozenset(
-        [*filter(None, found), *(getattr(builtins, n) for n in HARMLESS if hasattr(builtins, n)), operator.contains]
+        [*filter(None, operation), *(getattr(builtins, n) for n in HARMLESS if hasattr(builtins, n)), operator.contains]
     )
 
 
-def _imported(module: str, function: str) -> Any:
+def _import_function(module: str, function: str) -> Any:
     try:
         return getattr(importlib.import_module(module), function, None)
     except ImportError:

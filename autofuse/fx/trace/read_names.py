@@ -1,4 +1,4 @@
-"""What code that ran can ask of values: the names of attributes, types and classes. Knows code; guards nothing."""
+"""Collects the names of attributes, types and classes that code can ask of values. It adds no guards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import EVERYTHING
 from autofuse.fx.trace.twin import is_twin
-from autofuse.fx.trace.type_calls import uses_type_of_values
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.type_calls import line_of_type_use
+from autofuse.fx.trace.user_code import Execution
 
 
-def asked_of_values(ran: Ran) -> Iterator[str]:
-    """The names of attributes that a function may ask of something else than a module: not `sqrt` of `math.sqrt`."""
+def attributes_asked_of_values(ran: Execution) -> Iterator[str]:
+    """Yields the attributes that a function may read from anything but a module: not `sqrt` of `math.sqrt`."""
     facts = facts_of(ran.code)
     yield from facts.texts
     yield from (name for name, line in facts.unchained if ran.lines is None or line in ran.lines)
@@ -29,29 +29,30 @@ def asked_of_values(ran: Ran) -> Iterator[str]:
             value = vars(value).get(name, NOTHING) if isinstance(value, types.ModuleType) else NOTHING
 
 
-def type_is_used(ran: Ran) -> bool:
-    """Whether the type of a value was used itself: that of a stand-in is another."""
-    line = uses_type_of_values(ran.code, str(ran.namespace.get("__name__")))
-    given = [p for v in ran.arguments.values() for p in (v, *(v if type(v) in (list, tuple) else ()))]
-    if not any(is_twin(v) or isinstance(v, (Tensor, nn.Module)) for v in given):
-        return False  # of what forward has made itself
+def uses_type_itself(ran: Execution) -> bool:
+    """Returns whether code used the type of a value itself. The type of a stand-in differs from the original's."""
+    line = line_of_type_use(ran.code, str(ran.namespace.get("__name__")))
+    arguments = [p for v in ran.arguments.values() for p in (v, *(v if type(v) in (list, tuple) else ()))]
+    if not any(is_twin(v) or isinstance(v, (Tensor, nn.Module)) for v in arguments):
+        return False  # the code can only ask for the type of values that forward made itself
     return line is not None and (ran.lines is None or any(n >= line for n in ran.lines))
 
 
-def makes_tuple_of_library(ran: Ran) -> bool:
-    """Whether this is what makes a named tuple of a library: its code has a namespace of its own."""
-    made = next(iter(ran.arguments.values()), None)
+def makes_library_namedtuple(ran: Execution) -> bool:
+    """Returns whether this is the code that creates instances of a library's named tuple. It has its own namespace."""
+    cls = next(iter(ran.arguments.values()), None)
     own = str(ran.namespace.get("__name__")).startswith("namedtuple_")
-    return own and isinstance(made, type) and effects.is_library(made.__module__)
+    return own and isinstance(cls, type) and effects.is_library(cls.__module__)
 
 
-def asks_for_classes(ran: Ran) -> bool:
+def asks_for_classes(ran: Execution) -> bool:
+    """Returns whether code calls `type` or reads `__class__`."""
     loaded = any(load.name == "type" and load.kind == "global" for load in ran.loads())
     return loaded or "__class__" in set(facts_of(ran.code).attribute_names(ran.lines))
 
 
-def names_read(ran: list[Ran]) -> Collection[str]:
-    """The attributes that the code can read, of whatever."""
+def readable_attributes(ran: list[Execution]) -> Collection[str]:
+    """Returns the names of all attributes that the code can read."""
     if any(facts_of(r.code).by_name for r in ran):
         return EVERYTHING
     return frozenset(n for r in ran for n in facts_of(r.code).attribute_names(r.lines))

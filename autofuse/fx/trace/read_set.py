@@ -1,8 +1,8 @@
-"""What the user's code can have read besides its arguments and its module, as guards.
+"""Turns everything that the user's code can have read, besides its arguments and its module, into guards.
 
-Which names it loads is known (user_code.py, code_facts.py). Each is guarded: plain values by value, functions, classes
-and modules by identity, containers and objects by identity and by what they hold under the names that are read. What
-cannot be guarded is a reason to refuse. Objects are named in guards themselves, so a guard is one look into a dict.
+user_code.py and code_facts.py report the names that the code loads. Each is guarded: plain values by value, functions,
+classes and modules by identity, containers and objects by identity and by what they hold under the names that are read.
+What cannot be guarded is refused. Guards name objects directly, so a guard is one lookup in a dict.
 """
 
 from __future__ import annotations
@@ -28,72 +28,79 @@ from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.identity_tests import compares_objects, names_compared_with_outside
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.read_names import (
-    asked_of_values,
     asks_for_classes,
-    makes_tuple_of_library,
-    names_read,
-    type_is_used,
+    attributes_asked_of_values,
+    makes_library_namedtuple,
+    readable_attributes,
+    uses_type_itself,
 )
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING, closed_over
+from autofuse.fx.trace.snapshots import EVERYTHING, closure_values
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin, original_class
-from autofuse.fx.trace.type_calls import uses_type_of_values
+from autofuse.fx.trace.type_calls import line_of_type_use
 from autofuse.fx.trace.unreplaced import (
     OPERATORS,
+    combined_test,
     unreplaced_forwards,
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
     unshadowed,
-    whole,
 )
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 from autofuse.fx.trace.value_facts import (
     IDENTICAL,
-    is_bound,
+    is_bound_builtin,
     is_plain,
-    is_users_class,
-    lookup,
+    is_user_class,
+    lookup_classes,
 )
 from autofuse.fx.trace.value_guards import Refuse, ValueGuards
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 
-_OF_FUNCTIONS = frozenset({"__defaults__", "__kwdefaults__", "__code__", "signature", "getfullargspec"})
-_PYTHONS = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
-_ANSWERING = frozenset({"__getattribute__", "__getattr__"})
+_FUNCTION_ATTRIBUTES = frozenset({"__defaults__", "__kwdefaults__", "__code__", "signature", "getfullargspec"})
+_PYTHON_NAMES = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
+_ATTRIBUTE_METHODS = frozenset({"__getattribute__", "__getattr__"})
 
 
 class ReadSet(ValueGuards):
-    """Turns what ran into guards. `refuse` raises."""
+    """Turns executions into guards. `refuse` raises."""
 
     def __init__(self, guards: Guards, functions: FunctionsFound, refuse: Refuse) -> None:
         super().__init__(guards, functions, refuse)
-        self._more: list[Ran] = []  # which may run, too
-        self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> what must not be in it
+        self._more: list[Execution] = []  # further functions that may run
+        self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> names that must stay unbound
         self._ran: dict[int, types.FunctionType] = {}
-        self._upwards = False  # whether `super` is used
-        self._of_values: frozenset[str] = frozenset()  # those that may be asked of something else than a module
-        self._within: list[types.ModuleType] = []  # modules of Python that are being looked into
-        self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
+        self._upwards = False  # whether the code calls `super`, which also reads the bases of classes
+        self._of_values: frozenset[str] = frozenset()  # names that may be read from anything but a module
+        self._within: list[types.ModuleType] = []  # the modules that guard_attributes has entered
+        self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> its names and values
 
     def close(
-        self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = (), operators: Iterable[str] = ()
+        self,
+        ran: list[Execution],
+        classes: Iterable[type] = (),
+        argument_classes: Iterable[type] = (),
+        operators: Iterable[str] = (),
     ) -> None:
-        """Guard everything that these functions can have loaded. Raises where something cannot be guarded.
+        """Guards everything that these functions can have loaded. Refuses what cannot be guarded.
 
-        classes: of the objects that are watched, which the code may ask for their class; given: as arguments.
-        operators: the methods behind operators of tensors that were called.
+        Args:
+            ran: The functions that ran.
+            classes: Classes of observed objects. They are guarded if the code asks for classes.
+            argument_classes: Classes of the arguments.
+            operators: The methods behind operators of tensors that were called.
         """
-        ran = [each for each in ran if not makes_tuple_of_library(each)]
-        for each in filter(type_is_used, ran):
-            self.place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
+        ran = [each for each in ran if not makes_library_namedtuple(each)]
+        for each in filter(uses_type_itself, ran):
+            self.place = SourceLine(each.code.co_filename, line_of_type_use(each.code) or 0)
             self.refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
-        classes, given = list(classes), list(given)
+        classes, argument_classes = list(classes), list(argument_classes)
         every, before = ran, dict(self.seen)
-        looked = -1, False
-        while looked != (looked := self._walk(every, ran, classes, given)):
+        progress = -1, False
+        while progress != (progress := self._walk(every, ran, classes, argument_classes)):
             every, self.seen = [*ran, *self._more], dict(before)
         if self._ran:
             self.parts.append(unreplaced_functions(self._ran.values()))
@@ -103,162 +110,165 @@ class ReadSet(ValueGuards):
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
             self.parts.append(unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent))
         if self.parts:
-            self.guards.add(f"{self.guards.constant(whole(self.parts))}()")
+            self.guards.add(f"{self.guards.constant(combined_test(self.parts))}()")
 
     def _walk(
-        self, every: list[Ran], ran: list[Ran], classes: Iterable[type], given: Iterable[type]
+        self, every: list[Execution], ran: list[Execution], classes: Iterable[type], argument_classes: Iterable[type]
     ) -> tuple[int, bool]:
-        """Guard what all these functions can have loaded; how many there are once those are found that may run, and
-        whether names of attributes were met that the code does not write out."""
-        self.names = names_read(every)
+        """Guards everything that all these functions can have loaded.
+
+        Returns:
+            The number of functions, including those that may run, and whether attributes are read by computed names.
+        """
+        self.names = readable_attributes(every)
         self.literal = frozenset(n for r in every for n in facts_of(r.code).attribute_names(r.lines))
-        self._of_values = frozenset(n for r in every for n in asked_of_values(r))
+        self._of_values = frozenset(n for r in every for n in attributes_asked_of_values(r))
         self.asks = any(facts_of(r.code).by_name or r.code.co_exceptiontable for r in every)
         self.compares = any(compares_objects(r.code) for r in every)
         self._upwards = any(load.name == "super" for r in every for load in r.loads())
         if self.computed:
             self.names = EVERYTHING
         if any(asks_for_classes(each) for each in every):
-            for cls in filter(is_users_class, dict.fromkeys(classes)):
-                self.of_class(cls)
-        for cls in filter(is_users_class, dict.fromkeys(given)):
-            self.of_class(cls)
+            for cls in filter(is_user_class, dict.fromkeys(classes)):
+                self.guard_class(cls)
+        for cls in filter(is_user_class, dict.fromkeys(argument_classes)):
+            self.guard_class(cls)
         for each in every:
-            asked = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
-            if asked and each.code.co_name not in _ANSWERING:  # it passes by who listens
+            bypasses = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
+            if bypasses and each.code.co_name not in _ATTRIBUTE_METHODS:  # such a read does not reach the listener
                 self.place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
                 self.refuse(because(forwards.READS_DICT, name="__getattribute__()"))
             for load in each.loads():
                 self.place = SourceLine(each.code.co_filename, load.line)
-                self._load(each, load)
-            self._identities(each)
+                self._guard_load(each, load)
+            self._refuse_identity_tests(each)
             self.place = None
-            self._function(each, ran)
-            self._given(each)
+            self._guard_function(each, ran)
+            self._guard_class_arguments(each)
         return len(ran) + len(self._more), self.computed
 
-    def _identities(self, ran: Ran) -> None:
-        """A stand-in is not the object that the program may compare it with by `is`."""
+    def _refuse_identity_tests(self, ran: Execution) -> None:
+        """Refuses comparisons by `is` of a stand-in, which is not the object that the program compares."""
         for name, line in names_compared_with_outside(ran.code).items():
             if is_twin(ran.arguments.get(name, ran.free.get(name))):
                 self.place = SourceLine(ran.code.co_filename, line)
                 self.refuse(because(forwards.COMPARES_ARGUMENT, name=name))
 
-    def _given(self, ran: Ran) -> None:
-        """Classes among the arguments: that which a class method is called on."""
+    def _guard_class_arguments(self, ran: Execution) -> None:
+        """Guards classes among the arguments: the class on which a class method is called."""
         for value in ran.arguments.values():
-            if isinstance(value, type) and is_users_class(original_class(value)):
-                self.of_class(original_class(value))
+            if isinstance(value, type) and is_user_class(original_class(value)):
+                self.guard_class(original_class(value))
 
-    def may_run(self, function: types.FunctionType) -> None:
-        """A function that may have run before, and what it kept is used: it stands with those that ran."""
+    def add_function(self, function: types.FunctionType) -> None:
+        """Adds a function that may have run earlier, and whose stored result is used, to those that ran."""
         if all(each.code is not function.__code__ for each in self._more):
-            self._more.append(Ran(function.__code__, function.__globals__, {}, dict(closed_over(function))))
+            self._more.append(Execution(function.__code__, function.__globals__, {}, dict(closure_values(function))))
 
-    def unshadowed(self, cls: type, names: Iterable[str]) -> None:
-        """Guard that a class goes on having no attributes of these names."""
+    def guard_unshadowed(self, cls: type, names: Iterable[str]) -> None:
+        """Guards that a class does not get attributes of these names."""
         if lacking := {n for n in names if not any(n in vars(c) for c in cls.__mro__)}:
             self.parts.append(unshadowed(cls, lacking))
 
-    def constants(self, ran: Iterable[Ran]) -> None:
-        """Guard the plain values among the globals that these functions load."""
+    def guard_constants(self, ran: Iterable[Execution]) -> None:
+        """Guards the plain values of the globals that these functions load."""
         for each in ran:
             for load in each.loads():
                 value = root_of(each, load) if load.kind == "global" else NOTHING
                 if value is not NOTHING and is_plain(value):
-                    self._in_namespace(each.namespace, load.name)
+                    self._guard_name(each.namespace, load.name)
 
-    # Where values are found.
+    # Guards by the place of a value.
 
-    def _load(self, ran: Ran, load: Load) -> None:
+    def _guard_load(self, ran: Execution, load: Load) -> None:
         if load.kind == "import":
             for name in imported_names(ran, load.name):
-                self._in_namespace(sys.modules, name)
-                self.of_attributes(sys.modules[name], ())
+                self._guard_name(sys.modules, name)
+                self.guard_attributes(sys.modules[name], ())
             return
         value = root_of(ran, load)
         if value is NOTHING and load.kind == "global":
             self._absent.setdefault(id(ran.namespace), (ran.namespace, set()))[1].add(load.name)
-            self._of_python(load.name)
+            self._guard_builtin_name(load.name)
         if value is NOTHING or load.kind == "free":
             return
         if load.kind == "global":
-            self._in_namespace(ran.namespace, load.name)
+            self._guard_name(ran.namespace, load.name)
         if isinstance(value, types.FunctionType) and effects.is_standard(value.__globals__.get("__name__")):
-            self.held(value, load.name)  # a decorator of functools'
+            self.guard_content(value, load.name)  # a function that a functools decorator made
         if isinstance(value, types.FunctionType) and not effects.is_library(value.__module__):
             if any(ran is each for each in self._more):
-                self.may_run(value)
-            if not _OF_FUNCTIONS.isdisjoint(self.literal):
+                self.add_function(value)
+            if not _FUNCTION_ATTRIBUTES.isdisjoint(self.literal):
                 self._ran[id(value)] = value
-                self.held(value.__defaults__, load.name)
-                self.held(value.__kwdefaults__, load.name)
-        self.of_attributes(value, load.attributes)
+                self.guard_content(value.__defaults__, load.name)
+                self.guard_content(value.__kwdefaults__, load.name)
+        self.guard_attributes(value, load.attributes)
 
-    def _of_python(self, name: str) -> None:
-        """A name that the user added to Python's own."""
+    def _guard_builtin_name(self, name: str) -> None:
+        """Guards a built-in name that the user added or replaced."""
         value = vars(builtins).get(name)
-        if value is id:  # that of a stand-in is another
+        if value is id:  # the id of a stand-in differs
             self.refuse(because(forwards.READS_STATE, name="id()", kind="memory address"))
         if value is dir:
             self.refuse(because(forwards.READS_DICT, name="dir()"))
         if (
             value is not None
             and not isinstance(value, (type, bool, types.BuiltinFunctionType))
-            and name not in _PYTHONS
+            and name not in _PYTHON_NAMES
         ):
-            self._in_namespace(vars(builtins), name)
+            self._guard_name(vars(builtins), name)
 
-    def _in_namespace(self, namespace: dict[str, Any], name: str) -> None:
+    def _guard_name(self, namespace: dict[str, Any], name: str) -> None:
         value = namespace[name]
         if isinstance(value, types.FunctionType):
-            self.functions.remember(value)  # a decorator's function has another name
-        if value is torch.inference_mode:  # inference_mode(False) changes nothing here, and much under no_grad
+            self.functions.remember(value)  # a decorator's function is bound to another name than its own
+        if value is torch.inference_mode:  # inference_mode(False) changes nothing here, but it does under no_grad
             self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
             self.guards.add(f"not {self.guards.constant(torch.is_inference_mode_enabled)}()")
-        if isinstance(value, IDENTICAL) and not is_bound(value):
+        if isinstance(value, IDENTICAL) and not is_bound_builtin(value):
             self._batches.setdefault(id(namespace), (namespace, {}))[1][name] = value
             return
         self.guard(f"{self.guards.constant(namespace)}[{name!r}]", value, name)
 
-    def of_attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
-        """What is asked of a module or of a class at once; of one that is used as a value, all that is ever asked."""
+    def guard_attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
+        """Guards what is read from a module or class at once, or everything that is read if it is used as a value."""
         if isinstance(value, types.ModuleType):
-            if not attributes and value in self._within:  # modules lead to each other: `torch.torch`
+            if not attributes and value in self._within:  # modules refer to each other: `torch.torch`
                 return
             self._within.append(value)
             inside = vars(value)
             library = effects.is_library(value.__name__) or effects.is_standard(value.__name__)
-            names = self.literal if library else self.names  # nobody goes through all that a library has
-            for name in attributes[:1] or sorted(n for n in (*inside, *self.missing(inside)) if n in names):
+            names = self.literal if library else self.names  # computed names in a library are not followed
+            for name in attributes[:1] or sorted(n for n in (*inside, *self.missing_names(inside)) if n in names):
                 if name in inside:
-                    self._in_namespace(inside, name)
-                    self.of_attributes(inside[name], attributes[1:])
-                else:  # its __getattr__ answers, or nobody
+                    self._guard_name(inside, name)
+                    self.guard_attributes(inside[name], attributes[1:])
+                else:  # the module's __getattr__ returns it, or it is missing
                     if "__getattr__" in inside:
-                        self._in_namespace(inside, "__getattr__")
+                        self._guard_name(inside, "__getattr__")
                     self._absent.setdefault(id(inside), (inside, set()))[1].add(name)
-            self._flags(value, attributes[:1] or self.names)
+            self._guard_flags(value, attributes[:1] or self.names)
             self._within.pop()
         elif attributes and type(value).__module__.startswith("torch.backends"):
-            self._flags(value, attributes[:1])
-        elif isinstance(value, type) and is_users_class(value):
-            self.of_class(value, attributes)
-            if isinstance(value, abc.ABCMeta):  # any class may be registered with it, which is counted
+            self._guard_flags(value, attributes[:1])
+        elif isinstance(value, type) and is_user_class(value):
+            self.guard_class(value, attributes)
+            if isinstance(value, abc.ABCMeta):  # changes if a class is registered
                 self.guards.add(f"{self.guards.constant(abc.get_cache_token)}() == {abc.get_cache_token()}")
         elif isinstance(value, types.FunctionType):
-            self._function_attributes(value)
-            self._dispatched(value)
+            self._guard_function_attributes(value)
+            self._guard_dispatch_tables(value)
 
-    def _dispatched(self, function: types.FunctionType) -> None:
-        """The tables that a function of Python's own keeps for the user: those of functools.singledispatch."""
+    def _guard_dispatch_tables(self, function: types.FunctionType) -> None:
+        """Guards the tables that a function of Python's own keeps for the user, such as functools.singledispatch."""
         if effects.is_standard(function.__globals__.get("__name__")):
-            for name, closed in (c for inner in wrapped_functions(function) for c in closed_over(inner)):
+            for name, closed in (c for inner in wrapped_functions(function) for c in closure_values(inner)):
                 if isinstance(closed, dict):
-                    self.held(closed, name)
+                    self.guard_content(closed, name)
 
-    def _flags(self, value: Any, names: Iterable[str]) -> None:
-        """What torch computes when it is asked: `torch.backends.cudnn.benchmark`."""
+    def _guard_flags(self, value: Any, names: Iterable[str]) -> None:
+        """Guards attributes that torch computes when they are read: `torch.backends.cudnn.benchmark`."""
         if type(value) is types.ModuleType or not type(value).__module__.startswith("torch."):
             return
         computed = {n for c in type(value).__mro__ if effects.is_library(c.__module__) for n in vars(c)}
@@ -268,45 +278,50 @@ class ReadSet(ValueGuards):
             if is_plain(found):
                 self.guards.alike(f"{self.guards.constant(value)}.{name}", found)
 
-    def _function_attributes(self, function: Any) -> None:
-        """What is kept on a function: `helper.calls`."""
+    def _guard_function_attributes(self, function: Any) -> None:
+        """Guards attributes of a function: `helper.calls`."""
         inside = getattr(function, "__dict__", {})
         for name in [n for n in inside if n in self.names and not n.startswith("__")]:
             if own_function(function) is not function or function.__name__ == "forward":
                 self.refuse(because(forwards.READS_UNREACHED, name=name, kind="function"))
             self.guard(f"{self.guards.constant(function)}.__dict__[{name!r}]", vars(function)[name], name)
 
-    def of_class(self, cls: type, attributes: tuple[str, ...] = ()) -> None:
+    def guard_class(self, cls: type, attributes: tuple[str, ...] = ()) -> None:
+        """Guards the chain `attributes` of a class, or, if it is empty, everything that is read from the class."""
         if attributes:
             names: Iterable[str] = attributes[:1]
         elif id(cls) in self.seen:
             return
         else:
             self.seen[id(cls)] = cls
-            bases = (c for c in lookup(cls) if is_users_class(c))
+            bases = (c for c in lookup_classes(cls) if is_user_class(c))
             names = sorted({n for c in bases for n in vars(c) if n in self.names})
         for name in names:
-            found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c) and is_users_class(c)), NOTHING)
-            if found is NOTHING:  # of the metaclass
-                found = next((vars(c)[name] for c in lookup(cls) if name in vars(c) and is_users_class(c)), NOTHING)
+            found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c) and is_user_class(c)), NOTHING)
+            if found is NOTHING:  # it may be an attribute of the metaclass
+                found = next(
+                    (vars(c)[name] for c in lookup_classes(cls) if name in vars(c) and is_user_class(c)), NOTHING
+                )
             if issubclass(cls, enum.Enum):
                 found = cls.__members__.get(name, found)
             if found is NOTHING:
-                self._class_lacks(cls, [name])
+                self._guard_class_absence(cls, [name])
             elif name[:2] != "__" or name == "__annotations__" and name in self.literal:
-                self._class_attribute(cls, name, found)
+                self._guard_class_attribute(cls, name, found)
         if not attributes:
-            self._class_lacks(cls, [n for n in self.missing(()) if not any(n in vars(c) for c in lookup(cls))])
-            for base in filter(is_users_class, cls.__mro__[1:] if self._upwards else ()):
-                self.of_class(base)
+            self._guard_class_absence(
+                cls, [n for n in self.missing_names(()) if not any(n in vars(c) for c in lookup_classes(cls))]
+            )
+            for base in filter(is_user_class, cls.__mro__[1:] if self._upwards else ()):
+                self.guard_class(base)
 
-    def _class_lacks(self, cls: type, missing: list[str]) -> None:
-        for base in filter(is_users_class, lookup(cls) if missing else ()):
-            self.lacks(f"{self.guards.constant(base)}.__dict__", (), (), missing)
+    def _guard_class_absence(self, cls: type, missing_names: list[str]) -> None:
+        for base in filter(is_user_class, lookup_classes(cls) if missing_names else ()):
+            self.guard_absence(f"{self.guards.constant(base)}.__dict__", (), (), missing_names)
 
-    def _class_attribute(self, cls: type, name: str, found: Any) -> None:
+    def _guard_class_attribute(self, cls: type, name: str, found: Any) -> None:
         if name == "forward" and issubclass(cls, nn.Module):
-            self._function_attributes(own_forward(cls))
+            self._guard_function_attributes(own_forward(cls))
             self.parts.append(unreplaced_forwards([cls]))
             return
         text = f"{self.guards.constant(cls)}.{name}"
@@ -316,54 +331,54 @@ class ReadSet(ValueGuards):
         elif isinstance(found, (staticmethod, types.FunctionType)):
             function = getattr(found, "__func__", found)
             self.guards.same(text, function) if getattr(cls, name, None) is function else None
-            self._function_attributes(function) if isinstance(function, types.FunctionType) else None
+            self._guard_function_attributes(function) if isinstance(function, types.FunctionType) else None
         elif type(found) is types.MemberDescriptorType:
             return
         elif hasattr(type(found), "__get__"):
             self.guards.same(f"_inherited({self.guards.constant(cls)}, {name!r})", found)
-            if isinstance(found, functools._lru_cache_wrapper) or is_users_class(type(found)):
-                self.held(found, name)
+            if isinstance(found, functools._lru_cache_wrapper) or is_user_class(type(found)):
+                self.guard_content(found, name)
         else:
             self.guard(text, found, f"{cls.__name__}.{name}")
 
-    def _function(self, ran: Ran, others: list[Ran]) -> None:
-        """The function that ran: where it was found, its defaults, and what it closes over."""
-        made_here = any(ran.code in nested(other.code) for other in others)
-        function = self.functions.of(ran, everywhere=not made_here)
+    def _guard_function(self, ran: Execution, others: list[Execution]) -> None:
+        """Guards the function that ran: where it was found, its defaults, and what it closes over."""
+        is_local = any(ran.code in nested(other.code) for other in others)
+        function = self.functions.of(ran, everywhere=not is_local)
         if function is None:
-            if ran.free and not made_here:
+            if ran.free and not is_local:
                 self.refuse(because(forwards.RUNS_UNKNOWN, name=ran.code.co_name))
             return
         owner = self.functions.owner(ran)
         if owner is not None and ran is others[0] and owner[1] == "forward":
-            self._function_attributes(own_forward(owner[0]))  # who replaces it replaces the guards with it
+            self._guard_function_attributes(own_forward(owner[0]))  # a replaced forward no longer runs these guards
         elif owner is not None:
-            self._class_attribute(owner[0], owner[1], vars(owner[2])[owner[1]])
+            self._guard_class_attribute(owner[0], owner[1], vars(owner[2])[owner[1]])
         if owner is not None and self._upwards:
-            self._passed_over(ran, owner[1], owner[2])
+            self._guard_super(ran, owner[1], owner[2])
         self._ran[id(function)] = function
         if function.__defaults__ or function.__kwdefaults__:
-            self.held(function.__defaults__, function.__name__)
-            self.held(function.__kwdefaults__, function.__name__)
-        for cell, (name, value) in zip(function.__closure__ or (), closed_over(function), strict=False):
+            self.guard_content(function.__defaults__, function.__name__)
+            self.guard_content(function.__kwdefaults__, function.__name__)
+        for cell, (name, value) in zip(function.__closure__ or (), closure_values(function), strict=False):
             if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
                 self.guard(f"{self.guards.constant(cell)}.cell_contents", value, name)
 
-    def _passed_over(self, ran: Ran, name: str, definer: type) -> None:
-        """`super` goes past classes that define nothing of the name: they must not get it, nor stand elsewhere."""
+    def _guard_super(self, ran: Execution, name: str, definer: type) -> None:
+        """Guards that `super` still finds `name` in `definer`, past the classes before it in the MRO."""
         cls = receiving_class(ran)
         before = cls.__mro__[: cls.__mro__.index(definer)] if definer in cls.__mro__ else ()
         if any(name in vars(base) for base in before):
             self.guards.same(f"{self.guards.constant(cls)}.__mro__", cls.__mro__)
-            for base in (b for b in before if is_users_class(b) and name not in vars(b)):
-                self.lacks(f"{self.guards.constant(base)}.__dict__", (), (), [name])
+            for base in (b for b in before if is_user_class(b) and name not in vars(b)):
+                self.guard_absence(f"{self.guards.constant(base)}.__dict__", (), (), [name])
 
-    # Questions.
+    # Guards of torch's and the process's state.
 
-    def question(self, function: Callable[[], Any]) -> None:
-        """What torch says of its state, asked without arguments."""
+    def guard_torch_query(self, function: Callable[[], Any]) -> None:
+        """Guards the answer of a function that returns torch's state and takes no arguments."""
         if "autocast" in getattr(function, "__name__", ""):
-            self._autocast_question(function)
+            self._guard_autocast_query(function)
             return
         try:
             answer = function()
@@ -372,28 +387,28 @@ class ReadSet(ValueGuards):
         if is_plain(answer) or type(answer).__module__ == "torch":
             self.guards.alike(f"{self.guards.constant(function)}()", answer)
 
-    def _autocast_question(self, function: Callable[..., Any]) -> None:
-        """What torch says of autocast, for each kind of device that may have been asked for."""
-        for given in ((), ("cpu",), ("cuda",)):
+    def _guard_autocast_query(self, function: Callable[..., Any]) -> None:
+        """Guards the answer about autocast for each device type for which it may have been called."""
+        for arguments in ((), ("cpu",), ("cuda",)):
             try:
-                answer = function(*given)
-            except Exception:  # it takes another number of arguments, or is not there for this device
+                answer = function(*arguments)
+            except Exception:  # it takes another number of arguments, or does not support this device
                 continue
             if is_plain(answer):
-                self.guards.alike(f"{self.guards.constant(function)}{given!r}", answer)
+                self.guards.alike(f"{self.guards.constant(function)}{arguments!r}", answer)
 
-    def environment(self, key: object) -> None:
-        """A variable of the environment."""
+    def guard_environment(self, key: object) -> None:
+        """Guards an environment variable."""
         if not isinstance(key, str):
             self.refuse(because(forwards.READS_STATE, name="os.environ", kind="mapping"))
             return
         self.guards.alike(f"{self.guards.constant(os.environ.get)}({key!r})", os.environ.get(key))
 
-    def variable(self, variable: contextvars.ContextVar[Any]) -> None:
-        """A context variable."""
+    def guard_context_variable(self, variable: contextvars.ContextVar[Any]) -> None:
+        """Guards a context variable."""
         text = f"{self.guards.constant(variable.get)}({self.guards.constant(NOTHING)})"
         self.guard(text, variable.get(NOTHING), variable.name)
 
-    def idle(self, variable: contextvars.ContextVar[Any]) -> None:
-        """A context variable by which a library asks for nothing; what it holds then is another object each time."""
+    def guard_idle_variable(self, variable: contextvars.ContextVar[Any]) -> None:
+        """Guards that no outputs are requested in a context variable in which a library collects outputs."""
         self.guards.add(f"not {self.guards.constant(variable.get)}()")

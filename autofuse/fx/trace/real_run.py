@@ -1,7 +1,7 @@
-"""What a child that cannot run on fakes returns: found by running a twin of it on numbers that are made up.
+"""Finds the result of a child that cannot run on fakes: a twin of it runs on random numbers.
 
-A mixture of experts sends rows where their numbers say; a kernel may have no fake. Its caller needs to know no more
-than ranks and dtypes of the result. Knows nothing of graphs; the child itself is not run.
+A mixture of experts selects rows by the values of a tensor, and a kernel may have no fake. The parent only needs the
+ranks and dtypes of the result. This file does not use graphs, and the child itself does not run.
 """
 
 from __future__ import annotations
@@ -15,56 +15,65 @@ from torch import Tensor, nn
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.contents import all_states, changes, state_of
 from autofuse.fx.trace.external_state import restore_external_state
-from autofuse.fx.trace.stand_ins import Form, filled
+from autofuse.fx.trace.stand_ins import Form, random_tensor
 from autofuse.fx.trace.twin import Twins, active
 from autofuse.fx.trace.unseen_copies import UnseenCopies
-from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters
 from autofuse.torch_private import FakeTensorMode, unset_fake_temporarily
 
 _SEED = 0
 
 
-def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
-    """What `module` returns for these fakes, as fakes of `mode`.
+def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
+    """Returns fakes, of `mode`, of the tensors that `module` returns for these arguments.
 
-    Raises what it raises on made-up numbers, too, and ValueError where it writes to an argument.
+    Args:
+        module: The child. A twin of it runs.
+        training: Whether the twin runs in training mode.
+        args: Positional arguments. Tensors are fakes.
+        kwargs: Keyword arguments. Tensors are fakes.
+        mode: The mode of the fakes in the arguments and in the result.
+
+    Raises:
+        ValueError: The child writes to an argument.
+        Exception: Any error that the child raises on random numbers.
     """
 
     def fake(x: Tensor) -> Tensor:
-        made = mode.from_tensor(x.detach(), static_shapes=True)
-        return made.requires_grad_().clone() if made.is_floating_point() else made  # no leaf: it may be written to
+        copy = mode.from_tensor(x.detach(), static_shapes=True)
+        return copy.requires_grad_().clone() if copy.is_floating_point() else copy  # a leaf could not be written to
 
     parameters = UnwrittenParameters()
-    twin: nn.Module = Twins(parameters.shared, watched=False).of(module)
+    twin: nn.Module = Twins(parameters.share, watched=False).of(module)
     for m in twin.modules():
         m.training = training
-    made: list[tuple[Tensor, int]] = []
+    copies: list[tuple[Tensor, int]] = []
 
     def numbers(x: Tensor) -> Tensor:
-        made.append((found := _numbers(x), found._version))
-        return found
+        copies.append((copy := _numbers(x), copy._version))
+        return copy
 
     arguments = UnseenCopies(numbers)
     before, active.listener = active.listener, None
     try:
         with (
             unset_fake_temporarily(), torch.no_grad(), preserve_generators(), restore_external_state(),
-            unwritten(parameters),
+            restore_parameters(parameters),
         ):  # fmt: skip
-            given, named = arguments.of(args), arguments.of(kwargs)
-            held = all_states((given, *named.values()))
-            result = twin(*given, **named)
+            positional, named = arguments.of(args), arguments.of(kwargs)
+            held = all_states((positional, *named.values()))
+            result = twin(*positional, **named)
     finally:
         active.listener = before
     stored = any(any(changes(before, state_of(c), operator.is_)) for c, before in held)
-    if stored or any(x._version != version for x, version in made):
+    if stored or any(x._version != version for x, version in copies):
         raise ValueError("it writes to an argument")
     with torch.enable_grad():
         return Twins(fake, watched=False, deep=True).of(result)
 
 
 def _numbers(x: Tensor) -> Tensor:
-    """Random numbers where there are fractions; else zeros, which every table of indices has."""
+    """Returns random numbers for floating point, and zeros for other dtypes: 0 is a valid index of every table."""
     if not x.is_floating_point():
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    return filled(Form(x.shape, x.dtype, x.device, False), _SEED)
+    return random_tensor(Form(x.shape, x.dtype, x.device, False), _SEED)

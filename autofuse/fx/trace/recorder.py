@@ -1,8 +1,8 @@
-"""Writes down what a forward does to tensors, as an fx graph, while it runs once on a twin.
+"""Records a forward's operations on tensors as an fx graph, while the forward runs once on a twin.
 
-Tensors are fake ones, known by identity, so `isinstance`, in-place operations and views behave as always; sizes are
-Lengths; children are called but not entered. Torch is not patched: a TorchFunctionMode sees every function. Knows what
-a forward may not do; guards collect what was taken for granted.
+The tensors are fakes and are known by identity, so `isinstance`, in-place operations and views behave as usual. Sizes
+are Lengths. Children are called but not entered. torch is not patched: a TorchFunctionMode sees every function. This
+file knows what a forward must not do. Guards collect what the graph assumes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import Twins
-from autofuse.fx.trace.user_code import unfollowed
+from autofuse.fx.trace.user_code import pause_watching
 from autofuse.fx.trace.values import holds_tensors, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 
 
 class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
-    """One run of one module's forward."""
+    """Records one run of one module's forward."""
 
     def __init__(self, root: nn.Module, world: Twins, inside: SizesInside) -> None:
         super().__init__(root, world, inside)
@@ -46,7 +46,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with unfollowed():
+        with pause_watching():
             return self._operation(function, args, kwargs or {})
 
     def _operation(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -59,16 +59,16 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
             return found
         if name in operations.DATA:
             self.refuse(because(forwards.NEEDS_NUMBERS, name=name.strip("_")))
-        if name == "_set_grad_enabled":  # what is computed under it is looked at
-            turned_on = True in args or True in kwargs.values()  # which changes nothing here, and much under no_grad
-            if turned_on and not _ends_a_context():
+        if name == "_set_grad_enabled":  # check_surroundings checks the operations that run under it
+            turned_on = True in args or True in kwargs.values()  # no change in a trace, but a change under no_grad
+            if turned_on and not _is_end_of_context():
                 self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
             return function(*args, **kwargs)
-        if name in operations.UNHELD or name == "__setattr__":
+        if name in operations.NOT_REPEATABLE or name == "__setattr__":
             self.refuse(because(forwards.CALLS_UNHELD, name=name.strip("_")))
         if name in operations.CONSTANT_METHODS:
-            if name in operations.OF_DTYPE:
-                self._reads_dtype(*tensors((args, kwargs)))
+            if name in operations.DTYPE_QUERIES:
+                self._guard_dtype(*tensors((args, kwargs)))
             return function(*self.concrete(args), **self.concrete(kwargs))
         if name in operations.LENGTHS:
             return self._lengths(function, args, kwargs)
@@ -77,19 +77,19 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         if name == "__setitem__" and (found := mask_of(args[0], args[1], args[2], self.sizes_of)):
             mask, tests = found
             for test in tests:
-                self.fixed(test, "a size")
-            self._recorded(torch.Tensor.masked_fill_, (args[0], mask, args[2]), {})
+                self.assume(test, "a size")
+            self._record(torch.Tensor.masked_fill_, (args[0], mask, args[2]), {})
             return None
         if name == "__iter__":
-            return iter(self._recorded(torch.Tensor.unbind, (args[0], 0), {}))
-        return self._recorded(function, args, kwargs)
+            return iter(self._record(torch.Tensor.unbind, (args[0], 0), {}))
+        return self._record(function, args, kwargs)
 
     def _attribute(self, x: Tensor, name: str) -> Any:
         if name == "shape":
             lengths: list[Any] = [self._length(x, d) for d in range(x.dim())]
             return torch.Size(lengths)
         if name == "dtype":
-            self._reads_dtype(x)
+            self._guard_dtype(x)
             return x.dtype
         if name == "requires_grad":
             held = self.held.get(id(x))
@@ -100,19 +100,19 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         if name == "is_leaf":
             self.refuse(because(forwards.ASKS_GRADIENT))
         if name in operations.CONSTANT_ATTRIBUTES:
-            if name in operations.OF_DTYPE:
-                self._reads_dtype(x)
+            if name in operations.DTYPE_QUERIES:
+                self._guard_dtype(x)
             return getattr(x, name)
         if name not in operations.TENSOR_ATTRIBUTES:
             self.refuse(because(forwards.READS_ATTRIBUTE, name=name))
-        return self._recorded(getattr, (x, name), {})
+        return self._record(getattr, (x, name), {})
 
-    def _reads_dtype(self, x: Tensor) -> None:
-        """The dtype of a tensor may follow from those of parameters and buffers, and from the default."""
+    def _guard_dtype(self, x: Tensor) -> None:
+        """Guards the dtype of a tensor, which may depend on a parameter, a buffer or the default dtype."""
         self.reads_dtype = True
         node = self.node_of(x)
         if node.op == "get_attr":
-            with self.silence():
+            with self.pause_recording():
                 self.guards.same(f"{guard_tensor(self.root, str(node.target))}.dtype", x.dtype)
         elif x.dtype == torch.get_default_dtype() and _may_be_default(node, x.dtype):
             self.guards.same(f"{self.guards.constant(torch.get_default_dtype)}()", x.dtype)
@@ -130,85 +130,90 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         dim = int(dim) % max(x.dim(), 1)
         node = self.graph.call_method("size", (self.node_of(x), dim))
         held = self.held[id(x)]
-        return Length(self, self.noted(node, x.shape[dim]), x.shape[dim], held.sizes[dim])
+        return Length(self, self.annotate(node, x.shape[dim]), x.shape[dim], held.sizes[dim])
 
-    def _recorded(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `function` on fakes and write it down."""
+    def _record(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs `function` on fakes and adds a node for it."""
         self.check_surroundings((args, kwargs))
         self._guard_structure(getattr(function, "__name__", ""), args, kwargs)
         self._check_mask(getattr(function, "__name__", ""), args, kwargs)
         self.operators.update(operations.operators_of(function))
-        kind, target, spelled = operations.spelled(function, args)
-        given = self.argument(spelled), self.argument(kwargs)
-        before = self.versions((args, kwargs))
+        kind, target, operands = operations.graph_call(function, args)
+        arguments = self.argument(operands), self.argument(kwargs)
+        versions = self.versions((args, kwargs))
         result = grouped_products.run(function, self.concrete(args), self.concrete(kwargs))
         if not holds_tensors(result):
             self.refuse(because(forwards.TAKES_NUMBER, name=getattr(function, "__name__", function)))
-        node = self.noted(self.graph.create_node(kind, target, *given), result)
-        made = list(tensors(result))
-        sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, made)
-        return self.kept(node, result, before, self.sizes_with_names(self.rows_of(args, kwargs), made, sizes))
+        node = self.annotate(self.graph.create_node(kind, target, *arguments), result)
+        result_tensors = list(tensors(result))
+        sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, result_tensors)
+        return self.keep_result(
+            node, result, versions, self.sizes_with_names(self.rows_of(args, kwargs), result_tensors, sizes)
+        )
 
     def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
         sizes = super()._child_sizes(module, path, call, result)
         return self.sizes_with_names(self.rows_of(call), list(tensors(result)), sizes)
 
     def with_rows(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._recorded(function, args, kwargs)
+        """Records an operation on tensors with rows. Its results have as many rows."""
+        return self._record(function, args, kwargs)
 
     def length(self, x: Tensor, dim: int) -> Any:
+        """Returns the length of a dimension."""
         return self._length(x, dim)
 
     def put(self, args: tuple[Any, ...]) -> None:
-        self._recorded(torch.Tensor.__setitem__, args, {})
+        """Records `x[rows] = y`."""
+        self._record(torch.Tensor.__setitem__, args, {})
 
     def _check_mask(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A mask that tensors with numbers refuse, and fakes do not: the original says so in its own words."""
+        """Refuses a mask that is not boolean. Real tensors raise an error there, but fakes do not."""
         mask = kwargs.get("mask", args[1] if len(args) > 1 else None)
         if name in ("masked_fill", "masked_fill_") and isinstance(mask, Tensor) and mask.dtype is not torch.bool:
             error = f"RuntimeError ({name} only supports boolean masks)"
             self.refuse(because(forwards.RAISED, error=error))
 
     def _guard_structure(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The number of parts and the rank of some results depend on sizes: hold those fixed."""
+        """Fixes the sizes on which the number or the rank of the results depends."""
         if (
             name not in operations.PARTS
-            and name not in operations.RANKED_BY_SIZE
+            and name not in operations.RANK_DEPENDS_ON_SIZE
             or not args
             or not isinstance(args[0], Tensor)
         ):
             return
         rank = args[0].dim()
-        asked = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        wanted = kwargs.get("dim", args[1] if len(args) > 1 else None)
         for dim, (size, length) in enumerate(zip(self.sizes_of(args[0]), args[0].shape, strict=True)):
-            if type(asked) is int and asked % rank != dim:
+            if type(wanted) is int and wanted % rank != dim:
                 continue
-            if name in operations.RANKED_BY_SIZE and not isinstance(size, int):
-                self.fixed(size and f"{size} == {int(length)}", "a size")
+            if name in operations.RANK_DEPENDS_ON_SIZE and not isinstance(size, int):
+                self.assume(size and f"{size} == {int(length)}", "a size")
         if name in operations.PARTS:
-            given = args[1:] if name == "unbind" else args[2:]
-            dim = kwargs.get("dim", given[0] if given else 0)
+            arguments = args[1:] if name == "unbind" else args[2:]
+            dim = kwargs.get("dim", arguments[0] if arguments else 0)
             self._length(args[0], dim).int_()
 
 
 def _may_be_default(node: fx.Node, dtype: torch.dtype) -> bool:
-    """Whether a tensor on the way to this one has a dtype that none of its operands has."""
+    """Returns whether this tensor, or one that it is computed from, has a dtype that none of its operands has."""
     todo, seen = [node], set[fx.Node]()
     while todo:
         node = todo.pop()
         if node in seen or node.op in ("placeholder", "get_attr", "call_module"):
             continue
         seen.add(node)
-        found = node.meta.get("v")
-        before = [v for n in node.all_input_nodes if isinstance(v := n.meta.get("v"), Tensor)]
-        if isinstance(found, Tensor) and found.dtype == dtype and all(v.dtype != dtype for v in before):
+        value = node.meta.get("v")
+        operands = [v for n in node.all_input_nodes if isinstance(v := n.meta.get("v"), Tensor)]
+        if isinstance(value, Tensor) and value.dtype == dtype and all(v.dtype != dtype for v in operands):
             return True
         todo += node.all_input_nodes
     return False
 
 
-def _ends_a_context() -> bool:
-    """Whether torch puts back what was before `with torch.no_grad():`, and not the user's code asks for gradients."""
+def _is_end_of_context() -> bool:
+    """Returns whether torch, not the user's code, sets the gradient mode: at the end of `with torch.no_grad():`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != grad_mode.__file__:
         frame = frame.f_back

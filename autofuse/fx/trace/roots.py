@@ -1,4 +1,4 @@
-"""What names in a function of the user's stand for: globals, free variables, modules that it imports."""
+"""Finds the values of the names in a user's function: globals, free variables and imported modules."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import sys
 from typing import Any
 
 from autofuse.fx.trace.code_facts import Load
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 
 NOTHING: Any = object()
 
 
-def root_of(ran: Ran, load: Load) -> Any:
-    """The value that is loaded; NOTHING for a name of Python's own, and where nothing is bound to the name."""
+def root_of(ran: Execution, load: Load) -> Any:
+    """Returns the value that is loaded, or NOTHING for an unbound name or one of Python's built-in names."""
     if load.kind == "global":
         return ran.namespace.get(load.name, NOTHING)
     if load.kind == "free":
         return ran.free.get(load.name, NOTHING)
-    return imported(ran, load.name)
+    return imported_module(ran, load.name)
 
 
-def imported(ran: Ran, name: str) -> Any:
-    """The module that an import statement inside of a function gives."""
-    return sys.modules.get(_absolute(ran, name), NOTHING)
+def imported_module(ran: Execution, name: str) -> Any:
+    """Returns the module that an import statement inside a function refers to, or NOTHING."""
+    return sys.modules.get(_absolute_name(ran, name), NOTHING)
 
 
-def imported_names(ran: Ran, name: str) -> list[str]:
-    """The names under which an import statement finds modules: `a`, `a.b` and `a.b.c` for the last of them."""
-    parts = _absolute(ran, name).split(".")
+def imported_names(ran: Execution, name: str) -> list[str]:
+    """Returns the keys of `sys.modules` that an import statement reads: `a`, `a.b` and `a.b.c` for `import a.b.c`."""
+    parts = _absolute_name(ran, name).split(".")
     names = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
     return [n for n in names if n in sys.modules]
 
 
-def _absolute(ran: Ran, name: str) -> str:
+def _absolute_name(ran: Execution, name: str) -> str:
     if not name.startswith("."):
         return name
     package = ran.namespace.get("__package__") or ""

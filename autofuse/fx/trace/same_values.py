@@ -1,6 +1,6 @@
-"""Whether two values are the same to every program, where `==` says too much: True, 1 and 1.0, 0.0 and -0.0 are equal.
+"""Compares values strictly where `==` is too weak: True, 1 and 1.0 are equal under `==`, and so are 0.0 and -0.0.
 
-Nor does `==` ask for the order of a dict. What is the very same object is told at once.
+`==` also ignores the order of a dict. Identical objects are the same without further comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SIMPLE = (str, bytes, type(None))
 
 
 def is_same_value(one: Any, other: Any) -> bool:
-    """Whether two values have the same types, the same signs of zero, and dicts the same order, all the way down."""
+    """Returns whether two values have equal types, signs of zero and orders of dicts, at every level of nesting."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -29,12 +29,19 @@ def is_same_value(one: Any, other: Any) -> bool:
     if isinstance(one, (tuple, list, deque)):
         return len(one) == len(other) and _are_same(one, other)
     if isinstance(one, (set, frozenset)):
-        return one == other and {(type(v), v) for v in one} == {(type(v), v) for v in other} and _zeros(one, other)
+        return (
+            one == other
+            and {(type(v), v) for v in one} == {(type(v), v) for v in other}
+            and _have_same_zeros(one, other)
+        )
     return bool(one == other)
 
 
 def holds_same(value: Any, copy: Any) -> bool:
-    """The guard of a container: whether it holds what `copy` holds, mostly the very same objects in the same order."""
+    """Returns whether a container still has the content of `copy`. A guard calls this.
+
+    Usually the two hold identical objects in the same order, which is the fast path.
+    """
     if type(value) is not type(copy) and not isinstance(value, type(copy)) or len(value) != len(copy):
         return False
     if isinstance(copy, dict):
@@ -45,24 +52,27 @@ def holds_same(value: Any, copy: Any) -> bool:
     return all(map(is_, value, copy)) or _are_same(value, copy)
 
 
-def equals_others(value: Any) -> bool:
-    """Whether `==` and the type are not enough to tell a value from others: a zero that has a sign, what holds
-    numbers, a dict of more than one key, whose order counts."""
+def needs_strict_comparison(value: Any) -> bool:
+    """Returns whether a value can equal another one with `==` that has the same type but is not the same value.
+
+    Examples are a zero, which has a sign, a container of numbers, and a dict with more than one key, which has an
+    order.
+    """
     if isinstance(value, (float, complex)):
         return not value or isinstance(value, complex)
     if isinstance(value, dict):
-        return len(value) > 1 or any(map(_may_be_another, (*value, *value.values())))
-    return is_container(value) and any(map(_may_be_another, value))
+        return len(value) > 1 or any(map(_can_equal_other_type, (*value, *value.values())))
+    return is_container(value) and any(map(_can_equal_other_type, value))
 
 
 def is_container(value: Any) -> bool:
-    """Whether a value holds others."""
+    """Returns whether a value is a container."""
     return isinstance(value, _CONTAINERS)
 
 
-def _may_be_another(value: Any) -> bool:
-    """Whether something of another type may equal a value."""
-    return equals_others(value) if is_container(value) else type(value) not in _SIMPLE
+def _can_equal_other_type(value: Any) -> bool:
+    """Returns whether a value can equal a value of another type."""
+    return needs_strict_comparison(value) if is_container(value) else type(value) not in _SIMPLE
 
 
 def _are_same(ones: Iterable[Any], others: Iterable[Any]) -> bool:
@@ -73,10 +83,10 @@ def _signs(value: complex) -> tuple[float, float]:
     return math.copysign(1.0, value.real), math.copysign(1.0, value.imag)
 
 
-def _zeros(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    """Whether the zeros among members have the same signs."""
-    return _signed(one) == _signed(other)
+def _have_same_zeros(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    """Returns whether the zeros among the members have the same signs."""
+    return _signed_zeros(one) == _signed_zeros(other)
 
 
-def _signed(members: Iterable[Any]) -> set[tuple[type, float, float]]:
+def _signed_zeros(members: Iterable[Any]) -> set[tuple[type, float, float]]:
     return {(type(v), *_signs(v)) for v in members if isinstance(v, (float, complex)) and not v}

@@ -1,6 +1,6 @@
-"""Whether a model's parameters are here, and calls with distributed tensors as calls with whole ones.
+"""Tells whether a model's parameters are materialized on this rank, and replaces distributed tensors in calls.
 
-What a sharded tensor will be is in stand_ins.py. Must not know what is captured or fused.
+stand_ins.py computes what a sharded tensor will be. This file does not know what is captured or fused.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autofuse.fx.trace.stand_ins import Form, Forms, filled, is_sharded_unit
+from autofuse.fx.trace.stand_ins import Form, Forms, is_sharded_unit, random_tensor
 from autofuse.ops.distributed import is_distributed
 from autofuse.torch_private.nested import mapped, plain_parts, tensors_in
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def postponed(model: nn.Module) -> str:
-    """Why a model cannot be looked at before its modules are called: a clause, or "" where it can."""
+def why_not_yet_traceable(model: nn.Module) -> str:
+    """Returns why a model cannot be traced before its modules are called: a clause, or ""."""
     if any(is_sharded_unit(m) for m in model.modules()):
         return "its parameters are sharded, and gathered only while a module runs"
     tensors = (*model.parameters(), *model.buffers())
@@ -27,38 +27,43 @@ def postponed(model: nn.Module) -> str:
     return "its parameters are on the meta device" if any(t.is_meta for t in tensors) else ""
 
 
-def is_empty(module: nn.Module) -> bool:
-    """Whether tensors of a module, or of those below it, have no numbers yet."""
+def has_meta_tensors(module: nn.Module) -> bool:
+    """Returns whether any tensor of a module or of its submodules is on the meta device."""
     return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
 
 
 def register_views(original: nn.Module, copied: nn.Module) -> None:
-    """Make parameters of what FSDP1 left as views in the place of parameters, so that their gradients are asked for."""
+    """Registers views that FSDP1 left in the place of parameters, so that their gradients are computed."""
     for name, value in vars(original).items():
         if isinstance(value, Tensor) and value._is_view() and value.requires_grad:
             copied._parameters[name] = nn.Parameter(copied.__dict__.pop(name))
 
 
-def undistributed(call: ForwardArguments) -> ForwardArguments:
-    """A call with DTensors as one with tensors of the whole size, whose numbers are made up."""
+def without_dtensors(call: ForwardArguments) -> ForwardArguments:
+    """Returns a call in which each DTensor is replaced by a tensor of the global shape with random numbers."""
     seeds = itertools.count()
 
-    def whole(value: Any) -> Any:
+    def with_global_shape(value: Any) -> Any:
         if not isinstance(value, Tensor) or not is_distributed(value):
             return value
         form = Form(value.shape, value.dtype, value.device, value.requires_grad)
-        return filled(form, next(seeds)).requires_grad_(value.requires_grad)
+        return random_tensor(form, next(seeds)).requires_grad_(value.requires_grad)
 
-    return (mapped(whole, call[0]), mapped(whole, call[1])) if _is_given_distributed(call) else call
+    return (
+        (mapped(with_global_shape, call[0]), mapped(with_global_shape, call[1])) if _receives_dtensors(call) else call
+    )
 
 
-def whole_forms(module: nn.Module, call: ForwardArguments) -> Forms:
-    """Forms of the distributed parameters of a module that is handed DTensors: there a program speaks of whole ones."""
-    if not _is_given_distributed(call):
+def global_forms(module: nn.Module, call: ForwardArguments) -> Forms:
+    """Returns the global forms of distributed parameters if the module receives DTensors.
+
+    The program then uses global shapes.
+    """
+    if not _receives_dtensors(call):
         return {}
-    held = (*module.parameters(), *module.buffers())
-    return {id(p): Form(p.shape, p.dtype, p.device, p.requires_grad) for p in held if is_distributed(p)}
+    tensors = (*module.parameters(), *module.buffers())
+    return {id(p): Form(p.shape, p.dtype, p.device, p.requires_grad) for p in tensors if is_distributed(p)}
 
 
-def _is_given_distributed(call: ForwardArguments) -> bool:
+def _receives_dtensors(call: ForwardArguments) -> bool:
     return any(map(is_distributed, tensors_in(call, plain_parts)))

@@ -1,7 +1,8 @@
-"""Where the size of each dimension comes from, as far as common operations tell.
+"""Finds where the size of each dimension of a result comes from, for common operations.
 
-A size is a number, Python text over forward's arguments (`x.shape[1]`), or None where nothing is known; None costs a
-stricter guard, never a wrong one. Rules are by name: they state only what holds for all sizes, not for the example.
+A size is a number, Python text over forward's arguments (`x.shape[1]`), or None if it is unknown. None leads to a
+stricter guard, never to a wrong one. The rules are looked up by the operation's name. They state only what holds for
+all sizes, not just for the example's.
 """
 
 from __future__ import annotations
@@ -15,37 +16,48 @@ from autofuse.fx.trace.symbolic_sizes import Length, Size
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 Sizes = tuple[Size, ...]
-Look = Callable[[Tensor], Sizes]  # the sizes of an operand
-Rule = Callable[[Look, Sequence[Any], dict[str, Any]], "Sizes | list[Sizes] | None"]
+Lookup = Callable[[Tensor], Sizes]  # returns the sizes of an operand
+Rule = Callable[[Lookup, Sequence[Any], dict[str, Any]], "Sizes | list[Sizes] | None"]
 
 _RULES: dict[str, Rule] = {}
 
 
 def result_sizes(
-    name: str, look: Look, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor]
+    name: str, lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor]
 ) -> list[Sizes]:
-    """The sizes of each result of the operation called `name`."""
+    """Returns the sizes of each result of an operation.
+
+    Args:
+        name: The operation's name, as torch_functions.rule_name returns it.
+        look: Returns the sizes of an operand.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        results: The tensors that the operation returned for the example.
+
+    Returns:
+        One tuple for each result. A size is None if it is unknown.
+    """
     rule = _RULES.get(name)
 
     def sizes_of(x: Tensor) -> Sizes:
         if not isinstance(x, Tensor):
-            raise TypeError("a call that the rule was not written for")
-        return look(x)
+            raise TypeError("the rule does not cover this call")
+        return lookup(x)
 
     try:
         found = rule(sizes_of, args, kwargs) if rule else None
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # a call that the rule was not written for
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # the rule does not cover this call
         found = None
     proposals = (
         found if isinstance(found, list) else [found] * len(results) if found is not None else [None] * len(results)
     )
     if len(proposals) != len(results):
         proposals = [None] * len(results)
-    return [_checked(p, r) for p, r in zip(proposals, results, strict=True)]
+    return [_drop_contradicted(p, r) for p, r in zip(proposals, results, strict=True)]
 
 
-def _checked(proposed: Sizes | None, result: Tensor) -> Sizes:
-    """`proposed`, unless the example contradicts it."""
+def _drop_contradicted(proposed: Sizes | None, result: Tensor) -> Sizes:
+    """Returns `proposed` without the sizes that the example contradicts."""
     actual = tuple(int(n) for n in result.shape)
     if proposed is None or len(proposed) != len(actual):
         return (None,) * len(actual)
@@ -53,7 +65,7 @@ def _checked(proposed: Sizes | None, result: Tensor) -> Sizes:
 
 
 def size(x: Any) -> Size:
-    """The provenance of a size that was passed to an operation."""
+    """Returns the origin of a size that was passed to an operation."""
     return x.size if isinstance(x, Length) else int(x) if isinstance(x, int) and x >= 0 else None
 
 
@@ -73,26 +85,30 @@ def _rule(names: str) -> Callable[[Rule], Rule]:
     "softmin fill_ zero_ neg_ exp_ sqrt_ rsqrt_ tanh_ sigmoid_ clamp_ triu_ tril_ rand_like randn_like empty_like "
     "batch_norm group_norm instance_norm conj positive requires_grad_"
 )
-def _same(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return look(args[0] if args else kwargs["input"])
+def _first_operand_sizes(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return lookup(args[0] if args else kwargs["input"])
 
 
 @_rule(
     "add sub mul div true_divide truediv floordiv mod where eq ne lt le gt ge and or logical_and logical_or maximum "
     "minimum addcmul addcdiv lerp fmod remainder floor_divide bitwise_and bitwise_or bitwise_xor xor atan2 hypot rsub"
 )
-def _elementwise(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return broadcast([look(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
+def _elementwise_sizes(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return broadcast([lookup(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
 
 
 def broadcast(operands: list[Sizes]) -> Sizes:
-    """The sizes of operands that are broadcast against each other."""
+    """Returns the sizes after broadcasting operands against each other."""
     rank = max(map(len, operands))
-    return tuple(_common([o[d] for o in operands if len(o) >= -d]) for d in range(-rank, 0))
+    return tuple(_common_size([o[d] for o in operands if len(o) >= -d]) for d in range(-rank, 0))
 
 
-def _common(sizes: list[Size]) -> Size:
-    """A number above 1 wins, for everything else must be equal to it or 1; two unlike texts may each be 1."""
+def _common_size(sizes: list[Size]) -> Size:
+    """Returns the size of a broadcast dimension.
+
+    A number above 1 is the result, because every other size must equal it or be 1. Of two different texts, either may
+    be 1.
+    """
     for s in sizes:
         if isinstance(s, int) and s != 1:
             return s
@@ -101,64 +117,64 @@ def _common(sizes: list[Size]) -> Size:
 
 
 @_rule("view_as_complex")
-def _pairs_joined(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return look(args[0])[:-1]
+def _view_as_complex(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return lookup(args[0])[:-1]
 
 
 @_rule("view_as_real")
-def _pairs_split(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return (*look(args[0]), 2)
+def _view_as_real(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return (*lookup(args[0]), 2)
 
 
 @_rule("transpose swapaxes swapdims")
-def _transposed(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    sizes = list(look(args[0]))
+def _transpose(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    sizes = list(lookup(args[0]))
     first, second = (*args[1:], *kwargs.values())
     sizes[first], sizes[second] = sizes[second], sizes[first]
     return tuple(sizes)
 
 
 @_rule("mT t T")
-def _swapped(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
-    *front, rows, columns = look(args[0])
+def _matrix_transpose(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
+    *front, rows, columns = lookup(args[0])
     return (*front, columns, rows)
 
 
 @_rule("permute")
-def _permuted(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    sizes = look(args[0])
-    return tuple(sizes[d] for d in _flat(args[1:], kwargs))
+def _permute(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    sizes = lookup(args[0])
+    return tuple(sizes[d] for d in _variadic(args[1:], kwargs))
 
 
 @_rule("unsqueeze")
-def _unsqueezed(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    sizes, at = list(look(args[0])), (*args[1:], *kwargs.values())[0]
+def _unsqueeze(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    sizes, at = list(lookup(args[0])), (*args[1:], *kwargs.values())[0]
     sizes.insert(at if at >= 0 else len(sizes) + 1 + at, 1)
     return tuple(sizes)
 
 
 @_rule("view reshape")
-def _viewed(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    wanted = _flat(args[1:], kwargs)
+def _view(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    wanted = _variadic(args[1:], kwargs)
     sizes = [size(w) for w in wanted]
     for at, w in enumerate(wanted):
         if isinstance(w, int) and w == -1:
-            sizes[at] = _inferred(list(look(args[0])), sizes[:at] + sizes[at + 1 :])
+            sizes[at] = _inferred_size(list(lookup(args[0])), sizes[:at] + sizes[at + 1 :])
     return tuple(sizes)
 
 
-def _inferred(have: list[Size], others: list[Size]) -> Size:
-    """What -1 stands for: what is left of `have` once `others` are divided out."""
+def _inferred_size(source: list[Size], others: list[Size]) -> Size:
+    """Returns the size that -1 stands for: the sizes of `source` divided by `others`."""
     rest: list[Size] = []
     for s in others:
-        if s in have and s is not None:
-            have.remove(s)
+        if s in source and s is not None:
+            source.remove(s)
         else:
             rest.append(s)
-    if None in have or None in rest:
+    if None in source or None in rest:
         return None
-    texts, divisors = [s for s in have if isinstance(s, str)], [s for s in rest if isinstance(s, str)]
-    top, bottom = _product(have), _product(rest)
+    texts, divisors = [s for s in source if isinstance(s, str)], [s for s in rest if isinstance(s, str)]
+    top, bottom = _product(source), _product(rest)
     if divisors or not texts and top % bottom:
         return None
     if not texts:
@@ -175,64 +191,64 @@ def _product(sizes: list[Size]) -> int:
 
 
 @_rule("expand")
-def _expanded(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    have, wanted = look(args[0]), _flat(args[1:], kwargs)
-    have = (None,) * (len(wanted) - len(have)) + have
-    return tuple(h if isinstance(w, int) and w == -1 else size(w) for h, w in zip(have, wanted, strict=True))
+def _expand(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    source, wanted = lookup(args[0]), _variadic(args[1:], kwargs)
+    source = (None,) * (len(wanted) - len(source)) + source
+    return tuple(h if isinstance(w, int) and w == -1 else size(w) for h, w in zip(source, wanted, strict=True))
 
 
 @_rule("expand_as view_as reshape_as")
-def _as_other(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return look((*args, *kwargs.values())[1])
+def _second_operand_sizes(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return lookup((*args, *kwargs.values())[1])
 
 
 @_rule("getattr")
-def _read(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
-    """x.T of a matrix, x.mT."""
-    *front, rows, columns = look(args[0])
+def _attribute(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
+    """Returns the sizes of `x.mT`, and of `x.T` if x is a matrix."""
+    *front, rows, columns = lookup(args[0])
     return (*front, columns, rows) if args[1] == "mT" or args[1] == "T" and not front else None
 
 
 @_rule("ones zeros empty rand randn")
-def _made(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return tuple(map(size, _flat(args, {k: v for k, v in kwargs.items() if k == "size"})))
+def _new_tensor(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return tuple(map(size, _variadic(args, {k: v for k, v in kwargs.items() if k == "size"})))
 
 
 @_rule("full")
-def _filled(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+def _full(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return tuple(map(size, args[0] if args else kwargs["size"]))
 
 
 @_rule("arange")
-def _ranged(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+def _arange(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return (size(args[0]) if len(args) == 1 else None,)
 
 
 @_rule("chunk")
-def _chunked(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Sizes]:
-    sizes, dim, whole = _along(look, args, kwargs)
+def _chunk(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Sizes]:
+    sizes, dim, whole = _split_dimension(lookup, args, kwargs)
     wanted = args[1] if len(args) > 1 else kwargs["chunks"]
-    return _parts(sizes, dim, whole, [-(-whole // wanted)] * wanted)
+    return _part_sizes(sizes, dim, whole, [-(-whole // wanted)] * wanted)
 
 
 @_rule("split")
-def _split(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Sizes]:
-    sizes, dim, whole = _along(look, args, kwargs)
+def _split(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Sizes]:
+    sizes, dim, whole = _split_dimension(lookup, args, kwargs)
     wanted = args[1] if len(args) > 1 else next(v for k, v in kwargs.items() if k != "dim")
     each = [int(w) for w in wanted] if isinstance(wanted, (list, tuple)) else [int(wanted)] * -(-whole // int(wanted))
-    return _parts(sizes, dim, whole, each)
+    return _part_sizes(sizes, dim, whole, each)
 
 
-def _along(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sizes, int, int]:
-    sizes = look(args[0])
+def _split_dimension(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sizes, int, int]:
+    sizes = lookup(args[0])
     dim = kwargs.get("dim", args[2] if len(args) > 2 else 0) % len(sizes)
     whole = sizes[dim]
     if not isinstance(whole, int):
-        raise ValueError("how long the parts are depends on a size that varies")
+        raise ValueError("the lengths of the parts depend on a size that varies")
     return sizes, dim, whole
 
 
-def _parts(sizes: Sizes, dim: int, whole: int, each: list[int]) -> list[Sizes]:
+def _part_sizes(sizes: Sizes, dim: int, whole: int, each: list[int]) -> list[Sizes]:
     lengths, left = list[int](), whole
     for n in each:
         lengths.append(min(n, left))
@@ -241,15 +257,15 @@ def _parts(sizes: Sizes, dim: int, whole: int, each: list[int]) -> list[Sizes]:
 
 
 @_rule("unbind")
-def _unbound(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    sizes = list(look(args[0]))
+def _unbind(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    sizes = list(lookup(args[0]))
     del sizes[kwargs.get("dim", args[1] if len(args) > 1 else 0)]
     return tuple(sizes)
 
 
 @_rule("matmul bmm")
-def _matmul(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
-    left, right = look(args[0]), look((*args[1:], *kwargs.values())[0])
+def _matmul(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
+    left, right = lookup(args[0]), lookup((*args[1:], *kwargs.values())[0])
     if len(left) < 2 or len(right) < 2:
         return None
     front = broadcast([left[:-2], right[:-2]]) if len(left) > 2 or len(right) > 2 else ()
@@ -257,37 +273,37 @@ def _matmul(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | 
 
 
 @_rule("rotary")
-def _rotary(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    sizes = look(args[0])
-    return (*broadcast([look(a)[:-1] for a in args[:3]]), sizes[-1])
+def _rotary(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    sizes = lookup(args[0])
+    return (*broadcast([lookup(a)[:-1] for a in args[:3]]), sizes[-1])
 
 
 @_rule("linear")
-def _linear(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return (*look(args[0])[:-1], look(args[1] if len(args) > 1 else kwargs["weight"])[0])
+def _linear(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return (*lookup(args[0])[:-1], lookup(args[1] if len(args) > 1 else kwargs["weight"])[0])
 
 
 @_rule("embedding")
-def _embedding(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return (*look(args[0]), look(args[1])[1])
+def _embedding(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return (*lookup(args[0]), lookup(args[1])[1])
 
 
 @_rule("einsum")
-def _einsum(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
+def _einsum(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
     inputs, arrow, output = str(args[0]).replace(" ", "").partition("->")
     if not arrow or "." in inputs:
         return None
     letters: dict[str, list[Size]] = {}
     operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
     for term, operand in zip(inputs.split(","), operands, strict=True):
-        for letter, s in zip(term, look(operand), strict=True):
+        for letter, s in zip(term, lookup(operand), strict=True):
             letters.setdefault(letter, []).append(s)
-    return tuple(_common(letters[letter]) for letter in output)
+    return tuple(_common_size(letters[letter]) for letter in output)
 
 
 @_rule("mean sum amax amin var std prod all any")
-def _reduced(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
-    sizes, dim = list(look(args[0])), kwargs.get("dim", args[1] if len(args) > 1 else None)
+def _reduce(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
+    sizes, dim = list(lookup(args[0])), kwargs.get("dim", args[1] if len(args) > 1 else None)
     if not isinstance(dim, int):
         return None
     sizes[dim] = 1
@@ -298,32 +314,32 @@ def _reduced(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes |
 
 
 @_rule("cat concat stack")
-def _joined(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    sizes, dim = list(look(args[0][0])), kwargs.get("dim", args[1] if len(args) > 1 else 0)
+def _concatenate(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    sizes, dim = list(lookup(args[0][0])), kwargs.get("dim", args[1] if len(args) > 1 else 0)
     sizes[dim] = None
     return tuple(sizes)
 
 
 @_rule("getitem")
-def _item(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
+def _getitem(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    have, sizes = list(look(args[0])), list[Size]()
-    missing = len(have) - sum(i is not None and i is not ... for i in index)
+    source, sizes = list(lookup(args[0])), list[Size]()
+    missing = len(source) - sum(i is not None and i is not ... for i in index)
     for i in index if ... in [x for x in index if not isinstance(x, Tensor)] else (*index, ...):
         if i is ...:
-            sizes, have = sizes + have[:missing], have[missing:]
+            sizes, source = sizes + source[:missing], source[missing:]
         elif i is None:
             sizes.append(1)
         elif isinstance(i, slice):
-            sizes.append(_sliced(have.pop(0), i))
+            sizes.append(_slice_size(source.pop(0), i))
         elif isinstance(i, (int, Length)) and not isinstance(i, bool):
-            have.pop(0)
+            source.pop(0)
         else:
             return None
     return tuple(sizes)
 
 
-def _sliced(whole: Size, part: slice) -> Size:
+def _slice_size(whole: Size, part: slice) -> Size:
     if part.step not in (None, 1) or whole is None:
         return None
     if part.start is None or isinstance(part.start, int) and part.start == 0:
@@ -340,7 +356,7 @@ def _sliced(whole: Size, part: slice) -> Size:
     return None
 
 
-def _flat(values: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The sizes or dimensions of a variadic call: view(a, b) or view((a, b))."""
+def _variadic(values: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Returns the sizes or dimensions of a variadic call: `view(a, b)` or `view((a, b))`."""
     every = [*values, *kwargs.values()]
     return list(every[0]) if len(every) == 1 and isinstance(every[0], (tuple, list)) else every

@@ -1,7 +1,8 @@
-"""What values hold now, to tell later what was changed in them, and to put it back.
+"""Records the content of values, to find later changes and to restore them.
 
-Containers, attributes of objects and classes, arrays, tensors and generators of random numbers, and what they reach by
-the names of attributes that the code in question uses. Knows Python's values; knows no graph and no code.
+Snapshots cover containers, attributes of objects and classes, arrays, tensors, random generators, and everything that
+these reach by names of attributes that the code in question uses. This file knows Python's values. It does not use
+graphs or code.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.twin import is_twin
 from autofuse.torch_private import FakeTensor, set_version_counter
 
-_MOST, _LARGEST = 20_000, 10_000
-_LARGEST_TENSOR, _LARGEST_ARRAY = 1 << 16, 1 << 20  # elements, bytes
+_MAX_VALUES, _MAX_LENGTH = 20_000, 10_000
+_MAX_TENSOR_ELEMENTS, _MAX_ARRAY_BYTES = 1 << 16, 1 << 20
 _NOTHING = object()
 CACHE = functools._lru_cache_wrapper
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
@@ -33,7 +34,7 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 class Everything(frozenset[str]):
-    """All names: what is read cannot be told."""
+    """The set of all names, for code that may read any name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -43,8 +44,16 @@ EVERYTHING = Everything()
 
 
 @dataclass
-class _Kept:
-    """A value, what it held, and how that is looked up and put back."""
+class _Record:
+    """One recorded value.
+
+    Attributes:
+        value: The value.
+        name: Its name in messages.
+        before: What it held.
+        now: Returns what it holds now.
+        put: Restores what it held.
+    """
 
     value: Any
     name: str
@@ -55,90 +64,106 @@ class _Kept:
 
 @dataclass(frozen=True)
 class OutsideChange:
-    """Something that was changed: what it is called, and what was added to it or put in another's place."""
+    """A value that was changed.
+
+    Attributes:
+        name: Its name in messages.
+        added: The values that were added to it or that replaced others.
+        may_be_cache: Whether nothing was removed, and at most one value was replaced.
+        owner: The value.
+    """
 
     name: str
     added: tuple[Any, ...]
-    may_be_cache: bool  # whether nothing was taken out, and what was put in another's place is a single thing
+    may_be_cache: bool
     owner: Any
 
 
 class Snapshot:
-    """What some values held when they were noted."""
+    """The content of some values at the time when they were noted."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        self._records: dict[int, _Record] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
-        self.left: list[tuple[str, str]] = []  # caches that are left alone, what to call them and why
-        self._large: list[tuple[Tensor, str]] = []  # which are copied where code may write to them
+        self.left: list[tuple[str, str]] = []  # names of caches that are not emptied, and why
+        self._large: list[tuple[Tensor, str]] = []  # copied only if code may write to them
         self._count = 0
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
-        """Keep what `value` holds, and what it reaches by attributes of these names. `name`: what to call it."""
+        """Records what `value` holds, and what it reaches by the attributes in `names`. Messages call it `name`."""
         todo = [(value, name)]
-        while todo and self._count < _MOST:
+        while todo and self._count < _MAX_VALUES:
             value, name = todo.pop()
-            if isinstance(value, _ATOMS) or is_twin(value) or not self._is_news(value, names):
+            if isinstance(value, _ATOMS) or is_twin(value) or not self._has_new_names(value, names):
                 continue
             self._count += 1
-            self._keep(value, name)
-            todo += [(inside, f"{name}{part}") for part, inside in _reached(value, names)]
+            self._record(value, name)
+            todo += [(inside, f"{name}{part}") for part, inside in _referents(value, names)]
 
     def note_name(self, namespace: dict[str, Any], name: str) -> None:
-        """Keep what a namespace has under a name."""
+        """Records the value of a name in a namespace."""
         key = hash((id(namespace), name))
-        if key not in self._kept:
+        if key not in self._records:
             before = namespace.get(name, _NOTHING)
-            self._kept[key] = _Kept(namespace, name, [before], lambda n: [n.get(name, _NOTHING)],
-                                    lambda n, kept: _put_item(n, name, kept[0]))  # fmt: skip
+            self._records[key] = _Record(
+                namespace,
+                name,
+                [before],
+                lambda n: [n.get(name, _NOTHING)],
+                lambda n, record: _put_item(n, name, record[0]),
+            )
 
     def note_attribute(self, module: types.ModuleType, name: str) -> None:
-        """Keep what a module of Python has under a name, which it may compute: `torch.backends.cudnn.benchmark`."""
+        """Records an attribute of a Python module, which the module may compute: `torch.backends.cudnn.benchmark`."""
         key = hash((id(module), name, "attribute"))
-        if key not in self._kept:
-            self._kept[key] = _Kept(module, f"{module.__name__}.{name}", [getattr(module, name, _NOTHING)],
-                                    lambda m: [getattr(m, name, _NOTHING)],
-                                    lambda m, kept: _put_of_module(m, name, kept[0]))  # fmt: skip
+        if key not in self._records:
+            self._records[key] = _Record(
+                module,
+                f"{module.__name__}.{name}",
+                [getattr(module, name, _NOTHING)],
+                lambda m: [getattr(m, name, _NOTHING)],
+                lambda m, record: _put_module_attribute(m, name, record[0]),
+            )
 
     def note_cell(self, cell: types.CellType, name: str) -> None:
-        """Keep what a variable that functions close over is bound to."""
-        if id(cell) not in self._kept:
-            self._kept[id(cell)] = _Kept(cell, name, _bound(cell), _bound, _bind)
+        """Records the value of a variable that functions close over."""
+        if id(cell) not in self._records:
+            self._records[id(cell)] = _Record(cell, name, _cell_content(cell), _cell_content, _put_cell_content)
 
     def keep_large(self) -> None:
-        """Keep the large tensors in reach, too: code that may write to them is about to run."""
+        """Records the large tensors too, because code that may write to them is about to run."""
         for x, name in self._large:
-            if type(x) is not FakeTensor and not x.is_meta and id(x) not in self._kept:
-                self._kept[id(x)] = _Kept(x, name, _tensor(x), _tensor, _put_tensor)
+            if type(x) is not FakeTensor and not x.is_meta and id(x) not in self._records:
+                self._records[id(x)] = _Record(x, name, _tensor(x), _tensor, _put_tensor)
         self._large.clear()
 
     def holds(self, value: Any) -> bool:
-        """Whether a value was noted."""
+        """Returns whether a value was noted."""
         return id(value) in self._seen
 
     def changes(self) -> Iterator[OutsideChange]:
-        """What holds something else now."""
-        for kept in list(self._kept.values()):
-            change = _change(kept)
+        """Yields the values that hold something else now."""
+        for record in list(self._records.values()):
+            change = _change(record)
             if change is not None:
                 yield change
 
     def restore(self) -> None:
-        """Put back what was changed."""
-        for kept in list(self._kept.values()):
-            if _change(kept) is not None:
-                kept.put(kept.value, kept.before)
-        self.forget_cached()
+        """Restores what was changed."""
+        for record in list(self._records.values()):
+            if _change(record) is not None:
+                record.put(record.value, record.before)
+        self.empty_caches()
 
-    def forget_cached(self) -> None:
-        """Empty the caches of functools that hold tensors."""
+    def empty_caches(self) -> None:
+        """Empties the functools caches that hold tensors."""
         for cache in self._caches:
             if next(cached_tensors.tensors_in(cache), None) is not None:
                 cached_tensors.record_versions(cache)
                 cache.cache_clear()
 
-    def _is_news(self, value: Any, names: Collection[str]) -> bool:
+    def _has_new_names(self, value: Any, names: Collection[str]) -> bool:
         known = self._seen.get(id(value))
         if known is None:
             self._seen[id(value)] = value, set(names)
@@ -150,8 +175,8 @@ class Snapshot:
         known[1].update(new)
         return bool(new) and "*" not in known[1]
 
-    def _keep(self, value: Any, name: str) -> None:
-        if id(value) in self._kept:
+    def _record(self, value: Any, name: str) -> None:
+        if id(value) in self._records:
             return
         if isinstance(value, CACHE):
             if not cached_tensors.is_unwritten(value):
@@ -162,23 +187,23 @@ class Snapshot:
                 self.left.append((name, "cache whose tensors are held elsewhere"))
             else:
                 self._caches.append(value)
-                self.forget_cached()
+                self.empty_caches()
             return
-        if isinstance(value, Tensor) and value.numel() > _LARGEST_TENSOR:
+        if isinstance(value, Tensor) and value.numel() > _MAX_TENSOR_ELEMENTS:
             self._large.append((value, name))
-        for now, put in _ways(value):
+        for now, put in _accessors(value):
             key = id(value) if now is not _attributes else ~id(value)
-            self._kept[key] = _Kept(value, name, now(value), now, put)
+            self._records[key] = _Record(value, name, now(value), now, put)
 
 
-def _ways(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]:
-    """How what a value holds is looked up, and put back."""
+def _accessors(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]:
+    """Yields pairs of functions: one returns the content of a value, the other restores it."""
     if isinstance(value, Tensor):
-        if type(value) is not FakeTensor and value.numel() <= _LARGEST_TENSOR and not value.is_meta:
+        if type(value) is not FakeTensor and value.numel() <= _MAX_TENSOR_ELEMENTS and not value.is_meta:
             yield _tensor, _put_tensor
         return
     if effects.is_array(value):
-        if value.nbytes <= _LARGEST_ARRAY:
+        if value.nbytes <= _MAX_ARRAY_BYTES:
             yield _array, _put_array
         return
     if effects.random_state(value) is not None:
@@ -187,13 +212,13 @@ def _ways(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any
     if isinstance(value, contextvars.ContextVar):
         yield _variable, lambda v, before: v.set(before) if before is not _NOTHING else None
         return
-    if isinstance(value, dict) and len(value) <= _LARGEST:
+    if isinstance(value, dict) and len(value) <= _MAX_LENGTH:
         yield _items, _put_items
-    elif isinstance(value, (list, collections.deque, bytearray)) and len(value) <= _LARGEST:
+    elif isinstance(value, (list, collections.deque, bytearray)) and len(value) <= _MAX_LENGTH:
         yield list, _put_list
-    elif isinstance(value, array.array) and len(value) <= _LARGEST:
+    elif isinstance(value, array.array) and len(value) <= _MAX_LENGTH:
         yield list, _put_numbers
-    elif isinstance(value, set) and len(value) <= _LARGEST:
+    elif isinstance(value, set) and len(value) <= _MAX_LENGTH:
         yield set, _put_set
     if _has_attributes(value):
         yield _attributes, _put_attributes
@@ -208,15 +233,15 @@ def _has_attributes(value: Any) -> bool:
 
 
 def is_opaque(value: Any) -> bool:
-    """Whether a value is a part of Python or of a library, whose insides are not the user's business."""
+    """Returns whether a value belongs to Python or a library, so that its attributes are not recorded."""
     kind = type(value)
     return effects.is_library(kind.__module__) or effects.is_standard(kind.__module__) and not isinstance(
         value, (types.SimpleNamespace, dict, list, set, tuple, frozenset, collections.deque, types.FunctionType)
     ) and kind.__module__ not in ("argparse", "types", "typing")  # fmt: skip
 
 
-def _reached(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """What a value leads to, and how that is written."""
+def _referents(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yields the values that a value leads to, each with the text that reads it."""
     if isinstance(value, Tensor):
         return
     if isinstance(value, types.ModuleType):
@@ -236,31 +261,31 @@ def _reached(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, WEAK):
         yield "", vars(value)["data"]  # a dict or a set of weak references
     elif isinstance(value, types.FunctionType):
-        yield from _reached_by_function(value)
+        yield from _referents_of_function(value)
     elif isinstance(value, types.BuiltinFunctionType):
         yield "", value.__self__
     elif isinstance(value, contextvars.ContextVar):
         yield ".get()", value.get(None)
     elif isinstance(value, dict):
         yield from (
-            (f"[{k!r}]" if isinstance(k, (str, int)) else "[...]", v) for k, v in list(dict.items(value))[:_LARGEST]
+            (f"[{k!r}]" if isinstance(k, (str, int)) else "[...]", v) for k, v in list(dict.items(value))[:_MAX_LENGTH]
         )
     elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        yield from (("[...]", v) for v in list(value)[:_LARGEST])
+        yield from (("[...]", v) for v in list(value)[:_MAX_LENGTH])
     if isinstance(value, type) or not is_opaque(value):
-        yield from _reached_by_attribute(value, names)
+        yield from _referents_by_attribute(value, names)
 
 
-def _reached_by_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _referents_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     if effects.is_library(function.__module__) or effects.is_standard(function.__module__):
         return
     yield ".__defaults__", function.__defaults__
     yield ".__kwdefaults__", function.__kwdefaults__
-    yield from ((f".{name}", v) for name, v in closed_over(function))
+    yield from ((f".{name}", v) for name, v in closure_values(function))
 
 
-def closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What the free variables of a function are bound to."""
+def closure_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yields the free variables of a function with their values."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -268,7 +293,7 @@ def closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _reached_by_attribute(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+def _referents_by_attribute(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, type):
         if _has_attributes(value):
             for cls in value.__mro__:
@@ -286,32 +311,32 @@ def _reached_by_attribute(value: Any, names: Collection[str]) -> Iterator[tuple[
         yield "", type(value)
 
 
-# Looking at values, and putting them back.
+# Reading and restoring values.
 
 
-def _change(kept: _Kept) -> OutsideChange | None:
-    now = kept.now(kept.value)
-    if _same(kept.before, now):
+def _change(record: _Record) -> OutsideChange | None:
+    now = record.now(record.value)
+    if _same(record.before, now):
         return None
-    if isinstance(now, dict) and isinstance(kept.before, dict):
-        added = tuple(v for k, v in now.items() if k not in kept.before or not _alike(kept.before[k], v))
-        only = all(k in now and _alike(now[k], v) for k, v in kept.before.items())
-        return OutsideChange(kept.name, added, only, kept.value)
-    if isinstance(now, list) and isinstance(kept.before, list) and not effects.is_array(kept.value):
-        added = tuple(v for v in now if id(v) not in set(map(id, kept.before)))
-        grown = len(now) > len(kept.before) and all(map(_alike, kept.before, now))
+    if isinstance(now, dict) and isinstance(record.before, dict):
+        added = tuple(v for k, v in now.items() if k not in record.before or not _is_same_item(record.before[k], v))
+        only = all(k in now and _is_same_item(now[k], v) for k, v in record.before.items())
+        return OutsideChange(record.name, added, only, record.value)
+    if isinstance(now, list) and isinstance(record.before, list) and not effects.is_array(record.value):
+        added = tuple(v for v in now if id(v) not in set(map(id, record.before)))
+        extended = len(now) > len(record.before) and all(map(_is_same_item, record.before, now))
         return OutsideChange(
-            kept.name, added, grown or isinstance(kept.value, dict), kept.value
-        )  # a name of a namespace
-    return OutsideChange(kept.name, (), False, kept.value)
+            record.name, added, extended or isinstance(record.value, dict), record.value
+        )  # a dict here is the namespace of a name
+    return OutsideChange(record.name, (), False, record.value)
 
 
 def _same(before: Any, now: Any) -> bool:
     if isinstance(now, dict) and isinstance(before, dict):
         same = len(before) == len(now) and all(map(_is_same_key, before, now))
-        return same and all(map(_alike, before.values(), now.values()))
+        return same and all(map(_is_same_item, before.values(), now.values()))
     if isinstance(now, list):
-        return len(before) == len(now) and all(map(_alike, before, now))
+        return len(before) == len(now) and all(map(_is_same_item, before, now))
     if isinstance(now, set):
         return len(before) == len(now) and {*map(id, before)} == {*map(id, now)}
     if isinstance(now, tuple) and now and isinstance(now[-1], Tensor):
@@ -322,11 +347,14 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def _is_same_key(before: Any, now: Any) -> bool:
-    """Weak references are compared themselves: two that are equal ask what they refer to whether it is equal."""
+    """Returns whether two keys are the same. Weak references are compared by identity.
+
+    `==` on weak references would call the `__eq__` of the objects.
+    """
     return before is now or not isinstance(now, weakref.ref) and bool(before == now)
 
 
-def _alike(before: Any, now: Any) -> bool:
+def _is_same_item(before: Any, now: Any) -> bool:
     return before is now or type(before) is type(now) and isinstance(now, _ATOMS) and before == now
 
 
@@ -335,7 +363,7 @@ def _items(value: Any) -> dict[Any, Any]:
 
 
 def _table(value: Any) -> Any:
-    """The class whose methods look into a dict and past what its own class may do."""
+    """Returns the class whose methods read and write a dict directly, and not through overridden methods."""
     return collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
 
 
@@ -366,7 +394,7 @@ def _put_set(value: Any, before: set[Any]) -> None:
 
 def _attributes(value: Any) -> dict[str, Any]:
     inside = dict(getattr(value, "__dict__", {}))
-    if isinstance(value, type):  # Python notes things on classes by itself: `__slotnames__`, when one is copied
+    if isinstance(value, type):  # Python sets attributes of classes on its own: `__slotnames__` when one is copied
         return {name: held for name, held in inside.items() if name[:2] != "__"}
     if isinstance(value, nn.Module):
         inside |= {f"{t}.{n}": v for t in ("_parameters", "_buffers", "_modules") for n, v in inside.get(t, {}).items()}
@@ -378,7 +406,7 @@ def _put_attributes(value: Any, before: dict[str, Any]) -> None:
     for name in (n for n in now if n not in before):
         _put_attribute(value, name, _NOTHING)
     for name, held in before.items():
-        if name not in now or not _alike(held, now[name]):
+        if name not in now or not _is_same_item(held, now[name]):
             _put_attribute(value, name, held)
 
 
@@ -396,21 +424,21 @@ def _put_attribute(value: Any, name: str, held: Any) -> None:
         _put_item(inside, name, held)
 
 
-def _put_of_module(module: types.ModuleType, name: str, held: Any) -> None:
+def _put_module_attribute(module: types.ModuleType, name: str, held: Any) -> None:
     if held is _NOTHING:
         delattr(module, name)
     else:
         setattr(module, name, held)
 
 
-def _bound(cell: types.CellType) -> list[Any]:
+def _cell_content(cell: types.CellType) -> list[Any]:
     try:
         return [cell.cell_contents]
     except ValueError:
         return [_NOTHING]
 
 
-def _bind(cell: types.CellType, before: list[Any]) -> None:
+def _put_cell_content(cell: types.CellType, before: list[Any]) -> None:
     if before[0] is _NOTHING:
         del cell.cell_contents
     else:
@@ -432,7 +460,7 @@ def _put_tensor(x: Tensor, before: Any) -> None:
     with torch.no_grad():
         x.copy_(before[1])
     if not x.is_inference():
-        set_version_counter((x,), (before[0],))  # nobody is to see that it was written and put back
+        set_version_counter((x,), (before[0],))  # so that the write and the restore are invisible
 
 
 def _array(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where in the user's code something happens."""
+"""Finds the line of the user's code at which something happens."""
 
 from __future__ import annotations
 
@@ -12,43 +12,48 @@ from types import FrameType
 import torch
 
 _FX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OURS = (_FX + os.sep, os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
-_MACHINERY = ("<frozen", "<string>", "<autofuse")
-_CALLED_FOR_TENSORS = f"{os.sep}einops{os.sep}"  # calls methods of the tensors that it is given
+_LIBRARY_FOLDERS = (_FX + os.sep, os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
+_GENERATED = ("<frozen", "<string>", "<autofuse")
+_EINOPS = f"{os.sep}einops{os.sep}"  # its frames call methods of the user's tensors
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of a file."""
+    """A line of a source file."""
 
     file: str
     line: int
 
 
-def is_users(file: str) -> bool:
-    """Whether a file belongs neither to torch, einops nor autofuse, nor is made up."""
-    return not file.startswith(_OURS + _MACHINERY) and _CALLED_FOR_TENSORS not in file
+def is_user_file(file: str) -> bool:
+    """Returns whether a file is user code: not a file of torch, einops or autofuse, and not generated."""
+    return not file.startswith(_LIBRARY_FOLDERS + _GENERATED) and _EINOPS not in file
 
 
 def user_place() -> SourceLine | None:
-    """The innermost line on the stack that is the user's."""
+    """Returns the innermost line of user code on the stack, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_users(file):
+        if is_user_file(file):
             return SourceLine(file, frame.f_lineno)
         frame = frame.f_back
     return None
 
 
 def definition_of(function: Callable[..., object]) -> SourceLine | None:
-    """Where a function of the user's is defined."""
+    """Returns the line at which a user's function is defined, or None for other functions."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return (
-        SourceLine(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else None
+        SourceLine(code.co_filename, code.co_firstlineno)
+        if code is not None and is_user_file(code.co_filename)
+        else None
     )
 
 
-def asked_by_einops() -> bool:
-    """Whether the caller's caller is einops, which looks for shapes in a cache and does without where it cannot."""
-    return _CALLED_FOR_TENSORS in sys._getframe(2).f_code.co_filename
+def is_called_by_einops() -> bool:
+    """Returns whether einops called the caller.
+
+    einops hashes shapes as keys of a cache. It works without the cache if a shape is unhashable.
+    """
+    return _EINOPS in sys._getframe(2).f_code.co_filename

@@ -1,8 +1,8 @@
-"""Sizes that stay symbolic while a forward is traced.
+"""Defines sizes that stay symbolic while a forward is traced.
 
-A Length is an integer that remembers how it was computed. Arithmetic makes new lengths; everything that needs the
-number itself (a branch, `range`, `math.sqrt`) gets it and leaves a guard. torch accepts it wherever it takes a size,
-because it is a SymInt: nothing of torch has to be patched. Knows nothing of modules.
+A Length is an integer that records how it was computed. Arithmetic makes new lengths. Code that needs the number itself
+(a branch, `range`, `math.sqrt`) gets it, and a guard is added. torch accepts a Length wherever it takes a size, because
+it is a SymInt: nothing in torch is patched. This file does not use modules.
 """
 
 from __future__ import annotations
@@ -14,46 +14,57 @@ from typing import Any, Protocol
 
 import torch
 
-from autofuse.fx.trace.source_lines import asked_by_einops
+from autofuse.fx.trace.source_lines import is_called_by_einops
 
-# How many elements a dimension has, as Python text over the arguments of forward; None where that is not known.
+# The size of a dimension: a number, Python text over the arguments of forward, or None if it is unknown.
 Size = int | str | None
 
 
 class LengthKeeper(Protocol):
-    """Who makes lengths and hears of it when one is taken as a number."""
+    """The owner of lengths. It makes new ones, and is called when the number of one is used."""
 
-    def derived(
+    def derive_length(
         self, function: Callable[..., Any], operands: tuple[int | Length, ...], value: int, size: Size
     ) -> Length: ...
-    def fixed(self, test: str | None, what: str) -> None: ...
+    def assume(self, test: str | None, what: str) -> None: ...
 
 
 class Length(torch.SymInt):
-    """`value` in the example call; `origin` is the fx node that computes it, `size` its provenance."""
+    """The length of a dimension, as a symbolic integer.
+
+    Attributes:
+        keeper: The recorder that owns the length.
+        origin: The fx node that computes it.
+        value: Its value in the example call.
+        size: Its origin as text or a number, or None.
+    """
 
     def __init__(self, keeper: LengthKeeper, origin: Any, value: int, size: Size) -> None:
         self.keeper, self.origin, self.value, self.size = keeper, origin, value, size
         self.node = self  # torch's C++ side looks for a `node` here
 
-    # What torch may ask a SymInt's node.
+    # The methods that torch calls on a SymInt's node.
 
     def is_int(self) -> bool:
+        """Returns True: the node is of type int, not float or bool."""
         return True
 
     def is_constant(self) -> bool:
+        """Returns False, so that torch asks for the number only where it needs it."""
         return False
 
     def maybe_as_int(self) -> int | None:
+        """Returns None, because the number is not known without a guard."""
         return None
 
     def guard_int(self, file: str, line: int) -> int:
+        """Returns the number, with a guard."""
         return self.int_()
 
     def int_(self) -> int:
-        """The number itself, which the trace then holds for constant."""
+        """Returns the number itself. The trace then treats the length as constant."""
         if not isinstance(self.size, int):
-            self.keeper.fixed(self.size and f"{self.size} == {self.value}", "a length")
+            self.keeper.assume(self.size and f"{self.size} == {self.value}", "a length")
         return self.value
 
     def __int__(self) -> int:
@@ -66,7 +77,7 @@ class Length(torch.SymInt):
         return float(self.int_())
 
     def __bool__(self) -> bool:
-        return bool(self._compared(operator.ne, "!=", 0))
+        return bool(self._compare(operator.ne, "!=", 0))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return sys.modules["numpy"].asarray(self.int_(), dtype=dtype)
@@ -81,13 +92,13 @@ class Length(torch.SymInt):
         return f"Length({self.value}, {self.size})"
 
     def __hash__(self) -> int:
-        if asked_by_einops():
+        if is_called_by_einops():
             raise TypeError("unhashable: the length of a tensor that varies between calls")
-        return hash(self.int_())  # a look into a dict, or into a cache of functools, asks for the number
+        return hash(self.int_())  # a lookup in a dict or a functools cache depends on the number
 
-    # Arithmetic with whole numbers stays symbolic; with others it is done on the number.
+    # Arithmetic with integers stays symbolic. Arithmetic with floats uses the number.
 
-    def _combined(self, function: Callable[..., Any], symbol: str, other: Any, reflected: bool = False) -> Any:
+    def _combine(self, function: Callable[..., Any], symbol: str, other: Any, reflected: bool = False) -> Any:
         if not isinstance(other, (int, float, Length)):
             return NotImplemented
         if (
@@ -100,34 +111,36 @@ class Length(torch.SymInt):
             return function(left, right)
         pair: tuple[int | Length, int | Length] = (other, self) if reflected else (self, other)
         value = function(number(pair[0]), number(pair[1]))
-        return self.keeper.derived(function, pair, value, _written(symbol, size_of(pair[0]), size_of(pair[1]), value))
+        return self.keeper.derive_length(
+            function, pair, value, _size_text(symbol, size_of(pair[0]), size_of(pair[1]), value)
+        )
 
-    def _compared(self, function: Callable[..., Any], symbol: str, other: Any) -> Any:
+    def _compare(self, function: Callable[..., Any], symbol: str, other: Any) -> Any:
         if not isinstance(other, (int, float, Length)):
             return NotImplemented
         answer = bool(function(self.value, number(other)))
-        mine, theirs = self.size, size_of(other)
-        if mine is not None and mine == theirs and isinstance(other, Length):
-            return answer  # the same size under two names
-        if mine is None or theirs is None:
-            self.keeper.fixed(None, "a length")
-        elif not isinstance(mine, int) or isinstance(other, Length) and not isinstance(theirs, int):
-            test = f"{mine} {symbol} {theirs}"
-            self.keeper.fixed(test if answer else f"not {test}", "a length")
+        own_size, other_size = self.size, size_of(other)
+        if own_size is not None and own_size == other_size and isinstance(other, Length):
+            return answer  # both have the same origin, so the answer holds for all sizes
+        if own_size is None or other_size is None:
+            self.keeper.assume(None, "a length")
+        elif not isinstance(own_size, int) or isinstance(other, Length) and not isinstance(other_size, int):
+            test = f"{own_size} {symbol} {other_size}"
+            self.keeper.assume(test if answer else f"not {test}", "a length")
         return answer
 
 
 def number(x: Any) -> Any:
-    """The number in a Length, without leaving a guard; anything else as it is."""
+    """Returns the number in a Length without adding a guard. Anything else is returned unchanged."""
     return x.value if isinstance(x, Length) else x
 
 
 def size_of(x: int | float | Length) -> Any:
-    """The provenance of an operand: a plain number is its own."""
+    """Returns the origin of an operand. A plain number is its own origin."""
     return x.size if isinstance(x, Length) else x
 
 
-def _written(symbol: str, left: Size, right: Size, value: int) -> Size:
+def _size_text(symbol: str, left: Size, right: Size, value: int) -> Size:
     if left is None or right is None:
         return None
     if isinstance(left, int) and isinstance(right, int):
@@ -144,12 +157,12 @@ _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": 
 def _install_operators() -> None:
     for name, symbol in _ARITHMETIC.items():
         function = getattr(operator, name)
-        setattr(Length, f"__{name}__", lambda self, other, f=function, s=symbol: self._combined(f, s, other))
-        setattr(Length, f"__r{name}__", lambda self, other, f=function, s=symbol: self._combined(f, s, other, True))
+        setattr(Length, f"__{name}__", lambda self, other, f=function, s=symbol: self._combine(f, s, other))
+        setattr(Length, f"__r{name}__", lambda self, other, f=function, s=symbol: self._combine(f, s, other, True))
     for name, symbol in _COMPARISONS.items():
         function = getattr(operator, name)
-        setattr(Length, f"__{name}__", lambda self, other, f=function, s=symbol: self._compared(f, s, other))
-    setattr(Length, "__neg__", lambda self: self._combined(operator.mul, "*", -1))  # noqa: B010
+        setattr(Length, f"__{name}__", lambda self, other, f=function, s=symbol: self._compare(f, s, other))
+    setattr(Length, "__neg__", lambda self: self._combine(operator.mul, "*", -1))  # noqa: B010
 
 
 _install_operators()

@@ -1,6 +1,6 @@
-"""What torch's functions are to a recorder: an operation to write down, a fact to answer, or a reason to refuse.
+"""Sorts torch's functions: those that become a node, those with a known answer, and those that are refused.
 
-Names only; the recorder acts on them.
+This file only lists names. The recorder acts on them.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 
-# Asking for these needs the numbers in a tensor: a graph that is recorded once cannot follow the answer.
+# These need the numbers in a tensor. A graph that is recorded once cannot depend on them.
 DATA = frozenset(
     """
     item tolist numpy __bool__ __int__ __float__ __index__ __complex__ __contains__ __array__ __format__
     __repr__ __str__ equal allclose is_nonzero __reduce_ex__ __deepcopy__ nonzero
 """.split()
 )
-# These leave the tensor, or change how its gradient flows, in ways a recorded graph does not repeat.
-UNHELD = frozenset(
+# These bypass torch's functions or change how gradients flow, in ways that a recorded graph does not repeat.
+NOT_REPEATABLE = frozenset(
     """
     backward register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ detach_ set_ data_ptr storage
     untyped_storage is_contiguous stride storage_offset is_shared share_memory_ __set__ __delete__
     resize_ resize_as_ __dlpack__ manual_seed
 """.split()
 )
-# Attributes and methods with one answer for all calls that the guards let through.
+# Attributes and methods that have the same value in all calls that pass the guards.
 CONSTANT_ATTRIBUTES = frozenset(
     """
     device ndim is_cuda is_cpu is_mps is_xpu is_meta layout is_sparse is_sparse_csr is_nested is_quantized
@@ -38,13 +38,13 @@ CONSTANT_ATTRIBUTES = frozenset(
 CONSTANT_METHODS = frozenset(
     "dim ndimension is_floating_point is_complex element_size get_device is_tensor is_signed".split()
 )
-OF_DTYPE = frozenset("is_floating_point is_complex is_signed element_size itemsize dtype".split())
+DTYPE_QUERIES = frozenset("is_floating_point is_complex is_signed element_size itemsize dtype".split())
 LENGTHS = frozenset("size numel nelement".split())
 TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
 
-# Operations whose number of results, or whose rank, depends on a size: the size is then guarded.
+# Operations for which the number or the rank of the results depends on a size. The size is then guarded.
 PARTS = frozenset("split unbind chunk tensor_split unsafe_chunk unsafe_split vsplit hsplit dsplit".split())
-RANKED_BY_SIZE = frozenset("squeeze squeeze_ atleast_2d atleast_3d".split())
+RANK_DEPENDS_ON_SIZE = frozenset("squeeze squeeze_ atleast_2d atleast_3d".split())
 
 _REFLECTED: dict[str, Callable[..., Any]] = {
     "__rsub__": operator.sub, "__rtruediv__": operator.truediv, "__rdiv__": operator.truediv, "__rpow__": operator.pow,
@@ -56,12 +56,12 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     for name in "getitem setitem eq ne lt le gt ge add sub mul truediv floordiv mod matmul neg invert".split()
 } | {"__pow__": operator.pow, "__and__": operator.and_, "__or__": operator.or_, "__xor__": operator.xor}
 
-# operators that torch.Tensor defines in Python, under another name than their own: `**` is a function called pow
+# Operators that torch.Tensor defines in Python under another name: `**` is a function called pow.
 _DUNDERS: dict[Any, str] = {
     f: n for n, f in vars(torch.Tensor).items() if n.startswith("__") and isinstance(f, types.FunctionType)
 }
 
-# operators that torch.Tensor defines itself, and that somebody may replace there
+# Operators that torch.Tensor defines itself, so that user code may replace them.
 _OWN_OPERATORS: dict[str, Any] = {
     n: vars(torch.Tensor)[n]
     for word in vars(operator)
@@ -71,11 +71,11 @@ _OWN_OPERATORS: dict[str, Any] = {
 
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
-Spelled = tuple[str, Any, tuple[Any, ...]]  # the kind of fx node, its target, its arguments
+GraphCall = tuple[str, Any, tuple[Any, ...]]  # the op, target and arguments of an fx node
 
 
-def spelled(function: Callable[..., Any], args: tuple[Any, ...]) -> Spelled:
-    """How a graph writes down a call of `function`."""
+def graph_call(function: Callable[..., Any], args: tuple[Any, ...]) -> GraphCall:
+    """Returns the kind, target and arguments of the fx node for a call of `function`."""
     name = _DUNDERS.get(function) or getattr(function, "__name__", "")
     if is_method(function):
         if name in _REFLECTED and len(args) == 2:
@@ -87,17 +87,17 @@ def spelled(function: Callable[..., Any], args: tuple[Any, ...]) -> Spelled:
 
 
 def operators_of(function: Callable[..., Any]) -> Iterator[str]:
-    """The operators by which a program may have called `function`, of those that torch.Tensor defines itself."""
+    """Yields those operators of torch.Tensor's own by which a program may have called `function`."""
     named = f"__{getattr(function, '__name__', '').strip('_')}__"
     yield from (n for n, f in _OWN_OPERATORS.items() if f is function or n == named)
 
 
 def is_method(function: Callable[..., Any]) -> bool:
-    """Whether `function` is a method of tensors."""
+    """Returns whether `function` is a method of tensors."""
     name = getattr(function, "__name__", "")
     return isinstance(function, _METHODS) or function in _DUNDERS or getattr(torch.Tensor, name, None) is function
 
 
 def rule_name(function: Callable[..., Any]) -> str:
-    """What size_sources.py calls the operation."""
+    """Returns the name of the operation in size_sources.py."""
     return getattr(function, "__name__", "").strip("_") if is_method(function) else getattr(function, "__name__", "")

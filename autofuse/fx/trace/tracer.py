@@ -1,7 +1,7 @@
-"""A module's forward and one example call -> an fx graph, the guards it needs, and how to bind its arguments.
+"""Traces a module's forward for one example call: an fx graph, the guards that it needs, and how to bind its arguments.
 
-The forward runs once, on a twin (twin.py), under a recorder (recorder.py): no hook fires, no buffer changes, no random
-number is drawn, no gradient graph is kept.
+The forward runs once, on a twin (twin.py), under a recorder (recorder.py). No hook runs, no buffer changes, no random
+number is drawn, and no autograd graph is kept.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from autofuse.fx.trace.operation_names import keep_checks
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.recorder import Recorder
-from autofuse.fx.trace.result import returned
+from autofuse.fx.trace.result import add_output
 from autofuse.fx.trace.source_lines import definition_of
 from autofuse.fx.trace.twin import Twins, active, plain_class, signature_of
-from autofuse.fx.trace.twin_state import as_it_was
+from autofuse.fx.trace.twin_state import restore_on_exit
 from autofuse.fx.trace.user_code import can_watch
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
@@ -45,53 +45,76 @@ _OF_TORCH_JIT = "failed in the TorchScript interpreter"  # in the message of an 
 
 @dataclass
 class ForwardTrace:
-    """One call of one module, written down."""
+    """The trace of one call of one module.
+
+    Attributes:
+        module: The user's module.
+        twin: The twin that ran.
+        mode: The mode of the twin's fake tensors.
+        graph: What the forward did.
+        guards: What the graph assumes.
+        inputs: For each placeholder, the text that reads it from forward's parameters.
+        around: The ambient state in which the forward ran.
+        entered_children: Children that the trace entered instead of calling.
+        sizes: The origins of the sizes of each node's tensor.
+        results: For each call of a child, the tensors in its result.
+        dropped: Paths of the result that the graph does not return.
+        loops: The nodes that sort the rows of a loop over experts, of which the graph has one turn.
+    """
 
     module: nn.Module
     twin: nn.Module
     mode: FakeTensorMode
     graph: fx.Graph
     guards: Guards
-    inputs: tuple[str, ...]  # for each placeholder, how it is reached from forward's parameters
+    inputs: tuple[str, ...]
     around: AmbientState
-    seen_through: frozenset[str]  # children that were entered rather than called
+    entered_children: frozenset[str]
     sizes: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
-    results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)  # child call -> the tensors in its result
+    results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)
     dropped: frozenset[Path] = frozenset()
-    loops: tuple[fx.Node, ...] = ()  # what sorts the rows of a loop over experts that was made one turn
+    loops: tuple[fx.Node, ...] = ()
 
 
-def traced(
+def trace_forward(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], world: Twins, mode: FakeTensorMode,
     dropped: frozenset[Path] = frozenset(),
 ) -> ForwardTrace:  # fmt: skip
-    """Write down `module(*args, **kwargs)`. Tensors among the arguments may be fake or real; what stands at the
-    `dropped` paths of the result is left out.
+    """Traces `module(*args, **kwargs)`.
 
-    Raises Untraceable where the forward depends on the numbers in a tensor, changes something that outlives the call,
-    or does what a graph does not repeat.
+    Args:
+        module: The module to trace. A twin of it runs.
+        args: Positional arguments. Tensors may be fake or real.
+        kwargs: Keyword arguments. Tensors may be fake or real.
+        world: Makes the twins.
+        mode: The mode of the twins' fake tensors.
+        dropped: Paths of the result that the graph does not return.
+
+    Raises:
+        Untraceable: The forward depends on the numbers in a tensor, changes something that outlives the call, or does
+            something that a graph does not repeat.
     """
     cls = plain_class(type(module))
     if not can_watch():
         raise Untraceable(because(forwards.PROFILED), passing=True)
     if "forward" in module.__dict__:
         raise Untraceable(because(forwards.REPLACED))
-    with _LOCK, preserve_generators(), without_autocast_cache(), quiet(), mode, torch.enable_grad():
-        return _traced(module, cls, (args, kwargs), world, mode, dropped)
+    with _LOCK, preserve_generators(), without_autocast_cache(), mute_fake_tensor_log(), mode, torch.enable_grad():
+        return _trace(module, cls, (args, kwargs), world, mode, dropped)
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep torch from logging what fails on fake tensors: it is reported as a reason."""
+def mute_fake_tensor_log() -> Iterator[None]:
+    """Keeps torch from logging errors on fake tensors. autofuse reports them as reasons."""
     log = logging.getLogger(FAKE_TENSOR_LOG)
-    before, log.disabled = log.disabled, True
+    disabled_before, log.disabled = log.disabled, True
     try:
         yield
     finally:
-        log.disabled = before
+        log.disabled = disabled_before
 
 
-def _traced(
+def _trace(
     module: nn.Module,
     cls: type[nn.Module],
     example: ForwardArguments,
@@ -100,7 +123,7 @@ def _traced(
     dropped: frozenset[Path],
 ) -> ForwardTrace:
     args, kwargs = example
-    recorder = Recorder(world.of(module), world, lambda child, a, kw: _sized(child, a, kw, world, mode))
+    recorder = Recorder(world.of(module), world, lambda child, a, kw: _child_result_sizes(child, a, kw, world, mode))
     recorder.guards.equal("self.training", recorder.root.training)
     recorder.guards.add(f"_of_class(self, {recorder.guards.constant(cls)})")
     bound = signature_of(own_forward(cls)).bind(recorder.root, *args, **kwargs)
@@ -108,10 +131,10 @@ def _traced(
     arguments = Arguments(recorder)
     arguments.check_identity(own_forward(cls), bound.arguments)
     call = [arguments.parameter(p, bound.arguments[n]) for n, p in list(bound.signature.parameters.items())[1:]]
-    before = active.listener
+    listener_before = active.listener
     try:
-        with as_it_was(recorder.root):
-            active.listener = recorder  # from here on it hears what is read
+        with restore_on_exit(recorder.root):
+            active.listener = recorder  # from here on, reads are reported
             with restore_external_state(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
                 result = _run(recorder, own_forward(cls), call)
@@ -120,16 +143,16 @@ def _traced(
                 recorder.finish_watching()
                 recorder.check_outside_changes(outside.changes())
                 recorder.record_changes()
-                returned(recorder, result, dropped)
+                add_output(recorder, result, dropped)
             recorder.close(outside)
     except Untraceable:
         raise
-    except Exception as error:  # the traced code is the user's: anything may be raised
+    except Exception as error:  # user code may raise anything
         scripted = isinstance(error, torch.jit.Error) or _OF_TORCH_JIT in str(error)  # it does not run on fakes
-        why = because(forwards.CALLS_SCRIPTED) if scripted else because(forwards.RAISED, error=_in_a_line(error))
+        why = because(forwards.CALLS_SCRIPTED) if scripted else because(forwards.RAISED, error=_one_line_text(error))
         raise Untraceable(why) from error
     finally:
-        active.listener = before
+        active.listener = listener_before
     arguments.finish()
     loops = _fold(recorder, mode)
     keep_checks(recorder.graph)
@@ -137,12 +160,16 @@ def _traced(
     sizes = {n: tuple(None if is_rows(s) else s for s in known) for n, known in sizes.items()}
     return ForwardTrace(
         module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,
-        frozenset(recorder.seen_through), sizes, recorder.items, dropped, loops,
+        frozenset(recorder.entered_children), sizes, recorder.items, dropped, loops,
     )  # fmt: skip
 
 
 def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
-    """Make one turn of a loop over experts. Raises Untraceable where rows are asked for in any other way."""
+    """Replaces loops over experts by one turn.
+
+    Raises:
+        Untraceable: The forward uses the selected rows in another way.
+    """
     recorder.remove_row_guards()
     try:
         return fold(recorder.graph, recorder.loops, recorder.root, mode)
@@ -151,23 +178,25 @@ def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
         raise Untraceable(because(forwards.NEEDS_NUMBERS, name="where"), place) from error
 
 
-def _sized(child: nn.Module, args: Any, kwargs: Any, world: Twins, mode: FakeTensorMode) -> ResultSizes | None:
-    """How a child's result is sized, where that follows from its arguments' sizes and itself."""
+def _child_result_sizes(
+    child: nn.Module, args: Any, kwargs: Any, world: Twins, mode: FakeTensorMode
+) -> ResultSizes | None:
+    """Returns the sizes of a child's result if they follow from the child and the sizes of its arguments, else None."""
     try:
-        trace = traced(child, args, kwargs, world, mode)
+        trace = trace_forward(child, args, kwargs, world, mode)
     except Untraceable:
         return None
     (result,) = next(n for n in trace.graph.nodes if n.op == "output").args
-    rests_on_sizes = any(".shape" in test and "self" not in test for test in trace.guards.tests)
-    if not isinstance(result, fx.Node) or result not in trace.sizes or rests_on_sizes:
+    depends_on_sizes = any(".shape" in test and "self" not in test for test in trace.guards.tests)
+    if not isinstance(result, fx.Node) or result not in trace.sizes or depends_on_sizes:
         return None
     return ResultSizes(trace.guards, trace.sizes[result], signature_of(own_forward(plain_class(type(child)))))
 
 
-def _in_a_line(error: Exception) -> str:
-    """The kind of an error and the first line of what it says."""
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__} ({said})" if said else type(error).__name__
+def _one_line_text(error: Exception) -> str:
+    """Returns the type of an error and the first line of its message."""
+    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__} ({first_line})" if first_line else type(error).__name__
 
 
 def _run(recorder: Recorder, forward: Any, call: list[tuple[inspect.Parameter, Any]]) -> Any:

@@ -1,8 +1,8 @@
-"""A stand-in for a module that can be run without anyone noticing.
+"""Makes twins: copies of modules that run without any effect on the user's modules.
 
-A twin has the module's own code, fake parameters and buffers, and no hooks: running it computes shapes and dtypes,
-fires nothing, draws nothing, writes nothing that is the user's. While a recorder listens, a twin also tells which of
-its attributes are read and which of its children are called. Knows nothing of graphs.
+A twin has the module's own code, fake parameters and buffers, and no hooks. Running it computes shapes and dtypes. It
+runs no hook, draws no random number and writes to nothing of the user's. While a recorder listens, a twin also reports
+which of its attributes are read and which of its children are called. This file does not use graphs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from autofuse.fx.trace.contents import empty_like, is_sentinel, keeps_in_slots, 
 from autofuse.fx.trace.derived_class import TWIN, derived_class
 from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.slots import slots
-from autofuse.fx.trace.user_code import is_users_code
-from autofuse.fx.trace.wrappers import PassThrough, held
+from autofuse.fx.trace.user_code import is_user_code
+from autofuse.fx.trace.wrappers import PassThrough, wrapped_name
 
 SCALARS = (
     type(None),
@@ -50,24 +50,24 @@ CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, t
 
 _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
 _STATE = frozenset(vars(nn.Module()))
-_TABLES = _HOOKS | {"_parameters", "_buffers", "_modules"}  # what loops over children and parameters go through
-_ORIGINAL = "__autofuse_original"  # under which a twin keeps a weak reference to its module
-_NOT_COPIED = (ENTRY, _ORIGINAL, "_compiled_call_impl")  # what Module.compile makes runs the module that it is made of
-_COMPOSED = "__composable_api"  # how torch.distributed calls what it keeps on a user's module
-MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # names that are torch's own business, or autofuse's
+_TABLES = _HOOKS | {"_parameters", "_buffers", "_modules"}  # loops over children and parameters read these
+_ORIGINAL = "__autofuse_original"  # the attribute in which a twin keeps a weak reference to its module
+_NOT_COPIED = (ENTRY, _ORIGINAL, "_compiled_call_impl")  # a copy of the compiled call would run the user's module
+_COMPOSED = "__composable_api"  # prefix of the attributes that torch.distributed sets on a user's module
+MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # attributes of nn.Module's or autofuse's own code
 
 
 class Listener(Protocol):
-    """A recorder, as far as twins know it. It hears nothing while it is paused."""
+    """The part of a recorder that twins know. It is not called while it is paused."""
 
     paused: bool
 
-    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def read(self, owner: Any, name: str, value: Any) -> Any: ...
-    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None: ...
-    def read_table(self, owner: nn.Module, name: str) -> None: ...
-    def missing(self, owner: Any, name: str) -> None: ...
-    def stored(self, owner: Any, name: str, value: Any) -> None: ...
+    def on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def on_read(self, owner: Any, name: str, value: Any) -> Any: ...
+    def on_read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None: ...
+    def on_read_table(self, owner: nn.Module, name: str) -> None: ...
+    def on_missing(self, owner: Any, name: str) -> None: ...
+    def on_store(self, owner: Any, name: str, value: Any) -> None: ...
 
 
 class _Active(threading.local):
@@ -78,33 +78,35 @@ active = _Active()
 
 
 class Twins:
-    """Twins of everything that one capture touches: shared things stay shared among them.
+    """Makes and keeps the twins of one capture. An object that is shared has one twin, which is shared too.
 
-    `tensor` makes the twin of a tensor. `watched` twins report to the active listener. What objects hold is copied too
-    where they are `deep`; else only they are.
+    Args:
+        tensor: Makes the twin of a tensor.
+        watched: Whether the twins report to the active listener.
+        deep: Whether objects in attributes of objects are copied too.
     """
 
     def __init__(self, tensor: Callable[[Tensor], Tensor], watched: bool = True, deep: bool = False) -> None:
         self._tensor, self._watched, self._deep = tensor, watched, deep
-        self._memo: dict[int, tuple[Any, Any]] = {}  # id -> (original, kept alive; twin)
+        self._memo: dict[int, tuple[Any, Any]] = {}  # id -> the original, so that the id stays its own, and the twin
         self.originals: dict[int, nn.Module] = {}  # id of a twin module -> the module
-        self.functions: dict[int, types.FunctionType] = {}  # id of a function that was made anew -> the user's
+        self.functions: dict[int, types.FunctionType] = {}  # id of a copied function -> the user's function
 
     def of(self, value: Any) -> Any:
-        """The twin of anything."""
+        """Returns the twin of any value."""
         if isinstance(value, SCALARS) or value is ...:
             return value
         if id(value) in self._memo:
             return self._memo[id(value)][1]
-        made = self._made(value)
-        self._memo[id(value)] = (value, made)
-        return made
+        twin = self._make(value)
+        self._memo[id(value)] = (value, twin)
+        return twin
 
     def twins(self) -> list[Any]:
-        """Every twin that was made."""
-        return [made for _, made in self._memo.values()]
+        """Returns all twins made so far."""
+        return [twin for _, twin in self._memo.values()]
 
-    def _made(self, value: Any) -> Any:
+    def _make(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, nn.Module):
@@ -130,31 +132,31 @@ class Twins:
         return reference if referent is None else weakref.ref(self.of(referent))
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
-        """A function that closes over modules or tensors, `lambda x: self.proj(x)`, made to close over their twins."""
+        """Copies a function that closes over modules or tensors, so that the copy closes over their twins."""
         cells = function.__closure__ or ()
         if not any(map(_holds_state, cells)):
             return function
         closure = tuple(types.CellType() for _ in cells)
         code, defaults = function.__code__, function.__defaults__
-        made = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
-        made.__kwdefaults__ = function.__kwdefaults__
-        self._memo[id(function)] = (function, made)  # first: it may close over what holds it
-        self.functions[id(made)] = function
+        twin = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
+        twin.__kwdefaults__ = function.__kwdefaults__
+        self._memo[id(function)] = (function, twin)  # before its cells, which may refer back to it
+        self.functions[id(twin)] = function
         for new, cell in zip(closure, cells, strict=True):
             new.cell_contents = self.of(cell.cell_contents) if _holds_state(cell) else cell.cell_contents
-        return made
+        return twin
 
     def _module(self, module: nn.Module) -> nn.Module:
-        wraps = held(module)
+        wraps = wrapped_name(module)
         cls = PassThrough if wraps else plain_class(type(module))
         twin: nn.Module = object.__new__(watched_module(cls) if self._watched else cls)
-        self._memo[id(module)] = (module, twin)  # first: children may refer to their parent
+        self._memo[id(module)] = (module, twin)  # before its children, which may refer to their parent
         self.originals[id(twin)] = module
         if self._watched:
             twin.__dict__[_ORIGINAL] = weakref.ref(module)
         for name, value in vars(module).items():
             if wraps and name not in _STATE or name.startswith(_COMPOSED) or name in _NOT_COPIED:
-                continue  # what a wrapper keeps for its own work, and fully_shard, which cannot be copied
+                continue  # the state of wrappers and of fully_shard cannot be copied
             twin.__dict__[name] = self._attribute(name, value)
         return twin
 
@@ -167,7 +169,7 @@ class Twins:
             value,
             (*SCALARS, *CONTAINERS, Tensor, nn.Module, types.MethodType, types.FunctionType, functools.partial),
         ):
-            return value  # copied when it is read: it may reach half of the program
+            return value  # copied when it is read, because it may refer to half of the program
         return self.of(value)
 
     def _container(self, value: Any) -> Any:
@@ -178,69 +180,69 @@ class Twins:
             return kind(map(self.of, value))
         if isinstance(value, tuple):
             return kind(*map(self.of, value)) if hasattr(value, "_fields") else value
-        made = copy.copy(value)
-        if isinstance(made, dict):
-            for k, v in made.items():
-                dict.__setitem__(made, k, self.of(v))
-        if hasattr(made, "__dict__") and made is not value:
-            made.__dict__.update(self._values(vars(value)))
-        return made
+        twin = copy.copy(value)
+        if isinstance(twin, dict):
+            for k, v in twin.items():
+                dict.__setitem__(twin, k, self.of(v))
+        if hasattr(twin, "__dict__") and twin is not value:
+            twin.__dict__.update(self._values(vars(value)))
+        return twin
 
     def _values(self, values: dict[str, Any]) -> dict[str, Any]:
         return {k: self.of(v) for k, v in values.items()}
 
     def _object(self, value: Any) -> Any:
-        """A copy of a configuration, a cache, ...; the thing itself where it has no attributes to copy."""
+        """Returns a copy of an object such as a configuration, or the object itself if it has no attributes."""
         if is_sentinel(value):
             return value
         if self._deep and keeps_in_slots(value):
             return self._copy(value)
-        kept = slots(value)
-        if not (hasattr(value, "__dict__") or kept) or type(value).__module__.startswith("torch.distributed."):
-            return value  # process groups, what FSDP keeps of a module
+        slot_names = slots(value)
+        if not (hasattr(value, "__dict__") or slot_names) or type(value).__module__.startswith("torch.distributed."):
+            return value  # a process group, FSDP's state of a module, or an object without attributes
         cls = original_class(type(value))
         cls = watched_object(cls) if self._watched else cls
-        try:  # not by the class's own __new__, which may count, register or open something
+        try:  # the class's own __new__ may count, register or open something, so it is not called
             make = types.SimpleNamespace if issubclass(cls, types.SimpleNamespace) else object
-            made: Any = make.__new__(cls)
-        except TypeError:  # made in C, as a file is
+            twin: Any = make.__new__(cls)
+        except TypeError:  # the class is written in C, such as a file
             return value
-        if not (hasattr(made, "__dict__") or kept):
+        if not (hasattr(twin, "__dict__") or slot_names):
             return value
-        self._memo[id(value)] = (value, made)
-        for name in (n for n in kept if hasattr(value, n)):
-            object.__setattr__(made, name, self.of(getattr(value, name)))
+        self._memo[id(value)] = (value, twin)
+        for name in (n for n in slot_names if hasattr(value, n)):
+            object.__setattr__(twin, name, self.of(getattr(value, name)))
         inside = getattr(value, "__dict__", {})
         if self._deep:
             inside = self._values(inside)
         elif self._watched:
             inside = {k: self._attribute(k, v) for k, v in inside.items()}
         if inside:
-            made.__dict__.update(inside)
-        return made
+            twin.__dict__.update(inside)
+        return twin
 
     def _copy(self, value: Any) -> Any:
-        made = empty_like(value)
-        self._memo[id(value)] = (value, made)
+        twin = empty_like(value)
+        self._memo[id(value)] = (value, twin)
         attributes = state_of(value).attributes
-        store_attributes(made, list(attributes), [self.of(v) for v in attributes.values()])
-        return made
+        store_attributes(twin, list(attributes), [self.of(v) for v in attributes.values()])
+        return twin
 
 
 def set_mode(twin: nn.Module, training: bool) -> None:
-    """Train or eval, for the twin and what follows its mode; what is frozen apart stays so."""
+    """Sets training or evaluation mode on a twin and on the modules in the same mode. A frozen part keeps its mode."""
     before = twin.training
     for m in twin.modules():
         m.__dict__["training"] = training if m.training == before else m.training
 
 
 def copied_object(value: Any) -> Any:
-    """A copy of an argument that is neither a tensor nor a container: of a key-value cache, say, with all it holds."""
+    """Returns a copy of an argument such as a key-value cache, with everything that it holds."""
     if is_sentinel(value):
         return value
     try:
         return copy.deepcopy(value)
-    except Exception:  # it holds results of a run, which deepcopy refuses
+    except Exception:  # deepcopy refuses tensors that are not leaves of the autograd graph
         return Twins(_detached, watched=False, deep=True).of(value)
 
 
@@ -249,7 +251,7 @@ def _detached(x: Tensor) -> Tensor:
 
 
 def _holds_state(cell: types.CellType) -> bool:
-    """Whether what a function closes over is a module, a tensor, or a function or method that may hold one."""
+    """Returns whether a closure's cell holds a module, a tensor, or a function or method that may refer to one."""
     try:
         content = cell.cell_contents
     except ValueError:  # not bound yet
@@ -262,14 +264,14 @@ def _holds_state(cell: types.CellType) -> bool:
 
 
 def plain_class(cls: type[nn.Module]) -> type[nn.Module]:
-    """The user's own class of a module that torch sharded."""
+    """Returns the user's class of a module. torch's sharding puts a subclass in its place."""
     while cls.__name__.startswith("FSDP") and len(cls.__bases__) == 2 and cls.__module__.startswith("torch."):
         cls = cls.__bases__[1]
     return cls
 
 
 def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
-    """What a forward of a class takes, `self` first, also where a decorator takes `*args` for everything."""
+    """Returns the signature of a class's forward with `self` first, even if a decorator takes only `*args`."""
     signature = inspect.signature(forward, follow_wrapped=False)
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
@@ -279,12 +281,12 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
 
 
 def is_twin(value: Any) -> bool:
-    """Whether a value was made for a run that is watched."""
+    """Returns whether a value is a twin that reports to a listener."""
     return "_autofuse_twin" in vars(type(value))
 
 
 def original_class(cls: type) -> type:
-    """The class whose twin `cls` is; `cls` itself where it is none."""
+    """Returns the class from which the twin's class `cls` was derived, or `cls` itself for any other class."""
     found: type = vars(cls).get(TWIN, cls)
     return found
 
@@ -293,80 +295,80 @@ _WATCHED: WeakKeyDictionary[type, type] = WeakKeyDictionary()
 
 
 def watched_module(cls: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of `cls` whose instances tell what happens to them."""
+    """Returns a subclass of `cls` whose instances report reads, writes and calls to the listener."""
     if cls not in _WATCHED:
         equal = {} if cls.__eq__ is not object.__eq__ else {"__eq__": _equal, "__hash__": _hash}
-        _WATCHED[cls] = _subclass(cls, {"__call__": _call, "__getattr__": _missing(cls), **equal})
+        _WATCHED[cls] = _subclass(cls, {"__call__": _call, "__getattr__": _getattr_of(cls), **equal})
     return _WATCHED[cls]
 
 
 def watched_object(cls: type) -> type:
-    """The same for a class that is no module; `cls` itself where it cannot be derived from."""
+    """Does the same for a class that is not a module. Returns `cls` itself if it cannot be subclassed."""
     if cls not in _WATCHED:
         try:
-            _WATCHED[cls] = _subclass(cls, {"__getattr__": _missing(cls)} if hasattr(cls, "__getattr__") else {})
-        except Exception:  # it, or its metaclass, says no in a way of its own
+            _WATCHED[cls] = _subclass(cls, {"__getattr__": _getattr_of(cls)} if hasattr(cls, "__getattr__") else {})
+        except Exception:  # the class or its metaclass may raise anything
             return cls
     return _WATCHED[cls]
 
 
 def forget_classes() -> None:
-    """Let the classes of twins go: `Attention.__subclasses__()` tells of them for as long as there are any."""
+    """Drops the classes of twins. `Attention.__subclasses__()` lists them while they exist."""
     _WATCHED.clear()
 
 
 def _subclass(cls: type, methods: dict[str, Any]) -> Any:
-    return derived_class(cls, {"__getattribute__": _read(cls), "__setattr__": _store(cls), **methods})
+    return derived_class(cls, {"__getattribute__": _getattribute_of(cls), "__setattr__": _setattr_of(cls), **methods})
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     listener = active.listener
     if listener is None or listener.paused:
         return self.forward(*args, **kwargs)
-    return listener.called(self, args, kwargs)
+    return listener.on_call(self, args, kwargs)
 
 
-def _itself(module: object) -> object:
+def _module_of(module: object) -> object:
     found = object.__getattribute__(module, "__dict__").get(_ORIGINAL) if is_twin(module) else None
     return module if found is None else found()
 
 
 def _equal(self: nn.Module, other: object) -> bool:
-    """A twin is found where its module is: `self in MODULES`."""
-    return self is other or _itself(self) is _itself(other)
+    """Makes a twin equal to its module, so that `self in MODULES` works."""
+    return self is other or _module_of(self) is _module_of(other)
 
 
 def _hash(self: nn.Module) -> int:
-    return object.__hash__(_itself(self))
+    return object.__hash__(_module_of(self))
 
 
-def _read(cls: type) -> Callable[[Any, str], Any]:
+def _getattribute_of(cls: type) -> Callable[[Any, str], Any]:
     plain: Any = cls.__getattribute__
 
     def __getattribute__(self: Any, name: str) -> Any:
         value = plain(self, name)
         if name == "__class__" and isinstance(value, type):
-            return original_class(value)  # as the user's code will see it; type(self) tells the truth
+            return original_class(value)  # user code sees its own class here; type(self) returns the twin's
         listener = active.listener
-        if name == "__dict__" and listener is not None and not listener.paused and is_users_code(sys._getframe(1)):
-            listener.read_dict(self, value, sys._getframe(1).f_code)
+        if name == "__dict__" and listener is not None and not listener.paused and is_user_code(sys._getframe(1)):
+            listener.on_read_dict(self, value, sys._getframe(1).f_code)
         if listener is None or name[:2] == "__":
             return value
         if name in _TABLES and not listener.paused and isinstance(self, nn.Module):
-            listener.read_table(self, name)
+            listener.on_read_table(self, name)
         if name in MACHINERY and not _is_own(self, name):
             return value
-        return listener.read(self, name, value)
+        return listener.on_read(self, name, value)
 
     return __getattribute__
 
 
 def _is_own(owner: Any, name: str) -> bool:
-    """Whether an attribute of the user's has the name of one of torch's methods: `self.half = 0.5`."""
+    """Returns whether the user's attribute has the name of a torch method: `self.half = 0.5`."""
     return name not in _STATE and name in object.__getattribute__(owner, "__dict__")
 
 
-def _missing(cls: type) -> Callable[[Any, str], Any]:
+def _getattr_of(cls: type) -> Callable[[Any, str], Any]:
     plain: Any = getattr(cls, "__getattr__", None)
 
     def __getattr__(self: Any, name: str) -> Any:
@@ -375,20 +377,20 @@ def _missing(cls: type) -> Callable[[Any, str], Any]:
             value = plain(self, name)
         except AttributeError:
             if listener is not None and not listener.paused:
-                listener.missing(self, name)
+                listener.on_missing(self, name)
             raise
-        return value if listener is None else listener.read(self, name, value)
+        return value if listener is None else listener.on_read(self, name, value)
 
     return __getattr__
 
 
-def _store(cls: type) -> Callable[[Any, str, Any], None]:
+def _setattr_of(cls: type) -> Callable[[Any, str, Any], None]:
     plain: Any = cls.__setattr__
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         listener = active.listener
         if listener is not None and not listener.paused:
-            listener.stored(self, name, value)
+            listener.on_store(self, name, value)
         plain(self, name, value)
 
     return __setattr__

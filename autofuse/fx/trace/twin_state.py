@@ -1,7 +1,7 @@
-"""What a forward leaves behind in a twin, undone: caches that it fills, attributes that it sets.
+"""Restores a twin after a forward: caches that the forward fills and attributes that it sets.
 
-A twin is traced many times, alone and as part of what calls it. Each trace must find what the user's module holds, not
-what another trace has left there.
+A twin is traced many times, alone and as a part of its parents. Each trace must find the state of the user's module,
+not what an earlier trace left behind.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import nn
 
-_CONTAINERS = (list, dict, set)  # exactly these: what derives from them may do more than hold things
+_CONTAINERS = (list, dict, set)  # exact types only: a subclass may do more than hold items
 
 
 @contextmanager
-def as_it_was(root: nn.Module) -> Iterator[None]:
-    """Attributes of `root` and of all modules below it, and what their containers hold, are put back at the end."""
+def restore_on_exit(root: nn.Module) -> Iterator[None]:
+    """Restores, on exit, the attributes of `root` and of all modules below it, and the content of their containers."""
     before = [(module, dict(vars(module)), _containers(module)) for module in root.modules()]
     try:
         yield
@@ -31,7 +31,7 @@ def as_it_was(root: nn.Module) -> Iterator[None]:
 
 
 def _containers(module: nn.Module) -> list[tuple[Any, Any]]:
-    """The containers that a module holds, its tables of parameters, buffers and children among them, with a copy."""
+    """Returns the containers that a module holds, such as its table of parameters, with a copy of each."""
     return [(v, copy.copy(v)) for v in vars(module).values() if type(v) in _CONTAINERS]
 
 

@@ -1,8 +1,8 @@
-"""Tests that functions, classes and modules are still bound to the names that they were bound to.
+"""Builds tests that functions, classes and modules are still bound to the names to which they were bound.
 
-What is tested is one expression of comparisons by identity, compiled once: a call of it costs some tens of nanoseconds
-for each name. Equal tests are the same function, so guards that name them are equal, too. Generated code asks the usual
-case itself, without a call (`usual_case`), and calls the function for any other.
+A test is one expression of comparisons by identity, compiled once. A call costs tens of nanoseconds for each name.
+Equal tests are the same function, so guards that use them are equal too. Generated code evaluates a shorter expression
+inline for the usual case (`usual_case`), and calls the function only if that fails.
 """
 
 from __future__ import annotations
@@ -21,13 +21,20 @@ from autofuse.fx.trace.cached_tensors import is_unwritten
 from autofuse.fx.trace.own_forward import calls_plainly, own_function
 from autofuse.torch_private import assumed_constant, module_call
 
-_KEPT = 4096
-_known: dict[tuple[Any, ...], Callable[[], bool]] = {}
+_MAX_TESTS = 4096
+_tests_by_key: dict[tuple[Any, ...], Callable[[], bool]] = {}
 
 
 @dataclass
 class Comparisons:
-    """Some comparisons, the objects that they name, and what they are about."""
+    """Comparisons, the objects that they compare, and a description.
+
+    Attributes:
+        about: What the comparisons check, for messages.
+        tests: The expressions. `<0>` stands for the first object.
+        usual: For each test, a shorter expression that implies it, or the test itself.
+        objects: The objects that the expressions name.
+    """
 
     about: str
     tests: list[str] = field(default_factory=list)
@@ -35,7 +42,13 @@ class Comparisons:
     objects: list[Any] = field(default_factory=list)
 
     def add(self, template: str, *objects: Any, usual: str = "") -> None:
-        """One comparison; `{0}` stands for the first object. It holds where `usual`, a shorter one, does."""
+        """Adds one comparison.
+
+        Args:
+            template: The expression. `{0}` stands for the first object.
+            objects: The objects that it compares.
+            usual: A shorter expression that implies it, if there is one.
+        """
         places = range(len(self.objects), len(self.objects) + len(objects))
         named = [f"<{place}>" for place in places]
         self.tests.append(template.format(*named))
@@ -45,7 +58,12 @@ class Comparisons:
 
 @dataclass(frozen=True)
 class UsualCase:
-    """An expression that holds mostly, and in no case in which the whole test fails, and the objects that it names."""
+    """An expression that usually holds, and that implies the whole test.
+
+    Attributes:
+        text: The expression.
+        names: The objects that it names.
+    """
 
     text: str
     names: Mapping[str, Any]
@@ -55,34 +73,34 @@ _USUAL = "_autofuse_usual_case"
 
 
 def usual_case(test: object) -> UsualCase | None:
-    """What to ask before a test that `whole` made; None for any other function."""
+    """Returns the usual case of a test that `combined_test` made, or None for any other function."""
     found: UsualCase | None = getattr(test, _USUAL, None)
     return found
 
 
-def whole(parts: Iterable[Comparisons]) -> Callable[[], bool]:
-    """One test for all comparisons of all parts."""
+def combined_test(parts: Iterable[Comparisons]) -> Callable[[], bool]:
+    """Returns one test for all comparisons of all parts."""
     parts = list(parts)
     key = tuple((*part.tests, *map(id, part.objects)) for part in parts)
-    if key in _known:
-        return _known[key]
+    if key in _tests_by_key:
+        return _tests_by_key[key]
     scope: dict[str, Any] = {"own_function": own_function, "calls_plainly": calls_plainly}
     names: dict[int, str] = {}
     texts: list[str] = []
     usual: list[str] = []
     for part in parts:
-        made = [names.setdefault(id(o), f"k{len(names)}") for o in part.objects]
-        scope.update(zip(made, part.objects, strict=True))
-        texts += [_with_names(text, made) for text in part.tests]
-        usual += [_with_names(text, made) for text in part.usual]
+        names_here = [names.setdefault(id(o), f"k{len(names)}") for o in part.objects]
+        scope.update(zip(names_here, part.objects, strict=True))
+        texts += [_with_names(text, names_here) for text in part.tests]
+        usual += [_with_names(text, names_here) for text in part.usual]
     exec(f"def unreplaced():\n    return {' and '.join(texts) or 'True'}", scope)
     test: Callable[[], bool] = scope["unreplaced"]
     test.__qualname__ = "; ".join(dict.fromkeys(part.about for part in parts))
     setattr(test, _USUAL, UsualCase(" and ".join(usual) or "True", scope))
-    if len(_known) > _KEPT:
-        _known.clear()
-    _known[key] = assumed_constant(test)
-    return _known[key]
+    if len(_tests_by_key) > _MAX_TESTS:
+        _tests_by_key.clear()
+    _tests_by_key[key] = assumed_constant(test)
+    return _tests_by_key[key]
 
 
 _PLACE = re.compile(r"<(\d+)>")
@@ -92,10 +110,10 @@ def _with_names(text: str, names: list[str]) -> str:
     return _PLACE.sub(lambda found: names[int(found[1])], text)
 
 
-def unreplaced_names(namespace: dict[str, Any], held: dict[str, Any], absent: Collection[str] = ()) -> Comparisons:
-    """Whether names of a namespace are bound to these very values, and others are not there."""
+def unreplaced_names(namespace: dict[str, Any], bound: dict[str, Any], absent: Collection[str] = ()) -> Comparisons:
+    """Tests that names of a namespace are bound to these objects, and that the names in `absent` are unbound."""
     part = Comparisons(f"what forward uses of {namespace.get('__name__')} is unreplaced")
-    for name, value in held.items():
+    for name, value in bound.items():
         part.add(f"{{0}}[{name!r}] is {{1}}", namespace, value)
     for name in sorted(absent):
         part.add(f"{name!r} not in {{0}}", namespace)
@@ -103,7 +121,7 @@ def unreplaced_names(namespace: dict[str, Any], held: dict[str, Any], absent: Co
 
 
 def unreplaced_forwards(classes: Iterable[type]) -> Comparisons:
-    """Whether instances of these classes run the forwards that they run now, when nothing is rewritten."""
+    """Tests that instances of these classes would still run the same original forwards."""
     found = list(dict.fromkeys(classes))
     part = Comparisons(f"the forward of {', '.join(cls.__name__ for cls in found)} is unreplaced")
     for cls in found:
@@ -114,18 +132,18 @@ def unreplaced_forwards(classes: Iterable[type]) -> Comparisons:
 
 
 def unreplaced_methods(cls: type, names: Collection[str]) -> Comparisons:
-    """Whether a class has, under these names, the very methods and properties that it has now.
+    """Tests that a class still has the same methods and properties under these names.
 
-    What it inherits from a class whose attributes cannot be set is replaced by one more attribute of its own: where
-    there are as many as now, the names are not asked one by one.
+    A method that is inherited from an immutable class can be replaced only by adding an attribute to `cls`. While the
+    number of attributes is the same, the names need not be tested one by one.
     """
     part = Comparisons(f"what forward uses of {cls.__name__} is unreplaced")
     inherited: list[str] = []
     objects: list[Any] = [_namespace(cls), cls]
     for name in sorted(names):
         value = getattr(cls, name)
-        kept = value is getattr(cls, name)  # a method that is made at each look is compared by what it equals
-        if not _is_inherited_for_good(cls, name):
+        kept = value is getattr(cls, name)  # a method that is created at each access is compared with `==`
+        if not _is_inherited_from_immutable(cls, name):
             part.add(f"{{0}}.{name} {'is' if kept else '=='} {{1}}", cls, value)
             continue
         inherited.append(f"{{1}}.{name} {'is' if kept else '=='} {{{len(objects)}}}")
@@ -137,8 +155,10 @@ def unreplaced_methods(cls: type, names: Collection[str]) -> Comparisons:
 
 
 def unshadowed(cls: type, names: Collection[str]) -> Comparisons:
-    """Whether a class of the user's has no attributes called like these tensors and children of its instances, before
-    which Python would find them."""
+    """Tests that a user's class has no attribute with the name of a tensor or child of its instances.
+
+    Python would find such an attribute first.
+    """
     part = Comparisons(f"no attribute of {cls.__name__} has the name of a tensor or a child")
     for each in cls.__mro__:
         if each.__module__.partition(".")[0] not in ("torch", "builtins"):
@@ -149,21 +169,21 @@ def unshadowed(cls: type, names: Collection[str]) -> Comparisons:
 
 @cache
 def _namespace(cls: type) -> Mapping[str, Any]:
-    """One view of what a class has: `vars` makes another each time."""
+    """Returns one view of a class's attributes. `vars` returns a new view each time."""
     return vars(cls)
 
 
 def _operators() -> frozenset[str]:
-    """The methods behind Tensor's operators that it inherits: one test tells that none of them was replaced."""
+    """Returns the methods behind Tensor's operators that it inherits. One test shows that none of them was replaced."""
     words = [word for word in vars(operator) if not word.startswith("_")]
     slots = {f"__{reflected}{word}__" for word in words for reflected in ("", "r")}
-    return frozenset(n for n in slots if hasattr(Tensor, n) and _is_inherited_for_good(Tensor, n))
+    return frozenset(n for n in slots if hasattr(Tensor, n) and _is_inherited_from_immutable(Tensor, n))
 
 
 _IS_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
-def _is_inherited_for_good(cls: type, name: str) -> bool:
+def _is_inherited_from_immutable(cls: type, name: str) -> bool:
     definer = next((c for c in cls.__mro__ if name in vars(c)), cls)
     return definer is not cls and all(c.__flags__ & _IS_IMMUTABLE for c in cls.__mro__[1:])
 
@@ -172,21 +192,21 @@ OPERATORS = _operators()
 
 
 def uncleared_cache(function: Any) -> Comparisons:
-    """Whether a cache of functools was neither cleared nor filled any further."""
+    """Tests that a functools cache was neither cleared nor extended."""
     part = Comparisons(f"the cache of {function} is what it was")
     part.add(f"{{0}}.cache_info().misses == {function.cache_info().misses}", function)
     return part
 
 
 def unwritten_cache(function: Any) -> Comparisons:
-    """Whether nobody has written to the tensors that a cache of functools holds."""
+    """Tests that no tensor in a functools cache was written to."""
     part = Comparisons(f"what the cache of {function.__qualname__} holds is unwritten")
     part.add("{0}({1})", is_unwritten, function)
     return part
 
 
 def unreplaced_functions(functions: Iterable[types.FunctionType]) -> Comparisons:
-    """Whether functions have the very code and the very defaults that they have now."""
+    """Tests that functions still have the same code and the same defaults."""
     found = list(functions)
     part = Comparisons(f"the code and the defaults of {', '.join(f.__qualname__ for f in found)} are unreplaced")
     for function in found:

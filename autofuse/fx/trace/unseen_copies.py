@@ -1,7 +1,7 @@
-"""Copies of arguments for a run that is not the user's own, and that nobody may notice.
+"""Copies arguments for a run of autofuse's own, so that the user's objects do not change.
 
-What cannot be copied stands under a stand-in that raises when it is used; so does a method of an object that may do
-more than change this object. Nothing of the user's runs before it is known to be harmless.
+A value that cannot be copied is replaced by a stand-in that raises when it is used. A method that may change more than
+its own object is replaced in the same way. No user code runs before it is known to be harmless.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ from autofuse.reasons.reason import Reason, because
 
 
 class UnseenCopies(Twins):
-    """Copies of all that arguments reach."""
+    """Makes copies of everything that the arguments refer to."""
 
     def __init__(self, tensor: Callable[[Tensor], Tensor], watched: bool = False) -> None:
         super().__init__(tensor, watched=watched, deep=True)
 
-    def _made(self, value: Any) -> Any:
+    def _make(self, value: Any) -> Any:
         if is_unusable(value):
             return value
         if not isinstance(value, (Tensor, nn.Module)) and not is_copied(value):
             return UnusableObject(_Keeper(), value, "an argument")
-        return super()._made(value)
+        return super()._make(value)
 
     def _object(self, value: Any) -> Any:
-        made = super()._object(value)
-        if made is not value:
-            guard_methods(made, value)
-        return made
+        copy = super()._object(value)
+        if copy is not value:
+            guard_methods(copy, value)
+        return copy
 
     def _container(self, value: Any) -> Any:
-        made = super()._container(value)
-        if made is not value and is_mutable(value):
-            guard_methods(made, value)
-        return made
+        copy = super()._container(value)
+        if copy is not value and is_mutable(value):
+            guard_methods(copy, value)
+        return copy
 
 
-def guard_methods(made: Any, value: Any) -> None:
-    """Have the methods of `made`, a copy of `value`, raise Untraceable that may do more than change it."""
-    kind: Any = type(made)
+def guard_methods(copy: Any, value: Any) -> None:
+    """Replaces those methods of `copy`, a copy of `value`, that may change more than it. They raise Untraceable."""
+    kind: Any = type(copy)
     if not is_user_class(original_class(kind)):
         return
     harmful = harmful_methods(original_class(kind), classes_in(value))
     if harmful:
-        object.__setattr__(made, "__class__", _guarded(kind, harmful, hasattr(made, "__dict__")))
+        object.__setattr__(copy, "__class__", _guarded_class(kind, harmful, hasattr(copy, "__dict__")))
 
 
-class KeptArguments(Twins):
-    """Copies of such copies, to be traced later: what could not be copied is the user's own again."""
+class SavedArguments(Twins):
+    """Copies such copies for a later trace. Values that could not be copied are the user's own objects again."""
 
-    def _made(self, value: Any) -> Any:
-        return real_object(value) if is_unusable(value) else super()._made(value)
+    def _make(self, value: Any) -> Any:
+        return real_object(value) if is_unusable(value) else super()._make(value)
 
 
 class _Keeper:
-    def used(self, text: str, kind: str) -> NoReturn:
+    def refuse_use(self, text: str, kind: str) -> NoReturn:
         _refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
 
 def _refuse(reason: Reason) -> NoReturn:
-    """Raise Untraceable, and leave word with who listens: the user's code may catch it."""
+    """Raises Untraceable, and records it with the listener, because the user's code may catch it."""
     error, listener = Untraceable(reason, user_place()), active.listener
     if isinstance(listener, Values):
         listener.refused = listener.refused or error
@@ -80,21 +80,21 @@ def _refuse(reason: Reason) -> NoReturn:
 
 
 def forget_copies() -> None:
-    """Let the classes that were derived for copies go."""
-    _guarded.cache_clear()
+    """Drops the classes that were derived for copies."""
+    _guarded_class.cache_clear()
 
 
 @cache
-def _guarded(cls: Any, harmful: tuple[str, ...], has_dict: bool) -> type:
-    """A subclass whose harmful methods raise Untraceable."""
-    names: dict[str, Any] = {n: _refusing(original_class(cls).__name__, n) for n in harmful}
+def _guarded_class(cls: Any, harmful: tuple[str, ...], has_dict: bool) -> type:
+    """Returns a subclass whose harmful methods raise Untraceable."""
+    names: dict[str, Any] = {n: _refusing_method(original_class(cls).__name__, n) for n in harmful}
     if not has_dict:
         names["__slots__"] = ()
-    made: type = derived_class(cls, {**names, TWIN: original_class(cls)})
-    return made
+    copy: type = derived_class(cls, {**names, TWIN: original_class(cls)})
+    return copy
 
 
-def _refusing(kind: str, name: str) -> Any:
+def _refusing_method(kind: str, name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         _refuse(because(forwards.CALLS_OBJECT, kind=kind, name=name))
 

@@ -1,7 +1,7 @@
-"""A run on copies that share the user's parameters must not write to them: `self.w.data.clamp_(0.6, 1.4)`.
+"""Protects the user's parameters during a run on copies that share them: `self.w.data.clamp_(0.6, 1.4)`.
 
-Before a function of torch's may write to what is a parameter, or lies in its memory, the parameter is copied; after the
-run it is put back. Parameters that nobody writes to are not copied.
+Before a torch function may write to the memory of a parameter, the parameter is copied. After the run it is restored.
+Parameters that are not written to are not copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from autofuse.fx.trace.user_code import unfollowed
+from autofuse.fx.trace.user_code import pause_watching
 from autofuse.fx.trace.values import Untraceable, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -28,25 +28,25 @@ _HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "reta
 
 
 class UnwrittenParameters(TorchFunctionMode):
-    """Hears of every function of tensors, and keeps what a parameter was before the first that may write to it."""
+    """Sees every function of tensors, and copies a parameter before the first one that may write to it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._shared: dict[int, nn.Parameter] = {}  # where its memory starts -> the parameter
+        self._shared: dict[int, nn.Parameter] = {}  # the address of its memory -> the parameter
         self._before: dict[int, tuple[nn.Parameter, Tensor, Tensor, bool]] = {}
 
-    def shared(self, x: Tensor) -> Tensor:
-        """What stands for a tensor in the run: a parameter itself, a copy of any other."""
+    def share(self, x: Tensor) -> Tensor:
+        """Returns the tensor to use in the run: a parameter itself, a copy of any other tensor."""
         if not isinstance(x, nn.Parameter):
             return x.detach().clone()
-        if (place := _memory(x)) is not None:
+        if (place := _address(x)) is not None:
             self._shared[place] = x
         return x
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with unfollowed():
+        with pause_watching():
             name = getattr(function, "__name__", "")
             if name in _HOOKS and args and isinstance(args[0], nn.Parameter):
                 raise Untraceable(because(forwards.CALLS_UNHELD, name=name))
@@ -56,15 +56,15 @@ class UnwrittenParameters(TorchFunctionMode):
 
     def _keep(self, operands: Any) -> None:
         for x in tensors(operands):
-            parameter = self._shared.get(_memory(x) or 0)
+            parameter = self._shared.get(_address(x) or 0)
             if parameter is not None and id(parameter) not in self._before:
                 inside = parameter.detach()
                 self._before[id(parameter)] = parameter, parameter.data, inside.clone(), parameter.requires_grad
 
     def put_back(self) -> None:
-        """Give every parameter the numbers that it had."""
+        """Restores the values of all parameters that were copied."""
         for parameter, memory, numbers, gradient in self._before.values():
-            if _memory(parameter) != _memory(memory) or parameter.shape != memory.shape:
+            if _address(parameter) != _address(memory) or parameter.shape != memory.shape:
                 parameter.data = memory
             if not torch.equal(memory, numbers):
                 memory.copy_(numbers)
@@ -72,18 +72,18 @@ class UnwrittenParameters(TorchFunctionMode):
 
 
 @contextmanager
-def unwritten(parameters: UnwrittenParameters) -> Iterator[None]:
-    """Put back what is written to parameters in this block."""
+def restore_parameters(parameters: UnwrittenParameters) -> Iterator[None]:
+    """Restores on exit the parameters that this block writes to."""
     try:
         with parameters:
             yield
     finally:
-        with unfollowed(), torch.no_grad():
+        with pause_watching(), torch.no_grad():
             parameters.put_back()
 
 
-def _memory(x: Tensor) -> int | None:
-    """Where the memory of a tensor starts; None for one without, or whose memory is not its own to show."""
+def _address(x: Tensor) -> int | None:
+    """Returns the address of a tensor's memory, or None if the tensor has no memory that can be read."""
     try:
         return x.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):

@@ -1,6 +1,6 @@
-"""The values of a trace: which tensors, lengths and foreign objects there are, and which fx node computes each.
+"""Holds the values of a trace: its tensors, lengths and foreign objects, and the fx node that computes each.
 
-Knows how a result is taken apart and how an argument is put into a graph. Knows neither torch's functions
+This file knows how a result is taken apart and how an argument is put into a graph. It knows neither torch's functions
 (recorder.py) nor the module (attribute_reads.py).
 """
 
@@ -31,68 +31,89 @@ from autofuse.torch_private.nested import tensors_in
 
 
 class Untraceable(Exception):
-    """Why a forward cannot be held by a graph, and where in the user's code."""
+    """Raised if a graph cannot represent a forward.
+
+    Attributes:
+        reason: Why.
+        place: The line of the user's code.
+        passing: Whether the next call may succeed, for example because a cache is filled then.
+    """
 
     def __init__(self, reason: Reason, place: SourceLine | None = None, passing: bool = False) -> None:
         super().__init__(str(reason))
         self.reason, self.place = reason, place
-        self.passing = passing  # whether it may be over at the next call: a cache that was filled
+        self.passing = passing
 
 
 @dataclass
-class Held:
-    """A tensor of the trace: kept alive, so that its id stays its own; `node` is made when first needed."""
+class HeldTensor:
+    """A tensor of the trace.
+
+    Attributes:
+        tensor: The tensor. Holding it keeps its id unique.
+        make: Makes its node when it is first needed.
+        sizes: The origins of its sizes.
+        text: The text with which a guard reads it, if it is an argument.
+        node: The node, once it is made.
+    """
 
     tensor: Tensor
     make: Callable[[], fx.Node]
     sizes: Sizes
-    text: str | None = None  # how a guard reaches it, if it is an argument
+    text: str | None = None
     node: fx.Node | None = None
 
 
 class Values:
-    """What one run of one forward has computed so far."""
+    """The tensors and nodes that one run of one forward has computed so far."""
 
     def __init__(self, root: nn.Module, world: Twins) -> None:
         super().__init__()
         self.root, self.world = root, world
         self.graph, self.guards = fx.Graph(), Guards()
         self.paused = False
-        self.runs = True  # whether forward still does: afterwards the innermost line is that of who calls autofuse
-        self.definition: SourceLine | None = None  # of the forward
-        self.exact = False  # whether some answer holds for the example's sizes only
-        self.held: dict[int, Held] = {}
-        self.itself: dict[int, Tensor] = {}  # id of a result that is an operand itself -> that operand
-        self.items: dict[fx.Node, dict[Path, Item]] = {}  # what each call returned, leaf by leaf
+        self.runs = True  # whether forward still runs; afterwards the innermost line is that of autofuse's caller
+        self.definition: SourceLine | None = None  # where the forward is defined
+        self.exact = False  # whether the trace holds only for the example's sizes
+        self.held: dict[int, HeldTensor] = {}
+        self.alias_sources: dict[int, Tensor] = {}  # id of an alias of an operand -> the operand
+        self.items: dict[fx.Node, dict[Path, Item]] = {}  # call of a child -> the leaves of its result
         self.around = current_ambient_state()
-        self.refused: Untraceable | None = None  # which the user's code may have caught
+        self.refused: Untraceable | None = None  # the first error; the user's code may have caught it
 
-    def parameter(self, x: Tensor) -> Held | None:
-        """Hold a parameter or a buffer of the module; None if `x` is neither."""
+    def parameter(self, x: Tensor) -> HeldTensor | None:
+        """Records a parameter or a buffer of the module. Returns None if `x` is neither."""
         raise NotImplementedError
 
     def module(self, x: nn.Module) -> fx.Node:
-        """The node of a module that is passed on to an operation or to a child."""
+        """Returns the node of a module that is passed to an operation or to a child."""
         raise NotImplementedError
 
     def known_result(self, result: Any) -> Any:
-        """What forward has in hand of a result that it has handed over itself; None for any other."""
+        """Returns forward's own object for a result that forward itself passed in, or None for any other result."""
         raise NotImplementedError
 
     def stand_in(self, node: Any, real: Any, text: str | None) -> Any:
-        """What stands for an object that is no tensor and no plain value."""
+        """Returns a stand-in for an object that is neither a tensor nor a plain value."""
         raise NotImplementedError
 
-    def kept(self, node: fx.Node, result: Any, before: list[tuple[Tensor, int]], sizes: list[Sizes]) -> Any:
-        """Remember which tensors `node` computes, and which it overwrote."""
-        with self.silence():
-            return self._remembered(node, result, before, sizes)
+    def keep_result(self, node: fx.Node, result: Any, before: list[tuple[Tensor, int]], sizes: list[Sizes]) -> Any:
+        """Records which tensors `node` computes, and which it overwrote.
 
-    def _remembered(self, node: fx.Node, result: Any, before: list[tuple[Tensor, int]], sizes: list[Sizes]) -> Any:
-        overwritten = [t for t, version in before if t._version != version]
-        node.meta["writes"] = [self.node_of(t) for t in overwritten]
+        Args:
+            node: The node of the call.
+            result: What the call returned.
+            before: The operands, with their versions before the call.
+            sizes: The origins of the sizes of each tensor in the result.
+        """
+        with self.pause_recording():
+            return self._keep_result(node, result, before, sizes)
+
+    def _keep_result(self, node: fx.Node, result: Any, before: list[tuple[Tensor, int]], sizes: list[Sizes]) -> Any:
+        overwritten_tensors = [t for t, version in before if t._version != version]
+        node.meta["writes"] = [self.node_of(t) for t in overwritten_tensors]
         inputs = {id(t) for t, _ in before}
-        written = {id(t) for t in overwritten}
+        written = {id(t) for t in overwritten_tensors}
 
         leaves = self.items.setdefault(node, {}) if node.op == "call_module" else {}
 
@@ -100,20 +121,20 @@ class Values:
             if isinstance(make, Item):
                 leaves[make.path] = make
             if id(x) in inputs and id(x) not in written:
-                named = torch.ops.aten.alias.default(x)  # `x.float()` may be x itself: give it a name of its own
-                self.itself[id(named)], x = x, named
-            self.held[id(x)] = Held(x, make, known)
+                named = torch.ops.aten.alias.default(x)  # `x.float()` may return x itself: an alias has its own id
+                self.alias_sources[id(named)], x = x, named
+            self.held[id(x)] = HeldTensor(x, make, known)
             return x
 
         if isinstance(result, Tensor):
             result = node.meta["v"] = keep(result, lambda: node, sizes[0])
             return result
-        return self.adopted(result, node, iter(sizes), keep)
+        return self.adopt_result(result, node, iter(sizes), keep)
 
-    def adopted(
+    def adopt_result(
         self, result: Any, node: fx.Node | Item, sizes: Iterator[Sizes], keep: Callable[..., Tensor] | None = None
     ) -> Any:
-        """A result that holds tensors, lengths or foreign objects, each read from `node` when it is used."""
+        """Returns forward's view of a result. Each tensor, length or foreign object is read from `node` on use."""
         known = self.known_result(result)
         if known is not None:
             return known
@@ -128,44 +149,45 @@ class Values:
         if isinstance(result, (bool, float, complex)):
             self.refuse(because(forwards.CHILDS_NUMBER, how="uses"))
         if isinstance(result, dict):
-            made = {k: self.adopted(v, Item(self, node, k), sizes, keep) for k, v in result.items()}
-            return _refilled(result, made)
+            new = {k: self.adopt_result(v, Item(self, node, k), sizes, keep) for k, v in result.items()}
+            return _dict_like(result, new)
         if is_record(result):
-            fields = {k: self.adopted(v, Item(self, node, k, getattr), sizes, keep) for k, v in vars(result).items()}
-            made = copy.copy(result)
-            vars(made).update(fields)
-            return made
+            fields = {
+                k: self.adopt_result(v, Item(self, node, k, getattr), sizes, keep) for k, v in vars(result).items()
+            }
+            new = copy.copy(result)
+            vars(new).update(fields)
+            return new
         if isinstance(result, (tuple, list)):
-            items = [self.adopted(v, Item(self, node, i), sizes, keep) for i, v in enumerate(result)]
+            items = [self.adopt_result(v, Item(self, node, i), sizes, keep) for i, v in enumerate(result)]
             return (
-                items
-                if type(result) is list
-                else tuple(items)
-                if type(result) is tuple
-                else _refilled_tuple(result, items)
+                items if type(result) is list else tuple(items) if type(result) is tuple else _tuple_like(result, items)
             )
         if foreign.needs_stand_in(result):
             return self.stand_in(node, result, None)
         return result
 
     def hold(self, x: Tensor, make: Callable[[], fx.Node], sizes: Sizes) -> Tensor:
-        if id(x) in self.held:  # a child that hands out a tensor it keeps
+        """Records a tensor, the function that makes its node, and its sizes. Returns the tensor or an alias of it."""
+        if id(x) in self.held:  # a child returned the same tensor before
             x = torch.ops.aten.alias.default(x)
-        self.held[id(x)] = Held(x, make, sizes)
+        self.held[id(x)] = HeldTensor(x, make, sizes)
         return x
 
-    def noted(self, node: fx.Node, value: Any) -> fx.Node:
+    def annotate(self, node: fx.Node, value: Any) -> fx.Node:
+        """Stores in a node's meta its value in the example and the line of the user's code."""
         node.meta["v"], node.meta["place"] = value, user_place()
         return node
 
     def versions(self, values: Any) -> list[tuple[Tensor, int]]:
-        with self.silence():
+        """Returns the tensors in some values with their version counters, which writes increase."""
+        with self.pause_recording():
             return [(t, t._version) for t in tensors(self.concrete(values))]
 
     # Arguments of nodes.
 
     def node_of(self, x: Tensor) -> fx.Node:
-        """The node that computes a tensor."""
+        """Returns the node that computes a tensor."""
         held = self.held.get(id(x))
         if held is None:
             held = self.parameter(x)
@@ -177,11 +199,12 @@ class Values:
         return held.node
 
     def sizes_of(self, x: Tensor) -> Sizes:
+        """Returns the origins of a tensor's sizes."""
         self.node_of(x)
         return self.held[id(x)].sizes
 
     def argument(self, x: Any) -> Any:
-        """What stands in the graph for a value passed to an operation."""
+        """Returns the node, or the constant, that represents a value passed to an operation."""
         if isinstance(x, Tensor):
             return self.node_of(x)
         if isinstance(x, Length):
@@ -214,7 +237,7 @@ class Values:
         return x
 
     def concrete(self, x: Any) -> Any:
-        """The example value of an argument: lengths are numbers, stand-ins are what they stand for."""
+        """Returns the value of an argument in the example. Lengths become numbers, and stand-ins their objects."""
         if isinstance(x, Length) or type(x) is Number:
             return x.value
         if foreign.is_foreign(x):
@@ -222,9 +245,9 @@ class Values:
         if isinstance(x, slice):
             return slice(*map(self.concrete, (x.start, x.stop, x.step)))
         if is_record(x):
-            made = copy.copy(x)
-            vars(made).update({k: self.concrete(v) for k, v in vars(x).items()})
-            return made
+            new = copy.copy(x)
+            vars(new).update({k: self.concrete(v) for k, v in vars(x).items()})
+            return new
         if type(x) in (list, tuple, dict) or isinstance(x, torch.Size):
             return (
                 type(x)(map(self.concrete, x))
@@ -233,36 +256,38 @@ class Values:
             )
         return x
 
-    # What lengths report.
+    # Calls from lengths.
 
-    def derived(
+    def derive_length(
         self, function: Callable[..., Any], operands: tuple[int | Length, ...], value: int, size: Size
     ) -> Length:
+        """Returns a length that `function` computes from others."""
         node = self.graph.call_function(function, tuple(self.argument(o) for o in operands))
-        return Length(self, self.noted(node, value), value, size)
+        return Length(self, self.annotate(node, value), value, size)
 
-    def fixed(self, test: str | None, what: str) -> None:
-        """The trace holds where `test` does; where it cannot be told, for the example's sizes only."""
+    def assume(self, test: str | None, what: str) -> None:
+        """Assumes that `test` holds. If it is None, the trace holds only for the example's sizes."""
         if test is None:
             self.exact = True
         else:
             self.guards.add(test)
 
-    # The rules of the house.
+    # Refusals.
 
     def check_surroundings(self, operands: Any = None) -> None:
+        """Refuses an operation if the ambient state differs from forward's own, for example under no_grad."""
         now = current_ambient_state()
         if now != self.around and not (operands is not None and self._has_no_gradient(now, operands)):
             self.refuse(because(forwards.UNDER_CONTEXT))
 
     def _has_no_gradient(self, now: AmbientState, operands: Any) -> bool:
-        """Whether `no_grad` around an operation says nothing: a mask that is made from sizes and constants."""
+        """Returns whether `no_grad` around an operation has no effect, as for a mask made from sizes and constants."""
         if now._replace(grad=self.around.grad) != self.around:
             return False
         return all(not t.is_floating_point() and not t.is_complex() or self.is_constant(t) for t in tensors(operands))
 
     def is_constant(self, x: Tensor) -> bool:
-        """Whether a tensor follows from sizes and constants alone, as a cached mask does."""
+        """Returns whether a tensor depends only on sizes and constants, as a cached mask does."""
         held = self.held.get(id(x))
         todo = [held.node] if held is not None and held.node is not None else []
         known, seen = bool(todo), set[fx.Node]()
@@ -276,19 +301,20 @@ class Values:
             todo += node.all_input_nodes
         return known
 
-    def used(self, text: str, kind: str) -> NoReturn:
-        """Forward uses an argument that must not be used while it is read."""
+    def refuse_use(self, text: str, kind: str) -> NoReturn:
+        """Refuses the use of an argument that must not be used while it is traced."""
         self.refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
     def refuse(self, reason: Reason, passing: bool = False, place: SourceLine | None = None) -> NoReturn:
+        """Raises Untraceable, and remembers it, because the user's code may catch it."""
         error = Untraceable(reason, place or (user_place() if self.runs else self.definition), passing)
-        if reason.code is not forwards.CHILDS_NUMBER:  # torch asks numbers what they are, and goes on without an answer
+        if reason.code is not forwards.CHILDS_NUMBER:  # torch itself queries numbers, and handles the error
             self.refused = self.refused or error
         raise error
 
     @contextmanager
-    def silence(self) -> Iterator[None]:
-        """Run code without writing it down."""
+    def pause_recording(self) -> Iterator[None]:
+        """Runs a block without recording it."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -297,7 +323,7 @@ class Values:
 
 
 class Item:
-    """A node that is made when it is first asked for: an element, or a field, of another node's result."""
+    """An element or a field of another node's result. Its node is made when it is first used."""
 
     def __init__(self, recorder: Values, owner: Any, key: Any, get: Callable[..., Any] = operator.getitem) -> None:
         self.recorder, self.owner, self.key, self.get = recorder, owner, key, get
@@ -305,9 +331,10 @@ class Item:
         self.path: Path = (*(owner.path if isinstance(owner, Item) else ()), key)
 
     def __call__(self) -> fx.Node:
-        return self.resolved()
+        return self.resolve()
 
-    def resolved(self) -> fx.Node:
+    def resolve(self) -> fx.Node:
+        """Returns the node, which is made at the first call."""
         if self.node is None:
             owner = resolved_node(self.owner)
             node = self.recorder.graph.call_function(self.get, (owner, self.key))
@@ -317,36 +344,36 @@ class Item:
 
 
 def resolved_node(node: Any) -> fx.Node:
-    """A node that may have to be made first."""
-    return node.resolved() if isinstance(node, Item) else node() if not isinstance(node, fx.Node) else node
+    """Returns a node, and makes it first if necessary."""
+    return node.resolve() if isinstance(node, Item) else node() if not isinstance(node, fx.Node) else node
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a value, in order."""
+    """Yields the tensors in a value, in order."""
     return tensors_in(value, _parts)
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """What lies in a value of a kind that the trace takes apart and puts together again (Values.adopted)."""
+    """Returns the parts of a value of a kind that the trace takes apart and rebuilds (Values.adopt_result)."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, (tuple, list)) else vars(value).values() if is_record(value) else ()
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether a graph can hold a result: tensors, or nothing."""
+    """Returns whether a graph can hold a result: tensors, or an empty result."""
     return value is None or next(tensors(value), None) is not None or value in ((), [])
 
 
-def _refilled(like: Any, items: dict[Any, Any]) -> Any:
-    """A dict of the same class as `like`."""
+def _dict_like(like: Any, items: dict[Any, Any]) -> Any:
+    """Returns a dict of the class of `like` with these items."""
     if type(like) is dict:
         return items
-    made = copy.copy(like)
+    new = copy.copy(like)
     for k, v in items.items():
-        made[k] = v
-    return made
+        new[k] = v
+    return new
 
 
-def _refilled_tuple(like: Any, items: list[Any]) -> Any:
+def _tuple_like(like: Any, items: list[Any]) -> Any:
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

@@ -1,7 +1,7 @@
-"""Modules that torch puts around a user's: FSDP1, DDP, checkpoint wrappers, torch.compile.
+"""Recognises the modules that torch puts around a user's module: FSDP1, DDP, checkpoint wrappers, torch.compile.
 
-They add nothing to what is computed, and a component to the names below them that is not the user's. Knows them by
-what they hold, so that torch.distributed need not be imported.
+They do not change what is computed, but add a component to the names of the modules below them. They are recognised by
+their attributes, so torch.distributed need not be imported.
 """
 
 from __future__ import annotations
@@ -11,49 +11,54 @@ from typing import Any
 from torch import nn
 
 FSDP1 = "FullyShardedDataParallel"
-_HELD_AS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "module")
+_WRAPPED_NAMES = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "module")
 
 
-def held(module: nn.Module) -> str:
-    """Under which name a wrapper has the user's module; "" for anything else."""
+def wrapped_name(module: nn.Module) -> str:
+    """Returns the attribute in which a wrapper holds the user's module, or "" for any other module."""
     inside = module.__dict__.get("_modules", {})
     if len(inside) != 1 or not type(module).__module__.startswith("torch."):
         return ""
     name = next(iter(inside))
-    return name if name in _HELD_AS and isinstance(inside[name], nn.Module) else ""
+    return name if name in _WRAPPED_NAMES and isinstance(inside[name], nn.Module) else ""
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The user's module inside all wrappers. Raises TypeError for what is not a module."""
+def unwrap(module: nn.Module) -> nn.Module:
+    """Returns the user's module inside all wrappers.
+
+    Raises:
+        TypeError: `module` is not a module.
+    """
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"autofuse takes a torch.nn.Module, and was given a {type(module).__name__}. Pass the model itself."
         )
-    while name := held(module):
+    while name := wrapped_name(module):
         module = module._modules[name]  # type: ignore[assignment]
     return module
 
 
 def user_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules of a model that is not wrapped itself, with the names that its user knows them by; itself first."""
+    """Returns the modules of an unwrapped model, itself first, with their names without wrappers."""
     return [(user_name(model, name), module) for name, module in model.named_modules()]
 
 
 def user_name(model: nn.Module, name: str) -> str:
-    """A name below `model` without what wrappers add to it: "blocks.0.attention"."""
-    kept: list[str] = []
+    """Returns the name of a module below `model` without the components that wrappers add: "blocks.0.attention"."""
+    components: list[str] = []
     module: Any = model
     for part in filter(None, name.split(".")):
-        if held(module) != part:
-            kept.append(part)
+        if wrapped_name(module) != part:
+            components.append(part)
         module = module._modules[part]
-    return ".".join(kept)
+    return ".".join(components)
 
 
 class PassThrough(nn.Module):
-    """What stands for a wrapper where a model is read: it calls what it holds, and does nothing besides."""
+    """Replaces a wrapper in a twin. It only calls the module that it holds."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped module."""
         (inside,) = self._modules.values()
         assert inside is not None
         return inside(*args, **kwargs)

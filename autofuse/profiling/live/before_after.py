@@ -14,7 +14,7 @@ from torch import nn
 
 from autofuse.fx.install.dispatch import Entry, reinstall, uninstall
 from autofuse.fx.session import optimize as live
-from autofuse.fx.trace.wrappers import unwrapped
+from autofuse.fx.trace.wrappers import unwrap
 from autofuse.measure.compare import compare, device_of
 from autofuse.measure.preserved_state import preserve_state
 from autofuse.measure.step import Inputs, Step, training_step
@@ -96,7 +96,7 @@ def in_turns(before: Side, after: Side, inputs: Inputs, step: Step, rounds: int 
 
 
 def _recorded(model: nn.Module, inputs: Inputs, step: Step) -> Seconds:
-    with Recording(ModuleNames({"": unwrapped(model)}), device_of(model, inputs)) as recording:
+    with Recording(ModuleNames({"": unwrap(model)}), device_of(model, inputs)) as recording:
         step(model, inputs)  # recorded, and not looked at: the profiler's own first calls are slow
         with recording.step():
             step(model, inputs)

@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.planner import copy_of_call
 from autofuse.fx.trace.stand_ins import stand_in
-from autofuse.fx.trace.tracer import quiet
+from autofuse.fx.trace.tracer import mute_fake_tensor_log
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.kernels.operation import record_calls
 from autofuse.profiling.live.listed_operators import ListedOperator, fresh, listed
@@ -99,7 +99,7 @@ class Predictor:
     def _made(self, module: nn.Module, excerpt: Excerpt) -> Modelled:
         planner = self.reading.planner
         assert planner is not None
-        with quiet(), planner.mode:
+        with mute_fake_tensor_log(), planner.mode:
             twin = self._twin(module)
             old, new = excerpt.functions(twin)
             before = self._operators(old, *_apart(old, excerpt.given))

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from autofuse.fx.rewrite.narrow_calls import around_narrow_calls
-from autofuse.fx.trace.own_forward import LOOKS_ON
-from autofuse.fx.trace.wrappers import held, user_name
+from autofuse.fx.trace.own_forward import OBSERVES_ONLY
+from autofuse.fx.trace.wrappers import user_name, wrapped_name
 
 Around = Callable[[str, nn.Module], AbstractContextManager[Any]]
 Entered = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
@@ -40,9 +40,9 @@ class ModuleNames:
         for prefix, model in models.items():
             for path, module in model.named_modules():
                 name = joined(prefix, user_name(model, path))
-                if not held(module):
+                if not wrapped_name(module):
                     self._names.setdefault(module, name)
-                elif held(module) == "_orig_mod":
+                elif wrapped_name(module) == "_orig_mod":
                     self._compiled.setdefault(module, name)
 
     def __getitem__(self, module: nn.Module) -> str | None:
@@ -91,7 +91,7 @@ def around_every_call(enter: Entered) -> Iterator[None]:
         with enter(module, args, kwargs):
             return inner(module, *args, **kwargs)
 
-    setattr(call, LOOKS_ON, True)
+    setattr(call, OBSERVES_ONLY, True)
     nn.Module.__call__ = call  # type: ignore[method-assign]
     try:
         with around_narrow_calls(enter):

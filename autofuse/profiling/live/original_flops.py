@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from autofuse.fx.install.dispatch import is_installed, reinstall, uninstall
-from autofuse.fx.trace.tracer import quiet
+from autofuse.fx.trace.tracer import mute_fake_tensor_log
 from autofuse.measure.step import Step, training_step
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.module_calls import ModuleNames
@@ -78,7 +78,7 @@ def _counted_on_fakes(model: nn.Module, inputs: Any) -> Flops:
     held = [*model.parameters(), *model.buffers()]
     held += [t for module in model.modules() for t in tensors_in(list(vars(module).values()))]
     memo: dict[int, Any] = {id(t): fakes.from_tensor(t) for t in held}
-    with quiet(), fakes:
+    with mute_fake_tensor_log(), fakes:
         double = deepcopy(model, memo)
         given = pytree.tree_map_only(Tensor, fakes.from_tensor, inputs)
         return _counted(double, given, training_step)

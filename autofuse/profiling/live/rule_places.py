@@ -22,10 +22,10 @@ from autofuse.fx.session.state import ModuleState, states_of
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.module_calls import calls_in_mode
-from autofuse.fx.trace.sharding import postponed
+from autofuse.fx.trace.sharding import why_not_yet_traceable
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
-from autofuse.fx.trace.wrappers import unwrapped, user_modules
+from autofuse.fx.trace.wrappers import unwrap, user_modules
 from autofuse.match.pattern import LoadedRule
 from autofuse.results.profile import PlaceStatus
 from autofuse.results.sites import SiteReport
@@ -78,14 +78,14 @@ def read_places(
     A model that is optimized already is read as it was, and its report's words are taken over. `call`: positional and
     keyword arguments, in place of `inputs`. Raises what optimize raises for arguments of another kind.
     """
-    inner = unwrapped(model)
+    inner = unwrap(model)
     named = user_modules(inner)
     options = options_of(named, inputs, select, ignore, modules, False, False, None)
     if call is not None:
         options = replace(options, call=call)
     if options.call is None:
         return Reading(notes=["No example inputs are known, so no rule could be tried: pass inputs."])
-    if why := postponed(inner):
+    if why := why_not_yet_traceable(inner):
         return Reading(notes=[f"No rule was tried: {why}."])
     states, ledger = states_of(named, options.wants), Ledger()
     with preserve_generators(), restore_external_state():

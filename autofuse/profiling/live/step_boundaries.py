@@ -19,7 +19,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from autofuse.fx.trace.own_forward import LOOKS_ON
+from autofuse.fx.trace.own_forward import OBSERVES_ONLY
 from autofuse.profiling.live.call_stack import callers
 from autofuse.profiling.live.step_pattern import Rhythm
 from autofuse.profiling.live.waiting_times import uncompiled
@@ -175,7 +175,7 @@ class OutermostCalls:
             finally:
                 calls._inside = False
 
-        setattr(call, LOOKS_ON, True)
+        setattr(call, OBSERVES_ONLY, True)
         self._call = call
 
     def watch(self) -> None:

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.install.codegen import Variant, build_forward, build_guard_checker, build_variant, merge_modes
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import traced
+from autofuse.fx.trace.tracer import trace_forward
 
 TRAINING, EVALUATION = "self.training is True", "self.training is False"
 
@@ -174,7 +174,7 @@ class Nested(nn.Module):
 
 def of(module: nn.Module, *args: Tensor) -> Variant:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    return build_variant(traced(module, args, {}, fake_world(mode), mode))
+    return build_variant(trace_forward(module, args, {}, fake_world(mode), mode))
 
 
 def test_a_variant_of_a_trace_computes_what_the_forward_does() -> None:

@@ -13,7 +13,7 @@ import autofuse
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.rewrite.module_plan import ModulePlan, plan_of
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import traced
+from autofuse.fx.trace.tracer import trace_forward
 from autofuse.loading.registry import load_rules
 
 
@@ -46,7 +46,7 @@ class Attention(nn.Module):
 
 def _plan(module: nn.Module, *inputs: Tensor) -> ModulePlan:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    trace = traced(module, inputs, {}, fake_world(mode), mode)
+    trace = trace_forward(module, inputs, {}, fake_world(mode), mode)
     with torch.enable_grad():
         return plan_of(trace, load_rules(), frozenset(), None)
 

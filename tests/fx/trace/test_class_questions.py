@@ -1,4 +1,4 @@
-"""If a forward queries the class of a tensor, a tensor of another class in a later call is noticed."""
+"""Where a forward asks a tensor for its class, a tensor of another class that comes later is seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
-from autofuse.fx.trace.user_code import Ran
+from autofuse.fx.trace.user_code import Execution
 
 
 class Tagged(Tensor):
@@ -78,8 +78,8 @@ CHANGES: dict[str, Callable[[Block, Tensor], Tensor | None]] = {
 }
 
 
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("asked", QUERIES)
+@pytest.mark.parametrize("changed", CHANGES)
 def test_a_tensor_of_another_class_is_noticed(query: str, change: str) -> None:
     x, y = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     original = Block(query)
@@ -99,7 +99,7 @@ def test_code_that_queries_classes_is_fused_with_a_guard_for_each_tensor() -> No
 
 
 def _guard(function: Any) -> str:
-    return class_guard([Ran(function.__code__, function.__globals__, {}, {})])
+    return class_guard([Execution(function.__code__, function.__globals__, {}, {})])
 
 
 def test_only_code_that_queries_classes_is_guarded_and_exactly_only_if_it_names_a_class_of_torch() -> None:

@@ -1,4 +1,4 @@
-"""What a forward asks of torch, of modules of Python and of variables around it: guarded, or refused and put back."""
+"""State of torch, of Python modules and of variables that a forward reads is guarded, or refused and restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ settings.__dict__["calls"] = 0
 
 
 class Scaled(nn.Module):
-    """Attends with a scale that follows from something else."""
+    """Attention with a scale that subclasses compute."""
 
     def scale(self, x: Tensor) -> float:
         return 1.0
@@ -92,7 +92,7 @@ def _double() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "other"),
+    ("kind", "change"),
     [
         (Benchmark, _benchmark),
         (Tf32, _tf32),
@@ -102,18 +102,18 @@ def _double() -> Iterator[None]:
     ],
 )
 @pytest.mark.parametrize("example", [True, False])
-def test_a_state_of_torch_that_changes_later_is_noticed(
-    kind: type[nn.Module], other: Callable[[], Iterator[None]], example: bool
+def test_a_later_change_of_torchs_state_is_noticed(
+    kind: type[nn.Module], change: Callable[[], Iterator[None]], example: bool
 ) -> None:
     x = torch.randn(2, 4, 8, dtype=torch.float64)
     model = autofuse.optimize(kind().eval(), (x,), tune=False) if example else autofuse.optimize(kind().eval())
     torch.testing.assert_close(model(x), kind()(x), rtol=1e-12, atol=1e-12)
-    with other():  # type: ignore[attr-defined]
+    with change():  # type: ignore[attr-defined]
         torch.testing.assert_close(model(x), kind()(x), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(model(x), kind()(x), rtol=1e-12, atol=1e-12)
 
 
-class MaskOfEitherKind(Scaled):
+class BoolOrFloatMask(Scaled):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril())
@@ -128,8 +128,8 @@ class MaskOfEitherKind(Scaled):
 
 
 def test_a_buffer_of_another_dtype_is_noticed() -> None:
-    x, plain = torch.randn(2, 4, 8), MaskOfEitherKind()
-    model = autofuse.optimize(MaskOfEitherKind(), (x,))
+    x, plain = torch.randn(2, 4, 8), BoolOrFloatMask()
+    model = autofuse.optimize(BoolOrFloatMask(), (x,))
     torch.testing.assert_close(model(x), plain(x))
     model.mask = plain.mask = torch.randn(4, 4)
     torch.testing.assert_close(model(x), plain(x))
@@ -147,7 +147,7 @@ class CountsInEnvironment(Scaled):
         return 0.25
 
 
-def counts_around() -> tuple[nn.Module, Callable[[], int]]:
+def counting_closure() -> tuple[nn.Module, Callable[[], int]]:
     calls = 0
 
     class Counts(Scaled):
@@ -160,15 +160,17 @@ def counts_around() -> tuple[nn.Module, Callable[[], int]]:
 
 
 @pytest.mark.parametrize("example", [True, False])
-@pytest.mark.parametrize("where", ["module", "environment", "around"])
-def test_calls_are_counted_as_before(where: str, example: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["module", "environment", "closure"])
+def test_a_counter_of_calls_counts_as_without_autofuse(
+    where: str, example: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "calls", 0)
     monkeypatch.setenv("AUTOFUSE_TEST", "0")
-    around, calls = counts_around()
+    closure, calls = counting_closure()
     model, count = {
         "module": (CountsInModule(), lambda: settings.calls),
         "environment": (CountsInEnvironment(), lambda: int(os.environ["AUTOFUSE_TEST"])),
-        "around": (around, calls),
+        "closure": (closure, calls),
     }[where]
     x = torch.randn(2, 4, 8)
     autofuse.optimize(model, (x,) if example else None)
@@ -189,7 +191,7 @@ class Dispatched(Scaled):
 
 
 @pytest.mark.parametrize("example", [True, False])
-def test_a_function_that_is_registered_later_is_noticed(example: bool) -> None:
+def test_a_later_registration_with_singledispatch_is_noticed(example: bool) -> None:
     x = torch.randn(2, 4, 8)
     model = autofuse.optimize(Dispatched(), (x,) if example else None)
     torch.testing.assert_close(model(x), Dispatched()(x))
@@ -206,7 +208,7 @@ class Registered(Scaled):
 
 
 @pytest.mark.parametrize("example", [True, False])
-def test_a_module_is_found_among_others(example: bool) -> None:
+def test_a_module_is_found_in_a_list_of_modules(example: bool) -> None:
     x, plain, model = torch.randn(2, 4, 8), Registered(), Registered()
     KNOWN[:] = [plain, model]
     autofuse.optimize(model, (x,) if example else None)

@@ -1,5 +1,8 @@
-"""What forward reads outside of its arguments is seen when it changes: tables of where a value lives, how it is read,
-and how it changes. Each row is executed with and without autofuse, before and after the change, in fp64."""
+"""A change of anything that forward reads, besides its arguments, is noticed.
+
+The table lists where a value is, how it is read and how it changes. Each row runs with and without autofuse, before and
+after the change, in float64.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def holder(**values):
     return made
 """
 
-# what it is: (the module's code, what forward reads, how it changes)
+# Description: (the module's code, the expression that forward reads, the statement that changes it).
 ROWS: dict[str, tuple[str, str, str]] = {
     "class method": ("class C:\n t = 0.25\n @classmethod\n def get(cls): return cls.t", "C.get()", "C.t = 3.0"),
     "class method of a subclass": (
@@ -278,14 +281,14 @@ ROWS: dict[str, tuple[str, str, str]] = {
 
 
 class Scores(nn.Module):
-    """Scores of keys of their own, so that attention can be fused."""
+    """Attention with a weight of its own for the keys, so that it can be fused."""
 
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.linspace(0.5, 1.5, 8))
 
 
-def made(code: str, read: str, change: str) -> dict[str, Any]:
+def namespace_of(code: str, read: str, change: str) -> dict[str, Any]:
     module = types.ModuleType("read_set_rows")
     sys.modules["read_set_rows"], namespace = module, vars(module)
     namespace["Scores"] = Scores
@@ -295,11 +298,11 @@ def made(code: str, read: str, change: str) -> dict[str, Any]:
     return namespace
 
 
-def computed(row: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, fused: bool) -> list[torch.Tensor]:
-    """Three results before the change, and three after it."""
+def results_of(row: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, fused: bool) -> list[torch.Tensor]:
+    """Returns three results before the change and three after it."""
     with monkeypatch.context() as patch, warnings.catch_warnings(), decimal.localcontext():
         warnings.simplefilter("ignore")
-        namespace = made(*row)
+        namespace = namespace_of(*row)
         patch.setattr(torch.Tensor, "softmax", torch.Tensor.softmax)
         model, x = namespace["M"]().double(), torch.randn(2, 4, 8, dtype=torch.float64)
         if fused:
@@ -310,12 +313,12 @@ def computed(row: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, fused: 
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_change_of_what_forward_reads_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_what_forward_reads_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("read_set_rows", "read_set_c", "read_set_p", "read_set_p.q"):
         monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
     torch.manual_seed(0)
-    before = computed(ROWS[name], monkeypatch, fused=False)
+    before = results_of(ROWS[name], monkeypatch, fused=False)
     torch.manual_seed(0)
-    after = computed(ROWS[name], monkeypatch, fused=True)
+    after = results_of(ROWS[name], monkeypatch, fused=True)
     assert not torch.allclose(before[0], before[-1], atol=1e-6), "the row changes nothing"
     torch.testing.assert_close(after, before, atol=1e-9, rtol=1e-9)

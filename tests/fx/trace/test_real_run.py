@@ -1,4 +1,4 @@
-"""Children that cannot run without numbers, beside what can be fused."""
+"""A parent is fused although a child of it cannot run on fake tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fx.conftest import Attention, assert_same, fused_rules
 
 
 class Experts(nn.Module):
-    """Each row goes to the expert that its numbers say."""
+    """A mixture of experts. Each row goes to the expert that the router's numbers select."""
 
     def __init__(self, in_place: bool = False) -> None:
         super().__init__()
@@ -21,10 +21,10 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, 1)
-        chosen = self.router(rows).argmax(-1)
+        choice = self.router(rows).argmax(-1)
         result = torch.zeros_like(rows)
         for number, expert in enumerate(self.experts):
-            places = (chosen == number).nonzero().flatten()
+            places = (choice == number).nonzero().flatten()
             if places.numel():
                 result = result.index_add(0, places, expert(rows[places]))
         if self.in_place:
@@ -43,7 +43,7 @@ class Block(nn.Module):
         return x + self.experts(h)
 
 
-def test_what_stands_around_a_mixture_of_experts_is_fused() -> None:
+def test_the_code_around_a_mixture_of_experts_is_fused() -> None:
     plain, x = Block(Experts()), torch.randn(2, 5, 16)
     model = autofuse.optimize(copy.deepcopy(plain), x)
     assert fused_rules(model) == {"AF101", "AF203"}
@@ -51,7 +51,7 @@ def test_what_stands_around_a_mixture_of_experts_is_fused() -> None:
         assert_same(plain, model, torch.randn(2, length, 16))
 
 
-def test_at_its_first_call_too_and_the_random_numbers_stay() -> None:
+def test_it_is_fused_at_the_first_call_without_drawing_random_numbers() -> None:
     plain, x = Block(Experts()), torch.randn(2, 5, 16)
     model = autofuse.optimize(copy.deepcopy(plain))
     torch.manual_seed(3)
@@ -63,7 +63,7 @@ def test_at_its_first_call_too_and_the_random_numbers_stay() -> None:
     assert_same(plain, model, x)
 
 
-def test_one_that_writes_to_its_argument_is_not_guessed_at() -> None:
+def test_a_child_that_writes_to_its_argument_is_not_run_on_random_numbers() -> None:
     plain, x = Block(Experts(in_place=True)), torch.randn(2, 5, 16)
     model = autofuse.optimize(copy.deepcopy(plain), x)
     assert fused_rules(model) == {"AF101"}

@@ -1,4 +1,4 @@
-"""Parameters that are elsewhere: on the meta device, sharded, distributed. One process with a group of its own."""
+"""Tests of parameters on the meta device, sharded and distributed, in one process with its own process group."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.session.trials import copied
-from autofuse.fx.trace.sharding import is_empty, postponed
-from autofuse.fx.trace.stand_ins import Form, filled, forms, stand_in
+from autofuse.fx.trace.sharding import has_meta_tensors, why_not_yet_traceable
+from autofuse.fx.trace.stand_ins import Form, forms, random_tensor, stand_in
 from autofuse.verify.runs import copy_in_double
 from tests.fx.conftest import Block, Gpt, assert_same, fused_rules
 
@@ -28,14 +28,14 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def empty() -> Gpt:
+def meta_model() -> Gpt:
     with torch.device("meta"):
         return Gpt()
 
 
-def test_a_model_on_the_meta_device_is_captured_once_it_has_numbers(tokens: Tensor) -> None:
-    plain, model = Gpt(), empty()
-    assert "meta device" in postponed(model) and is_empty(model)
+def test_a_model_on_the_meta_device_is_captured_after_its_weights_are_loaded(tokens: Tensor) -> None:
+    plain, model = Gpt(), meta_model()
+    assert "meta device" in why_not_yet_traceable(model) and has_meta_tensors(model)
     autofuse.optimize(model, tokens)
     assert not fused_rules(model)
     model.to_empty(device="cpu").load_state_dict(plain.state_dict())
@@ -43,18 +43,18 @@ def test_a_model_on_the_meta_device_is_captured_once_it_has_numbers(tokens: Tens
     assert "AF101" in fused_rules(model)
 
 
-def test_shapes_inferred_on_the_meta_device_use_up_nothing(tokens: Tensor) -> None:
-    plain, model = Gpt(), empty()
+def test_calls_on_the_meta_device_do_not_count_as_captured_kinds_of_call(tokens: Tensor) -> None:
+    plain, model = Gpt(), meta_model()
     autofuse.optimize(model, tokens)
-    for _ in range(10):  # more than the kinds of call that are looked at
+    for _ in range(10):  # more calls than the number of kinds of call that are captured
         model(tokens.to("meta"))
     model.to_empty(device="cpu").load_state_dict(plain.state_dict())
     assert_same(plain, model, tokens)
     assert "AF101" in fused_rules(model)
 
 
-def test_verified_when_it_is_captured_late(tokens: Tensor) -> None:
-    plain, model = Gpt(), empty()
+def test_a_model_that_is_captured_late_is_verified(tokens: Tensor) -> None:
+    plain, model = Gpt(), meta_model()
     autofuse.optimize(model, tokens)
     model.to_empty(device="cpu").load_state_dict(plain.state_dict())
     model(tokens)
@@ -64,7 +64,9 @@ def test_verified_when_it_is_captured_late(tokens: Tensor) -> None:
 
 @needs_distributed
 @pytest.mark.parametrize("kinds", [(Block,), (nn.LayerNorm, nn.Linear)], ids=["per block", "per layer"])
-def test_what_fsdp_will_gather_is_known_before_it_does(group: None, kinds: tuple[type, ...], tokens: Tensor) -> None:
+def test_the_shapes_that_fsdp_will_gather_are_known_before_it_gathers(
+    group: None, kinds: tuple[type, ...], tokens: Tensor
+) -> None:
     from torch.distributed.fsdp import fully_shard
 
     plain = Gpt()
@@ -83,27 +85,29 @@ def test_what_fsdp_will_gather_is_known_before_it_does(group: None, kinds: tuple
 
 
 @needs_distributed
-def test_a_distributed_parameter_is_this_ranks_part(group: None) -> None:
+def test_the_stand_in_of_a_distributed_parameter_is_this_ranks_shard(group: None) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    whole = nn.Parameter(torch.ones(4, 2))
-    part = nn.Parameter(distribute_tensor(whole, init_device_mesh("cpu", (1,)), [Shard(0)]))
-    made = stand_in(part, FakeTensorMode(), {})
-    assert isinstance(made, nn.Parameter) and made.shape == (4, 2) and made.requires_grad
+    parameter = nn.Parameter(torch.ones(4, 2))
+    part = nn.Parameter(distribute_tensor(parameter, init_device_mesh("cpu", (1,)), [Shard(0)]))
+    fake = stand_in(part, FakeTensorMode(), {})
+    assert isinstance(fake, nn.Parameter) and fake.shape == (4, 2) and fake.requires_grad
 
 
-def test_numbers_made_up_are_the_same_for_the_same_seed() -> None:
+def test_random_numbers_are_the_same_for_the_same_seed() -> None:
     form = Form(torch.Size((3, 4)), torch.bfloat16, torch.device("cpu"), True)
-    assert torch.equal(filled(form, 1), filled(form, 1)) and not torch.equal(filled(form, 1), filled(form, 2))
-    assert filled(form, 1).dtype is torch.bfloat16
+    assert torch.equal(random_tensor(form, 1), random_tensor(form, 1)) and not torch.equal(
+        random_tensor(form, 1), random_tensor(form, 2)
+    )
+    assert random_tensor(form, 1).dtype is torch.bfloat16
 
 
 @needs_distributed
-def test_what_fully_shard_keeps_on_a_module_does_not_keep_its_copies_from_running_copy_in_double(group: None) -> None:
+def test_a_copy_of_a_fully_sharded_module_runs_in_double(group: None) -> None:
     from torch.distributed.fsdp import fully_shard
 
     block = fully_shard(Block())
-    made = copy_in_double(copied(block, {}, forms([block])))
-    assert {p.dtype for p in made.parameters()} == {torch.float64}
-    assert made(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64
+    double_block = copy_in_double(copied(block, {}, forms([block])))
+    assert {p.dtype for p in double_block.parameters()} == {torch.float64}
+    assert double_block(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64

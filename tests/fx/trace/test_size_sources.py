@@ -1,4 +1,4 @@
-"""Sizes that are told for all calls must be right for all calls."""
+"""Size origins that are found for one example must be right for all calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import traced
+from autofuse.fx.trace.tracer import trace_forward
 from tests.fx.conftest import assert_same
 
 CASES: list[Callable[[Tensor], Tensor]] = [
@@ -36,22 +36,22 @@ CASES: list[Callable[[Tensor], Tensor]] = [
 
 
 @pytest.mark.parametrize("place", range(len(CASES)))
-def test_sizes_told_from_one_example_hold_for_another(place: int) -> None:
+def test_sizes_found_with_one_example_hold_for_others(place: int) -> None:
     class Case(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return CASES[place](x)
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    found = traced(Case(), (torch.randn(2, 8, 4),), {}, fake_world(mode), mode)
-    output = next(n for n in found.graph.nodes if n.op == "output").args[0]
+    trace = trace_forward(Case(), (torch.randn(2, 8, 4),), {}, fake_world(mode), mode)
+    output = next(n for n in trace.graph.nodes if n.op == "output").args[0]
     for shape in ((2, 8, 4), (3, 10, 4), (1, 6, 4)):
         x = torch.randn(shape)
-        for told, actual in zip(found.sizes[output], CASES[place](x).shape, strict=True):
-            assert told is None or eval(str(told), {"x": x, "min": min}) == actual
+        for size, actual in zip(trace.sizes[output], CASES[place](x).shape, strict=True):
+            assert size is None or eval(str(size), {"x": x, "min": min}) == actual
 
 
 class _OwnLinear(nn.Module):
-    """A linear layer of the user's own, as GPT-2 has one."""
+    """A linear layer that the user wrote, as in GPT-2."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Split(nn.Module):
         return (q @ k.mT / 4.0).softmax(dim=-1) @ v
 
 
-def test_what_an_own_layer_returns_has_a_size_so_that_its_parts_can_be_counted() -> None:
+def test_the_result_of_the_users_own_layer_has_sizes_so_that_split_is_traced() -> None:
     plain = _Split()
     model = autofuse.optimize(copy.deepcopy(plain), torch.randn(2, 5, 16))
     for length in (5, 3, 8):
@@ -81,4 +81,4 @@ def test_what_an_own_layer_returns_has_a_size_so_that_its_parts_can_be_counted()
     assert not autofuse.report(model).fallbacks
     model.qkv.out = 32
     with pytest.raises(RuntimeError):
-        model(torch.randn(2, 5, 16))  # as the original does
+        model(torch.randn(2, 5, 16))  # the original raises too

@@ -1,4 +1,4 @@
-"""Slots are the attributes that lie in no dict."""
+"""Tests of slots: attributes that are not in an object's `__dict__`."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def test_slots_of_all_bases_are_found() -> None:
     assert sorted(slots(Derived())) == ["a", "b"]
 
 
-def test_other_objects_have_none() -> None:
+def test_other_objects_have_no_slots() -> None:
     assert not slots(SimpleNamespace(a=1)) and not slots(functools.partial(len)) and not slots(len) and not slots(Base)

@@ -1,4 +1,4 @@
-"""What values hold is noted, told apart from what they hold later, and put back."""
+"""A snapshot notices later changes of values and restores them."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ CASES: list[tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]
 ]
 
 
-@pytest.mark.parametrize(("make", "change", "look"), CASES)
-def test_a_change_is_told_and_put_back(
-    make: Callable[[], Any], change: Callable[[Any], Any], look: Callable[[Any], Any]
+@pytest.mark.parametrize(("make", "change", "read"), CASES)
+def test_a_change_is_noticed_and_restored(
+    make: Callable[[], Any], change: Callable[[Any], Any], read: Callable[[Any], Any]
 ) -> None:
     value, snapshot = make(), Snapshot()
-    before = look(value)
+    before = read(value)
     snapshot.note(value, "value")
     assert not list(snapshot.changes())
     change(value)
-    assert list(snapshot.changes()) and look(value) != before
+    assert list(snapshot.changes()) and read(value) != before
     snapshot.restore()
-    assert look(value) == before
+    assert read(value) == before
 
 
-def test_a_name_of_a_namespace_is_put_back() -> None:
+def test_a_name_in_a_namespace_is_restored() -> None:
     namespace, snapshot = {"A": 1}, Snapshot()
     for name in ("A", "B"):
         snapshot.note_name(namespace, name)
@@ -86,7 +86,7 @@ def test_a_name_of_a_namespace_is_put_back() -> None:
     assert namespace == {"A": 1}
 
 
-def test_what_is_only_added_may_be_a_cache() -> None:
+def test_a_dict_that_only_grew_may_be_a_cache() -> None:
     cache: dict[int, Any] = {1: "a"}
     snapshot = Snapshot()
     snapshot.note(cache, "cache")
@@ -98,7 +98,7 @@ def test_what_is_only_added_may_be_a_cache() -> None:
     assert not change.may_be_cache
 
 
-def test_an_equal_number_in_the_place_of_a_number_is_no_change() -> None:
+def test_an_equal_number_of_the_same_type_is_not_a_change() -> None:
     value, snapshot = SimpleNamespace(a=float("1.5")), Snapshot()
     snapshot.note(value, "value")
     value.a = float("1.50")
@@ -111,7 +111,7 @@ class _Key:
     pass
 
 
-def test_what_a_weak_container_holds_is_put_back() -> None:
+def test_the_content_of_a_weak_container_is_restored() -> None:
     key, other, kept = _Key(), _Key(), [_Key(), _Key()]
     counts: Any = weakref.WeakKeyDictionary({key: 1, **dict.fromkeys(kept, 0)})
     names: Any = weakref.WeakValueDictionary({"a": key})

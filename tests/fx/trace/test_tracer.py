@@ -1,4 +1,4 @@
-"""What a trace holds, what it refuses, and that nobody notices it."""
+"""Tests of what a trace records and what it refuses, and that tracing has no side effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import ForwardTrace, traced
+from autofuse.fx.trace.tracer import ForwardTrace, trace_forward
 from autofuse.fx.trace.values import Untraceable
 
 LOG: list[object] = []
@@ -20,16 +20,16 @@ LOG: list[object] = []
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> ForwardTrace:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    return traced(module, args, kwargs, fake_world(mode), mode)
+    return trace_forward(module, args, kwargs, fake_world(mode), mode)
 
 
-class Stores(nn.Module):
+class AssignsAttribute(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.last = x.softmax(-1)
         return self.last
 
 
-class Appends(nn.Module):
+class AppendsToList(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.log: list[Tensor] = []
@@ -75,7 +75,7 @@ class DrawsInPython(nn.Module):
         return x * random.random()
 
 
-class Yields(nn.Module):
+class IsGenerator(nn.Module):
     def forward(self, x: Tensor) -> Any:
         yield x.softmax(-1)
 
@@ -83,51 +83,51 @@ class Yields(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (Stores, "assigns to self.last"),
-        (Appends, "changes self.log"),
+        (AssignsAttribute, "assigns to self.last"),
+        (AppendsToList, "changes self.log"),
         (ReadsNumbers, "needs the values in a tensor"),
         (BranchesOnData, "needs the values in a tensor"),
         (Prints, "needs the values in a tensor"),
         (WithoutGradient, "under no_grad"),
         (Autocasts, "under no_grad, autocast"),
         (DrawsInPython, "draws random numbers"),
-        (Yields, "generator"),
+        (IsGenerator, "generator"),
     ],
 )
-def test_what_a_graph_cannot_hold_is_refused_with_a_reason(kind: type[nn.Module], why: str) -> None:
+def test_a_forward_that_a_graph_cannot_represent_is_refused_with_a_reason(kind: type[nn.Module], why: str) -> None:
     module = kind()
     with pytest.raises(Untraceable, match=why):
         trace(module, torch.randn(2, 4, 4))
     assert not getattr(module, "log", []) and not hasattr(module, "last")
 
 
-def test_a_reason_knows_its_line() -> None:
+def test_a_refusal_names_its_line() -> None:
     with pytest.raises(Untraceable) as error:
-        trace(Stores(), torch.randn(2, 4))
+        trace(AssignsAttribute(), torch.randn(2, 4))
     assert error.value.place is not None and error.value.place.file == __file__
 
 
-def test_nothing_of_torch_is_patched_while_tracing() -> None:
+def test_torch_is_not_patched_during_a_trace() -> None:
     before = {name: getattr(torch, name) for name in ("ones", "arange", "full", "tensor")}
     call = nn.Module.__call__
 
-    class Looks(nn.Module):
+    class ChecksTorch(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             assert nn.Module.__call__ is call and all(getattr(torch, n) is f for n, f in before.items())
             mask = torch.ones(x.size(1), x.size(1)).tril() * torch.arange(x.size(1))
             return x @ mask
 
-    trace(Looks(), torch.randn(2, 4, 4))
+    trace(ChecksTorch(), torch.randn(2, 4, 4))
 
 
-def test_no_hook_fires_and_no_child_runs_on_real_tensors() -> None:
+def test_no_hook_runs_and_no_child_runs_on_real_tensors() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).train()
-    fired: list[int] = []
+    hook_calls: list[int] = []
     for m in module.modules():
-        m.register_forward_hook(lambda *_: fired.append(1))
+        m.register_forward_hook(lambda *_: hook_calls.append(1))
     x, state = torch.randn(3, 4), torch.get_rng_state()
     trace(module, x)
-    assert not fired and int(module[2].num_batches_tracked) == 0 and torch.equal(state, torch.get_rng_state())
+    assert not hook_calls and int(module[2].num_batches_tracked) == 0 and torch.equal(state, torch.get_rng_state())
 
 
 def test_sizes_stay_symbolic() -> None:
@@ -137,11 +137,11 @@ def test_sizes_stay_symbolic() -> None:
             mask = torch.full((length, length), float("-inf")).triu(1)
             return (x.view(batch * length, width).view(batch, length, -1) @ x.mT + mask).softmax(-1)
 
-    found = trace(Shapes(), torch.randn(2, 4, 8))
-    assert "shape" not in found.guards.text
+    result = trace(Shapes(), torch.randn(2, 4, 8))
+    assert "shape" not in result.guards.text
 
 
-def test_a_size_that_is_needed_as_a_number_is_guarded_where_it_comes_from() -> None:
+def test_a_size_that_is_used_as_a_number_is_guarded_by_its_origin() -> None:
     class Root(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -154,7 +154,7 @@ def test_a_size_that_is_needed_as_a_number_is_guarded_where_it_comes_from() -> N
     assert "(x.shape[2] // 2) == 4" in trace(Root(), torch.randn(2, 4, 8)).guards.text
 
 
-def test_writes_are_noted() -> None:
+def test_writes_are_recorded() -> None:
     class Writes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x * 2
@@ -169,26 +169,26 @@ def test_writes_are_noted() -> None:
     assert sum(bool(n.meta.get("writes")) for n in nodes) == 4
 
 
-def test_a_known_sequential_is_seen_through_and_another_is_not() -> None:
-    class Mine(nn.Module):
+def test_a_sequential_of_light_layers_is_entered_and_another_is_called() -> None:
+    class UserModule(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x
 
     class Root(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.known = nn.Sequential(nn.Softmax(-1), Mine())
+            self.known = nn.Sequential(nn.Softmax(-1), UserModule())
             self.other = nn.Sequential(nn.Softmax(-1), nn.BatchNorm1d(4))
 
         def forward(self, x: Tensor) -> Tensor:
             return self.other(self.known(x))  # type: ignore[no-any-return]
 
-    found = trace(Root(), torch.randn(2, 4))
-    called = [n.target for n in found.graph.nodes if n.op == "call_module"]
-    assert called == ["known.0", "known.1", "other"] and found.seen_through == {"known"}
+    result = trace(Root(), torch.randn(2, 4))
+    called = [n.target for n in result.graph.nodes if n.op == "call_module"]
+    assert called == ["known.0", "known.1", "other"] and result.entered_children == {"known"}
 
 
-def test_einops_is_seen_through() -> None:
+def test_calls_of_einops_are_traced() -> None:
     einops = pytest.importorskip("einops")
 
     class Heads(nn.Module):
@@ -198,15 +198,15 @@ def test_einops_is_seen_through() -> None:
             weights = F.softmax(scores + einops.repeat(x.new_zeros(1), "() -> b", b=1), -1)
             return einops.reduce(weights @ q, "b h t d -> b t d", "mean")  # type: ignore[no-any-return]
 
-    found = trace(Heads(), torch.randn(2, 4, 8))
-    assert "x.shape[1]" not in found.guards.text
+    result = trace(Heads(), torch.randn(2, 4, 8))
+    assert "x.shape[1]" not in result.guards.text
 
 
 @pytest.mark.parametrize("check", [
     lambda x: x.view(2, 3, 4), lambda x: x.reshape(-1, 3, 4), lambda x: torch.reshape(x, (2, 3, 4)),
     lambda x: x.unflatten(1, (3, 1)), lambda x: x.expand(2, 3, 4), lambda x: x.view_as(torch.ones(2, 3, 4)),
 ])  # fmt: skip
-def test_what_is_computed_for_no_use_still_refuses_other_sizes(check: Any) -> None:
+def test_an_unused_view_still_raises_for_other_sizes(check: Any) -> None:
     class Checked(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             check(x)

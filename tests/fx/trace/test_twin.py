@@ -1,4 +1,4 @@
-"""A watched twin says that it is of the user's class."""
+"""A watched twin reports the user's class as its class."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class Attend(nn.Module):
         return torch.softmax(q @ q.mT * self.scale, -1) @ q
 
 
-class Louder(Attend):
-    """What recurs for ever in any class derived from it."""
+class CallsSuperOfOwnClass(Attend):
+    """Recurses without end in any subclass, because it calls `super(self.__class__, self)`."""
 
     def forward(self, q: Tensor) -> Tensor:
         return super(self.__class__, self).forward(q) * 2
 
 
-class Chosen(Attend):
+class BranchesOnOwnClass(Attend):
     def forward(self, q: Tensor) -> Tensor:
         attended = torch.softmax(q @ q.mT * SCALES[self.__class__], -1) @ q
-        return attended if self.__class__ is Chosen else attended * 0
+        return attended if self.__class__ is BranchesOnOwnClass else attended * 0
 
 
-SCALES: dict[type, float] = {Chosen: 0.25}
+SCALES: dict[type, float] = {BranchesOnOwnClass: 0.25}
 
 
-def test_its_class_is_the_users() -> None:
+def test_the_class_of_a_twin_is_the_users_class() -> None:
     twin = watched_module(Attend)()
     assert type(twin) is not Attend and twin.__class__ is Attend and isinstance(twin, Attend)
     other = watched_object(types.SimpleNamespace)()
     assert type(other) is not types.SimpleNamespace and other.__class__ is types.SimpleNamespace
 
 
-def test_a_forward_that_goes_by_its_class_takes_the_branch_that_it_takes() -> None:
-    for model in (Louder(), Chosen()):
+def test_a_forward_that_branches_on_its_class_takes_the_same_branch() -> None:
+    for model in (CallsSuperOfOwnClass(), BranchesOnOwnClass()):
         q = torch.randn(2, 4, 4, requires_grad=True)
         fused = optimized(model, q)
         assert fused_rules(fused) == {"AF101"}

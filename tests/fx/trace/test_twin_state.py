@@ -1,4 +1,4 @@
-"""Caches that a forward fills: each trace finds the module as its user left it."""
+"""Caches that a forward fills: each trace starts from the state of the user's module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.fx.conftest import assert_same, fused_rules
 
 
 class Cached(nn.Module):
-    """Attention that keeps its bias by device in evaluation and forgets it in training, as LeViT's does."""
+    """Attention that caches its bias by device in evaluation and drops it in training, as in LeViT."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Cached(nn.Module):
         return scores.softmax(dim=-1) @ x
 
 
-class Around(nn.Module):
+class Parent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.norm = Cached(), nn.LayerNorm(4)
@@ -45,11 +45,11 @@ class Around(nn.Module):
         return self.norm(x + self.inner(x))  # type: ignore[no-any-return]
 
 
-def test_a_cache_that_is_filled_on_the_way_is_found_as_it_was() -> None:
-    plain = Around()
+def test_a_cache_that_a_trace_fills_is_restored() -> None:
+    plain = Parent()
     x = torch.randn(2, 6, 4)
     for verify in (True, False):
-        fused = autofuse.optimize(Around(), x, verify=verify)
+        fused = autofuse.optimize(Parent(), x, verify=verify)
         fused.load_state_dict(plain.state_dict())
         assert "AF101" in fused_rules(fused)
         assert fused.inner.biases == {}
@@ -62,6 +62,6 @@ def test_a_cache_that_is_filled_on_the_way_is_found_as_it_was() -> None:
 
 
 def test_a_reason_names_the_line_where_the_cache_is_read() -> None:
-    fused = autofuse.optimize(Around(), torch.randn(2, 6, 4))
-    told = next(s for s in autofuse.report(fused).sites if "biases" in s.reason)
-    assert told.file == __file__ and told.status == "declined"
+    fused = autofuse.optimize(Parent(), torch.randn(2, 6, 4))
+    site = next(s for s in autofuse.report(fused).sites if "biases" in s.reason)
+    assert site.file == __file__ and site.status == "declined"

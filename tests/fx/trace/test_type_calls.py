@@ -1,4 +1,4 @@
-"""What code does with the type of a value."""
+"""Tests of code that uses the type of a value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import types
 
 import pytest
 
-from autofuse.fx.trace.type_calls import uses_type_of_values
+from autofuse.fx.trace.type_calls import line_of_type_use
 
 
 def code_of(body: str) -> types.CodeType:
-    """The code of a function with that body, whose first line is line 2."""
+    """Returns the code of a function with this body. The body begins on line 2."""
     source = "def f(self, x, xs, flag):\n" + textwrap.indent(textwrap.dedent(body), "    ")
     namespace: dict[str, types.FunctionType] = {}
     exec(source, namespace)
@@ -42,8 +42,8 @@ def code_of(body: str) -> types.CodeType:
         "return not type(\n    self\n) is A",
     ],
 )
-def test_the_type_itself_is_used(body: str) -> None:
-    assert uses_type_of_values(code_of(body)) == 2
+def test_code_that_uses_the_type_itself_is_found(body: str) -> None:
+    assert line_of_type_use(code_of(body)) == 2
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,14 @@ def test_the_type_itself_is_used(body: str) -> None:
         "return [type(m).scale for m in xs]",
     ],
 )
-def test_attributes_of_the_type_are_read_at_most(body: str) -> None:
-    assert uses_type_of_values(code_of(body)) is None
+def test_code_that_only_reads_attributes_of_the_type_is_accepted(body: str) -> None:
+    assert line_of_type_use(code_of(body)) is None
 
 
-def test_the_first_line_is_told() -> None:
-    assert (
-        uses_type_of_values(code_of("y = type(self).scale\nz = x * y\nif type(z) is int:\n    return z\nreturn y")) == 4
-    )
+def test_the_first_such_line_is_returned() -> None:
+    assert line_of_type_use(code_of("y = type(self).scale\nz = x * y\nif type(z) is int:\n    return z\nreturn y")) == 4
 
 
-def test_without_columns_any_use_counts() -> None:
+def test_without_column_information_every_use_counts() -> None:
     code = code_of("return x * type(self).scale")
-    assert uses_type_of_values(code.replace(co_linetable=b"")) is not None
+    assert line_of_type_use(code.replace(co_linetable=b"")) is not None

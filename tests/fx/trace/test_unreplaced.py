@@ -1,4 +1,4 @@
-"""A test says whether names, forwards, defaults and caches are what they were; equal tests are one."""
+"""Tests notice replaced names, forwards, defaults and caches. Equal tests are the same function."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import nn
 
 from autofuse.fx.trace.unreplaced import (
+    combined_test,
     uncleared_cache,
     unreplaced_forwards,
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
-    whole,
 )
 
 
-def test_names_are_compared() -> None:
+def test_a_replaced_name_is_noticed() -> None:
     namespace = {"len": len, "torch": torch, "x": 1}
     held = {"len": len, "torch": torch}
-    test = whole([unreplaced_names(namespace, held, ["range"])])
-    assert test() and whole([unreplaced_names(namespace, held, ["range"])]) is test
+    test = combined_test([unreplaced_names(namespace, held, ["range"])])
+    assert test() and combined_test([unreplaced_names(namespace, held, ["range"])]) is test
     namespace["x"] = 2
     assert test()
     namespace["range"] = range
@@ -40,18 +40,18 @@ class Layer(nn.Module):
         return x
 
 
-def test_forwards_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    test = whole([unreplaced_forwards([Layer, nn.Linear])])
+def test_a_replaced_forward_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    test = combined_test([unreplaced_forwards([Layer, nn.Linear])])
     assert test()
     monkeypatch.setattr(Layer, "forward", lambda self, x: x * 2)
     assert not test()
 
 
-def test_the_code_and_the_defaults_of_functions_are_compared() -> None:
+def test_replaced_code_and_defaults_are_noticed() -> None:
     def scaled(x: float, by: float = 2.0) -> float:
         return x * by
 
-    test = whole([unreplaced_functions([scaled])])
+    test = combined_test([unreplaced_functions([scaled])])
     assert test()
     scaled.__defaults__ = (3.0,)
     assert not test()
@@ -59,13 +59,13 @@ def test_the_code_and_the_defaults_of_functions_are_compared() -> None:
     def doubled(x: float) -> float:
         return x * 2
 
-    test = whole([unreplaced_functions([doubled])])
+    test = combined_test([unreplaced_functions([doubled])])
     assert test()
     doubled.__code__ = (lambda x: x * 3).__code__
     assert not test()
 
 
-def test_methods_of_a_class_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_method_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Base:
         def first(self) -> int:
             return 1
@@ -73,19 +73,19 @@ def test_methods_of_a_class_are_compared(monkeypatch: pytest.MonkeyPatch) -> Non
     class Derived(Base):
         second = 2
 
-    test = whole([unreplaced_methods(Derived, ["first", "second"])])
-    assert test() and whole([unreplaced_methods(Derived, ["first", "second"])]) is test
+    test = combined_test([unreplaced_methods(Derived, ["first", "second"])])
+    assert test() and combined_test([unreplaced_methods(Derived, ["first", "second"])]) is test
     monkeypatch.setattr(Derived, "first", lambda self: 3, raising=False)
     assert not test()
 
 
-def test_a_cache_that_was_cleared_or_filled_is_seen() -> None:
+def test_a_cache_that_was_extended_is_noticed() -> None:
     @functools.lru_cache
     def doubled(x: int) -> int:
         return 2 * x
 
     doubled(1)
-    test = whole([uncleared_cache(doubled)])
+    test = combined_test([uncleared_cache(doubled)])
     doubled(1)
     assert test()
     doubled(2)

@@ -1,4 +1,4 @@
-"""Runs that share the user's parameters leave them as they were."""
+"""A run that shares the user's parameters restores them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters
 
 
 def _by_data(p: nn.Parameter) -> object:
@@ -40,12 +40,12 @@ def _by_gradient(p: nn.Parameter) -> object:
 
 
 @pytest.mark.parametrize("write", [_by_data, _by_view, _by_item, _by_out, _by_numpy, _by_new_data, _by_gradient])
-def test_what_is_written_to_a_parameter_is_put_back(write: Callable[[nn.Parameter], object]) -> None:
+def test_a_write_to_a_parameter_is_restored(write: Callable[[nn.Parameter], object]) -> None:
     parameter = nn.Parameter(torch.arange(4.0))
     before, memory = parameter.detach().clone(), parameter.data_ptr()
     run = UnwrittenParameters()
-    assert run.shared(parameter) is parameter
-    with torch.no_grad(), unwritten(run):
+    assert run.share(parameter) is parameter
+    with torch.no_grad(), restore_parameters(run):
         write(parameter)
         after = parameter.detach().clone(), parameter.requires_grad
     assert not (torch.equal(after[0], before) and after[1])
@@ -55,4 +55,4 @@ def test_what_is_written_to_a_parameter_is_put_back(write: Callable[[nn.Paramete
 
 def test_other_tensors_are_copied() -> None:
     x: Tensor = torch.ones(2)
-    assert UnwrittenParameters().shared(x) is not x
+    assert UnwrittenParameters().share(x) is not x

@@ -1,4 +1,4 @@
-"""While a watch lasts, the user's functions and lines are heard of, and effects before they happen."""
+"""A watcher is called for the user's functions and lines, and for effects before they happen."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import pytest
 import torch
 
 from autofuse import ops
-from autofuse.fx.trace.user_code import Ran, Unfollowed, Watcher, unfollowed, watched
+from autofuse.fx.trace.user_code import Execution, NoWatchInTorch, Watcher, pause_watching, watch
 
 
-class Heard(Watcher):
+class Recorder(Watcher):
     def __init__(self) -> None:
         self.ran: list[str] = []
         self.lines: dict[str, int] = {}
-        self.told: list[Any] = []
+        self.events: list[Any] = []
 
-    def entered(self, ran: Ran) -> None:
+    def on_function(self, ran: Execution) -> None:
         self.ran.append(ran.code.co_name)
 
-    def on_line(self, ran: Ran, line: int) -> None:
+    def on_line(self, ran: Execution, line: int) -> None:
         self.lines[ran.code.co_name] = self.lines.get(ran.code.co_name, 0) + 1
 
-    def effect(self, what: str) -> None:
-        self.told.append(what)
+    def on_effect(self, what: str) -> None:
+        self.events.append(what)
 
-    def asks(self, function: Callable[[], Any]) -> None:
-        self.told.append(function)
+    def on_torch_query(self, function: Callable[[], Any]) -> None:
+        self.events.append(function)
 
-    def environment(self, key: object) -> None:
-        self.told.append(("environment", key))
+    def on_environment_read(self, key: object) -> None:
+        self.events.append(("environment", key))
 
 
-class Stops(Watcher):
-    def effect(self, what: str) -> None:
+class RaisesOnEffect(Watcher):
+    def on_effect(self, what: str) -> None:
         raise InterruptedError(what)
 
 
@@ -49,7 +49,7 @@ def helper(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-def asks() -> None:
+def query_state() -> None:
     torch.is_grad_enabled()
     os.environ.get("HOME")
 
@@ -57,88 +57,88 @@ def asks() -> None:
 WRITTEN: list[float] = []
 
 
-def waits() -> None:
+def read_clock() -> None:
     WRITTEN.append(time.perf_counter())
 
 
-def test_functions_and_lines_that_run_are_heard_of() -> None:
-    heard = Heard()
-    with watched(heard):
+def test_functions_and_lines_that_run_are_reported() -> None:
+    recorder = Recorder()
+    with watch(recorder):
         helper(helper(torch.ones(2)))
-    assert heard.ran == ["helper"] and heard.lines == {"helper": 2}
+    assert recorder.ran == ["helper"] and recorder.lines == {"helper": 2}
 
 
-def test_questions_are_heard_of() -> None:
-    heard = Heard()
-    with watched(heard):
-        asks()
-    assert heard.told == [torch.is_grad_enabled, ("environment", "HOME")]
+def test_reads_of_state_are_reported() -> None:
+    recorder = Recorder()
+    with watch(recorder):
+        query_state()
+    assert recorder.events == [torch.is_grad_enabled, ("environment", "HOME")]
 
 
 def test_an_effect_can_be_stopped_before_it_happens() -> None:
     WRITTEN.clear()
-    with pytest.raises(InterruptedError, match=r"time\.perf_counter"), watched(Stops()):
-        waits()
+    with pytest.raises(InterruptedError, match=r"time\.perf_counter"), watch(RaisesOnEffect()):
+        read_clock()
     assert not WRITTEN
 
 
-def test_what_torch_does_inside_is_not_followed() -> None:
-    heard = Heard()
-    with watched(heard), Unfollowed():
+def test_code_inside_torch_is_not_watched() -> None:
+    recorder = Recorder()
+    with watch(recorder), NoWatchInTorch():
         torch.ones(2).sum()
-    assert not heard.ran
-    with watched(heard), unfollowed():
+    assert not recorder.ran
+    with watch(recorder), pause_watching():
         helper(torch.ones(2))
-    assert not heard.ran
+    assert not recorder.ran
 
 
-def test_watches_may_lie_in_one_another() -> None:
-    outer, inner = Heard(), Heard()
-    with watched(outer):
-        with watched(inner):
+def test_watches_can_be_nested() -> None:
+    outer, inner = Recorder(), Recorder()
+    with watch(outer):
+        with watch(inner):
             helper(torch.ones(2))
-        asks()
-    assert inner.ran == ["helper"] and outer.ran == ["helper", "asks"]
+        query_state()
+    assert inner.ran == ["helper"] and outer.ran == ["helper", "query_state"]
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_nothing_is_left_of_a_watch(fails: bool) -> None:
+def test_a_watch_restores_the_hooks_of_python(fails: bool) -> None:
     before = sys.getprofile(), sys.gettrace()
     try:
-        with watched(Stops()):
+        with watch(RaisesOnEffect()):
             if fails:
-                waits()
+                read_clock()
     except InterruptedError:
         pass
     assert (sys.getprofile(), sys.gettrace()) == before
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_garbage_collector_is_no_part_of_what_runs(enabled: bool) -> None:
-    kept: list[list[int]] = []
+def test_garbage_collection_is_not_reported(enabled: bool) -> None:
+    lists: list[list[int]] = []
 
     def callback(phase: str, _: dict[str, int]) -> None:
         time.perf_counter()
 
-    heard, before, was = Heard(), gc.get_threshold(), gc.isenabled()
+    recorder, before, was_enabled = Recorder(), gc.get_threshold(), gc.isenabled()
     gc.callbacks.append(callback)
     try:
         (gc.enable if enabled else gc.disable)()
         gc.set_threshold(1)
-        with watched(heard):
+        with watch(recorder):
             for n in range(100):
-                kept.append([n])
+                lists.append([n])
         assert gc.isenabled() == enabled
     finally:
         gc.callbacks.remove(callback)
         gc.set_threshold(*before)
-        (gc.enable if was else gc.disable)()
-    assert heard.ran == [] and heard.told == []
+        (gc.enable if was_enabled else gc.disable)()
+    assert recorder.ran == [] and recorder.events == []
 
 
-def test_what_a_kernel_and_a_compiler_do_is_none_of_the_users_code() -> None:
-    heard, x = Heard(), torch.rand(2, 8)
-    with watched(heard):
+def test_kernels_and_compilers_are_not_reported() -> None:
+    recorder, x = Recorder(), torch.rand(2, 8)
+    with watch(recorder):
         ops.rms_norm(x, torch.ones(8))
         helper(x)
-    assert heard.ran == ["helper"] and heard.told == []
+    assert recorder.ran == ["helper"] and recorder.events == []

@@ -1,4 +1,4 @@
-"""Modules that torch puts around a user's are seen through, and reports speak of the user's names."""
+"""autofuse looks inside the modules that torch puts around a user's module, and reports use the user's names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import autofuse
-from autofuse.fx.trace.wrappers import held, unwrapped, user_name
+from autofuse.fx.trace.wrappers import unwrap, user_name, wrapped_name
 from tests.fx.conftest import Gpt, assert_same
 
 
-def test_the_module_inside_wrappers_is_found_and_a_users_own_child_called_module_is_no_wrapper() -> None:
+def test_the_wrapped_module_is_found_and_a_users_child_called_module_is_not_a_wrapper() -> None:
     block = nn.Linear(2, 2)
-    assert unwrapped(checkpoint_wrapper(checkpoint_wrapper(block))) is block
+    assert unwrap(checkpoint_wrapper(checkpoint_wrapper(block))) is block
 
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -23,11 +23,11 @@ def test_the_module_inside_wrappers_is_found_and_a_users_own_child_called_module
             self.module = block
 
     own = Own()
-    assert unwrapped(own) is own and held(own) == ""
+    assert unwrap(own) is own and wrapped_name(own) == ""
     assert user_name(own, "module.weight".rpartition(".")[0]) == "module"
 
 
-def test_names_are_the_users_whatever_stands_in_between(tokens: Tensor) -> None:
+def test_reports_use_the_users_names_without_wrappers(tokens: Tensor) -> None:
     plain = Gpt()
     model = copy.deepcopy(plain)
     for i, block in enumerate(model.blocks):
@@ -37,14 +37,14 @@ def test_names_are_the_users_whatever_stands_in_between(tokens: Tensor) -> None:
     assert_same(plain, model, tokens)
 
 
-def test_a_filter_of_modules_takes_the_users_names(tokens: Tensor) -> None:
+def test_the_modules_filter_uses_the_users_names(tokens: Tensor) -> None:
     model = Gpt()
     model.blocks[0] = checkpoint_wrapper(model.blocks[0])
     autofuse.optimize(model, tokens, modules="blocks.0.attn")
     assert {s.module for s in autofuse.report(model).with_status("fused")} == {"blocks.0.attn"}
 
 
-def test_a_compiled_block_is_seen_through_by_its_parent(tokens: Tensor) -> None:
+def test_a_compiled_block_is_fused_in_a_model(tokens: Tensor) -> None:
     plain = Gpt()
     model = copy.deepcopy(plain)
     for i, block in enumerate(model.blocks):
