@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from torch import nn
 
-from autofuse.fx.rewrite.author_text import written_at
+from autofuse.fx.rewrite.author_text import author_text_at
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.site_checks import Verdict
 from autofuse.fx.trace.own_forward import definer_of
@@ -108,7 +108,7 @@ class Ledger:
         """Say why a module was not looked into, if it might have held something."""
         self._sites.pop(("", name, "", None, str(because(outcomes.NEVER_CALLED))), None)
         if may_hold_a_site(module):
-            told = unread(error.reason, written_at(error.place))
+            told = unread(error.reason, author_text_at(error.place))
             file = error.place.file if error.place else ""
             self.note(SiteReport(
                 "", name, "declined", told.reason, "", None, file, told.line, told.advice, told.value, told.line, "",

@@ -17,7 +17,7 @@ from torch import nn
 
 from autofuse.display.progress import Tell
 from autofuse.fx.install.codegen import Variant
-from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
+from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_trace
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
@@ -243,9 +243,9 @@ class Planner:
         trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
         with torch.enable_grad():
             rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
-            return plan_of(trace, rules, without.sites_in(training), _Children(self, training))
+            return plan_trace(trace, rules, without.sites_in(training), _Children(self, training))
 
-    def inside(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
+    def trace_child(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """What a child does in a call, if that can be written down; nobody rewrites it."""
         key = (child, self.world.of(child).training, likeness(call))
         if key not in self._inside:
@@ -302,18 +302,18 @@ class _Children:
 
     def __init__(self, planner: Planner, training: bool) -> None:
         self._planner, self._training = planner, training
-        self.inside = planner.inside
+        self.trace_child = planner.trace_child
 
-    def narrowed(self, child: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> ModulePlan | None:
+    def plan_narrow(self, child: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> ModulePlan | None:
         whole = self._planner.plan(child, self._training, frozenset(), call)
         part = self._planner.plan(child, self._training, unread, call)
         return part if part and whole and _gains(part) > _gains(whole) else None
 
-    def undropped(self, child: nn.Module, call: ForwardArguments, dropped: frozenset[Path]) -> bool:
+    def plan_without_dropout(self, child: nn.Module, call: ForwardArguments, dropped: frozenset[Path]) -> bool:
         plan = self._planner.plan(child, self._training, dropped, call)
         return plan is not None and plan.variant is not None
 
-    def unused(self, child: nn.Module, dropped: frozenset[Path]) -> None:
+    def discard_plan(self, child: nn.Module, dropped: frozenset[Path]) -> None:
         self._planner.plans.pop((child, (self._training, dropped)), None)
 
 

@@ -42,7 +42,7 @@ def place_of(excerpt: Excerpt, module: nn.Module, training: bool) -> str:
     try:
         parts = [
             *(_text_of(graph) for graph in (excerpt.before, excerpt.after)),
-            *(_form(value) for value in excerpt.given),
+            *(_form(value) for value in excerpt.example_inputs),
             *_parameters(excerpt, module),
             excerpt.operation, excerpt.kernel, f"{training}", _state(),
         ]  # fmt: skip

@@ -79,7 +79,7 @@ class SiteTimer:
 
 def _remembered_or_weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
     """What an earlier process measured of an equal place, or what is measured now."""
-    device = next((v.device for v in pytree.tree_leaves(excerpt.given) if isinstance(v, Tensor)), None)
+    device = next((v.device for v in pytree.tree_leaves(excerpt.example_inputs) if isinstance(v, Tensor)), None)
     place = "" if device is None else place_of(excerpt, module, training)
     if device is not None and (known := found(place, device, SiteTiming)) is not None:
         return known
@@ -91,7 +91,7 @@ def _remembered_or_weighed(excerpt: Excerpt, module: nn.Module, training: bool) 
 
 def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
     try:
-        values = tuple(pytree.tree_map(_made_up, v) for v in excerpt.given)
+        values = tuple(pytree.tree_map(_made_up, v) for v in excerpt.example_inputs)
         before, after = excerpt.functions(module)
         site = _Site(before, after, values, training)
         if site.seconds(before) < SHORTEST.get(site.device.type, SHORTEST_ELSEWHERE):

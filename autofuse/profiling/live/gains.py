@@ -102,9 +102,9 @@ class Predictor:
         with quiet(), planner.mode:
             twin = self._twin(module)
             old, new = excerpt.functions(twin)
-            before = self._operators(old, *_apart(old, excerpt.given))
+            before = self._operators(old, *_apart(old, excerpt.example_inputs))
             with record_calls() as calls:
-                after = self._operators(new, *_apart(new, excerpt.given))
+                after = self._operators(new, *_apart(new, excerpt.example_inputs))
             whole = self._operators(twin, *self._call(module, twin))
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
         fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)

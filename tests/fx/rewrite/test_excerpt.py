@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.rewrite.module_plan import ModulePlan, plan_of
+from autofuse.fx.rewrite.module_plan import ModulePlan, plan_trace
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import traced
 from autofuse.loading.registry import load_rules
@@ -48,7 +48,7 @@ def _plan(module: nn.Module, *inputs: Tensor) -> ModulePlan:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     trace = traced(module, inputs, {}, fake_world(mode), mode)
     with torch.enable_grad():
-        return plan_of(trace, load_rules(), frozenset(), None)
+        return plan_trace(trace, load_rules(), frozenset(), None)
 
 
 def _excerpts(plan: ModulePlan) -> list[Excerpt]:
@@ -72,7 +72,7 @@ def test_both_sides_give_the_same_results(module: nn.Module, inputs: tuple[Tenso
     before, after = excerpt.functions(module)
     assert excerpt.operation == operation
     assert operation in after.code and operation not in before.code
-    values = [_real(v) for v in excerpt.given]
+    values = [_real(v) for v in excerpt.example_inputs]
     for found, expected in zip(after(*values), before(*values), strict=True):
         torch.testing.assert_close(found, expected)
 
@@ -92,7 +92,7 @@ def test_a_rewrite_within_a_rewrite_has_an_excerpt_of_each() -> None:
     assert [e.operation for e in found] == ["mlp"] or {"gelu", "mlp"} == {e.operation for e in found}
     for excerpt in found:
         before, after = excerpt.functions(module)
-        values = [_real(v) for v in excerpt.given]
+        values = [_real(v) for v in excerpt.example_inputs]
         torch.testing.assert_close(after(*values)[0], before(*values)[0])
 
 
