@@ -25,6 +25,8 @@ EDITED = (
     "autofuse/display",
     "autofuse/fx/install",
     "autofuse/fx/lazy",
+    "autofuse/fx/rewrite",
+    "autofuse/fx/session",
     "autofuse/integrations",
     "autofuse/ir",
     "autofuse/kernels",

@@ -32,10 +32,10 @@ class Excerpt:
     kernel: str
 
     @property
-    def likeness(self) -> Hashable:
+    def key(self) -> Hashable:
         """A key. It is equal for excerpts with equal code and inputs of equal shapes, strides and dtypes."""
         codes = tuple(tuple((n.op, str(n.target), repr((n.args, n.kwargs))) for n in g.nodes) for g in self._graphs)
-        return codes, tuple(map(_likeness_of, self.example_inputs))
+        return codes, tuple(map(_value_key, self.example_inputs))
 
     @property
     def _graphs(self) -> tuple[fx.Graph, fx.Graph]:
@@ -83,7 +83,7 @@ def build_excerpt(
     )
 
 
-def _likeness_of(value: Any) -> Hashable:
+def _value_key(value: Any) -> Hashable:
     if not isinstance(value, Tensor):
         return repr(value)
     return value.shape, value.stride(), value.dtype, value.device, value.requires_grad

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx, nn
 
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.session.planner import copy_of_call
+from autofuse.fx.session.planner import copy_call
 from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import quiet
 from autofuse.fx.trace.twin import Twins, set_mode
@@ -87,7 +87,7 @@ class Predictor:
         excerpt = site.found.excerpt if site.found is not None else None
         if excerpt is None or site.plan is None:
             return ""
-        key = (excerpt.likeness, _form(site.plan.module), self.training)
+        key = (excerpt.key, _form(site.plan.module), self.training)
         if key not in self._known:
             try:
                 self._known[key] = self._made(site.plan.module, excerpt)
@@ -134,7 +134,7 @@ class Predictor:
         return twin
 
     def _call(self, module: nn.Module, twin: nn.Module) -> tuple[Callable[[], Any], list[Tensor]]:
-        args, kwargs = Twins(fresh, watched=False, deep=True).of(copy_of_call(self.reading.calls[module]))
+        args, kwargs = Twins(fresh, watched=False, deep=True).of(copy_call(self.reading.calls[module]))
         return lambda: twin(*args, **kwargs), _tensors((args, kwargs))
 
 

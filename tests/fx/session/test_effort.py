@@ -12,7 +12,7 @@ from tests.fx.conftest import Gpt
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.message for r in caplog.records if " to check" in r.message or " to weigh" in r.message]
+    return [r.message for r in caplog.records if " to check" in r.message or " to time" in r.message]
 
 
 def test_what_is_checked_and_weighed_is_told_before(tokens: Tensor, caplog: pytest.LogCaptureFixture) -> None:
@@ -20,7 +20,7 @@ def test_what_is_checked_and_weighed_is_told_before(tokens: Tensor, caplog: pyte
         autofuse.optimize(Gpt(), tokens, tune=True)
     (line,) = told(caplog)
     assert line.startswith("Gpt: 2 kinds of modules to check, with up to 0.00 GiB; ")  # blocks and attention
-    assert line.endswith(" s.") and " places to weigh, in at most about " in line
+    assert line.endswith(" s.") and " sites to time, in at most about " in line
 
 
 def test_what_is_not_done_is_not_told(tokens: Tensor, caplog: pytest.LogCaptureFixture) -> None:
@@ -28,4 +28,4 @@ def test_what_is_not_done_is_not_told(tokens: Tensor, caplog: pytest.LogCaptureF
         autofuse.optimize(Gpt(), tokens, tune=False)
         autofuse.optimize(nn.Linear(2, 2), tokens.float()[:, :2])
     (line,) = told(caplog)
-    assert "to check" in line and "to weigh" not in line
+    assert "to check" in line and "to time" not in line

@@ -116,13 +116,13 @@ def test_what_takes_microseconds_is_left_out_where_it_takes_far_longer_fused(
 def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))  # where no other test has weighed them
     weighed = []
-    known = weighing._weighed
+    known = weighing._time_excerpt
 
     def counted(excerpt: object, *rest: object) -> weighing.SiteTiming:
         weighed.append(excerpt)
         return known(excerpt, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(weighing, "_weighed", counted)
+    monkeypatch.setattr(weighing, "_time_excerpt", counted)
 
     class Stack(nn.Module):
         def __init__(self) -> None:

@@ -59,7 +59,7 @@ def test_a_module_that_would_not_fit_is_told_with_both_numbers(monkeypatch: pyte
     with torch.device("meta"):
         large, x = nn.Linear(2**14, 2**14, bias=False), torch.empty(1, 2**14)
     # one GiB of parameters: four in float32, three in double
-    told = room.lack_of_room(room.check_takes(large, room.run_takes(((x,), {}), BytesByDevice())))
+    told = room.why_no_room(room.check_bytes(large, room.run_bytes(((x,), {}), BytesByDevice())))
     assert told == "checking takes about 10.0 GiB of memory on meta, and 1.0 GiB are free there"
 
 
@@ -71,9 +71,9 @@ def test_what_operators_make_counts_for_the_whole_call_and_in_double_for_its_par
     made = made_in(layer, x)
     device = torch.device("meta")
     assert made[device] > 3 * 8 * 4 * 4096**2 * 4  # scores, softmax and what is scaled
-    part = room.part_of(((x,), {}))
+    part = room.checked_part(((x,), {}))
     assert part == 2 * 128 / (8 * 4096)
-    whole = room.check_takes(layer, room.run_takes(((x,), {}), made), part)
+    whole = room.check_bytes(layer, room.run_bytes(((x,), {}), made), part)
     monkeypatch.setattr(room, "free_bytes", lambda device: whole[device] - 1)
     found = room.room_to_check(layer, ((x,), {}), made)
     assert found.whole.startswith("checking takes about ") and found.part == ""
@@ -86,7 +86,7 @@ def test_a_check_of_a_layer_of_seven_billion_takes_at_most_twice_what_training_t
     made = made_in(layer, x)
     entries = sum(p.numel() for p in layer.parameters())
     training = 16 * entries + made[device]  # weights, gradients, and in float32 the weights and two moments of AdamW
-    takes = room.check_takes(layer, room.run_takes(call, made), room.part_of(call) or 1.0)
+    takes = room.check_bytes(layer, room.run_bytes(call, made), room.checked_part(call) or 1.0)
     assert takes[device] < 2 * training
 
 
@@ -103,13 +103,13 @@ def test_the_estimate_is_within_a_factor_of_two_of_what_a_check_takes(
     def measured(self: site_checks.Checker, planner: Planner, module: nn.Module, call: ForwardArguments) -> object:
         found: list[site_checks.Verdict] = []
         peak = allocation_events_peak(lambda: found.append(judged(self, planner, module, call)))
-        run = room.run_takes(call, planner.made[module])
-        peaks.append((peak, room.check_takes(module, run, room.part_of(call) or 1.0)[torch.device("cpu")]))
+        run = room.run_bytes(call, planner.created_bytes[module])
+        peaks.append((peak, room.check_bytes(module, run, room.checked_part(call) or 1.0)[torch.device("cpu")]))
         return found[0]
 
     autofuse.optimize(model, x, tune=False)  # compiles what there is to compile
     autofuse.restore(model)
-    monkeypatch.setattr(site_checks.Checker, "_judged", measured)
+    monkeypatch.setattr(site_checks.Checker, "_verify", measured)
     autofuse.optimize(model, x, tune=False)
     ((peak, estimate),) = peaks
     assert estimate / 2 < peak < estimate * 2, f"{peak / 2**20:.1f} MiB, estimated {estimate / 2**20:.1f} MiB"
@@ -141,7 +141,7 @@ def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest
 
 def test_without_room_for_the_whole_its_parts_are_checked(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Gpt()
-    whole = room.check_takes(model, BytesByDevice())[torch.device("cpu")]
+    whole = room.check_bytes(model, BytesByDevice())[torch.device("cpu")]
     monkeypatch.setattr(room, "free_bytes", lambda device: whole)  # nothing is left for what operators make
     autofuse.optimize(model, tokens)
     report = autofuse.report(model)
@@ -155,7 +155,7 @@ def test_where_only_a_part_of_the_call_fits_that_is_checked_and_the_report_says_
     torch.manual_seed(0)
     model, x = Layer(32, 2, 48), torch.randn(8, 256, 32)
     made = made_in(model, x)
-    takes = room.check_takes(model, room.run_takes(((x,), {}), made), room.part_of(((x,), {})) or 1.0)
+    takes = room.check_bytes(model, room.run_bytes(((x,), {}), made), room.checked_part(((x,), {})) or 1.0)
     before = model(x)
     monkeypatch.setattr(room, "free_bytes", lambda device: takes[torch.device("cpu")] - 1)
     autofuse.optimize(model, x, tune=False)
@@ -176,8 +176,8 @@ def test_where_the_part_that_fits_cannot_tell_nothing_is_fused_and_the_report_sa
 ) -> None:
     torch.manual_seed(0)
     model, x = OfOneSize(32, 2, 48), torch.randn(8, 256, 32)
-    run = room.run_takes(((x,), {}), made_in(model, x))
-    takes = room.check_takes(model, run, room.part_of(((x,), {})) or 1.0)
+    run = room.run_bytes(((x,), {}), made_in(model, x))
+    takes = room.check_bytes(model, run, room.checked_part(((x,), {})) or 1.0)
     before = model(x)
     monkeypatch.setattr(room, "free_bytes", lambda device: takes[torch.device("cpu")] - 1)
     autofuse.optimize(model, x, tune=False)

@@ -39,7 +39,7 @@ def test_a_model_is_planned_in_both_modes_and_nothing_is_installed() -> None:
     before = copy.deepcopy(model.state_dict())
     planner = planned(model, torch.randint(0, 20, (2, 8)))
     attention = model.get_submodule("blocks.0.attn")
-    assert set(planner.whole(attention)) == {False, True} and "AF101" in fused(planner, attention)
+    assert set(planner.full_plans(attention)) == {False, True} and "AF101" in fused(planner, attention)
     assert not any(is_installed(m) for m in model.modules())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
@@ -51,7 +51,7 @@ def test_planning_again_without_a_site_leaves_it_alone_there_and_nowhere_else() 
     sites = [key for key, found in planner.fused_sites(first).items() if found.rule == "AF101"]
     planner.plan_again(first, planner.states[first].exclusions.plus(sites=sites))
     assert "AF101" not in fused(planner, first) and "AF101" in fused(planner, second)
-    assert set(planner.whole(first)) == {False, True}
+    assert set(planner.full_plans(first)) == {False, True}
 
 
 def test_planning_again_without_a_rule_leaves_all_its_sites_alone() -> None:
@@ -78,4 +78,4 @@ def test_what_cannot_be_traced_is_a_value() -> None:
     planner = planned(model, torch.ones(3, 3))
     assert {module for module, _ in planner.untraceable} == {model}
     assert all("values" in str(error) for _, error in planner.untraceable)
-    assert planner.whole(model) == {}
+    assert planner.full_plans(model) == {}

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autofuse.fx.session.site_timing import FUSED, decided
+from autofuse.fx.session.site_timing import FUSED, decide
 from autofuse.kernels.ranking import ORIGINAL, CandidateTime
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.tuning import Trial
@@ -36,7 +36,7 @@ def test_a_place_is_fused_on_evidence_alone(case: str) -> None:
     milliseconds, memory = {FUSED: fused, ORIGINAL: own}, {FUSED: of_fused, ORIGINAL: of_own}
     trials = [Trial(n, seconds=t / 1e3, peak_bytes=memory[n] * MIB, held_bytes=0) for n, t in milliseconds.items()]
     samples = {n: [t / 1e3 * draws.uniform(0.995, 1.005) for _ in range(30)] for n, t in milliseconds.items()}
-    timing = decided(CandidateTime(trials, samples, control), "compiled", "")
+    timing = decide(CandidateTime(trials, samples, control), "compiled", "")
     assert (timing.kept, timing.noisy) == {"fused": (False, False), "noisy": (True, True), "original": (True, False)}[
         wanted
     ]
@@ -54,6 +54,6 @@ def test_what_was_measured_is_told_in_numbers() -> None:
     ]
     samples = {t.name: [t.seconds or 0.0] * 10 for t in trials}
     noisy = CandidateTime(trials, samples, Estimate(1.0, Interval(0.1, 16.5)))
-    assert decided(noisy, "", "").words == (
+    assert decide(noisy, "", "").words == (
         "too noisy to decide: 26 ms, the original 19.8 ms, and identical runs differ by up to 16.5x; the original stays"
     )

@@ -69,7 +69,7 @@ class Counts(Model):
 def _measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Whole steps are timed, and none is remembered; places by themselves always win."""
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(SiteTimer, "weigh", lambda *_: SiteTiming(words="1 ms, the original 2 ms"))
+    monkeypatch.setattr(SiteTimer, "time_site", lambda *_: SiteTiming(words="1 ms, the original 2 ms"))
     monkeypatch.setattr(whole_step, "SHORTEST", 0.0)
     with using(measured=True):
         yield

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
-from autofuse.fx.session.trials import copied
+from autofuse.fx.session.trials import copy_module
 from autofuse.fx.trace.sharding import is_empty, postponed
 from autofuse.fx.trace.stand_ins import Form, filled, forms, stand_in
 from autofuse.verify.runs import copy_in_double
@@ -104,6 +104,6 @@ def test_what_fully_shard_keeps_on_a_module_does_not_keep_its_copies_from_runnin
     from torch.distributed.fsdp import fully_shard
 
     block = fully_shard(Block())
-    made = copy_in_double(copied(block, {}, forms([block])))
+    made = copy_in_double(copy_module(block, {}, forms([block])))
     assert {p.dtype for p in made.parameters()} == {torch.float64}
     assert made(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64
