@@ -47,8 +47,11 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
     before = set(graph.nodes)
     try:
         with graph.inserting_before(first):
-            made = _build_results(captured, view, site, nodes, Builder(captured, view, site, first))
-        replaced = {**dict(zip(nodes, made, strict=True)), **size_replacements(captured, site, nodes, made)}
+            new_results = _build_results(captured, view, site, nodes, Builder(captured, view, site, first))
+        replaced = {
+            **dict(zip(nodes, new_results, strict=True)),
+            **size_replacements(captured, site, nodes, new_results),
+        }
     except CannotBuild:
         for node in reversed(graph.nodes):
             if node not in before:
@@ -61,7 +64,7 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
     old_nodes = _removed_nodes(captured, site)
     new_nodes = [n for n in graph.nodes if n not in before]
     mark_unsaved_operands(new_nodes, old_nodes, operands, captured.inlined_traces, replaced)
-    pairs = list(zip(nodes, made, strict=True))
+    pairs = list(zip(nodes, new_results, strict=True))
     operation = site.rule.replacement.operation
     made_excerpt = build_excerpt(operation, old_nodes, new_nodes, pairs, operands, _default_kernel(site, new_nodes))
     for node in old_nodes:
@@ -82,8 +85,8 @@ def _build_results(
 ) -> list[fx.Node]:
     """The results of the fused call, in the order of the nodes that they replace."""
     fused = _build_fused_call(captured, view, site, builder)
-    made = [fused] if len(nodes) == 1 else [builder.get_item(fused, i) for i in range(len(nodes))]
-    return [_match_layout_and_dtype(builder, m, n, r) for m, n, r in zip(made, nodes, site.results, strict=True)]
+    new_results = [fused] if len(nodes) == 1 else [builder.get_item(fused, i) for i in range(len(nodes))]
+    return [_match_layout_and_dtype(builder, m, n, r) for m, n, r in zip(new_results, nodes, site.results, strict=True)]
 
 
 def _build_fused_call(captured: CapturedTrace, view: View, site: Site, builder: Builder) -> fx.Node:
@@ -91,8 +94,8 @@ def _build_fused_call(captured: CapturedTrace, view: View, site: Site, builder: 
     replacement = site.rule.replacement
     if replacement.expression is not None:
         built = {name: builder.build(v) for name, v in site.captures.items()}
-        made: fx.Node = build_step(builder, replacement.expression, built)
-        return made
+        node: fx.Node = build_step(builder, replacement.expression, built)
+        return node
     positional, named = _build_arguments(captured, view, site, builder)
     return builder.call_function(getattr(ops, replacement.operation), positional, named)
 
@@ -128,18 +131,18 @@ def _build_arguments(
     return tuple(positional), named
 
 
-def _match_layout_and_dtype(builder: Builder, made: fx.Node, original: fx.Node, result: ReplacedValue) -> fx.Node:
-    """`made` with the layout and dtype of the result that it replaces. Raises CannotBuild if the shape differs."""
-    made = builder.permute(made, result.permutation)
-    wanted, found = original.meta.get("v"), made.meta.get("v")
+def _match_layout_and_dtype(builder: Builder, fused: fx.Node, original: fx.Node, result: ReplacedValue) -> fx.Node:
+    """`fused` with the layout and dtype of the result that it replaces. Raises CannotBuild if the shape differs."""
+    fused = builder.permute(fused, result.permutation)
+    wanted, found = original.meta.get("v"), fused.meta.get("v")
     if not isinstance(wanted, Tensor) or not isinstance(found, Tensor):
-        return made
+        return fused
     if wanted.shape != found.shape:
         raise CannotBuild(because(writing.OTHER_SHAPE, found=tuple(found.shape), wanted=tuple(wanted.shape)))
     if wanted.dtype != found.dtype:
-        made = builder.call_method("to", made, wanted.dtype)
+        fused = builder.call_method("to", fused, wanted.dtype)
     strict = wanted.is_contiguous() and not all(_takes_any_layout(builder.captured, user) for user in original.users)
-    return builder.call_method("contiguous", made) if strict else made
+    return builder.call_method("contiguous", fused) if strict else fused
 
 
 _ANY_LAYOUT = frozenset(

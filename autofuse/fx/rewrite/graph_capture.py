@@ -154,20 +154,20 @@ class _Lowering:
             self.graph.write(old, new)
             memory = _storage(target.meta["v"]) if isinstance(target.meta.get("v"), Tensor) else None
             sharing = self.storages.get(memory, []) if memory is not None else []
-            lost = {old, *(self.values[other] for other in sharing)} - {new}
-            self.graph.recompute(lost)
-            for value in lost:
+            stale_values = {old, *(self.values[other] for other in sharing)} - {new}
+            self.graph.recompute(stale_values)
+            for value in stale_values:
                 self.out.overwritten.setdefault(value, node)
             for other in sharing:
-                held = self.values[other]
-                if held is old and other is not node:
+                current = self.values[other]
+                if current is old and other is not node:
                     self.values[other] = new
-                elif held is not new and isinstance(other.meta.get("v"), Tensor):
+                elif current is not new and isinstance(other.meta.get("v"), Tensor):
                     self.values[other] = view = self.graph.fresh(
-                        OPAQUE, held, new, data="shares memory with a written tensor"
+                        OPAQUE, current, new, data="shares memory with a written tensor"
                     )
-                    if not may_share_memory(held, old):  # the graph knows no view that makes them share memory
-                        self.graph.write(held, view)
+                    if not may_share_memory(current, old):  # the graph knows no view that makes them share memory
+                        self.graph.write(current, view)
                     self.out.nodes[view] = other
                     self.note_facts(view, other)
 
@@ -250,14 +250,14 @@ class _Lowering:
         self.out.inlined_traces[node] = inner
         return _ChildLowering(self, inner, node, child_arguments).result()
 
-    def constructor_argument(self, child: nn.Module, target: str, name: str, default: object, kept: bool) -> Value:
+    def constructor_argument(self, child: nn.Module, target: str, name: str, default: object, guarded: bool) -> Value:
         """An argument of a layer's constructor. A tensor is read at each call; other attributes are guarded."""
         content = getattr(child, name, default)
         if isinstance(content, Tensor):
             return self.child_attribute(child, target, name)
         if name in vars(child):
             self.out.trace.guards.equal(guard_inside(target, name), content)
-        elif kept:
+        elif guarded:
             self.out.trace.guards.equal(f"{guard_path(target)}.{name}", content)
         return self.graph.const(content)
 

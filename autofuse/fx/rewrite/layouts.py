@@ -34,12 +34,12 @@ _RAISES = "raises"  # the key of an error in _Layouts
 
 def copy_graph(graph: fx.Graph) -> fx.Graph:
     """A copy with the same node names, for a comparison after the rewrite."""
-    made = fx.Graph()
+    result = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        nodes[node] = made.node_copy(node, nodes.__getitem__)
+        nodes[node] = result.node_copy(node, nodes.__getitem__)
         nodes[node].name = node.name
-    return made
+    return result
 
 
 def keep_layouts(trace: ForwardTrace, original: fx.Graph) -> None:
@@ -265,19 +265,19 @@ def _inverse(order: list[int]) -> list[int]:
 def _to_order(trace: ForwardTrace, node: fx.Node, order: list[int], place: fx.Node) -> fx.Node:
     if order == sorted(order):
         with trace.graph.inserting_before(place):
-            made = trace.graph.call_method("contiguous", (node,))
+            result = trace.graph.call_method("contiguous", (node,))
         with trace.mode, torch.no_grad():
-            made.meta["v"] = node.meta["v"].contiguous()
-        return made
+            result.meta["v"] = node.meta["v"].contiguous()
+        return result
     with trace.graph.inserting_before(place):
         physical = trace.graph.call_method("permute", (node, *order))
         dense = trace.graph.call_method("contiguous", (physical,))
-        made = trace.graph.call_method("permute", (dense, *_inverse(order)))
+        result = trace.graph.call_method("permute", (dense, *_inverse(order)))
     with trace.mode, torch.no_grad():
         physical.meta["v"] = node.meta["v"].permute(order)
         dense.meta["v"] = physical.meta["v"].contiguous()
-        made.meta["v"] = dense.meta["v"].permute(_inverse(order))
-    return made
+        result.meta["v"] = dense.meta["v"].permute(_inverse(order))
+    return result
 
 
 def strides(x: Tensor) -> Strides:
@@ -306,8 +306,8 @@ def _swap_last_two(x: Tensor) -> Tensor:
 
 def _empty_in_order(x: Tensor, order: list[int]) -> Tensor:
     with torch.no_grad():
-        made = torch.empty([x.shape[d] for d in order], dtype=x.dtype, device=x.device).permute(_inverse(order))
-    return made.requires_grad_().clone() if x.requires_grad and x.is_floating_point() else made
+        result = torch.empty([x.shape[d] for d in order], dtype=x.dtype, device=x.device).permute(_inverse(order))
+    return result.requires_grad_().clone() if x.requires_grad and x.is_floating_point() else result
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

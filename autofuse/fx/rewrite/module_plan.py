@@ -175,7 +175,7 @@ def _fuse_round(
     captured = capture_trace(trace, trace_child)
     view = View(Facts(captured.known, captured.ensures))
     done = False
-    kept = [f for f in plan.found if f.fused]
+    fused = [f for f in plan.found if f.fused]
     others: list[Found] = []
     for site in sites(
         captured.graph, view, rules, lambda s: isinstance(s.verdict, Holds) and not _is_inside_child(captured, s)
@@ -189,15 +189,15 @@ def _fuse_round(
         found = _found_site(captured, site, key)
         if isinstance(site.verdict, Holds):
             try:
-                taken = rewrite(captured, view, site)
+                excerpt = rewrite(captured, view, site)
                 done = True
-                kept += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
-                kept.append(replace(found, kernel=taken.kernel, excerpt=taken))
+                fused += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
+                fused.append(replace(found, kernel=excerpt.kernel, excerpt=excerpt))
                 continue
             except CannotBuild as error:
                 found = _decline_unbuilt(found, error)
         others.append(found)
-    plan.found = kept + others
+    plan.found = fused + others
     return done
 
 
@@ -232,19 +232,21 @@ def _is_inside_child(captured: CapturedTrace, site: Site) -> bool:
 
 def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, ForwardTrace]) -> frozenset[str]:
     """Guard that the children that are no longer called do not change. Returns their names."""
-    left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
-    bypassed = (called - left) | set(trace.seen_through)
+    still_called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
+    bypassed = (called - still_called) | set(trace.seen_through)
     for node in trace.graph.nodes:
         if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
             bypassed.add(owner)
     for path in sorted(bypassed & read.keys()):
         inside = trace.module.get_submodule(path).named_modules(prefix=path)
-        bypassed |= {name for name, _ in inside if not any(f"{name}.".startswith(f"{kept}.") for kept in left)}
+        bypassed |= {
+            name for name, _ in inside if not any(f"{name}.".startswith(f"{other}.") for other in still_called)
+        }
     narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
     for path in sorted(bypassed & read.keys()):
         trace.guards.add_childs(read[path].guards, guard_path(path))
-    return frozenset(called - left)
+    return frozenset(called - still_called)
 
 
 def _use_narrow_forwards(trace: ForwardTrace, plan: ModulePlan, children: PlannedChildren) -> None:
@@ -260,8 +262,8 @@ def _use_narrow_forwards(trace: ForwardTrace, plan: ModulePlan, children: Planne
             continue
         with trace.graph.inserting_before(node):
             module_node = trace.graph.get_attr(str(node.target))
-            made = trace.graph.call_function(narrow_caller(unread), (module_node, *node.args), dict(node.kwargs))
-        made.meta = dict(node.meta)
-        put_in_place(node, made)
+            narrow_call = trace.graph.call_function(narrow_caller(unread), (module_node, *node.args), dict(node.kwargs))
+        narrow_call.meta = dict(node.meta)
+        put_in_place(node, narrow_call)
         trace.graph.erase_node(node)
         plan.narrowed.append((child, unread))

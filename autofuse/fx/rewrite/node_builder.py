@@ -42,7 +42,7 @@ class Builder:
         self.captured, self.view, self.site = captured, view, site
         self.graph = captured.trace.graph
         self.order = {node: i for i, node in enumerate(self.graph.nodes)}
-        self.limit = self.order[place]
+        self.place_index = self.order[place]
         self.tracer = GraphAppendingTracer(self.graph)
         self.copies: dict[fx.Node, Any] = {}  # nodes of inlined children -> their copies here
 
@@ -61,7 +61,7 @@ class Builder:
             if (
                 node is not None
                 and original not in self.site.removed.values
-                and self.order.get(node, self.limit) < self.limit
+                and self.order.get(node, self.place_index) < self.place_index
                 and not self.reads_removed_tensor(node)
             ):
                 return node
@@ -76,7 +76,7 @@ class Builder:
     def is_overwritten(self, v: Value) -> bool:
         """Whether the memory of a value is overwritten before the place."""
         write = self.captured.overwritten.get(v)
-        return write is not None and self.order.get(write, self.limit) < self.limit
+        return write is not None and self.order.get(write, self.place_index) < self.place_index
 
     def is_removed(self, node: fx.Node) -> bool:
         """Whether a node's value is removed with the match, or is one of its results."""
@@ -104,7 +104,7 @@ class Builder:
         if v.op == CONST:
             return v.data
         node = self.captured.nodes.get(v)
-        if node is None or v in self.site.removed.values or self.order.get(node, self.limit) >= self.limit:
+        if node is None or v in self.site.removed.values or self.order.get(node, self.place_index) >= self.place_index:
             raise CannotBuild(because(writing.VALUE_IN_CHILD))
         return node
 
@@ -122,8 +122,8 @@ class Builder:
         """Whether a node reads the dtype or shape of a removed tensor and would keep it alive."""
         if node.target not in ("type_as", "expand_as"):
             return False
-        gone = {self.captured.nodes.get(v) for v in self.site.removed.values}
-        return any(n in gone for n in node.all_input_nodes)
+        removed = {self.captured.nodes.get(v) for v in self.site.removed.values}
+        return any(n in removed for n in node.all_input_nodes)
 
     def build_derived(self, v: Value) -> Any:
         match v.op:
@@ -149,10 +149,10 @@ class Builder:
         owner = v.inputs[0]
         if owner.op == LEAF and isinstance(owner.data, Value) and owner.data.op == MODULE:
             return getattr({"torch": torch, "math": math}.get(str(owner.data.data)), str(v.data))
-        held = self.build(owner)
-        if not isinstance(held, fx.Node):
-            return getattr(held, str(v.data))
-        return self.call_function(getattr, (held, v.data), {})
+        owner_node = self.build(owner)
+        if not isinstance(owner_node, fx.Node):
+            return getattr(owner_node, str(v.data))
+        return self.call_function(getattr, (owner_node, v.data), {})
 
     def build_from_template(self, template: str, operands: list[Any]) -> Any:
         """Evaluate a template such as "{0} + {1}" on operands: numbers give a number, nodes give new nodes."""
@@ -162,10 +162,10 @@ class Builder:
         before = set(self.graph.nodes)
         scope = {n: self.to_proxy(o) for n, o in zip(names, operands, strict=True)}
         try:
-            made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.to_float}, scope)
+            built = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.to_float}, scope)
         except TypeError as error:
             raise CannotBuild(because(writing.VALUE_UNSPELLED, error=error)) from error
-        result = made.node if isinstance(made, fx.Proxy) else made  # reading `.node` creates the node of an attribute
+        result = built.node if isinstance(built, fx.Proxy) else built  # `.node` creates the node of an attribute
         for node in self.graph.nodes:
             if node not in before:
                 self.evaluate_new(node)

@@ -60,10 +60,10 @@ def share_heads(trace: ForwardTrace, trace_child: TraceChild) -> None:
             continue
         repeated = node.args[1:3]
         with trace.graph.inserting_before(node):
-            given = [_apply_steps(trace, r) for r in (key, value)]
-        node.args = (node.args[0], *given, *node.args[3:])
+            unrepeated = [_apply_steps(trace, r) for r in (key, value)]
+        node.args = (node.args[0], *unrepeated, *node.args[3:])
         node.kwargs = {**node.kwargs, "repeats": key.times}
-        for old, new in zip(repeated, given, strict=True):
+        for old, new in zip(repeated, unrepeated, strict=True):
             _redirect_size_reads(old, new)
 
 
@@ -84,16 +84,16 @@ def _has_write_after(trace: ForwardTrace, first: fx.Node) -> bool:
 
 
 def _apply_steps(trace: ForwardTrace, found: _Repetition) -> fx.Node:
-    made = found.source
+    result = found.source
     for node in found.steps:
         if _torch_name(node) == "contiguous":
             continue
         args, kwargs = fx.node.map_arg((node.args[1:], node.kwargs), lambda n: n)
-        value = made.meta["v"]
-        made = trace.graph.create_node(node.op, node.target, (made, *args), kwargs)
+        value = result.meta["v"]
+        result = trace.graph.create_node(node.op, node.target, (result, *args), kwargs)
         with trace.mode, torch.no_grad():
-            made.meta["v"] = _apply(node, value)
-    return made
+            result.meta["v"] = _apply(node, value)
+    return result
 
 
 def _apply(node: fx.Node, value: Tensor) -> Tensor:
@@ -164,8 +164,8 @@ def _parse_repetition(trace: ForwardTrace, node: fx.Node) -> _Repetition | None:
 
 
 def _parse_repeat_interleave(node: fx.Node) -> _Repetition | None:
-    given = dict(zip(("x", "repeats", "dim"), node.args, strict=False)) | dict(node.kwargs)
-    source, times, dim = (given.get(k) for k in ("x" if "x" in given else "input", "repeats", "dim"))
+    arguments = dict(zip(("x", "repeats", "dim"), node.args, strict=False)) | dict(node.kwargs)
+    source, times, dim = (arguments.get(k) for k in ("x" if "x" in arguments else "input", "repeats", "dim"))
     if not _is_tensor(source) or type(times) is not int or type(dim) is not int or times < 2:
         return None
     return _Repetition(source, dim % source.meta["v"].ndim, times)  # type: ignore[union-attr, arg-type]
@@ -182,8 +182,8 @@ def _parse_reshape(trace: ForwardTrace, node: fx.Node) -> _Repetition | None:
     source, dim, times = found[:3]
     if _torch_name(node) == "flatten":
         ndim = source.meta["v"].ndim + 1
-        given = dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False)) | dict(node.kwargs)
-        ends = [given.get("start_dim", 0), given.get("end_dim", -1)]
+        arguments = dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False)) | dict(node.kwargs)
+        ends = [arguments.get("start_dim", 0), arguments.get("end_dim", -1)]
         return found if all(type(e) is int for e in ends) and [e % ndim for e in ends] == [dim, dim + 1] else None
     sizes = _sizes(node)
     if sizes is None or len(sizes) != source.meta["v"].ndim:
@@ -206,8 +206,8 @@ def _is_product(trace: ForwardTrace, node: fx.Node, source: fx.Node, dim: int, t
 def _parse_expand(trace: ForwardTrace, node: fx.Node) -> _Repetition | None:
     """`node` has an additional dimension of copies after dimension `dim` of `source`."""
     if _torch_name(node) == "stack":
-        given = dict(zip(("tensors", "dim"), node.args, strict=False)) | dict(node.kwargs)
-        tensors, dim = given.get("tensors"), given.get("dim", 0)
+        arguments = dict(zip(("tensors", "dim"), node.args, strict=False)) | dict(node.kwargs)
+        tensors, dim = arguments.get("tensors"), arguments.get("dim", 0)
         if not isinstance(tensors, (list, tuple)) or len(tensors) < 2 or type(dim) is not int:
             return None
         source = tensors[0]
@@ -264,18 +264,18 @@ def _is_size(trace: ForwardTrace, size: Any, source: fx.Node, dim: int) -> bool:
     place %= tensor.meta["v"].ndim  # type: ignore[union-attr]
     if tensor is source and place == dim:
         return True
-    asked = trace.sizes.get(tensor)  # type: ignore[arg-type]
-    return known is not None and asked is not None and known[dim] is not None and known[dim] == asked[place]
+    other = trace.sizes.get(tensor)  # type: ignore[arg-type]
+    return known is not None and other is not None and known[dim] is not None and known[dim] == other[place]
 
 
 def _sizes(node: fx.Node) -> tuple[Any, ...] | None:
     """The sizes passed to a method or function, separately or in a tuple."""
     if node.kwargs:
         return None
-    given = node.args[1:]
-    if len(given) == 1 and isinstance(given[0], (tuple, list)):
-        given = tuple(given[0])
-    return given
+    arguments = node.args[1:]
+    if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):
+        arguments = tuple(arguments[0])
+    return arguments
 
 
 def _node_arguments(node: fx.Node) -> list[Any]:

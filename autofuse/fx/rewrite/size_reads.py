@@ -17,7 +17,7 @@ from autofuse.reasons.reason import because
 
 
 def size_replacements(
-    captured: CapturedTrace, site: Site, results: Sequence[fx.Node], made: Sequence[fx.Node]
+    captured: CapturedTrace, site: Site, results: Sequence[fx.Node], new_results: Sequence[fx.Node]
 ) -> dict[fx.Node, Any]:
     """For each read of a removed tensor's size, the number or the node that replaces it.
 
@@ -25,13 +25,13 @@ def size_replacements(
         captured: The trace. trace/size_sources.py records where each size comes from.
         site: The match, with the values that are removed.
         results: The replaced results.
-        made: The new nodes for `results`, in the same order.
+        new_results: The new nodes for `results`, in the same order.
 
     Raises:
         CannotBuild: only the removed code can compute the size.
     """
     return {
-        node: _size_replacement(captured, node, results, made)
+        node: _size_replacement(captured, node, results, new_results)
         for value in site.removed.metadata
         if (node := captured.nodes.get(value)) is not None and _is_size(node) and node.users
     }
@@ -42,7 +42,7 @@ def _is_size(node: fx.Node) -> bool:
 
 
 def _size_replacement(
-    captured: CapturedTrace, node: fx.Node, results: Sequence[fx.Node], made: Sequence[fx.Node]
+    captured: CapturedTrace, node: fx.Node, results: Sequence[fx.Node], new_results: Sequence[fx.Node]
 ) -> Any:
     tensor, dim = node.args
     assert isinstance(tensor, fx.Node) and isinstance(dim, int)
@@ -50,15 +50,15 @@ def _size_replacement(
     if dim < len(sizes) and (size := sizes[dim]) is not None:
         with captured.trace.graph.inserting_before(node):
             return size_node(captured, size, node.meta.get("v"))
-    for old, new in zip(results, made, strict=True):
+    for old, new in zip(results, new_results, strict=True):
         place = _matching_dim(tensor, dim, old)
-        if place is not None and (early := _numbers_to_move(new, node)) is not None:
-            for number in reversed(early):
+        if place is not None and (numbers := _numbers_to_move(new, node)) is not None:
+            for number in reversed(numbers):
                 new.append(number)
             with captured.trace.graph.inserting_after(new):
-                asked = captured.trace.graph.call_method("size", (new, place))
-            asked.meta["v"] = node.meta.get("v")
-            return asked
+                read = captured.trace.graph.call_method("size", (new, place))
+            read.meta["v"] = node.meta.get("v")
+            return read
     raise CannotBuild(because(writing.SIZE_OF_REMOVED, name=called(tensor)))
 
 
@@ -96,8 +96,8 @@ def _matching_dim(tensor: fx.Node, dim: int, result: fx.Node) -> int | None:
 
 def _reorder(order: list[int], reordering: fx.Node) -> list[int]:
     """`order` after the reordering."""
-    given = [*reordering.args[1:], *reordering.kwargs.values()]
-    dims: list[Any] = [d for g in given for d in (g if isinstance(g, (tuple, list)) else [g])]
+    arguments = [*reordering.args[1:], *reordering.kwargs.values()]
+    dims: list[Any] = [d for g in arguments for d in (g if isinstance(g, (tuple, list)) else [g])]
     operation = operation_of(reordering)
     if operation is None or operation.name == "contiguous":
         return order

@@ -46,9 +46,9 @@ def mark_unsaved_operands(
             if not any(_savings(old, old_nodes, operands, child_traces)):
                 new.meta[UNSAVED] = SUM
     for node in new_nodes:
-        kept = KEPT.get(node.target, ()) if callable(node.target) else ()
+        saved = KEPT.get(node.target, ()) if callable(node.target) else ()
         unsaved = {
-            name for at, name in kept if _is_unsaved(argument(node, at, name), old_nodes, operands, child_traces)
+            name for at, name in saved if _is_unsaved(argument(node, at, name), old_nodes, operands, child_traces)
         }
         if unsaved:
             node.meta[UNSAVED] = frozenset(unsaved)

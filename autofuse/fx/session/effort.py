@@ -22,11 +22,11 @@ def describe_work(planner: Planner, real: Calls, verify: bool, tune: bool) -> st
         return ""
     parts = []
     if verify:
-        kinds = [m for m in modules if m in real]
-        most = max(
-            (n for m in kinds for n in call_check_bytes(m, real[m], planner.created_bytes.get(m)).values()), default=0
+        checked = [m for m in modules if m in real]
+        largest = max(
+            (n for m in checked for n in call_check_bytes(m, real[m], planner.created_bytes.get(m)).values()), default=0
         )
-        parts.append(f"{_count(len(kinds), 'kind')} of modules to check, with up to {most / 2**30:.2f} GiB")
+        parts.append(f"{_count(len(checked), 'kind')} of modules to check, with up to {largest / 2**30:.2f} GiB")
     if tune:
         sites = {(f.excerpt.key, mode) for (_, (mode, _)), p in planner.plans.items() for f in p.found if f.excerpt}
         seconds = len(sites) * _CANDIDATES * SECONDS + 2 * TIME_LIMIT

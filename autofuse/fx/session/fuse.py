@@ -67,11 +67,11 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
             session.ledger.training = model.training
             verdicts = checker.check(plans, calls.real, tell) if checker else {}
             if tune:
-                again = partial(checker.check, plans, calls.real, quietly) if checker else None
-                verdicts, slower = keep_faster_sites(plans, verdicts, again, tell)
+                check_again = partial(checker.check, plans, calls.real, quietly) if checker else None
+                verdicts, slower = keep_faster_sites(plans, verdicts, check_again, tell)
                 session.note_slower(slower)
                 if is_single_rank():
-                    steps = keep_faster_steps(model, arguments, plans, verdicts, again, tell)
+                    steps = keep_faster_steps(model, arguments, plans, verdicts, check_again, tell)
                     verdicts = steps.verdicts
                     session.note_slower(steps.slower)
                     session.steps = steps.steps

@@ -77,9 +77,9 @@ def find_lazy_heads(
     wanted = {m: n for m, n in names.items() if may_be_lazy(m) and _is_wide(m)}
     if not wanted or any(id(p) in sharded for m in wanted for p in m.parameters()):
         return []  # the model cannot run here
-    made: dict[nn.Module, nn.Module] = {}
-    copy = copy_module(model, made, sharded)
-    heads = {made[m]: m for m in wanted if m in made}
+    copies: dict[nn.Module, nn.Module] = {}
+    copy = copy_module(model, copies, sharded)
+    heads = {copies[m]: m for m in wanted if m in copies}
     with undisturbed_randomness(), unchanged_outside():
         trial = _Trial(copy, call, {head: wanted[m] or "the model" for head, m in heads.items()})
         found = trial.find_unread_heads(heads, loss_fn is not None)
@@ -216,10 +216,10 @@ class _Trial:
     def _run(self, model: nn.Module) -> Any:
         args, kwargs = self._call
         dtype = _dtype_of(model)
-        given = pytree.tree_map(lambda x: _fresh_input(x, dtype), (args, kwargs))
+        inputs = pytree.tree_map(lambda x: _fresh_input(x, dtype), (args, kwargs))
         torch.manual_seed(0)
         with torch.enable_grad(), however_few():
-            return model(*given[0], **given[1])
+            return model(*inputs[0], **inputs[1])
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

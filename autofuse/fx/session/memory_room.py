@@ -37,40 +37,42 @@ class Room:
     part: str | None
 
 
-def room_to_check(module: nn.Module, call: ForwardArguments, made: BytesByDevice | None, length: int = LENGTH) -> Room:
+def room_to_check(
+    module: nn.Module, call: ForwardArguments, created: BytesByDevice | None, length: int = LENGTH
+) -> Room:
     """Whether memory suffices to check a module.
 
     Args:
         module: The module.
         call: The arguments of the call.
-        made: The bytes that operators created in a run on fakes, if known.
+        created: The bytes that operators created in a run on fakes, if known.
         length: The maximum sequence length in a part of the call.
     """
-    run, part = run_bytes(call, made or BytesByDevice()), checked_part(call, length)
-    whole = why_no_room(call_check_bytes(module, call, made, length))
+    run, part = run_bytes(call, created or BytesByDevice()), checked_part(call, length)
+    whole = why_no_room(call_check_bytes(module, call, created, length))
     if part is None or not whole:
         return Room(whole, None)
     return Room(whole, why_no_room(check_bytes(module, BytesByDevice({d: int(n * part) for d, n in run.items()}))))
 
 
 def call_check_bytes(
-    module: nn.Module, call: ForwardArguments, made: BytesByDevice | None, length: int = LENGTH
+    module: nn.Module, call: ForwardArguments, created: BytesByDevice | None, length: int = LENGTH
 ) -> BytesByDevice:
     """The peak memory of a check in bytes by device. The arguments are those of `room_to_check`."""
     part = checked_part(call, length)
-    return check_bytes(module, run_bytes(call, made or BytesByDevice()), 1.0 if part is None else part)
+    return check_bytes(module, run_bytes(call, created or BytesByDevice()), 1.0 if part is None else part)
 
 
-def run_bytes(call: ForwardArguments, made: BytesByDevice) -> BytesByDevice:
+def run_bytes(call: ForwardArguments, created: BytesByDevice) -> BytesByDevice:
     """The memory of a run in bytes by device, without the module.
 
     It has the tensors that operators create, two copies of each argument, the gradients of both compared runs, and the
     gradients of the results.
     """
-    given = BytesByDevice()
+    arguments = BytesByDevice()
     for x in find_tensors((call[0], call[1])):
-        given[x.device] += 5 * x.numel() * x.element_size()
-    return _sum(made, given)
+        arguments[x.device] += 5 * x.numel() * x.element_size()
+    return _sum(created, arguments)
 
 
 def check_bytes(module: nn.Module, run: BytesByDevice, part: float = 1.0) -> BytesByDevice:
@@ -92,17 +94,17 @@ def check_bytes(module: nn.Module, run: BytesByDevice, part: float = 1.0) -> Byt
     return _sum(*4 * [own], *3 * [double], in_double | run)
 
 
-def step_bytes(module: nn.Module, made: BytesByDevice) -> BytesByDevice:
+def step_bytes(module: nn.Module, created: BytesByDevice) -> BytesByDevice:
     """The peak memory of a training step of a copy of `module`, in bytes by device."""
     own = _parameters(module)
-    return _sum(own, own, made)
+    return _sum(own, own, created)
 
 
 def checked_part(call: ForwardArguments, length: int = LENGTH) -> float | None:
     """The fraction of a call that is checked in float64, by tensor entries; None if it has no smaller parts."""
-    given = ModuleCall(*call)
-    cut = next((smaller for _, smaller in smaller_calls(given, length)), None)
-    return None if cut is None else count_elements(cut) / max(1, count_elements(given))
+    whole_call = ModuleCall(*call)
+    smaller_call = next((smaller for _, smaller in smaller_calls(whole_call, length)), None)
+    return None if smaller_call is None else count_elements(smaller_call) / max(1, count_elements(whole_call))
 
 
 def why_no_room(takes: Mapping[torch.device, int], doing: str = "checking") -> str:

@@ -72,10 +72,10 @@ def _find_differing_modules(trial: ForwardTrial, planner: Planner, alone: str) -
     if alone and outcome.reason == alone:  # the part that fits into memory decides nothing
         return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=f"{alone} {UNCHECKED}"))
     reason = because(outcomes.WHOLE_DIFFERS, why=outcome.reason)
-    for taken in _nearest_first(planner, running, outcome.culprit):
-        left = [m for m in running if m not in taken]
-        if not left or trial.outcome(left).ok:
-            return ModelVerdict(rolled_back=tuple(taken), reason=reason)
+    for candidates in _nearest_first(planner, running, outcome.culprit):
+        remaining = [m for m in running if m not in candidates]
+        if not remaining or trial.outcome(remaining).ok:
+            return ModelVerdict(rolled_back=tuple(candidates), reason=reason)
     return ModelVerdict()
 
 

@@ -113,10 +113,10 @@ class Planner:
             if call is not None:
                 self._child_calls.setdefault((module, training), call)
             known = self.calls[training].get(module) or call or self._child_calls.get((module, training))
-            made = self._build_plan(module, training, dropped, known)
-            if made is None:
+            plan = self._build_plan(module, training, dropped, known)
+            if plan is None:
                 return None
-            self.plans[key] = made
+            self.plans[key] = plan
         return self.plans[key]
 
     def _copy_equal_plans(self, module: nn.Module, training: bool, dropped: frozenset[Path]) -> bool:
@@ -132,10 +132,10 @@ class Planner:
         doubles = {m: double[path] for m, path in theirs.paths.items() if path in double}
         if any(self._excluded(m) != self._excluded(d) for m, d in doubles.items()):
             return False
-        made = self._plans_for_equal_modules(other, training, dropped, theirs, doubles)
-        for key, plan in (made or {}).items():
+        plans = self._plans_for_equal_modules(other, training, dropped, theirs, doubles)
+        for key, plan in (plans or {}).items():
             self.plans.setdefault(key, plan)
-        return made is not None
+        return plans is not None
 
     def _excluded(self, module: nn.Module) -> Exclusions | None:
         return self.states[module].exclusions if module in self.states else None
@@ -165,16 +165,16 @@ class Planner:
         if any(of.may_own(value) for _, value in named) or plan.variant and _has_address(plan.variant):
             return None
         narrowed = [(doubles[child], omitted) for child, omitted in plan.narrowed]
-        made = {(doubles[module], (training, dropped)): replace(
+        plans = {(doubles[module], (training, dropped)): replace(
             plan, module=doubles[module], found=list(plan.found), narrowed=narrowed)}  # fmt: skip
         for child, omitted in plan.narrowed:
             below = self._plans_for_equal_modules(child, training, omitted, of, doubles)
             if below is None:
                 return None
-            if (given := self._child_calls.get((child, training))) is not None:
-                self._child_calls.setdefault((doubles[child], training), given)
-            made |= below
-        return made
+            if (known_call := self._child_calls.get((child, training))) is not None:
+                self._child_calls.setdefault((doubles[child], training), known_call)
+            plans |= below
+        return plans
 
     def plan_again(self, module: nn.Module, exclusions: Exclusions) -> None:
         """Plan all planned calls of a module again, with new exclusions."""

@@ -59,14 +59,14 @@ class Decisions:
     rank: int = 0
 
     def to_json(self) -> str:
-        others = [[*place, *said] for place, said in sorted(self.others.items())]
+        others = [[*site, *decision] for site, decision in sorted(self.others.items())]
         return json.dumps([sorted(self.fused), others, self.model, self.sizes, self.rank])
 
 
 def _from_json(text: str) -> Decisions:
     fused, others, model, sizes, rank = json.loads(text)
-    said = {(module, rule): (status, reason) for module, rule, status, reason in others}
-    return Decisions(frozenset(tuple(site) for site in fused), said, model, sizes, rank)
+    decisions = {(module, rule): (status, reason) for module, rule, status, reason in others}
+    return Decisions(frozenset(tuple(site) for site in fused), decisions, model, sizes, rank)
 
 
 class Ranks:
@@ -130,10 +130,10 @@ def sites_to_exclude(mine: Decisions, theirs: Decisions) -> frozenset[SiteKey]:
     """
     out = mine.fused - theirs.fused
     for module, rule, _ in () if out else sorted(theirs.fused - mine.fused):
-        said = _disagreement_message(mine, theirs, module, rule)
+        message = _disagreement_message(mine, theirs, module, rule)
         if mine.sizes == theirs.sizes:
-            raise Disagreement(said)
-        _LOG.warning("%s Its call had other sizes.", said)
+            raise Disagreement(message)
+        _LOG.warning("%s Its call had other sizes.", message)
     return out
 
 

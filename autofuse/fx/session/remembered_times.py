@@ -92,8 +92,8 @@ def forget() -> None:
 
 def _cache(device: torch.device) -> Cache:
     threads = {"threads": str(torch.get_num_threads())} if device.type == "cpu" else {}
-    belongs = hardware(device.type) | versions() | threads | {"of": "places of models"}
-    return Cache(f"places-{device.type}", tuple(sorted(belongs.items())), KEPT)
+    identity = hardware(device.type) | versions() | threads | {"of": "places of models"}
+    return Cache(f"places-{device.type}", tuple(sorted(identity.items())), KEPT)
 
 
 def _entries(cache: Cache) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _attribute(module: nn.Module, name: str) -> Any:
 def _describe(value: Any) -> str:
     """A tensor's sizes, strides, dtype and device; the repr of a plain value. Raises _Indescribable for others."""
     if isinstance(value, Tensor):
-        about = tuple(value.shape), tuple(value.stride()), value.dtype, value.device.type, value.requires_grad
-        return repr(about)
+        description = tuple(value.shape), tuple(value.stride()), value.dtype, value.device.type, value.requires_grad
+        return repr(description)
     if isinstance(value, nn.Module):
         tensors = (*value.parameters(), *value.buffers())
         return f"{value!r} {[_code(m) for m in value.modules()]} {[_describe(t) for t in tensors]}"

@@ -299,10 +299,10 @@ class Session:
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
         if state is None or self._must_not_capture() or id(module) in retried:
             return of(module, *args, **kwargs)
-        looked = self._capture_whole_model(module, state, (args, kwargs)) or self._capture_call(
+        was_captured = self._capture_whole_model(module, state, (args, kwargs)) or self._capture_call(
             of, module, state, (args, kwargs)
         )
-        if not looked:
+        if not was_captured:
             return of(module, *args, **kwargs)
         retried.add(id(module))  # if the new variant does not fit either, the original runs
         try:
@@ -333,7 +333,8 @@ class Session:
 
     def _capture_call(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
         """Capture a new kind of call unless a reason forbids it. Returns whether something was fused."""
-        if not state.variants and kind_of(call, module.training) in state.unfusable_calls:  # at each call
+        # This check is first, because it runs at each call of the module.
+        if not state.variants and kind_of(call, module.training) in state.unfusable_calls:
             return False
         try:
             guard = (
@@ -413,10 +414,10 @@ class Session:
             finally:
                 self._busy.capturing = False
 
-    def on_copy(self, original: nn.Module, made: nn.Module) -> None:
+    def on_copy(self, original: nn.Module, duplicate: nn.Module) -> None:
         """Give a copy of a module its own state, for example a copy for weight averaging."""
         if original in self.states:
-            self.states[made] = self.states[original].state_of_copy()
+            self.states[duplicate] = self.states[original].state_of_copy()
 
     def on_compile(self, forward: Forward, guard: str) -> None:
         """Record that a compiler compiled the original of modules that run `forward`."""

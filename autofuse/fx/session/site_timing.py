@@ -150,10 +150,10 @@ class _TimedSite:
 
     def seconds(self, function: fx.GraphModule) -> float:
         """The approximate time of a warm call. The first calls of a fast function are ignored."""
-        step, taken = self.step(function), list[float]()
-        while len(taken) < _WARM and sum(taken) < _ENOUGH:
-            taken.append(seconds_of(step, self.device))
-        return taken[-1]
+        step, durations = self.step(function), list[float]()
+        while len(durations) < _WARM and sum(durations) < _ENOUGH:
+            durations.append(seconds_of(step, self.device))
+        return durations[-1]
 
     def check_short_site(self) -> SiteTiming:
         """Compare a site that is too short for a full measurement. It is fused unless that is far slower.
@@ -180,9 +180,9 @@ class _TimedSite:
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:
         """The memory of a function, without its time."""
-        held = measure_held_memory(partial(self.forward, function), self.device).bytes if self.training else 0
+        held_bytes = measure_held_memory(partial(self.forward, function), self.device).bytes if self.training else 0
         peak = measure_peak_memory(self.step(function), self.device).bytes
-        return Trial(name, peak_bytes=peak, held_bytes=held)
+        return Trial(name, peak_bytes=peak, held_bytes=held_bytes)
 
 
 def decide(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
@@ -208,7 +208,11 @@ def decide(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
 
 
 def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:
-    """Measure what computes the operation best for these arguments: the kernel, and why, "" where nothing was timed."""
+    """Measure the kernels of the operation for these arguments.
+
+    Returns:
+        The best kernel, and why; "" if nothing was timed.
+    """
     operation = OPERATIONS.get(excerpt.operation)
     if operation is None or not operation.has_choice:
         return excerpt.kernel, ""
@@ -251,12 +255,12 @@ def _random_like(fake: Any) -> Any:
     if type(fake) not in (FakeTensor, Tensor, nn.Parameter):
         raise TypeError(f"no random values exist for a {type(fake).__name__}")
     sizes = [1 if stride == 0 else size for size, stride in zip(fake.shape, fake.stride(), strict=True)]
-    made = torch.empty_strided(sizes, fake.stride(), dtype=fake.dtype, device=fake.device)
+    values_like = torch.empty_strided(sizes, fake.stride(), dtype=fake.dtype, device=fake.device)
     with torch.no_grad():
-        if made.dtype is torch.bool:
-            made.copy_(torch.rand(sizes, device=made.device) < 0.9)
-        elif made.is_floating_point() or made.is_complex():
-            made.normal_()
+        if values_like.dtype is torch.bool:
+            values_like.copy_(torch.rand(sizes, device=values_like.device) < 0.9)
+        elif values_like.is_floating_point() or values_like.is_complex():
+            values_like.normal_()
         else:
-            made.zero_()
-    return made.expand(fake.shape).requires_grad_(fake.requires_grad)
+            values_like.zero_()
+    return values_like.expand(fake.shape).requires_grad_(fake.requires_grad)

@@ -75,12 +75,12 @@ class ModuleState:
 
     def state_of_copy(self) -> ModuleState:
         """The state of a copy of the module. It then changes independently."""
-        made = copy.copy(self)
-        made.full, made.unfusable_calls = list(self.full), set(self.unfusable_calls)
-        made.slower_modes = set(self.slower_modes)
-        made.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
-        made.belongs_to_copy = True
-        return made
+        copied_state = copy.copy(self)
+        copied_state.full, copied_state.unfusable_calls = list(self.full), set(self.unfusable_calls)
+        copied_state.slower_modes = set(self.slower_modes)
+        copied_state.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
+        copied_state.belongs_to_copy = True
+        return copied_state
 
     @property
     def original_modes(self) -> frozenset[bool]:

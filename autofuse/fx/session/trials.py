@@ -113,17 +113,17 @@ class ForwardTrial:
     def _run_trial(
         self, running: list[nn.Module], only_this: bool, in_parts: bool, alone: bool = False
     ) -> Verification | None:
-        made: dict[nn.Module, nn.Module] = {}
-        rewritten = copy_module(self._module, made, self._planner.sharded)
+        copies: dict[nn.Module, nn.Module] = {}
+        rewritten = copy_module(self._module, copies, self._planner.sharded)
         misses, known = list[nn.Module](), dict[Hashable, RewrittenForward]()
         missed = partial(_note_miss, misses)
         for module in running:
-            if module in made:
+            if module in copies:
                 itself = only_this and module is self._module and not in_parts
-                install_plans(self._planner, module, made[module], self._unread if itself else None, missed, known)
+                install_plans(self._planner, module, copies[module], self._unread if itself else None, missed, known)
         try:
             with undisturbed_randomness(), unchanged_outside() as outside:
-                for cls in {type(m) for m in made}:  # a rewritten forward may write to them
+                for cls in {type(m) for m in copies}:  # a rewritten forward may write to them
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))
                 if in_parts and not alone and not self._parts.can_decide:
@@ -132,7 +132,7 @@ class ForwardTrial:
                     return self._parts.check(rewritten, misses, other_inputs=only_this, part_only=alone)
                 return self._reference.check(rewritten, other_inputs=only_this)
         finally:
-            for module in made.values():  # copies may exist for a while and must not dispatch
+            for module in copies.values():  # copies may exist for a while and must not dispatch
                 restore_module(module)
             release_tensors(rewritten, self._module)
 
@@ -175,7 +175,7 @@ def install_plans(
     full = tuple(forwards.pop(whole, ()))
     forwards.pop(frozenset(), None)
     if full or forwards:
-        narrow = {dropped: tuple(made) for dropped, made in forwards.items()}
+        narrow = {dropped: tuple(variants) for dropped, variants in forwards.items()}
         install(copy, full, narrow, missed or _run_original, {} if known is None else known)
     return bool(full or forwards)
 
@@ -185,12 +185,12 @@ def _rewritten_plans(planner: Planner, module: nn.Module) -> list[tuple[frozense
     return [(dropped, p) for (m, (_, dropped)), p in plans if m is module and p.variant is not None]
 
 
-def copy_module(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
+def copy_module(module: nn.Module, copies: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
     """Copy a module without hooks. The copy has its own tensors and runs the original forwards.
 
     Args:
         module: The module.
-        made: Filled with the copy of each module.
+        copies: Filled with the copy of each module.
         sharded: The forms of tensors that are not on this rank. The copy gets random numbers in their place. Of a
             distributed tensor, it gets this rank's part.
     """
@@ -205,7 +205,7 @@ def copy_module(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Fo
 
     world = Twins(clone, watched=False)
     twin: nn.Module = world.of(module)
-    made.update({original: world.of(original) for original in module.modules()})
+    copies.update({original: world.of(original) for original in module.modules()})
     for original in module.modules():
         register_views(original, world.of(original))
     return twin
@@ -213,9 +213,9 @@ def copy_module(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Fo
 
 def copy_module_with_forwards(module: nn.Module) -> nn.Module:
     """Copy a module. The copy and its submodules run their current forwards."""
-    made: dict[nn.Module, nn.Module] = {}
-    twin = copy_module(module, made)
-    for original, new in made.items():
+    copies: dict[nn.Module, nn.Module] = {}
+    twin = copy_module(module, copies)
+    for original, new in copies.items():
         install_same(original, new)
     return twin
 

@@ -119,8 +119,8 @@ class _StepTrial:
         if why := self._why_not_timed():
             return StepTime(mode, not_timed=why)
         key, device = self._key(), device_of(self._model, ())
-        if (kept := remembered_times.load(key, device, _Kept)) is not None:
-            return kept.to_step_time(mode)
+        if (stored := remembered_times.load(key, device, _Kept)) is not None:
+            return stored.to_step_time(mode)
         with self._steps() as steps:
             if why := _out_of_range(steps):
                 return StepTime(mode, not_timed=why)
@@ -129,10 +129,10 @@ class _StepTrial:
             slow_groups = self._slow_groups(steps, self._groups(running)) if is_slower(found) else []
         for group in slow_groups:
             self._exclude_slow_sites(group, found)
-        left = self._time_again() if slow_groups else found
-        if left is None:
+        final = self._time_again() if slow_groups else found
+        if final is None:
             return StepTime(mode, not_timed="nothing is fused in it, because fusion made it slower")
-        time = _step_time(mode, left)
+        time = _step_time(mode, final)
         if not slow_groups:
             remembered_times.store(key, device, _Kept.from_step_time(time))
         return time
@@ -182,7 +182,7 @@ class _StepTrial:
         return [group for half in slow for group in self._slow_groups(steps, half)] or list(groups)
 
     def _exclude_slow_sites(self, group: Sequence[nn.Module], found: JudgedTimings) -> None:
-        """Exclude the site of these modules that makes the step slower; all sites if it is no single one."""
+        """Exclude the site of these modules that makes the step slower, or all sites if no single one does."""
         sites = {(f.rule, f.place): f for m in group for f in self._fused_sites(m)}
         if 1 < len(sites) <= _MOST_SITES:
             before = {m: self._planner.states[m].exclusions for m in group}
