@@ -71,6 +71,8 @@ EDITED = (
     "tests/conftest.py",
     "tests/demo",
     "tests/display",
+    "tests/fx/rewrite",
+    "tests/fx/session",
     "tests/ir",
     "tests/kernels",
     "tests/loading",

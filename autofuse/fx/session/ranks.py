@@ -147,7 +147,7 @@ def _disagreement_message(mine: Decisions, theirs: Decisions, module: str, rule:
     status, reason = mine.others.get((module, rule), ("declined", "no such site was found"))
     what = "it failed verification" if status == "rolled-back" else "it was declined"
     return (
-        f"Ranks disagree about {rule} in {module or 'the model'}: rank {theirs.rank} verified and fused it. On "
+        f"Ranks disagree about {rule} in {module or 'the model'}: rank {theirs.rank} fused it. On "
         f"rank {mine.rank} {what}: {reason.rstrip('.')}. Exclude the rule on all ranks, ignore=[{rule!r}], or pass "
         "the same example inputs on all ranks."
     )

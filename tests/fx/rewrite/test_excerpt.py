@@ -1,4 +1,4 @@
-"""What a rewrite took out and what it put there compute the same, each by itself."""
+"""The replaced and the new code of a rewrite compute the same, each on its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Norm(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm step: two results, of which the second is computed from the first."""
+    """A prenorm step. Its second result is computed from the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_both_sides_give_the_same_results(module: nn.Module, inputs: tuple[Tenso
         torch.testing.assert_close(found, expected)
 
 
-def test_a_rewrite_within_a_rewrite_has_an_excerpt_of_each() -> None:
+def test_a_rewrite_inside_a_rewrite_has_its_own_excerpt() -> None:
     class Feed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -96,7 +96,7 @@ def test_a_rewrite_within_a_rewrite_has_an_excerpt_of_each() -> None:
         torch.testing.assert_close(after(*values)[0], before(*values)[0])
 
 
-def test_the_installed_forward_is_not_touched_by_looking() -> None:
+def test_an_optimized_module_computes_the_same() -> None:
     module, x = Norm(), torch.randn(4, 8)
     expected = module(x)
     autofuse.optimize(module, (x,))

@@ -1,4 +1,4 @@
-"""Where autofuse itself fails, the original runs, and the report has one line that says so."""
+"""If autofuse itself fails, the original runs, and the report says so in one line."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_fault_of_ours_is_a_line_of_the_report(
     assert all("not in the model, and the original runs" in s.reason for s in told)
 
 
-def test_where_weighing_fails_what_was_checked_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_timing_fails_verified_sites_stay_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gain_checks, "_time_sites", raises)
     model, x = Block(), torch.randn(2, 6, D)
     autofuse.optimize(model, x, tune=True)
@@ -154,7 +154,7 @@ if TYPE_CHECKING:
 
 
 class Own(Rule):
-    """A rule of one's own."""
+    """A user-defined rule."""
 
     code = "MY101"
 
@@ -208,7 +208,7 @@ def test_a_rule_that_raises_is_left_out_and_the_others_apply(lazily: bool) -> No
     )
 
 
-# Modules that raise at whatever is asked of them.
+# Modules with a method that raises.
 
 
 class NoText(Attention):
@@ -312,7 +312,7 @@ def test_a_module_that_raises_at_questions_runs_as_before(
 
 
 class Loud(Tensor):
-    """A tensor that refuses what it does not know."""
+    """A tensor that raises for unknown functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

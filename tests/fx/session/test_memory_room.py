@@ -1,4 +1,4 @@
-"""Whether there is memory enough to check: the estimate against what checks take, and what happens without."""
+"""The memory estimate of a check is compared with the real use, and checks without enough memory are skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GIB = 2**30
 
 
 class Layer(nn.Module):
-    """A decoder layer by hand: attention with dense scores, a norm and a gated product, without biases."""
+    """A hand-written decoder layer: attention with dense scores, a norm and a gated product, without biases."""
 
     def __init__(self, size: int, heads: int, wide: int) -> None:
         super().__init__()
@@ -54,23 +54,23 @@ def test_a_small_module_has_room() -> None:
     assert found == room.Room("", None)
 
 
-def test_a_module_that_would_not_fit_is_told_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_a_module_that_does_not_fit_has_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "free_bytes", lambda device: GIB)
     with torch.device("meta"):
         large, x = nn.Linear(2**14, 2**14, bias=False), torch.empty(1, 2**14)
-    # one GiB of parameters: four in float32, three in double
+    # one GiB of parameters: four in float32, three in float64
     told = room.why_no_room(room.check_bytes(large, room.run_bytes(((x,), {}), BytesByDevice())))
     assert told == "checking takes about 10.0 GiB of memory on meta, and 1.0 GiB are free there"
 
 
-def test_what_operators_make_counts_for_the_whole_call_and_in_double_for_its_part(
+def test_tensors_of_operators_count_for_the_whole_call_and_in_float64_for_its_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with torch.device("meta"):
         layer, x = Layer(64, 4, 96), torch.empty(8, 4096, 64)
     made = made_in(layer, x)
     device = torch.device("meta")
-    assert made[device] > 3 * 8 * 4 * 4096**2 * 4  # scores, softmax and what is scaled
+    assert made[device] > 3 * 8 * 4 * 4096**2 * 4  # scores, scaled scores and softmax
     part = room.checked_part(((x,), {}))
     assert part == 2 * 128 / (8 * 4096)
     whole = room.check_bytes(layer, room.run_bytes(((x,), {}), made), part)
@@ -107,7 +107,7 @@ def test_the_estimate_is_within_a_factor_of_two_of_what_a_check_takes(
         peaks.append((peak, room.check_bytes(module, run, room.checked_part(call) or 1.0)[torch.device("cpu")]))
         return found[0]
 
-    autofuse.optimize(model, x, tune=False)  # compiles what there is to compile
+    autofuse.optimize(model, x, tune=False)  # compiles everything first
     autofuse.restore(model)
     monkeypatch.setattr(site_checks.Checker, "_verify", measured)
     autofuse.optimize(model, x, tune=False)
@@ -126,7 +126,7 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert (measured_room.free_bytes(cpu) is None) == (unlimited is None)
 
 
-def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "free_bytes", lambda device: 10)
     plain, model = Gpt(), Gpt()
     model.load_state_dict(plain.state_dict())
@@ -139,17 +139,19 @@ def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest
     assert_same(plain, model, tokens)
 
 
-def test_without_room_for_the_whole_its_parts_are_checked(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_whole_model_does_not_fit_its_modules_are_checked(
+    tokens: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = Gpt()
     whole = room.check_bytes(model, BytesByDevice())[torch.device("cpu")]
-    monkeypatch.setattr(room, "free_bytes", lambda device: whole)  # nothing is left for what operators make
+    monkeypatch.setattr(room, "free_bytes", lambda device: whole)  # nothing is left for the tensors of operators
     autofuse.optimize(model, tokens)
     report = autofuse.report(model)
     assert "AF101" in {s.rule for s in report.with_status("fused")}
     assert [s.reason for s in report if s.reason_code == "whole-not-verified"]
 
 
-def test_where_only_a_part_of_the_call_fits_that_is_checked_and_the_report_says_so(
+def test_if_only_a_part_of_the_call_fits_that_part_is_checked_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
@@ -165,13 +167,13 @@ def test_where_only_a_part_of_the_call_fits_that_is_checked_and_the_report_says_
 
 
 class OfOneSize(Layer):
-    """It takes the whole call and no part of it."""
+    """It accepts the whole call and no part of it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.view(8, 256, 32))
 
 
-def test_where_the_part_that_fits_cannot_tell_nothing_is_fused_and_the_report_says_so(
+def test_if_the_part_that_fits_decides_nothing_then_nothing_is_fused_and_the_report_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
