@@ -26,7 +26,7 @@ def test_a_site_that_only_the_other_rank_can_fuse_is_an_error_with_both_reasons(
         sites_to_exclude(mine, Decisions(frozenset({ATTENTION})))
     said = str(raised.value)
     assert "AF101 in blocks.0.attention" in said and "rank 0 fused it" in said
-    assert "on rank 3 it failed verification: result[0] is off by 1.0." in said
+    assert "On rank 3 it failed verification: result[0] is off by 1.0." in said
 
 
 def test_calls_of_other_sizes_may_differ_and_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
