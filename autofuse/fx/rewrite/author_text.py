@@ -99,6 +99,7 @@ def _return_line(module: nn.Module, text: str) -> int | None:
     if code is None:
         return None
     functions = [s for s in _statements(code.co_filename) if isinstance(s, ast.FunctionDef) and s.name == code.co_name]
+    # co_firstlineno is the line of the first decorator, which precedes the `def`.
     function = min((f for f in functions if f.lineno >= code.co_firstlineno), key=lambda f: f.lineno, default=None)
     returns = list(_returns(function)) if function is not None else []
     if len(returns) > 1:

@@ -32,9 +32,11 @@ def ensure_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
     query, key, mask = (_last_two(captured, built.get(name)) for name in ("query", "key", "mask"))
     if query is None or key is None or mask is None or query[0] is None or None in (key[0], *mask):
         return False
+    # The example itself must be square, otherwise the guards fail at once.
     if built["query"].meta["v"].shape[-2] != built["key"].meta["v"].shape[-2]:
         return False
     others = [s for s in (key[0], *mask) if s != query[0]]
+    # Two different constants are never equal.
     if any(isinstance(s, int) and isinstance(query[0], int) for s in others):
         return False
     for size in others:

@@ -71,6 +71,7 @@ def split_calls(trace: ForwardTrace, children: Children) -> list[SplitCall]:
         if node.op != "call_module" or node.meta.get("writes") or not trace.twin.training:
             continue
         child = trace.module.get_submodule(str(node.target))
+        # Hooks must see the result of the child with dropout. Inlined children need no split.
         if is_known(type(child)) or is_watched(child) or may_inline(child):
             continue
         for path, value in _added_results(trace, node):
@@ -137,6 +138,7 @@ def _final_dropout(inner: ForwardTrace | None, path: Path) -> Tail | None:
         return None
     name = str(node.target)
     dropout = inner.module.get_submodule(name)
+    # A dropout that is called twice or has two names cannot be moved.
     calls = [n for n in inner.graph.nodes if n.op == "call_module" and str(n.target) == name]
     names = [n for n, m in inner.module.named_modules(remove_duplicate=False) if m is dropout]
     drops = type(dropout) is nn.Dropout and dropout.p > 0 and is_pristine(dropout)
@@ -166,6 +168,7 @@ def _split_call(
     dropout.args = (dropout_input,)
     if value is not node:
         put_in_place(node, call)
+    # The trace has no value from before the dropout, so a fake of the same form stands for it.
     with trace.mode, torch.no_grad():
         dropout_input.meta["v"] = torch.empty_like(value.meta["v"])
     if value in trace.sizes:

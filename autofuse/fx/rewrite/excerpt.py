@@ -71,6 +71,7 @@ def build_excerpt(
     now = {n: (n.args, n.kwargs) for n in new}
     before = _needed_nodes(nodes, [o for o, _ in results], {*old, *(o for o, _ in results)}, operands)
     after = _needed_nodes(nodes, [n for _, n in results], set(new), now)
+    # The inputs are the values that neither of the two graphs computes.
     known = {*before, *after}
     outside = {i for part, of in ((before, operands), (after, now)) for n in part for i in _inputs(of, n)} - known
     inputs = [n for n in nodes if n in outside]

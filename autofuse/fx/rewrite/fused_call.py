@@ -53,10 +53,12 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
             **size_replacements(captured, site, nodes, new_results),
         }
     except CannotBuild:
+        # Users come after their operands, so nodes are erased from the end.
         for node in reversed(graph.nodes):
             if node not in before:
                 graph.erase_node(node)
         raise
+    # The excerpt needs the arguments from before results are replaced.
     operands = {node: (node.args, node.kwargs) for node in before}
     for old, new in replaced.items():
         _share_example_memory(captured, old, new)
@@ -141,6 +143,7 @@ def _match_layout_and_dtype(builder: Builder, fused: fx.Node, original: fx.Node,
         raise CannotBuild(because(writing.OTHER_SHAPE, found=tuple(found.shape), wanted=tuple(wanted.shape)))
     if wanted.dtype != found.dtype:
         fused = builder.call_method("to", fused, wanted.dtype)
+    # A user such as `view` fails on other strides, so the result must be contiguous like the original.
     strict = wanted.is_contiguous() and not all(_takes_any_layout(builder.captured, user) for user in original.users)
     return builder.call_method("contiguous", fused) if strict else fused
 

@@ -106,6 +106,7 @@ class _Lowering:
         value = self.lower(node)
         self.values[node] = value
         if value.op != CONST:
+            # The first node is the earliest point at which the value is available.
             self.out.nodes.setdefault(value, node)
             self.note_facts(value, node)
         for tensor in _result_tensors(node.meta.get("v")):
@@ -219,6 +220,7 @@ class _Lowering:
         target = str(node.target)
         child = self.out.trace.module.get_submodule(target)
         kind = MODULES[f"torch.nn.{type(child).__name__}"] if is_known(type(child)) else None
+        # A layer with a hook or an unusual call may compute something else than its operation.
         if kind is None or len(arguments) + len(named) != kind.operands or not is_pristine(child):
             inner = self.inline_child(node, child, target, arguments, named)
             return inner or self.graph.fresh(

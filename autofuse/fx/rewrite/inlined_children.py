@@ -38,6 +38,7 @@ def may_add_to_scores(child: nn.Module) -> bool:
     `inlinable_trace` then checks that the layers do not depend on the child's arguments.
     """
     own = not is_known(type(child)) and "forward" in dir(plain_class(type(child)))
+    # A large child is not traversed completely.
     modules = list(itertools.islice(child.modules(), _MOST + 1))
     return own and len(modules) <= _MOST and all(map(is_pristine, modules))
 
@@ -62,6 +63,7 @@ def inlinable_trace(trace: ForwardTrace | None) -> ForwardTrace | None:
     if len(trace.graph.nodes) > _LARGEST or not all(_is_pure(trace, n, n in from_arguments) for n in trace.graph.nodes):
         return None
     output = next(n for n in trace.graph.nodes if n.op == "output")
+    # Guards on arguments cannot be moved to the parent, because they name the child's parameters.
     tests = [t for t in trace.guards.tests if "self" not in t and not is_outside(t)]
     sized = any(".shape" in t or "[" in t for t in tests)
     return trace if isinstance(output.args[0], fx.Node) and not sized else None

@@ -65,6 +65,7 @@ def keep_layouts(trace: ForwardTrace, original: fx.Graph) -> None:
         for reorder in _REORDERINGS
     ):
         return
+    # Both graphs react to each other layout in the same way.
     if not after.may_choose_layout and all(
         _agree(before.observe(reorder), after.observe(reorder)) for reorder in _REORDERINGS
     ):
@@ -101,6 +102,7 @@ class _GraphRuns:
 
     def __init__(self, trace: ForwardTrace, graph: fx.Graph, reference: _GraphRuns | None = None) -> None:
         self._trace, self._graph = trace, graph
+        # After such a method, the traced strides are not those that earlier nodes used.
         moves = any(str(n.target) in _MOVES for n in graph.nodes)
         self._traced = {} if moves else {n.name: _traced_result(n) for n in graph.nodes}
         if reference is not None:  # new nodes were run when they were built
@@ -253,6 +255,7 @@ def _order(wanted: Strides, like: Tensor) -> list[int] | None:
     if wanted == strides(torch.empty(like.shape, device="meta")):
         return list(range(like.dim()))
     known = [(w if w is not None else 0, d) for d, w in enumerate(wanted)]
+    # Dimensions of size 1 have no stride and may be anywhere in the order.
     order = sorted(range(like.dim()), key=lambda d: -known[d][0])
     dense = torch.empty([like.shape[d] for d in order], device="meta").permute(_inverse(order))
     return order if strides(dense) == wanted else None

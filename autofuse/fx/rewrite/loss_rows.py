@@ -34,6 +34,7 @@ def guard_one_target_each(captured: CapturedTrace, built: Mapping[str, Any]) -> 
     if shapes[0].numel() != shapes[1].numel() * classes:
         raise CannotBuild(because(writing.ROWS_UNKNOWN))
     rows = [size for i, size in enumerate(rows) if i != at % len(rows)]
+    # Equal expressions need no guard.
     if rows != targets:
         captured.trace.guards.add(f"{_product(rows)} == {_product(targets)}")
 

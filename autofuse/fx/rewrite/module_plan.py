@@ -139,6 +139,7 @@ def plan_trace(
         try:
             keep_layouts(trace, original)
         except CannotBuild as error:
+            # A rewrite that changes a visible layout is discarded completely.
             return ModulePlan(trace.module, [_decline_unbuilt(f, error) if f.fused else f for f in plan.found])
     if children is not None:
         split = rejoin_calls(trace, split, children)
@@ -235,6 +236,7 @@ def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, Forwa
     still_called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     bypassed = (called - still_called) | set(trace.seen_through)
     for node in trace.graph.nodes:
+        # A fused call reads the parameters of a layer and bypasses its forward.
         if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
             bypassed.add(owner)
     for path in sorted(bypassed & read.keys()):
@@ -253,6 +255,7 @@ def _use_narrow_forwards(trace: ForwardTrace, plan: ModulePlan, children: Planne
     """Call the narrow forward of each child whose result is partly read, if that gains something."""
     erase_dead(trace.graph)
     for node, items in trace.results.items():
+        # A rewrite may have removed or replaced the call.
         if node.graph is not trace.graph or node.op != "call_module" or not items or is_erased(node):
             continue
         child = trace.module.get_submodule(str(node.target))

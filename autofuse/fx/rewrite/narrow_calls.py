@@ -37,6 +37,7 @@ def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
     dropout = tail.dropout if tail is not None else None
 
     def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # Hooks run only if the child is called as a module.
         forward = None if is_watched(child) else narrow_forward(child, name)
         if forward is not None and _around:
             with _around[-1](child, args, kwargs):

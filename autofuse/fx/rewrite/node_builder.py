@@ -57,6 +57,7 @@ class Builder:
         originals = [v.data] if v.op == LEAF and isinstance(v.data, Value) else self.view.originals(v)
         originals = [o for o in originals if not self.is_overwritten(o)]
         for original in originals:
+            # The best source is an existing node that stays in the graph.
             node = self.captured.nodes.get(original)
             if (
                 node is not None
@@ -66,9 +67,11 @@ class Builder:
             ):
                 return node
         for original in originals:
+            # The next one is an attribute of the module.
             if (path := self.captured.paths.get(original)) is not None:
                 return self.evaluate_new(self.graph.get_attr(path))
         for original in originals:
+            # The last one is a node of an inlined child whose call is removed.
             if (inner := self.captured.inner.get(original)) is not None and self.is_removed(inner.call):
                 return self.build_child_node(inner, inner.node)
         return self.build_derived(v)
@@ -162,6 +165,7 @@ class Builder:
         before = set(self.graph.nodes)
         scope = {n: self.to_proxy(o) for n, o in zip(names, operands, strict=True)}
         try:
+            # The templates are those of autofuse/ir/spelling.py, not user input.
             built = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.to_float}, scope)
         except TypeError as error:
             raise CannotBuild(because(writing.VALUE_UNSPELLED, error=error)) from error
@@ -240,6 +244,7 @@ def evaluate(captured: CapturedTrace, node: fx.Node) -> Any:
     args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
     kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
     target: Any = node.target
+    # The user's random generators must not advance.
     with captured.trace.mode, torch.enable_grad(), torch.random.fork_rng([]):
         if node.op == "call_module":
             return captured.trace.twin.get_submodule(target).forward(*args, **kwargs)

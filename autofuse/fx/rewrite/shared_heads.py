@@ -71,6 +71,7 @@ def _is_head_dimension(found: _Repetition) -> bool:
     """Whether the repeated dimension is the head dimension after all steps."""
     shape = [0] * found.source.meta["v"].ndim
     shape[found.dim] = 1
+    # The repeated dimension has size 3 and the others have size 2, so it can be followed through the steps.
     marked = torch.empty([2 + s for s in shape], device="meta")
     for node in found.steps:
         marked = _apply(node, marked)
@@ -86,6 +87,7 @@ def _has_write_after(trace: ForwardTrace, first: fx.Node) -> bool:
 def _apply_steps(trace: ForwardTrace, found: _Repetition) -> fx.Node:
     result = found.source
     for node in found.steps:
+        # Attention accepts any strides, so a copy is not needed.
         if _torch_name(node) == "contiguous":
             continue
         args, kwargs = fx.node.map_arg((node.args[1:], node.kwargs), lambda n: n)
@@ -246,6 +248,7 @@ def _parse_unsqueeze(node: fx.Node) -> tuple[fx.Node, int] | None:
     if any(i is not None and i != slice(None) and i is not Ellipsis for i in index) or index.count(None) != 1:
         return None
     place = index.index(None)
+    # After an ellipsis, positions count from the end.
     if Ellipsis in index and index.index(Ellipsis) < place:
         place = source.meta["v"].ndim + 1 - (len(index) - place)  # type: ignore[union-attr]
     return source, place  # type: ignore[return-value]

@@ -16,6 +16,7 @@ def size_node(captured: CapturedTrace, size: int | str, example: Any) -> Any:
     proxies: dict[str, Any] = {
         "min": lambda *a: fx.Proxy(captured.trace.graph.call_function(min, tuple(_unwrap_proxy(x) for x in a)))
     }
+    # Longer names come first, because a name may be a part of another one.
     for place, text in sorted(enumerate(captured.trace.inputs), key=lambda p: -len(p[1])):
         size = size.replace(f"{text}.shape", f"in{place}.shape")
     for node in captured.trace.graph.nodes:

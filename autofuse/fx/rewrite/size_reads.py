@@ -50,6 +50,7 @@ def _size_replacement(
     if dim < len(sizes) and (size := sizes[dim]) is not None:
         with captured.trace.graph.inserting_before(node):
             return size_node(captured, size, node.meta.get("v"))
+    # The size is read from a new result. Numbers that depend on it move behind that result.
     for old, new in zip(results, new_results, strict=True):
         place = _matching_dim(tensor, dim, old)
         if place is not None and (numbers := _numbers_to_move(new, node)) is not None:

@@ -131,6 +131,7 @@ def _saves(user: fx.Node, x: fx.Node, operands: _Operands) -> bool:
     if name in _SAVES_NONE:
         return False
     others = [n for n in (*_nodes_in(args), *_nodes_in(kwargs)) if isinstance(n.meta.get("v"), Tensor)]
+    # A product with another tensor saves both factors.
     return name not in _SAVES_FACTORS or others != [x]
 
 

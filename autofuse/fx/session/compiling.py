@@ -42,6 +42,7 @@ def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
         kinds = [plain_class(type(child)) for _, child in children]
         if not isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
             continue
+        # A container inside a block is compiled with the block.
         if any(f"{name}.".startswith(f"{outer}.") for outer, _ in found):
             continue
         blocks = [
@@ -98,6 +99,7 @@ def _choose_by_timing(
     training = model.training
     with quiet_steps(), drop_trial_code(), _model_steps(model, call, planner, training) as eager:
         own = eager.step(eager.planned_modules)
+        # The first step is a warm-up.
         seconds_of(own, eager.device)
         if seconds_of(own, eager.device) > longest_step():
             return CompileChoice("eager", reason="a step takes too long to time")

@@ -70,6 +70,7 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
                 check_again = partial(checker.check, plans, calls.real, quietly) if checker else None
                 verdicts, slower = keep_faster_sites(plans, verdicts, check_again, tell)
                 session.note_slower(slower)
+                # Ranks could time steps differently and would then disagree.
                 if is_single_rank():
                     steps = keep_faster_steps(model, arguments, plans, verdicts, check_again, tell)
                     verdicts = steps.verdicts

@@ -57,6 +57,7 @@ def keep_faster_sites(
     Returns:
         The new verdicts, and the sites that are no longer fused.
     """
+    # Other ranks follow the decisions of rank 0.
     if not is_single_rank() and this_rank():
         return GainCheck(verdicts)
     timer, slower = SiteTimer(), list[SlowerSite]()

@@ -170,6 +170,7 @@ class _Trial:
         plain = self._gradients_of_both(head, self._copy.double())
         how, alike = "computed in float64, ", _ALIKE
         if plain is None:
+            # The tolerance follows from the precision of the dtype.
             how, alike = "", max(_ALIKE, 64 * torch.finfo(dtype).eps)
             plain = self._gradients_of_both(head, self._copy.to(dtype))
         if plain is None:
@@ -238,6 +239,7 @@ def _scalar(t: Tensor) -> Tensor:
     if t.ndim < 2:
         return t.double().sum()
     drawn = torch.Generator().manual_seed(t.numel())
+    # The targets are equal in both runs, because the generator has a fixed seed.
     targets = torch.randint(t.shape[-1], (t.shape[:-1].numel(),), generator=drawn)
     return F.cross_entropy(t.reshape(-1, t.shape[-1]), targets.to(t.device)).double()
 

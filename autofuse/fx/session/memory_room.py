@@ -48,6 +48,7 @@ def room_to_check(
         created: The bytes that operators created in a run on fakes, if known.
         length: The maximum sequence length in a part of the call.
     """
+    # A check of the whole call is preferred. Only if it does not fit, a part is considered.
     run, part = run_bytes(call, created or BytesByDevice()), checked_part(call, length)
     whole = why_no_room(call_check_bytes(module, call, created, length))
     if part is None or not whole:
@@ -89,6 +90,7 @@ def check_bytes(module: nn.Module, run: BytesByDevice, part: float = 1.0) -> Byt
         part: The fraction of the call that runs in float64.
     """
     own, double = _parameters(module), _parameters(module, WIDER)
+    # The tensors of a run grow in float64 by the same factor as the parameters.
     wider = {d: double[d] / own[d] if own[d] else 2.0 for d in run}
     in_double = BytesByDevice({d: int(2 * n * part * wider[d]) for d, n in run.items()})
     return _sum(*4 * [own], *3 * [double], in_double | run)

@@ -45,6 +45,7 @@ class ModelSteps:
         self._planner, self._training = planner, training
         self.device = device_of(model, tuple(t for t in pytree.tree_leaves(call) if isinstance(t, Tensor)))
         self._call = snapshot(*call, real=True)
+        # Other arguments, such as caches, may change in a step, so each step gets a copy of them.
         self._plain = all(isinstance(x, Tensor) or x is None or type(x) in (bool, int, float, str)
                           for x in (*call[0], *call[1].values()))  # fmt: skip
         set_mode(self.twin, training)

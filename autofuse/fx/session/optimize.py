@@ -55,12 +55,13 @@ def optimize(
     """Replace hand-written layers of a model by fused operations, in place.
 
     autofuse traces the modules and finds the sites of its rules. By default it compares each fused site with the
-    original code in float64, and measures both. A site keeps its original code if the results differ, or if fusion is
-    not faster. The model itself does not run. Its parameters, buffers, gradients, training mode and hooks, and all
-    random number generators, stay unchanged.
+    original code in float64 and, with example inputs, measures both. A site keeps its original code if the results
+    differ or if fusion gains nothing. The model itself does not run. Its parameters, buffers, gradients, training mode
+    and hooks, and all random number generators, stay unchanged.
 
     A second call with the same arguments does nothing. A call with other options, inputs or modules starts again from
-    the original model. If the environment variable AUTOFUSE_DISABLE is 1, the model stays unchanged.
+    the original model. If the environment variable AUTOFUSE_DISABLE is 1, the model stays unchanged. An internal error
+    of autofuse is not raised: the original code runs, and the report has the reason.
 
     Args:
         model: The model. It may be wrapped, for example by DistributedDataParallel or torch.compile.
@@ -72,7 +73,7 @@ def optimize(
         modules: The modules that may be rewritten: names ("encoder", which includes its submodules), patterns
             ("layers.*.attention"), or a function of name and module that returns a bool. None means all modules.
         verify: Compare each fused site and the whole model with the original in float64, and roll back what differs.
-        tune: Measure each fused site against the original code, with every available kernel, and keep the fastest.
+        tune: Measure each fused site against the original code, with every available kernel, and keep the best.
             Training and inference are timed separately. Sites that take microseconds are not timed. Then whole steps
             are timed, and sites that make a step slower are rolled back. This needs example inputs. None means True,
             unless the environment variable AUTOFUSE_MEASURED is 0. If False, kernels are chosen by the defaults of

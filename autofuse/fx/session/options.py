@@ -132,6 +132,7 @@ def _leaf_key(x: object) -> Hashable:
 
 
 def _parse_compile(value: object) -> Compile:
+    # `is` rejects 0 and 1, which are equal to False and True.
     if value is True or value is False:
         return value
     if value == "auto":

@@ -130,6 +130,7 @@ class Planner:
             return False
         double = {path: m for m, path in mine.paths.items()}
         doubles = {m: double[path] for m, path in theirs.paths.items() if path in double}
+        # Equal modules with different exclusions need different plans.
         if any(self._excluded(m) != self._excluded(d) for m, d in doubles.items()):
             return False
         plans = self._plans_for_equal_modules(other, training, dropped, theirs, doubles)
@@ -249,6 +250,7 @@ class Planner:
             self.untraceable.append((module, error))
         except Exception as error:
             self.failed.append((module, reason_of_failure(error, "reading and rewriting it")))
+            # A rule that raises is excluded, and the other rules still apply.
             culprit = error.rule if isinstance(error, RuleError) else ""
             if culprit and culprit not in state.exclusions.rules:
                 state.exclusions = state.exclusions.plus(rules=[culprit])

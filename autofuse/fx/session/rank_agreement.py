@@ -153,6 +153,7 @@ def _exclude(planner: Planner, excluded: Iterable[SiteKey], theirs: Decisions) -
         state = planner.states[module]
         for found in plan.found:
             if found.fused and (state.name, found.rule, str(found.place.line if found.place else None)) in wanted:
+                # The other rank may fuse another site of this rule in the module.
                 if (state.name, found.rule) in theirs_too:
                     state.exclusions = state.exclusions.plus(sites=[found.key])
                 else:

@@ -91,6 +91,7 @@ class Ranks:
         _optimize_count += 1
         key, rank = f"optimize/{_optimize_count}", dist.get_rank()
         if rank == 0:
+            # The first key is for all ranks, the second one for ranks that optimize the same model.
             store.set(key, mine.to_json())
             store.set(f"{self._name}/optimize", mine.to_json())
             return mine
@@ -172,6 +173,7 @@ def _store() -> Any:
     """The store of the process group; None for a single rank and for the "fake" backend."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2 or dist.get_backend() == "fake":
         return None
+    # The prefix separates the keys from those of other users of the store.
     default = get_default_store()
     return dist.PrefixStore("autofuse", default)  # type: ignore[attr-defined]
 

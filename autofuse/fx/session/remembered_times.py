@@ -72,6 +72,7 @@ def load(key: str, device: torch.device, kind: Callable[..., _T]) -> _T | None:
     entry = _entries(_cache(device)).get(key) if key and settings().measured else None
     if not isinstance(entry, Mapping):
         return None
+    # The file may be damaged, or written by a version with other fields.
     names = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
     alike = all(n in names and type(v) is type(names[n].default) for n, v in entry.items())
     return kind(**entry) if alike and entry.keys() == names.keys() else None

@@ -407,6 +407,7 @@ class Session:
     @contextmanager
     def _capturing(self) -> Iterator[None]:
         with self._lock:
+            # The calls that a capture makes must not be captured themselves.
             self._busy.capturing = True
             try:
                 with unobserved(), without_leftovers():

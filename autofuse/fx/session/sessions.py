@@ -26,6 +26,7 @@ def is_optimized(model: nn.Module, options: Options, modules: Iterable[nn.Module
     known = _SESSIONS.get(model)
     if known is None or known.options != options:
         return False
+    # Copies of modules have a state too, but they are not part of the model.
     mine = {m for m, s in known.states.items() if not s.belongs_to_copy}
     return set(modules) == mine and all(is_installed(m) for m, s in known.states.items() if s.runs)
 

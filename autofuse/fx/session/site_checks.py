@@ -61,6 +61,7 @@ class Checker:
             elif self._known[key].failed:
                 planner.plan_again(module, _exclude_failed_sites(planner, module, self._known[key]))
             verdicts[module] = self._known[key]
+            # A narrow child was checked as a part of its caller.
             for child in planner.narrow_children(plans.values()):
                 verdicts.setdefault(child, replace(self._known[key], failed=()))
         return verdicts
@@ -70,6 +71,7 @@ class Checker:
     ) -> Verdicts:
         """Verdicts on the narrow forward without `unread`; none if it fails or cannot be checked."""
         plan = planner.plans[module, (module.training, unread)]
+        # Only positions in a returned tuple can be left out of the comparison.
         read_by_place = all(len(path) == 1 and isinstance(path[0], int) for path in unread)
         if (
             plan.variant is None
@@ -133,6 +135,7 @@ def _find_failing_sites(planner: Planner, module: nn.Module, trial: ForwardTrial
         else:
             failed.append((found, because(outcomes.DIFFERS, why=outcome_of_one.reason)))
     planner.plan_again(module, before.plus(excluded))
+    # Sites that hold one by one may fail together.
     if not trial.outcome().ok:
         planner.forget(module)
         failed = [(f, because(outcomes.DIFFERS, why=outcome.reason)) for f in sites.values()]

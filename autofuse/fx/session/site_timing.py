@@ -95,6 +95,7 @@ def _load_or_time(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTi
     if device is not None and (known := load(key, device, SiteTiming)) is not None:
         return known
     timing = _time_excerpt(excerpt, module, training)
+    # Inconclusive and failed measurements are repeated by the next process.
     if device is not None and not timing.noisy and not timing.words.startswith(_UNMEASURED):
         store(key, device, timing)
     return timing
@@ -254,6 +255,7 @@ def _random_like(fake: Any) -> Any:
         return fake
     if type(fake) not in (FakeTensor, Tensor, nn.Parameter):
         raise TypeError(f"no random values exist for a {type(fake).__name__}")
+    # The entries of an expanded dimension share memory and are filled once.
     sizes = [1 if stride == 0 else size for size, stride in zip(fake.shape, fake.stride(), strict=True)]
     values_like = torch.empty_strided(sizes, fake.stride(), dtype=fake.dtype, device=fake.device)
     with torch.no_grad():

@@ -76,6 +76,7 @@ class ModuleState:
     def state_of_copy(self) -> ModuleState:
         """The state of a copy of the module. It then changes independently."""
         copied_state = copy.copy(self)
+        # copy.copy is shallow: lists and sets of the two states must be separate.
         copied_state.full, copied_state.unfusable_calls = list(self.full), set(self.unfusable_calls)
         copied_state.slower_modes = set(self.slower_modes)
         copied_state.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})

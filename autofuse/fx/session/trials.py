@@ -99,6 +99,7 @@ class ForwardTrial:
             if not is_out_of_memory(error) or self._unread:
                 raise
             self._forget()
+            # The traceback refers to tensors whose memory the second try needs.
             error.__traceback__ = None
             smaller = self._outcome_of_part(running, only_this, "memory ran out")
             if smaller is None:

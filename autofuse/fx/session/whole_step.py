@@ -179,6 +179,7 @@ class _StepTrial:
             return list(groups)
         halves = groups[: len(groups) // 2], groups[len(groups) // 2 :]
         slow = [half for half in halves if is_slower(steps.compare([m for group in half for m in group]))]
+        # If no half is slow by itself, only the groups together are.
         return [group for half in slow for group in self._slow_groups(steps, half)] or list(groups)
 
     def _exclude_slow_sites(self, group: Sequence[nn.Module], found: JudgedTimings) -> None:
@@ -190,6 +191,7 @@ class _StepTrial:
                 self._exclude(group, [one])
                 if not self._is_slow(group):
                     return self._note(group, [one], found)
+                # Without this site the step is still slow, so the site is included again.
                 for module, exclusions in before.items():
                     self._planner.states[module].exclusions = exclusions
                     self._planner.exclude_in_mode(module, (), self._training)
