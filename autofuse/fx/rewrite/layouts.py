@@ -102,7 +102,7 @@ class _GraphRuns:
 
     def __init__(self, trace: ForwardTrace, graph: fx.Graph, reference: _GraphRuns | None = None) -> None:
         self._trace, self._graph = trace, graph
-        # After such a method, the traced strides are not those that earlier nodes used.
+        # After a method that changes strides in place, the traced strides are not those that earlier nodes saw.
         moves = any(str(n.target) in _MOVES for n in graph.nodes)
         self._traced = {} if moves else {n.name: _traced_result(n) for n in graph.nodes}
         if reference is not None:  # new nodes were run when they were built

@@ -168,7 +168,7 @@ class _Trial:
         """
         dtype = _dtype_of(self._copy)
         plain = self._gradients_of_both(head, self._copy.double())
-        how, alike = "computed in float64, ", _ALIKE
+        how, alike = "computed in double, ", _ALIKE
         if plain is None:
             # The tolerance follows from the precision of the dtype.
             how, alike = "", max(_ALIKE, 64 * torch.finfo(dtype).eps)

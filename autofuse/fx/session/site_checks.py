@@ -128,12 +128,12 @@ def _find_failing_sites(planner: Planner, module: nn.Module, trial: ForwardTrial
     excluded, error = set(sites), 0.0
     for key, found in sites.items():
         planner.plan_again(module, before.plus(excluded - {key}))
-        outcome_of_one = trial.outcome()
-        if outcome_of_one.ok:
+        site_outcome = trial.outcome()
+        if site_outcome.ok:
             excluded.discard(key)
-            error = max(error, outcome_of_one.max_error)
+            error = max(error, site_outcome.max_error)
         else:
-            failed.append((found, because(outcomes.DIFFERS, why=outcome_of_one.reason)))
+            failed.append((found, because(outcomes.DIFFERS, why=site_outcome.reason)))
     planner.plan_again(module, before.plus(excluded))
     # Sites that hold one by one may fail together.
     if not trial.outcome().ok:
