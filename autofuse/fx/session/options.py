@@ -69,15 +69,15 @@ def options_of(
 
     Args:
         named: The modules of the model with their names; the model itself is first.
-        example_inputs: As in optimize, and so are the other arguments.
-        select: Codes of rules.
-        ignore: Codes of rules.
-        modules: Names or a function.
-        verify: A flag.
-        tune: A flag or None.
-        policy: A name or None.
-        compile: A flag or "auto".
-        loss_fn: A function or None.
+        example_inputs: As in `optimize`.
+        select: As in `optimize`.
+        ignore: As in `optimize`.
+        modules: As in `optimize`.
+        verify: As in `optimize`.
+        tune: As in `optimize`.
+        policy: As in `optimize`.
+        compile: As in `optimize`.
+        loss_fn: As in `optimize`.
 
     Raises:
         TypeError: An argument has an unsupported type.
@@ -99,7 +99,7 @@ def options_of(
 
 
 def _load_rules() -> tuple[LoadedRule, ...]:
-    """Load the rules. The import happens here, because it is slow and the first call may be late."""
+    """Load the rules. The codemod, which reads them, is imported only at the first call of optimize."""
     found: tuple[LoadedRule, ...] = import_module("autofuse.project.project_rules").load_project_rules()
     return found
 

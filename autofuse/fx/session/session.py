@@ -210,7 +210,7 @@ class Session:
                 self.ledger.decline(state.name, because(outcomes.NEVER_CALLED))
 
     def roll_back_modules(self, verdict: ModelVerdict) -> None:
-        """Roll back the modules because of which the whole model differs, and record what was not checked."""
+        """Roll back the modules that make the whole model differ, and record what was not checked."""
         if verdict.unchecked:
             self.note_unread(verdict.unchecked)
         for module in verdict.rolled_back:
