@@ -57,7 +57,7 @@ class Found:
         choice: Why this kernel was chosen, if several were timed.
         refusal: The refusal, if the site is declined.
         mask: Notes on the mask of attention.
-        benefit: The rule's estimate of saved passes over memory.
+        benefit: The benefit of its rule: roughly, the passes over memory that fusion saves.
         excerpt: The replaced and the new code. None for sites that are part of a larger one.
     """
 

@@ -77,7 +77,7 @@ class Session:
         options: The arguments of optimize.
         states: The state of each module.
         ledger: The site reports.
-        misses: The calls that ran the original because no guard held.
+        misses: The calls for which no guard held.
         profile: The profile, if requested.
         compile_choice: Whether blocks are compiled, if requested.
         compiled_modules: The modules that autofuse compiled.
