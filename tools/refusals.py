@@ -104,7 +104,7 @@ _SPECIAL = {
     "compiled-is-faster": {"ratio": "1.20x (1.15 to 1.26)"},
     "logits-read": {"head": "lm_head", "where": " at model.py:42"},
     "no-loss-seen": {"head": "lm_head"},
-    "other-rank": {"rank": "0", "why": "it found no such place"},
+    "other-rank": {"rank": "0", "why": "it found no such site"},
     "out-of-memory": {
         "doing": "checking it",
         "error": "OutOfMemoryError: CUDA out of memory",

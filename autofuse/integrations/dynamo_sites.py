@@ -12,8 +12,8 @@ from typing import Any
 from torch import fx
 
 from autofuse.canonical import View
-from autofuse.fx.rewrite.author_text import written
-from autofuse.fx.rewrite.graph_capture import CapturedTrace, captured
+from autofuse.fx.rewrite.author_text import find_author_text
+from autofuse.fx.rewrite.graph_capture import CapturedTrace, capture_trace
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.integrations.dynamo_trace import Attribute, DynamoTrace, traces_of
 from autofuse.ir.facts import Facts
@@ -70,7 +70,7 @@ def unreadable_graph(error: Exception) -> GraphSites:
 
 
 def _sites(graph: DynamoTrace, rules: Rules, has_break: bool) -> Iterator[FoundSite]:
-    captured_trace = captured(graph.trace)
+    captured_trace = capture_trace(graph.trace)
     view = View(Facts(captured_trace.known))
     for site in sites(captured_trace.graph, view, rules):
         computed = {captured_trace.nodes.get(v) for v in {*extent(site), *site.steps}}
@@ -112,7 +112,7 @@ def _refusal_of(captured_trace: CapturedTrace, site: Site, has_break: bool) -> R
         reason = Reason(matches.VALUE_BEHIND_BREAK, verdict.reason.data)
         verdict = replace(verdict, why=reason, advice=reason.advice(), enables=False)
     culprit = verdict.culprit
-    return refusal(verdict, site.rule.rule.code, lambda v: written(captured_trace, v, culprit))
+    return refusal(verdict, site.rule.rule.code, lambda v: find_author_text(captured_trace, v, culprit))
 
 
 def _module_of(modules: list[tuple[str, str]]) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""From the trace of a module to its rewritten graph: capture, find, write."""
+"""Rewrites the traced graph of a module: lowers it, finds sites, writes fused calls."""

@@ -1,7 +1,4 @@
-"""How the author of a module wrote a value, and where: for telling them about it.
-
-Reads the file a place is in, as far as it is to be had. Knows fx nodes and syntax; decides nothing.
-"""
+"""Finds the text and the line of a value in the user's source file, for reports."""
 
 from __future__ import annotations
 
@@ -20,48 +17,54 @@ from autofuse.fx.trace.twin import plain_class
 from autofuse.ir.graph import ATTRIBUTE, PARAMETER, SINK, Value
 from autofuse.match.refusals import AuthorText
 
-_LONG = 60  # of an expression in a sentence
+_LONG = 60  # characters: a sentence does not show a longer expression
 
 
-def written(captured: CapturedTrace, v: Value, about: Value | None) -> AuthorText:
-    """The name that a value is given, else its expression, and its line; of a return, the line that returns `about`."""
+def find_author_text(captured: CapturedTrace, v: Value, returned: Value | None) -> AuthorText:
+    """The name or the expression of a value in the source, and its line.
+
+    Args:
+        captured: The trace of the module.
+        v: The value.
+        returned: Used if `v` is the return of the forward: the line is that of the `return` of this value.
+    """
     if v.op == PARAMETER:
         return AuthorText(str(v.data))
     if v.op == ATTRIBUTE and v in captured.paths:
         return AuthorText(f"self.{captured.paths[v]}")
     if v.op == SINK:
-        text = written(captured, about, None).text if about is not None and about is not v else ""
-        return AuthorText("", _returning(captured.trace.module, text))
+        text = find_author_text(captured, returned, None).text if returned is not None and returned is not v else ""
+        return AuthorText("", _return_line(captured.trace.module, text))
     node = captured.nodes.get(v)
     place = node.meta.get("place") if node is not None else None
     if node is None or place is None:
         return AuthorText()
-    return AuthorText(_text(node, place), place.line)
+    return AuthorText(_author_expression(node, place), place.line)
 
 
-def written_at(place: SourceLine | None) -> AuthorText:
-    """What is asked, computed or stored in an attribute at a place, and its line."""
+def author_text_at(place: SourceLine | None) -> AuthorText:
+    """The condition, the expression or the assigned attribute at a line, and the line."""
     statement = _statement(place) if place is not None else None
-    asked = getattr(statement, "test", None) or getattr(statement, "value", None)
-    stored = _assigned(statement) if statement is not None else ""
-    text = stored if "." in stored else ast.unparse(asked) if isinstance(asked, ast.expr) else ""
+    expression = getattr(statement, "test", None) or getattr(statement, "value", None)
+    target = _assigned_name(statement) if statement is not None else ""
+    text = target if "." in target else ast.unparse(expression) if isinstance(expression, ast.expr) else ""
     return AuthorText(text if len(text) <= _LONG else "", place.line if place is not None else None)
 
 
-def _text(node: fx.Node, place: SourceLine) -> str:
+def _author_expression(node: fx.Node, place: SourceLine) -> str:
     statement = _statement(place)
     if statement is None:
         return ""
     if not any(_statement(u.meta["place"]) is statement for u in node.users if u.meta.get("place")):
-        return _assigned(statement)
+        return _assigned_name(statement)
     name = call_text(node).removeprefix("self.").removeprefix(".")
-    calls = {ast.unparse(n) for n in ast.walk(statement) if isinstance(n, ast.Call) and _last(n.func) == name}
+    calls = {ast.unparse(n) for n in ast.walk(statement) if isinstance(n, ast.Call) and _called_name(n.func) == name}
     text = calls.pop() if len(calls) == 1 else ""
     return text if len(text) <= _LONG else ""
 
 
-def _assigned(statement: ast.stmt) -> str:
-    """The one name that a statement gives its value."""
+def _assigned_name(statement: ast.stmt) -> str:
+    """The name that a statement assigns to, "" if there are several."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
     elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
@@ -71,12 +74,12 @@ def _assigned(statement: ast.stmt) -> str:
     return ast.unparse(target) if isinstance(target, (ast.Name, ast.Attribute)) else ""
 
 
-def _last(function: ast.expr) -> str:
+def _called_name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _statement(place: SourceLine) -> ast.stmt | None:
-    """The innermost statement around a line."""
+    """The innermost statement that contains a line."""
     around = [s for s in _statements(place.file) if s.lineno <= place.line <= (s.end_lineno or s.lineno)]
     return min(around, key=lambda s: (s.end_lineno or s.lineno) - s.lineno, default=None)
 
@@ -90,17 +93,18 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
     return tuple(n for n in ast.walk(tree) if isinstance(n, ast.stmt))
 
 
-def _returning(module: nn.Module, text: str) -> int | None:
-    """The line of the one `return` of a forward, of those that mention `text` if there are several."""
+def _return_line(module: nn.Module, text: str) -> int | None:
+    """The line of the only `return` of a forward. If there are several, of the only one that contains `text`."""
     code = getattr(inspect.unwrap(plain_class(type(module)).forward), "__code__", None)
     if code is None:
         return None
     functions = [s for s in _statements(code.co_filename) if isinstance(s, ast.FunctionDef) and s.name == code.co_name]
+    # co_firstlineno is the line of the first decorator, which precedes the `def`.
     function = min((f for f in functions if f.lineno >= code.co_firstlineno), key=lambda f: f.lineno, default=None)
-    found = list(_returns(function)) if function is not None else []
-    if len(found) > 1:
-        found = [r for r in found if any(ast.unparse(n) == text for n in ast.walk(r) if isinstance(n, ast.expr))]
-    return found[0].lineno if len(found) == 1 else None
+    returns = list(_returns(function)) if function is not None else []
+    if len(returns) > 1:
+        returns = [r for r in returns if any(ast.unparse(n) == text for n in ast.walk(r) if isinstance(n, ast.expr))]
+    return returns[0].lineno if len(returns) == 1 else None
 
 
 def _returns(function: ast.AST) -> Iterator[ast.Return]:

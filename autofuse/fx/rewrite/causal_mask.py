@@ -1,6 +1,7 @@
-"""Whether a mask that is proved causal where it is square may be left out: guards make it square.
+"""Decides whether a fused call can omit a causal mask. Guards ensure that the mask is square.
 
-The kernel's own causal masking aligns the first query with the first key, so queries and keys must be equally many.
+The causal masking of a kernel aligns the first query with the first key. So the numbers of queries and keys must be
+equal.
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ from autofuse.ir.graph import Value, ancestors
 from autofuse.ops.finite_fills import vanishes
 
 
-def is_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
-    """Whether the call may say is_causal and leave the mask out; if so, the guards that make it square are in place.
+def ensure_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
+    """Whether the call can pass is_causal and omit the mask. If so, adds guards that the mask is square.
 
-    `built` are the nodes of query, key and mask. Where this is not known, the operation looks at each call.
+    If the sizes are unknown, the operation inspects the mask at each call.
+
+    Args:
+        captured: The trace, whose guards are extended.
+        built: The nodes of query, key and mask, by name.
     """
     query, key, mask = (_last_two(captured, built.get(name)) for name in ("query", "key", "mask"))
     if query is None or key is None or mask is None or query[0] is None or None in (key[0], *mask):
         return False
+    # The example itself must be square, otherwise the guards fail at once.
     if built["query"].meta["v"].shape[-2] != built["key"].meta["v"].shape[-2]:
         return False
     others = [s for s in (key[0], *mask) if s != query[0]]
+    # Two different constants are never equal.
     if any(isinstance(s, int) and isinstance(query[0], int) for s in others):
         return False
     for size in others:
@@ -37,13 +44,13 @@ def is_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
     return True
 
 
-def needless(built: dict[str, Any]) -> frozenset[str]:
-    """What a call that says is_causal can do without, whatever the scores are: the mask, and what it filled with.
+def unneeded_arguments(built: dict[str, Any]) -> frozenset[str]:
+    """The arguments that a call with is_causal can omit for all possible scores: the mask and its fill.
 
-    Where a score may come near the fill, the operation has to know the fill, and what was added as it stands.
+    If a score can be near the fill, the operation needs the fill, and an additive mask unchanged.
     """
-    given = built.get("fill")
-    fill = given.meta.get("v") if isinstance(given, fx.Node) else given
+    argument = built.get("fill")
+    fill = argument.meta.get("v") if isinstance(argument, fx.Node) else argument
     query, mask = built["query"].meta["v"], built["mask"].meta["v"]
     if fill is None or isinstance(fill, (int, float)) and vanishes(fill, query.dtype):
         return frozenset({"mask", "fill"})
@@ -51,11 +58,11 @@ def needless(built: dict[str, Any]) -> frozenset[str]:
 
 
 def guard_buffers(captured: CapturedTrace, view: View, mask: Value) -> None:
-    """Guard what the proof rests on: the content of buffers."""
+    """Guard the contents of the buffers from which the mask is proved to be causal."""
     for path, form in _buffers(captured, view, mask):
         owner, _, name = path.rpartition(".")
         buffer = captured.trace.twin.get_submodule(owner)._buffers[name]
-        assert buffer is not None, "a form is proved of a tensor"
+        assert buffer is not None, "only a tensor has a proved form"
         captured.trace.guards.add(
             f'_holds_form({guard_path(owner)}._buffers["{name}"], "{describe_form(buffer, form)}")'
         )
@@ -69,7 +76,7 @@ def _last_two(captured: CapturedTrace, node: Any) -> tuple[Size, Size] | None:
 
 
 def _buffers(captured: CapturedTrace, view: View, mask: Value) -> list[tuple[str, str]]:
-    """The buffers that the proof rests on, and the form each was proved to have."""
+    """The buffers from which `mask` is computed, each with its proved form."""
     found = []
     for v in ancestors(mask):
         for original in (v, *view.originals(v), *([v.data] if isinstance(v.data, Value) else ())):

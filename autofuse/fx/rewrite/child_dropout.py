@@ -1,8 +1,8 @@
-"""Children that end in a dropout whose result their caller adds: the caller may do the dropping.
+"""Moves the dropout at the end of a child into its parent, if the parent adds the result.
 
-In a pre-norm block the dropout stands at the end of a child, and the add and the norm in its parent. The parent calls
-the child for what the dropout is given, and drops itself, so that a rule sees dropout, add and norm side by side. Where
-no rule takes the dropout, the call is put back as it was.
+In a prenorm block a child ends in a dropout, and its parent adds and normalizes. So the parent calls the child without
+its dropout and applies the dropout itself. A rule then sees dropout, add and norm in one graph. If no rule fuses the
+dropout, the original call is restored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx, nn
 
-from autofuse.fx.rewrite.inlined_children import may_enter
+from autofuse.fx.rewrite.inlined_children import may_inline
 from autofuse.fx.rewrite.narrow_calls import narrow_caller
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import operation_of, replace_node
@@ -24,65 +24,76 @@ from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace
 
 
 class Children(Protocol):
-    """What a planner knows of the children that a trace calls."""
+    """The functions of the planner for the children that a trace calls."""
 
-    def inside(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
-        """What a child does in a call, if that can be written down."""
+    def trace_child(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
+        """The trace of a child's call; None if it cannot be traced."""
 
-    def undropped(self, child: nn.Module, call: ForwardArguments, dropped: frozenset[Path]) -> bool:
-        """Plan a child's forward that leaves its last dropout out; whether that can be."""
+    def plan_without_dropout(self, child: nn.Module, call: ForwardArguments, dropped: frozenset[Path]) -> bool:
+        """Plan a child's forward without its last dropout. Returns False if that is impossible."""
 
-    def unused(self, child: nn.Module, dropped: frozenset[Path]) -> None:
-        """Forget that plan."""
+    def discard_plan(self, child: nn.Module, dropped: frozenset[Path]) -> None:
+        """Remove a plan of `plan_without_dropout`."""
 
 
 @dataclass
 class SplitCall:
-    """A call of a child that was split: `call` of its narrow forward gives `given`, of which `dropout` is made."""
+    """A child's call that was split into a narrow call and a dropout.
+
+    Attributes:
+        child: The child.
+        target: Its name in the parent.
+        dropped: The parts of the result that the narrow forward omits, and the dropout.
+        original: The erased node of the original call.
+        call: The narrow call.
+        dropout_input: The value of the narrow call that the dropout gets.
+        dropout: The dropout, now a node of the parent.
+    """
 
     child: nn.Module
     target: str
     dropped: frozenset[Path]
-    original: fx.Node  # erased; what it was called with
+    original: fx.Node
     call: fx.Node
-    given: fx.Node
+    dropout_input: fx.Node
     dropout: fx.Node
 
     @property
-    def taken(self) -> bool:
-        """Whether a rule took the dropout."""
+    def is_dropout_fused(self) -> bool:
+        """Whether a rule fused the dropout."""
         return bool(getattr(self.dropout, "_erased", False))
 
 
 def split_calls(trace: ForwardTrace, children: Children) -> list[SplitCall]:
-    """Split every call of a child that ends in a dropout which drops, and whose result is added to something."""
-    found = []
+    """Split each call of a child that ends in an active dropout and whose result is added to another value."""
+    splits = []
     for node in list(trace.graph.nodes):
         if node.op != "call_module" or node.meta.get("writes") or not trace.twin.training:
             continue
         child = trace.module.get_submodule(str(node.target))
-        if is_known(type(child)) or is_watched(child) or may_enter(child):
+        # Hooks must see the result of the child with dropout. Inlined children need no split.
+        if is_known(type(child)) or is_watched(child) or may_inline(child):
             continue
-        for path, value in _added(trace, node):
-            tail = _tail(children.inside(child, call_of(node)), path)
+        for path, value in _added_results(trace, node):
+            tail = _final_dropout(children.trace_child(child, call_of(node)), path)
             dropped = None if tail is None else unread_paths(trace, node) | {(*path, tail)}
-            if tail and dropped and children.undropped(child, call_of(node), dropped):
-                found.append(_split(trace, node, value, child, tail, dropped))
+            if tail and dropped and children.plan_without_dropout(child, call_of(node), dropped):
+                splits.append(_split_call(trace, node, value, child, tail, dropped))
                 break
-    return found
+    return splits
 
 
 def rejoin_calls(trace: ForwardTrace, calls: list[SplitCall], children: Children) -> list[SplitCall]:
-    """Put back the calls whose dropout no rule took; those that stay split."""
+    """Restore the calls whose dropout no rule fused. Returns the calls that stay split."""
     for split in calls:
-        if not split.taken:
-            _rejoin(trace, split)
-            children.unused(split.child, split.dropped)
-    return [split for split in calls if split.taken]
+        if not split.is_dropout_fused:
+            _rejoin_call(trace, split)
+            children.discard_plan(split.child, split.dropped)
+    return [split for split in calls if split.is_dropout_fused]
 
 
 def call_of(node: fx.Node) -> ForwardArguments:
-    """The example arguments of a child call, as they were when it was made."""
+    """The example arguments of a child call, from before the child could modify them."""
     passed: ForwardArguments | None = node.meta.get("call")
     if passed is not None:
         return passed
@@ -92,18 +103,18 @@ def call_of(node: fx.Node) -> ForwardArguments:
 
 
 def unread_paths(trace: ForwardTrace, node: fx.Node) -> frozenset[Path]:
-    """Where in the result of a child call stands what nobody reads."""
+    """The paths of the values in a child call's result that the caller does not read."""
     items = trace.results.get(node, {})
     return frozenset(p for p, i in items.items() if i.node is None or is_erased(i.node) or not i.node.users)
 
 
 def is_erased(node: fx.Node) -> bool:
-    """Whether a node has left its graph."""
+    """Whether a node was erased from its graph."""
     return getattr(node, "_erased", False)
 
 
-def _added(trace: ForwardTrace, node: fx.Node) -> Iterator[tuple[Path, fx.Node]]:
-    """The tensors in a child's result that are added to something, and where they stand in it."""
+def _added_results(trace: ForwardTrace, node: fx.Node) -> Iterator[tuple[Path, fx.Node]]:
+    """The tensors in a child's result that are added to another value, with their paths in the result."""
     values = [((), node), *((p, i.node) for p, i in trace.results.get(node, {}).items() if i.node is not None)]
     for path, value in values:
         users = [] if is_erased(value) else list(value.users)
@@ -116,8 +127,8 @@ def _is_add(node: fx.Node) -> bool:
     return op is not None and op.name == "add"
 
 
-def _tail(inner: ForwardTrace | None, path: Path) -> Tail | None:
-    """The dropout that makes the value at `path` of what a child returns, if it drops nothing else."""
+def _final_dropout(inner: ForwardTrace | None, path: Path) -> Tail | None:
+    """The dropout that computes the value at `path` of a child's result, if it has no other use."""
     if inner is None:
         return None
     node: Any = next(n for n in inner.graph.nodes if n.op == "output").args[0]
@@ -127,6 +138,7 @@ def _tail(inner: ForwardTrace | None, path: Path) -> Tail | None:
         return None
     name = str(node.target)
     dropout = inner.module.get_submodule(name)
+    # A dropout that is called twice or has two names cannot be moved.
     calls = [n for n in inner.graph.nodes if n.op == "call_module" and str(n.target) == name]
     names = [n for n, m in inner.module.named_modules(remove_duplicate=False) if m is dropout]
     drops = type(dropout) is nn.Dropout and dropout.p > 0 and is_pristine(dropout)
@@ -138,40 +150,41 @@ def _item(container: Any, key: Any) -> Any:
     return container[key] if isinstance(container, (tuple, list, dict)) else None
 
 
-def _split(
+def _split_call(
     trace: ForwardTrace, node: fx.Node, value: fx.Node, child: nn.Module, tail: Tail, dropped: frozenset[Path]
 ) -> SplitCall:
     graph, target = trace.graph, str(node.target)
     with graph.inserting_before(node):
-        held = graph.get_attr(target)
-        held.meta["v"] = child
-        call = graph.call_function(narrow_caller(dropped), (held, *node.args), dict(node.kwargs))
+        module_node = graph.get_attr(target)
+        module_node.meta["v"] = child
+        call = graph.call_function(narrow_caller(dropped), (module_node, *node.args), dict(node.kwargs))
     call.meta = dict(node.meta)
-    given = call if value is node else value
-    with graph.inserting_after(given):
+    dropout_input = call if value is node else value
+    with graph.inserting_after(dropout_input):
         dropout = graph.call_module(f"{target}.{tail.dropout}")
     dropout.meta = dict(value.meta)
     dropout.meta["writes"] = []
     replace_node(value, dropout)
-    dropout.args = (given,)
+    dropout.args = (dropout_input,)
     if value is not node:
         replace_node(node, call)
+    # The trace has no value from before the dropout, so a fake of the same form stands for it.
     with trace.mode, torch.no_grad():
-        given.meta["v"] = torch.empty_like(value.meta["v"])
+        dropout_input.meta["v"] = torch.empty_like(value.meta["v"])
     if value in trace.sizes:
-        trace.sizes[dropout] = trace.sizes[given] = trace.sizes[value]
-    split = SplitCall(child, target, dropped, node, call, given, dropout)
+        trace.sizes[dropout] = trace.sizes[dropout_input] = trace.sizes[value]
+    split = SplitCall(child, target, dropped, node, call, dropout_input, dropout)
     graph.erase_node(node)
     return split
 
 
-def _rejoin(trace: ForwardTrace, split: SplitCall) -> None:
+def _rejoin_call(trace: ForwardTrace, split: SplitCall) -> None:
     graph, old = trace.graph, split.original
     args, kwargs = split.call.args[1:], split.call.kwargs
     with graph.inserting_before(split.call):
         call = graph.call_module(split.target, args, kwargs)
     call.meta = dict(old.meta)
-    value = call if split.given is split.call else split.given
+    value = call if split.dropout_input is split.call else split.dropout_input
     value.meta["v"] = split.dropout.meta["v"]
     replace_node(split.dropout, value)
     graph.erase_node(split.dropout)

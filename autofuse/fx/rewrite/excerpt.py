@@ -1,7 +1,7 @@
-"""What a rewrite takes out of a graph and what it puts there, as two functions of the same values.
+"""The replaced code and the new code of one rewrite, as two functions of the same values.
 
-For comparing them by themselves: timed within a whole module, a norm's gain would drown in its neighbours' noise.
-Knows fx graphs; must not know what is measured.
+They are compared and timed without the rest of the module. In the time of a whole module, the gain of one norm would
+be smaller than the noise of the other layers.
 """
 
 from __future__ import annotations
@@ -15,36 +15,41 @@ from torch import Tensor, fx, nn
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Two graphs with equal placeholders. `given` holds for each of these what it was in the trace: tensors as fakes.
+    """Two graphs with equal placeholders. Both read parameters of the traced module by name, and return a tuple.
 
-    Both read parameters and buffers of the traced module under their names there, and return a tuple.
+    Attributes:
+        operation: The name of the fused operation.
+        before: The replaced code.
+        after: The new code.
+        example_inputs: The value of each placeholder in the trace; tensors are fakes.
+        kernel: The default kernel of the operation.
     """
 
     operation: str
     before: fx.Graph
     after: fx.Graph
-    given: tuple[Any, ...]
-    kernel: str  # that computes the operation by default
+    example_inputs: tuple[Any, ...]
+    kernel: str
 
     @property
-    def likeness(self) -> Hashable:
-        """Equal for excerpts that compute the same on values of the same form."""
+    def key(self) -> Hashable:
+        """A key. It is equal for excerpts with equal code and inputs of equal shapes, strides and dtypes."""
         codes = tuple(tuple((n.op, str(n.target), repr((n.args, n.kwargs))) for n in g.nodes) for g in self._graphs)
-        return codes, tuple(map(_form, self.given))
+        return codes, tuple(map(_value_key, self.example_inputs))
 
     @property
     def _graphs(self) -> tuple[fx.Graph, fx.Graph]:
         return self.before, self.after
 
     def functions(self, module: nn.Module) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Both as modules that share the parameters of `module`, the traced one or a copy of it."""
+        """`before` and `after` as modules with the parameters of `module`, which is the traced module or a copy."""
         return fx.GraphModule(module, self.before), fx.GraphModule(module, self.after)
 
 
 Operands = Mapping[fx.Node, tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def excerpt(
+def build_excerpt(
     operation: str,
     old: Collection[fx.Node],
     new: Collection[fx.Node],
@@ -52,27 +57,34 @@ def excerpt(
     operands: Operands,
     kernel: str,
 ) -> Excerpt:
-    """Of a graph in which both still stand: `old` nodes go, `new` ones have come; `results` pairs old with new ones.
+    """Copy the replaced and the new nodes into two graphs.
 
-    `operands` are those of the old nodes as they were before their results were replaced.
+    Args:
+        operation: The name of the fused operation.
+        old: The replaced nodes, which are still in the graph.
+        new: The new nodes.
+        results: Pairs of a replaced result and the new one.
+        operands: The arguments of each old node before results were replaced.
+        kernel: The default kernel of the operation.
     """
     nodes = list(results[0][0].graph.nodes)
     now = {n: (n.args, n.kwargs) for n in new}
-    before = _needed(nodes, [o for o, _ in results], {*old, *(o for o, _ in results)}, operands)
-    after = _needed(nodes, [n for _, n in results], set(new), now)
+    before = _needed_nodes(nodes, [o for o, _ in results], {*old, *(o for o, _ in results)}, operands)
+    after = _needed_nodes(nodes, [n for _, n in results], set(new), now)
+    # The inputs are the values that neither of the two graphs computes.
     known = {*before, *after}
     outside = {i for part, of in ((before, operands), (after, now)) for n in part for i in _inputs(of, n)} - known
     inputs = [n for n in nodes if n in outside]
     return Excerpt(
         operation,
-        _graph(inputs, before, [o for o, _ in results], operands),
-        _graph(inputs, after, [n for _, n in results], now),
+        _build_graph(inputs, before, [o for o, _ in results], operands),
+        _build_graph(inputs, after, [n for _, n in results], now),
         tuple(n.meta.get("v") for n in inputs),
         kernel,
     )
 
 
-def _form(value: Any) -> Hashable:
+def _value_key(value: Any) -> Hashable:
     if not isinstance(value, Tensor):
         return repr(value)
     return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
@@ -84,10 +96,10 @@ def _inputs(operands: Operands, node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _needed(
+def _needed_nodes(
     nodes: Sequence[fx.Node], results: Sequence[fx.Node], within: Collection[fx.Node], operands: Operands
 ) -> list[fx.Node]:
-    """What computes `results` among the nodes `within`, and the attributes that this reads, in order."""
+    """The nodes of `within` that compute `results`, and the attributes that they read, in the order of the graph."""
     needed, todo = set[fx.Node](), list(results)
     while todo:
         node = todo.pop()
@@ -97,7 +109,7 @@ def _needed(
     return [n for n in nodes if n in needed]
 
 
-def _graph(
+def _build_graph(
     inputs: Sequence[fx.Node], nodes: Sequence[fx.Node], results: Sequence[fx.Node], operands: Operands
 ) -> fx.Graph:
     graph = fx.Graph()

@@ -1,7 +1,4 @@
-"""Puts a site's fused call into an fx graph, in place of what the rule matched.
-
-Knows fx and the table of spellings; decides nothing about what may be rewritten.
-"""
+"""Replaces the code that a rule matched by the fused call, in an fx graph."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from torch import Tensor, fx
 from autofuse import ops
 from autofuse.canonical import View
 from autofuse.canonical.recognise.likelihoods import ONE_EACH, UNDERFLOW
-from autofuse.fx.rewrite.after_expression import applied, kernel_name
-from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square, needless
-from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
+from autofuse.fx.rewrite.after_expression import build_step, kernel_name
+from autofuse.fx.rewrite.causal_mask import ensure_square, guard_buffers, unneeded_arguments
+from autofuse.fx.rewrite.excerpt import Excerpt, build_excerpt
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.rewrite.loss_rows import guard_one_target_each
 from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
-from autofuse.fx.rewrite.size_reads import sizes_elsewhere
-from autofuse.fx.rewrite.unsaved_operands import mark
+from autofuse.fx.rewrite.size_reads import size_replacements
+from autofuse.fx.rewrite.unsaved_operands import mark_unsaved_operands
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import dead_nodes, replace_node
 from autofuse.match.site import ReplacedValue, Site
@@ -31,9 +28,18 @@ from autofuse.rule import Constant, Holds
 
 
 def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
-    """Replace the site's results by the fused operation and drop what only they needed; what was replaced by what.
+    """Replace the results of a site by a fused call, and erase the nodes that only they needed.
 
-    Raises CannotBuild, leaving the graph as it computes now, where a value that the call needs is not available.
+    Args:
+        captured: The trace and its dataflow graph. Its fx graph is edited.
+        view: The canonical view of the dataflow graph.
+        site: The match.
+
+    Returns:
+        The replaced and the new code.
+
+    Raises:
+        CannotBuild: a value that the call needs is not available. The graph still computes the same.
     """
     graph = captured.trace.graph
     nodes = [captured.nodes[r.value] for r in site.results]
@@ -41,65 +47,72 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
     before = set(graph.nodes)
     try:
         with graph.inserting_before(first):
-            made = _made(captured, view, site, nodes, Builder(captured, view, site, first))
-        replaced = {**dict(zip(nodes, made, strict=True)), **sizes_elsewhere(captured, site, nodes, made)}
+            new_results = _build_results(captured, view, site, nodes, Builder(captured, view, site, first))
+        replaced = {
+            **dict(zip(nodes, new_results, strict=True)),
+            **size_replacements(captured, site, nodes, new_results),
+        }
     except CannotBuild:
+        # Users come after their operands, so nodes are erased from the end.
         for node in reversed(graph.nodes):
             if node not in before:
                 graph.erase_node(node)
         raise
+    # The excerpt needs the arguments from before results are replaced.
     operands = {node: (node.args, node.kwargs) for node in before}
     for old, new in replaced.items():
-        _take_over_memory(captured, old, new)
+        _share_example_memory(captured, old, new)
         replace_node(old, new)
-    gone = _gone(captured, site)
-    come = [n for n in graph.nodes if n not in before]
-    mark(come, gone, operands, captured.entered, replaced)
-    pairs = list(zip(nodes, made, strict=True))
+    old_nodes = _removed_nodes(captured, site)
+    new_nodes = [n for n in graph.nodes if n not in before]
+    mark_unsaved_operands(new_nodes, old_nodes, operands, captured.inlined_traces, replaced)
+    pairs = list(zip(nodes, new_results, strict=True))
     operation = site.rule.replacement.operation
-    taken = excerpt(operation, gone, come, pairs, operands, _kernel(site, come))
-    for node in gone:
+    made_excerpt = build_excerpt(operation, old_nodes, new_nodes, pairs, operands, _default_kernel(site, new_nodes))
+    for node in old_nodes:
         graph.erase_node(node)
-    return taken
+    return made_excerpt
 
 
-def _take_over_memory(captured: CapturedTrace, old: fx.Node, new: Any) -> None:
-    """The example value of `new` lies where that of `old` lay: views of it, and writes through them, are told so."""
+def _share_example_memory(captured: CapturedTrace, old: fx.Node, new: Any) -> None:
+    """Give the example value of `new` the memory of that of `old`, so that aliasing is seen as before."""
     was, is_ = old.meta.get("v"), new.meta.get("v") if isinstance(new, fx.Node) else None
     if isinstance(was, Tensor) and isinstance(is_, Tensor) and was.shape == is_.shape:
-        with suppress(RuntimeError), captured.trace.mode, torch.no_grad():  # where it does not fit there
+        with suppress(RuntimeError), captured.trace.mode, torch.no_grad():  # if the strides exceed the memory
             new.meta["v"] = was if was.stride() == is_.stride() else was.as_strided(is_.shape, is_.stride())
 
 
-def _made(captured: CapturedTrace, view: View, site: Site, nodes: list[fx.Node], builder: Builder) -> list[fx.Node]:
-    """The fused call's results, in the order of those that they replace."""
-    fused = _fused(captured, view, site, builder)
-    made = [fused] if len(nodes) == 1 else [builder.item(fused, i) for i in range(len(nodes))]
-    return [_like(builder, m, n, r) for m, n, r in zip(made, nodes, site.results, strict=True)]
+def _build_results(
+    captured: CapturedTrace, view: View, site: Site, nodes: list[fx.Node], builder: Builder
+) -> list[fx.Node]:
+    """The results of the fused call, in the order of the nodes that they replace."""
+    fused = _build_fused_call(captured, view, site, builder)
+    new_results = [fused] if len(nodes) == 1 else [builder.get_item(fused, i) for i in range(len(nodes))]
+    return [_match_layout_and_dtype(builder, m, n, r) for m, n, r in zip(new_results, nodes, site.results, strict=True)]
 
 
-def _fused(captured: CapturedTrace, view: View, site: Site, builder: Builder) -> fx.Node:
-    """The node of what the rule's `after` returns."""
+def _build_fused_call(captured: CapturedTrace, view: View, site: Site, builder: Builder) -> fx.Node:
+    """The node of the rule's `after`."""
     replacement = site.rule.replacement
     if replacement.expression is not None:
         built = {name: builder.build(v) for name, v in site.captures.items()}
-        made: fx.Node = applied(builder, replacement.expression, built)
-        return made
-    positional, named = _arguments(captured, view, site, builder)
-    return builder.call(getattr(ops, replacement.operation), positional, named)
+        node: fx.Node = build_step(builder, replacement.expression, built)
+        return node
+    positional, named = _build_arguments(captured, view, site, builder)
+    return builder.call_function(getattr(ops, replacement.operation), positional, named)
 
 
-def _arguments(
+def _build_arguments(
     captured: CapturedTrace, view: View, site: Site, builder: Builder
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the fused call; those the code leaves out keep the operation's defaults."""
+    """The arguments of the fused call. If the code omits one, the operation's default holds."""
     built = {name: builder.build(v) for name, v in site.captures.items()}
     arguments = dict(site.rule.replacement.arguments)
     if "mask" in built:
         guard_buffers(captured, view, site.captures["mask"])
     if "mask_is_causal" in arguments and arguments["mask_is_causal"] in built and "mask" in built:
-        left_out = needless(built)
-        if "mask" in left_out and is_square(captured, built):
+        left_out = unneeded_arguments(built)
+        if "mask" in left_out and ensure_square(captured, built):
             arguments["is_causal"] = arguments.pop("mask_is_causal")
             built = {name: b for name, b in built.items() if name not in left_out}
     if isinstance(site.verdict, Holds) and ONE_EACH in site.verdict.why:
@@ -120,18 +133,19 @@ def _arguments(
     return tuple(positional), named
 
 
-def _like(builder: Builder, made: fx.Node, original: fx.Node, result: ReplacedValue) -> fx.Node:
-    """`made` in the layout and dtype of what it replaces. Raises CannotBuild where its shape is another."""
-    made = builder.permuted(made, result.permutation)
-    wanted, found = original.meta.get("v"), made.meta.get("v")
+def _match_layout_and_dtype(builder: Builder, fused: fx.Node, original: fx.Node, result: ReplacedValue) -> fx.Node:
+    """`fused` with the layout and dtype of the result that it replaces. Raises CannotBuild if the shape differs."""
+    fused = builder.permute(fused, result.permutation)
+    wanted, found = original.meta.get("v"), fused.meta.get("v")
     if not isinstance(wanted, Tensor) or not isinstance(found, Tensor):
-        return made
+        return fused
     if wanted.shape != found.shape:
         raise CannotBuild(because(writing.OTHER_SHAPE, found=tuple(found.shape), wanted=tuple(wanted.shape)))
     if wanted.dtype != found.dtype:
-        made = builder.method("to", made, wanted.dtype)
+        fused = builder.call_method("to", fused, wanted.dtype)
+    # A user such as `view` fails on other strides, so the result must be contiguous like the original.
     strict = wanted.is_contiguous() and not all(_takes_any_layout(builder.captured, user) for user in original.users)
-    return builder.method("contiguous", made) if strict else made
+    return builder.call_method("contiguous", fused) if strict else fused
 
 
 _ANY_LAYOUT = frozenset(
@@ -140,7 +154,7 @@ _ANY_LAYOUT = frozenset(
 
 
 def _takes_any_layout(captured: CapturedTrace, user: fx.Node) -> bool:
-    """Whether a user of a result does not mind in which order it lies in memory (`view` does); see layouts.py."""
+    """Whether a user of a result works for every memory layout, unlike `view`. See layouts.py."""
     if user.op == "output":
         return True
     if user.op == "call_module":
@@ -148,20 +162,22 @@ def _takes_any_layout(captured: CapturedTrace, user: fx.Node) -> bool:
     return getattr(user.target, "__name__", str(user.target)) in _ANY_LAYOUT
 
 
-def _kernel(site: Site, come: list[fx.Node]) -> str:
-    """What runs the fused call by default, on such operands as the trace saw."""
+def _default_kernel(site: Site, new_nodes: list[fx.Node]) -> str:
+    """The default kernel of the fused call for the operands in the trace."""
     operation = site.rule.replacement.operation
     if site.rule.replacement.expression is not None:
         return kernel_name(operation)
-    fused = next(n for n in come if n.target is getattr(ops, operation))
+    fused = next(n for n in new_nodes if n.target is getattr(ops, operation))
     args, kwargs = fx.node.map_arg((fused.args, fused.kwargs), lambda n: n.meta["v"])
     return ops.kernel_of(operation, *args, **kwargs)
 
 
-def _gone(captured: CapturedTrace, site: Site) -> list[fx.Node]:
-    """What only the replaced results needed: calls of children too, whoever asked for a size on the way."""
-    gone = {captured.nodes[v] for v in (*site.removed.values, *(r.value for r in site.results)) if v in captured.nodes}
-    return dead_nodes(captured.trace.graph, {n for n in gone if n.op not in ("placeholder", "output")})
+def _removed_nodes(captured: CapturedTrace, site: Site) -> list[fx.Node]:
+    """The nodes that only the replaced results needed, including child calls and reads of sizes."""
+    old_nodes = {
+        captured.nodes[v] for v in (*site.removed.values, *(r.value for r in site.results)) if v in captured.nodes
+    }
+    return dead_nodes(captured.trace.graph, {n for n in old_nodes if n.op not in ("placeholder", "output")})
 
 
 __all__ = ["CannotBuild", "rewrite"]

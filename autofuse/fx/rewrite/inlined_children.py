@@ -1,9 +1,8 @@
-"""What a child of the user's own computes, read in place of its call.
+"""Decides which user-defined children are inlined into the dataflow graph of their parent.
 
-The child stays a call in the trace; only the dataflow graph looks inside, so that its activation, norm or projection
-can be part of a match around it. Where a match takes the call away, the child's own guards are added to its parent's,
-and it must stay pristine (trace/plain_children.py). Small children that are pure are read; any other stays what a call
-is.
+In the fx graph the child stays a call. Only the dataflow graph contains its operations, so that its activation, norm or
+projection can be part of a match around it. If a rewrite removes the call, the child's guards are added to its
+parent's, and the child must stay pristine (trace/plain_children.py). Only small and pure children are inlined.
 """
 
 from __future__ import annotations
@@ -23,28 +22,29 @@ from autofuse.fx.trace.twin import plain_class, signature_of
 from autofuse.ir.graph import Value
 from autofuse.ir.vocabulary import OPS
 
-_LARGEST = 40  # nodes of a child that is read
-_MOST, _DEEPEST = 10, 8  # modules of a child that adds to scores; steps from scores back to their product
+_LARGEST = 40  # nodes of an inlined child
+_MOST, _DEEPEST = 10, 8  # modules in a child that adds to scores; steps from scores back to their matrix product
 
 
-def may_enter(child: nn.Module) -> bool:
-    """Whether a child is small, pristine and of the user's own: parameters of its own at most, and known layers."""
+def may_inline(child: nn.Module) -> bool:
+    """Whether a child is user-defined, pristine and small: it has own parameters and known layers only."""
     own = not is_known(type(child)) and "forward" in dir(plain_class(type(child)))
     return own and is_light(child) and all(map(is_pristine, child.modules()))
 
 
 def may_add_to_scores(child: nn.Module) -> bool:
-    """Whether a child that is not light may be a bias of scores: own code around few layers, such as an MLP of offsets.
+    """Whether a larger child may add a bias to scores: user-defined code with few layers, such as an MLP of offsets.
 
-    entered() then sees whether those layers have nothing to do with what the child is given.
+    `inlinable_trace` then checks that the layers do not depend on the child's arguments.
     """
     own = not is_known(type(child)) and "forward" in dir(plain_class(type(child)))
+    # A large child is not traversed completely.
     modules = list(itertools.islice(child.modules(), _MOST + 1))
     return own and len(modules) <= _MOST and all(map(is_pristine, modules))
 
 
 def are_scores(v: Value) -> bool:
-    """Whether a value is a product of matrices, but for factors, terms, views and casts."""
+    """Whether a value is a matrix product, possibly scaled, shifted, viewed or cast."""
     for _ in range(_DEEPEST):
         if v.op in ("matmul", "einsum", "baddbmm"):
             return True
@@ -54,22 +54,23 @@ def are_scores(v: Value) -> bool:
     return False
 
 
-def entered(trace: ForwardTrace | None) -> ForwardTrace | None:
-    """`trace` if it is all pure operations of tensors that are its arguments or the child's own; else None."""
+def inlinable_trace(trace: ForwardTrace | None) -> ForwardTrace | None:
+    """`trace` if it has only pure operations on its arguments and its own tensors, otherwise None."""
     if trace is None:
         return None
     erase_dead(trace.graph)
-    given = _given(trace.graph)
-    if len(trace.graph.nodes) > _LARGEST or not all(_is_pure(trace, n, n in given) for n in trace.graph.nodes):
+    from_arguments = _nodes_from_arguments(trace.graph)
+    if len(trace.graph.nodes) > _LARGEST or not all(_is_pure(trace, n, n in from_arguments) for n in trace.graph.nodes):
         return None
     output = next(n for n in trace.graph.nodes if n.op == "output")
+    # Guards on arguments cannot be moved to the parent, because they name the child's parameters.
     tests = [t for t in trace.guards.tests if "self" not in t and not reads_no_argument(t)]
     sized = any(".shape" in t or "[" in t for t in tests)
     return trace if isinstance(output.args[0], fx.Node) and not sized else None
 
 
-def _given(graph: fx.Graph) -> set[fx.Node]:
-    """What is computed from the contents of a child's arguments."""
+def _nodes_from_arguments(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that depend on the contents of a child's arguments."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         operation = operation_of(node)
@@ -79,19 +80,19 @@ def _given(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _is_pure(trace: ForwardTrace, node: fx.Node, given: bool) -> bool:
+def _is_pure(trace: ForwardTrace, node: fx.Node, depends_on_arguments: bool) -> bool:
     if node.meta.get("writes"):
         return False
     if node.op in ("placeholder", "get_attr", "output"):
         return True
-    if node.op == "call_module":  # without parameters, or a call that is repeated as it stands
+    if node.op == "call_module":  # a layer without parameters, or a call that does not depend on the arguments
         child = trace.module.get_submodule(str(node.target))
-        return not given or is_known(type(child)) and not child._parameters
+        return not depends_on_arguments or is_known(type(child)) and not child._parameters
     return operation_of(node) is not None or is_harmless(node) or getattr(node.target, "__name__", "") == "getitem"
 
 
-def parameters_of(trace: ForwardTrace, args: list[Any], kwargs: dict[str, Any]) -> list[Any] | None:
-    """What the child's placeholders stand for, given what it is called with."""
+def placeholder_values(trace: ForwardTrace, args: list[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+    """The values of the child's placeholders in a call; None if one is missing."""
     forward = own_forward(plain_class(type(trace.module)))
     try:
         bound = signature_of(forward).bind(None, *args, **kwargs).arguments

@@ -1,7 +1,7 @@
-"""What to do with one call of one module: trace it, find its sites, rewrite them, and say what became of each.
+"""Plans one call of one module: finds the sites in its trace, rewrites them and records the result for each site.
 
-A caller that reads only part of what a child returns may call the child's narrow forward instead, which leaves the rest
-out: attention that returns its probabilities to nobody can then be fused.
+A caller that reads only part of a child's result calls the child's narrow forward, which omits the rest. Attention can
+then be fused although it returns its probabilities.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import fx, nn
 from autofuse.canonical import View
 from autofuse.fx.install.codegen import Variant, build_variant
 from autofuse.fx.rewrite.after_expression import kernel_name
-from autofuse.fx.rewrite.author_text import written
+from autofuse.fx.rewrite.author_text import find_author_text
 from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.rewrite.fused_call import rewrite
-from autofuse.fx.rewrite.graph_capture import CapturedTrace, captured
-from autofuse.fx.rewrite.layouts import copy_of, keep_layouts
+from autofuse.fx.rewrite.graph_capture import CapturedTrace, capture_trace
+from autofuse.fx.rewrite.layouts import copy_graph, keep_layouts
 from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
 from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.rewrite.shared_heads import share_heads
@@ -37,15 +37,29 @@ from autofuse.match.refusals import AuthorText, Refusal, refusal, unread
 from autofuse.match.site import Site
 from autofuse.rule import Holds
 
-EXPERTS, _OF_A_LOOP = "AF701", 10  # the rule's code, and how often a loop goes through memory more
-_ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
+EXPERTS, _LOOP_BENEFIT = "AF701", 10  # the code of the rule for loops over experts, and its benefit
+_ROUNDS = 3  # a fused operation may be part of a larger match: a hand-written GELU, then its MLP
 
-SiteKey = tuple[str, str, SourceLine | None]  # rule, node that was replaced, line
+SiteKey = tuple[str, str, SourceLine | None]  # rule, replaced node, line
 
 
 @dataclass(frozen=True)
 class Found:
-    """A place where a rule applied, or nearly did: `fused` or not, and why. `choice`: why that kernel, if timed."""
+    """A site or a near miss of a rule.
+
+    Attributes:
+        rule: The code of the rule.
+        key: The identity of the site in its module.
+        place: The line of the replaced code.
+        fused: Whether the site is rewritten.
+        reason: Why it is fused or declined, or the measured times.
+        kernel: The kernel that the fused call runs.
+        choice: Why this kernel was chosen, if several were timed.
+        refusal: The refusal, if the site is declined.
+        mask: Notes on the mask of attention.
+        benefit: The benefit of its rule: roughly, the passes over memory that fusion saves.
+        excerpt: The replaced and the new code. None for sites that are part of a larger one.
+    """
 
     rule: str
     key: SiteKey
@@ -57,75 +71,98 @@ class Found:
     refusal: Refusal | None = None
     mask: str = ""
     benefit: int = 0
-    excerpt: Excerpt | None = field(default=None, compare=False, repr=False)  # of what is `fused`, but for parts of it
+    excerpt: Excerpt | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass
 class ModulePlan:
-    """What one call of one module becomes. `variant` is None where nothing is gained."""
+    """The plan for one call of one module.
+
+    Attributes:
+        module: The module.
+        found: Its sites and near misses.
+        variant: The rewritten forward, None if nothing is gained.
+        narrowed: The children whose narrow forwards are called, each with the omitted parts of its result.
+        entered: The Sequentials whose layers the trace contains.
+        bypassed: The children that the original forward calls and the rewritten one does not.
+        forward: Equal for plans that replace equal graphs by equal graphs. Guards may differ.
+    """
 
     module: nn.Module
     found: list[Found] = field(default_factory=list)
     variant: Variant | None = None
-    narrowed: list[tuple[nn.Module, frozenset[Path]]] = field(default_factory=list)  # children that leave something out
-    entered: frozenset[str] = frozenset()  # Sequentials that were seen through
-    bypassed: frozenset[str] = frozenset()  # children that the original calls and the rewritten forward does not
-    forward: Hashable = None  # equal for plans that make the same of the same, whatever their guards
+    narrowed: list[tuple[nn.Module, frozenset[Path]]] = field(default_factory=list)
+    entered: frozenset[str] = frozenset()
+    bypassed: frozenset[str] = frozenset()
+    forward: Hashable = None
 
 
-class Planned(Children, Protocol):
-    """What plan_of asks about the children that a trace calls."""
+class PlannedChildren(Children, Protocol):
+    """The functions of the planner that plan_trace needs for the children of a module."""
 
-    def narrowed(self, child: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> ModulePlan | None:
-        """The plan for a child's forward that leaves out what is unread, where the child gains by it."""
+    def plan_narrow(self, child: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> ModulePlan | None:
+        """The plan for a child's forward without the parts at `unread`; None if that gains nothing."""
 
 
-def plan_of(
-    trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
+def plan_trace(
+    trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: PlannedChildren | None
 ) -> ModulePlan:
-    """Rewrite `trace` by `rules`, leaving `excluded` sites alone."""
-    plan = ModulePlan(trace.module, _loops(trace, rules, excluded), entered=trace.entered_children)
-    looked: dict[fx.Node, ForwardTrace | None] = {}
+    """Rewrite a trace.
 
-    def inside(child: nn.Module, node: fx.Node) -> ForwardTrace | None:
-        if node not in looked:
-            looked[node] = children.inside(child, call_of(node)) if children is not None else None
-        return looked[node]
+    Args:
+        trace: The trace of one call of one module, which is edited.
+        rules: The rules to apply.
+        excluded: Sites that must not be fused.
+        children: Plans for the children. None keeps their calls.
+
+    Returns:
+        The plan. Its `variant` is the rewritten forward.
+    """
+    plan = ModulePlan(trace.module, _fused_loops(trace, rules, excluded), entered=trace.entered_children)
+    child_traces: dict[fx.Node, ForwardTrace | None] = {}
+
+    def trace_child(child: nn.Module, node: fx.Node) -> ForwardTrace | None:
+        if node not in child_traces:
+            child_traces[node] = children.trace_child(child, call_of(node)) if children is not None else None
+        return child_traces[node]
 
     erase_dead(trace.graph)
     before = structure_of(trace.graph)
     split = split_calls(trace, children) if children is not None else []
     called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
-    original = copy_of(trace.graph)
+    original = copy_graph(trace.graph)
     for _ in range(_ROUNDS):
-        if not _fuse_round(trace, rules, excluded, plan, inside):
+        if not _fuse_round(trace, rules, excluded, plan, trace_child):
             break
     if any(f.fused for f in plan.found):
-        share_heads(trace, inside)
+        share_heads(trace, trace_child)
         try:
             keep_layouts(trace, original)
         except CannotBuild as error:
-            return ModulePlan(trace.module, [_not_built(f, error) if f.fused else f for f in plan.found])
+            # A rewrite that changes a visible layout is discarded completely.
+            return ModulePlan(trace.module, [_decline_unbuilt(f, error) if f.fused else f for f in plan.found])
     if children is not None:
         split = rejoin_calls(trace, split, children)
         plan.narrowed += [(s.child, s.dropped) for s in split]
         guard_unwatched(trace.guards, [s.target for s in split])
-        _narrow(trace, plan, children)
+        _use_narrow_forwards(trace, plan, children)
     if plan.narrowed or any(f.fused for f in plan.found) or tail_of(trace.dropped):
-        plan.bypassed = _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
+        plan.bypassed = _guard_bypassed(
+            trace, called, {str(n.target): t for n, t in child_traces.items() if t is not None}
+        )
         trace.graph.lint()
         plan.variant = build_variant(trace)
         plan.forward = before, structure_of(trace.graph)
     return plan
 
 
-def _loops(trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey]) -> list[Found]:
-    """The loops over experts of which one turn was made: fused as they stand."""
+def _fused_loops(trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey]) -> list[Found]:
+    """The loops over experts, which the trace already contains in their fused form."""
     if not any(r.rule.code == EXPERTS for r in rules):
         return []
     keys = [(EXPERTS, node.name, node.meta.get("place")) for node in trace.loops]
     return [
-        Found(EXPERTS, key, key[2], True, "rows sorted by expert, in one turn", "torch nonzero", benefit=_OF_A_LOOP)
+        Found(EXPERTS, key, key[2], True, "rows sorted by expert, in one pass", "torch nonzero", benefit=_LOOP_BENEFIT)
         for key in keys
         if key not in excluded
     ]
@@ -133,44 +170,44 @@ def _loops(trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozens
 
 def _fuse_round(
     trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], plan: ModulePlan,
-    inside: Callable[[nn.Module, fx.Node], ForwardTrace | None],
+    trace_child: Callable[[nn.Module, fx.Node], ForwardTrace | None],
 ) -> bool:  # fmt: skip
-    """Look once, and rewrite what is found; whether anything was."""
-    lowered = captured(trace, inside)
-    view = View(Facts(lowered.known, lowered.ensures))
+    """Find the sites once and rewrite them. Returns whether any was rewritten."""
+    captured = capture_trace(trace, trace_child)
+    view = View(Facts(captured.known, captured.ensures))
     done = False
-    kept = [f for f in plan.found if f.fused]
+    fused = [f for f in plan.found if f.fused]
     others: list[Found] = []
     for site in sites(
-        lowered.graph, view, rules, lambda s: isinstance(s.verdict, Holds) and not _is_a_childs(lowered, s)
+        captured.graph, view, rules, lambda s: isinstance(s.verdict, Holds) and not _is_inside_child(captured, s)
     ):
-        node = lowered.nodes.get(site.root)
-        if node is None or _is_a_childs(lowered, site):
+        node = captured.nodes.get(site.root)
+        if node is None or _is_inside_child(captured, site):
             continue
         key = (site.rule.rule.code, node.name, node.meta.get("place"))
         if key in excluded:
             continue
-        found = _found(lowered, site, key)
+        found = _found_site(captured, site, key)
         if isinstance(site.verdict, Holds):
             try:
-                taken = rewrite(lowered, view, site)
+                excerpt = rewrite(captured, view, site)
                 done = True
-                kept += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
-                kept.append(replace(found, kernel=taken.kernel, excerpt=taken))
+                fused += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
+                fused.append(replace(found, kernel=excerpt.kernel, excerpt=excerpt))
                 continue
             except CannotBuild as error:
-                found = _not_built(found, error)
+                found = _decline_unbuilt(found, error)
         others.append(found)
-    plan.found = kept + others
+    plan.found = fused + others
     return done
 
 
-def _not_built(found: Found, error: CannotBuild) -> Found:
-    told = unread(error.reason, AuthorText())
-    return Found(found.rule, found.key, found.place, False, told.reason, refusal=told)
+def _decline_unbuilt(found: Found, error: CannotBuild) -> Found:
+    refusal_text = unread(error.reason, AuthorText())
+    return Found(found.rule, found.key, found.place, False, refusal_text.reason, refusal=refusal_text)
 
 
-def _found(lowered: CapturedTrace, site: Site, key: SiteKey) -> Found:
+def _found_site(captured: CapturedTrace, site: Site, key: SiteKey) -> Found:
     verdict, code = site.verdict, site.rule.rule.code
     if isinstance(verdict, Holds):
         return Found(
@@ -183,49 +220,53 @@ def _found(lowered: CapturedTrace, site: Site, key: SiteKey) -> Found:
             mask="; ".join(site.notes),
             benefit=site.rule.rule.benefit,
         )
-    told = refusal(verdict, code, lambda v: written(lowered, v, verdict.culprit))
-    return Found(code, key, key[2], False, told.reason, refusal=told)
+    refusal_text = refusal(verdict, code, lambda v: find_author_text(captured, v, verdict.culprit))
+    return Found(code, key, key[2], False, refusal_text.reason, refusal=refusal_text)
 
 
-def _is_a_childs(lowered: CapturedTrace, site: Site) -> bool:
-    """Whether a match lies wholly in a child that was read: there it is the child's own affair."""
-    node = lowered.nodes.get(site.root)
+def _is_inside_child(captured: CapturedTrace, site: Site) -> bool:
+    """Whether a match is completely inside an inlined child. The child's own plan handles it."""
+    node = captured.nodes.get(site.root)
     steps = {*(site.removed.values or site.steps), *(r.value for r in site.results)} - {site.root}
-    return node is None or node in lowered.entered and not any(v in lowered.nodes for v in steps)
+    return node is None or node in captured.inlined_traces and not any(v in captured.nodes for v in steps)
 
 
 def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, ForwardTrace]) -> frozenset[str]:
-    """The children that are no longer called must stay what they were when they were read. Returns their names."""
-    left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
-    bypassed = (called - left) | set(trace.entered_children)
+    """Guard that the children that are no longer called do not change. Returns their names."""
+    still_called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
+    bypassed = (called - still_called) | set(trace.entered_children)
     for node in trace.graph.nodes:
+        # A fused call reads the parameters of a layer and bypasses its forward.
         if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
             bypassed.add(owner)
     for path in sorted(bypassed & read.keys()):
         inside = trace.module.get_submodule(path).named_modules(prefix=path)
-        bypassed |= {name for name, _ in inside if not any(f"{name}.".startswith(f"{kept}.") for kept in left)}
+        bypassed |= {
+            name for name, _ in inside if not any(f"{name}.".startswith(f"{other}.") for other in still_called)
+        }
     narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
     for path in sorted(bypassed & read.keys()):
         trace.guards.add_child_guards(read[path].guards, guard_path(path))
-    return frozenset(called - left)
+    return frozenset(called - still_called)
 
 
-def _narrow(trace: ForwardTrace, plan: ModulePlan, children: Planned) -> None:
-    """Call the narrow forward of each child whose result is read in part, where that child gains by it."""
+def _use_narrow_forwards(trace: ForwardTrace, plan: ModulePlan, children: PlannedChildren) -> None:
+    """Call the narrow forward of each child whose result is partly read, if that gains something."""
     erase_dead(trace.graph)
     for node, items in trace.results.items():
+        # A rewrite may have removed or replaced the call.
         if node.graph is not trace.graph or node.op != "call_module" or not items or is_erased(node):
             continue
         child = trace.module.get_submodule(str(node.target))
         unread = unread_paths(trace, node)
-        planned = children.narrowed(child, call_of(node), unread) if unread else None
+        planned = children.plan_narrow(child, call_of(node), unread) if unread else None
         if planned is None or planned.variant is None:
             continue
         with trace.graph.inserting_before(node):
-            held = trace.graph.get_attr(str(node.target))
-            made = trace.graph.call_function(narrow_caller(unread), (held, *node.args), dict(node.kwargs))
-        made.meta = dict(node.meta)
-        replace_node(node, made)
+            module_node = trace.graph.get_attr(str(node.target))
+            narrow_call = trace.graph.call_function(narrow_caller(unread), (module_node, *node.args), dict(node.kwargs))
+        narrow_call.meta = dict(node.meta)
+        replace_node(node, narrow_call)
         trace.graph.erase_node(node)
         plan.narrowed.append((child, unread))

@@ -1,6 +1,6 @@
-"""Calling a child for only that part of its result which the caller reads.
+"""Calls a child's narrow forward, which computes only the parts of the result that the caller reads.
 
-Only a caller that was rewritten asks for it, by name; whoever calls the child as a module gets the whole result.
+Only a rewritten caller calls it. A call of the child as a module returns the full result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _around: list[Enter] = []
 
 @contextmanager
 def around_narrow_calls(enter: Enter) -> Iterator[None]:
-    """Enter `enter(child, args, kwargs)` around every call of this kind in the block: they pass `__call__` by."""
+    """Enter `enter(child, args, kwargs)` around every narrow call in the block. Narrow calls bypass `__call__`."""
     _around.append(enter)
     try:
         yield
@@ -32,11 +32,12 @@ def around_narrow_calls(enter: Enter) -> Iterator[None]:
 
 @cache
 def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
-    """A function that calls a child, with None for what stands at the `unread` paths where nobody watches the child."""
+    """A function that calls a child. Unless hooks watch the child, the result has None at the `unread` paths."""
     tail, name = tail_of(unread), narrow_name(unread)
     dropout = tail.dropout if tail is not None else None
 
     def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # Hooks run only if the child is called as a module.
         forward = None if is_watched(child) else narrow_forward(child, name)
         if forward is not None and _around:
             with _around[-1](child, args, kwargs):
@@ -49,5 +50,5 @@ def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
 
 
 def is_narrow_call(target: Any) -> bool:
-    """Whether a node calls a child this way."""
+    """Whether the target of a node is a narrow call."""
     return getattr(target, "__name__", "") == "call_narrow"

@@ -1,7 +1,4 @@
-"""Sizes that are asked of values that a fused call takes away, read off something that stays.
-
-Knows where the trace says that a size comes from (trace/size_sources.py) and how a result is turned; knows no rule.
-"""
+"""Replaces reads of sizes of tensors that a fused call removes. The sizes are read from values that stay."""
 
 from __future__ import annotations
 
@@ -19,15 +16,22 @@ from autofuse.reasons import writing
 from autofuse.reasons.reason import because
 
 
-def sizes_elsewhere(
-    captured: CapturedTrace, site: Site, results: Sequence[fx.Node], made: Sequence[fx.Node]
+def size_replacements(
+    captured: CapturedTrace, site: Site, results: Sequence[fx.Node], new_results: Sequence[fx.Node]
 ) -> dict[fx.Node, Any]:
-    """For each read of a size of what goes, the number or the node that gives the same.
+    """For each read of a removed tensor's size, the number or the node that replaces it.
 
-    `made` stand for `results`. Raises CannotBuild where a size could only be had by computing what was to go.
+    Args:
+        captured: The trace. trace/size_sources.py records where each size comes from.
+        site: The match, with the values that are removed.
+        results: The replaced results.
+        new_results: The new nodes for `results`, in the same order.
+
+    Raises:
+        CannotBuild: only the removed code can compute the size.
     """
     return {
-        node: _elsewhere(captured, node, results, made)
+        node: _size_replacement(captured, node, results, new_results)
         for value in site.removed.metadata
         if (node := captured.nodes.get(value)) is not None and _is_size(node) and node.users
     }
@@ -37,27 +41,30 @@ def _is_size(node: fx.Node) -> bool:
     return node.op == "call_method" and node.target == "size" and len(node.args) == 2
 
 
-def _elsewhere(captured: CapturedTrace, node: fx.Node, results: Sequence[fx.Node], made: Sequence[fx.Node]) -> Any:
+def _size_replacement(
+    captured: CapturedTrace, node: fx.Node, results: Sequence[fx.Node], new_results: Sequence[fx.Node]
+) -> Any:
     tensor, dim = node.args
     assert isinstance(tensor, fx.Node) and isinstance(dim, int)
     sizes = captured.trace.sizes.get(tensor, ())
     if dim < len(sizes) and (size := sizes[dim]) is not None:
         with captured.trace.graph.inserting_before(node):
             return size_node(captured, size, node.meta.get("v"))
-    for old, new in zip(results, made, strict=True):
-        place = _place_of(tensor, dim, old)
-        if place is not None and (early := _numbers_before(new, node)) is not None:
-            for number in reversed(early):
+    # The size is read from a new result. Numbers that depend on it move behind that result.
+    for old, new in zip(results, new_results, strict=True):
+        place = _matching_dim(tensor, dim, old)
+        if place is not None and (numbers := _numbers_to_move(new, node)) is not None:
+            for number in reversed(numbers):
                 new.append(number)
             with captured.trace.graph.inserting_after(new):
-                asked = captured.trace.graph.call_method("size", (new, place))
-            asked.meta["v"] = node.meta.get("v")
-            return asked
+                read = captured.trace.graph.call_method("size", (new, place))
+            read.meta["v"] = node.meta.get("v")
+            return read
     raise CannotBuild(because(writing.SIZE_OF_REMOVED, name=call_text(tensor)))
 
 
-def _numbers_before(new: fx.Node, size: fx.Node) -> list[fx.Node] | None:
-    """What is computed from `size` before `new` is, in order; None where that is more than numbers, or read there."""
+def _numbers_to_move(new: fx.Node, size: fx.Node) -> list[fx.Node] | None:
+    """The nodes before `new` that depend on `size`, in order; None if one of them is not an integer."""
     found: dict[fx.Node, None] = {}
     todo = [size]
     while todo:
@@ -70,29 +77,29 @@ def _numbers_before(new: fx.Node, size: fx.Node) -> list[fx.Node] | None:
     return sorted(found)
 
 
-def _place_of(tensor: fx.Node, dim: int, result: fx.Node) -> int | None:
-    """Which dimension of `result` is dimension `dim` of `tensor`, if one is the other turned."""
-    turns: list[fx.Node] = []
+def _matching_dim(tensor: fx.Node, dim: int, result: fx.Node) -> int | None:
+    """The dimension of `result` that is dimension `dim` of `tensor`; None if `result` is no reordering of `tensor`."""
+    reorderings: list[fx.Node] = []
     while result is not tensor:
         operation = operation_of(result)
         if operation is None or operation.name not in ("transpose", "permute", "contiguous"):
             return None
-        turns.append(result)
+        reorderings.append(result)
         result = result.all_input_nodes[0]
     value = tensor.meta.get("v")
     if not isinstance(value, Tensor):
         return None
     order = list(range(value.dim()))
-    for turn in reversed(turns):
-        order = _turned(order, turn)
+    for reordering in reversed(reorderings):
+        order = _reorder(order, reordering)
     return order.index(dim)
 
 
-def _turned(order: list[int], turn: fx.Node) -> list[int]:
-    """`order` as the operation of `turn` leaves it."""
-    given = [*turn.args[1:], *turn.kwargs.values()]
-    dims: list[Any] = [d for g in given for d in (g if isinstance(g, (tuple, list)) else [g])]
-    operation = operation_of(turn)
+def _reorder(order: list[int], reordering: fx.Node) -> list[int]:
+    """`order` after the reordering."""
+    arguments = [*reordering.args[1:], *reordering.kwargs.values()]
+    dims: list[Any] = [d for g in arguments for d in (g if isinstance(g, (tuple, list)) else [g])]
+    operation = operation_of(reordering)
     if operation is None or operation.name == "contiguous":
         return order
     if operation.name == "permute":

@@ -1,7 +1,6 @@
-"""torch.compile as a partner: whether the blocks of a model run compiled, decided by timing whole steps.
+"""Decides by timing whole steps whether the blocks of a model run compiled by torch.compile.
 
-Knows blocks, copies and `Module.compile`; what a step is, and how steps are timed, is known elsewhere. What compiles is
-torch's own: its results are those of torch.compile, and are not compared in double precision.
+The results of torch.compile are not verified in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import nn
 
 from autofuse.display.progress import Tell
 from autofuse.fx.install.compiled_code import drop_trial_code
-from autofuse.fx.session.model_steps import ModelSteps, undisturbed
+from autofuse.fx.session.model_steps import ModelSteps, quiet_steps
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import plain_class
@@ -27,15 +26,15 @@ from autofuse.measure.timing import Action, seconds_of
 from autofuse.results.comparison import Estimate
 from autofuse.results.compile_choice import CompileChoice
 
-_COMPILED = "_compiled_call_impl"  # where Module.compile leaves what a call runs; public torch has no way back
+_COMPILED = "_compiled_call_impl"  # Module.compile stores the compiled call here; torch has no public way to undo it
 _LOG = logging.getLogger("autofuse")
 
 
 def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The repeated blocks of `model`, by name: the outermost containers with two children or more of one class.
+    """The repeated blocks of a model with their names, or the model itself with the name "".
 
-    The model itself, called "", where nothing is repeated. Blocks are compiled one by one, so that the compiler works
-    once for each kind of block and not for each layer.
+    Repeated blocks are children of one class in the outermost containers. They are compiled one by one, so that the
+    compiler runs once for each kind of block and not for each layer.
     """
     found: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
@@ -43,6 +42,7 @@ def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
         kinds = [plain_class(type(child)) for _, child in children]
         if not isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
             continue
+        # A container inside a block is compiled with the block.
         if any(f"{name}.".startswith(f"{outer}.") for outer, _ in found):
             continue
         blocks = [
@@ -55,19 +55,29 @@ def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def why_not_compiled(model: nn.Module) -> str:
-    """Why `model` is not compiled by autofuse; "" where it may be."""
+    """Why autofuse does not compile `model`, or ""."""
     if any(vars(m).get(_COMPILED) is not None for m in model.modules()):
         return "it is compiled already, by Module.compile"
     return ""
 
 
-def choose(
+def choose_compilation(
     model: nn.Module, call: ForwardArguments, planner: Planner, tell: Tell, *, force: bool = False
 ) -> CompileChoice:
-    """Whether the blocks of `model`, called with `call`, are to run compiled: by timing, or because `force` says so.
+    """Decide whether the blocks of a model run compiled.
 
-    Timed are copies, in the mode that the model is in: eager with the fused places, compiled with them, and compiled as
-    it was written. What is fastest beyond noise is chosen, and eager where nothing is.
+    Copies of the model are timed in its current mode: fused and eager, fused and compiled, and compiled without fusion.
+    The fastest is chosen. Eager is chosen unless another is faster beyond noise.
+
+    Args:
+        model: The model.
+        call: The arguments of the timed step.
+        planner: The plans for the modules.
+        tell: Reports progress.
+        force: Choose the compiled fused model without timing.
+
+    Returns:
+        The choice, with the measured ratios or the reason for eager.
     """
     names = tuple(name for name, _ in blocks_of(model))
     if why := why_not_compiled(model):
@@ -76,53 +86,56 @@ def choose(
         return CompileChoice("compiled", names)
     try:
         for _ in tell("compiling and timing", [model], 1):
-            return _timed(model, call, planner, names)
-    except Exception as error:  # a compiler that is not installed, a forward that it cannot take
+            return _choose_by_timing(model, call, planner, names)
+    except Exception as error:  # the compiler is missing, or does not support the forward
         _LOG.debug("the compiled model could not be timed: %s: %s", type(error).__name__, error)
         return CompileChoice("eager", reason=f"compiling it raised {type(error).__name__}")
     return CompileChoice("eager")
 
 
-def _timed(model: nn.Module, call: ForwardArguments, planner: Planner, names: tuple[str, ...]) -> CompileChoice:
+def _choose_by_timing(
+    model: nn.Module, call: ForwardArguments, planner: Planner, names: tuple[str, ...]
+) -> CompileChoice:
     training = model.training
-    with undisturbed(), drop_trial_code(), _copy(model, call, planner, training) as eager:
-        own = eager.step(eager.planned)
+    with quiet_steps(), drop_trial_code(), _model_steps(model, call, planner, training) as eager:
+        own = eager.step(eager.planned_modules)
+        # The first step is a warm-up.
         seconds_of(own, eager.device)
         if seconds_of(own, eager.device) > longest_step():
-            return CompileChoice("eager", reason="a step takes too long to be timed")
-        with _compiled_copy(model, call, planner, names, fused=True) as fused:
+            return CompileChoice("eager", reason="a step takes too long to time")
+        with _compiled_step(model, call, planner, names, fused=True) as fused:
             gain = time_steps(own, fused, eager.device)
-            with _compiled_copy(model, call, planner, names, fused=False) as original:
+            with _compiled_step(model, call, planner, names, fused=False) as original:
                 other = time_steps(own, original, eager.device)
-                better = time_steps(fused, original, eager.device) if _faster(gain) and _faster(other) else None
+                better = time_steps(fused, original, eager.device) if _is_faster(gain) and _is_faster(other) else None
     choice = CompileChoice("eager", fused=_estimate(gain), original=_estimate(other))
-    if _faster(other) and (not _faster(gain) or better is not None and _faster(better)):
+    if _is_faster(other) and (not _is_faster(gain) or better is not None and _is_faster(better)):
         return replace(choice, chosen="compiled original", modules=names)
-    if _faster(gain):
+    if _is_faster(gain):
         return replace(choice, chosen="compiled", modules=names)
     return replace(choice, reason=f"{choice.fused} of eager, which is no gain beyond noise")
 
 
 @contextmanager
-def _copy(model: nn.Module, call: ForwardArguments, planner: Planner, training: bool) -> Iterator[ModelSteps]:
-    with ModelSteps(model, call, planner, training).ready() as steps:
+def _model_steps(model: nn.Module, call: ForwardArguments, planner: Planner, training: bool) -> Iterator[ModelSteps]:
+    with ModelSteps(model, call, planner, training).prepare() as steps:
         yield steps
 
 
 @contextmanager
-def _compiled_copy(
+def _compiled_step(
     model: nn.Module, call: ForwardArguments, planner: Planner, names: Sequence[str], *, fused: bool
 ) -> Iterator[Action]:
     """The step of a copy whose blocks are compiled."""
-    with _copy(model, call, planner, model.training) as steps:
+    with _model_steps(model, call, planner, model.training) as steps:
         for name in names:
             steps.twin.get_submodule(name).compile()
-        with steps.kept(steps.planned if fused else ()) as step:
-            seconds_of(step, steps.device)  # the compiler works here
+        with steps.running_forwards(steps.planned_modules if fused else ()) as step:
+            seconds_of(step, steps.device)  # compiles
             yield step
 
 
-def _faster(found: JudgedTimings) -> bool:
+def _is_faster(found: JudgedTimings) -> bool:
     return found.judgement.verdict == "confirmed"
 
 
@@ -131,20 +144,20 @@ def _estimate(found: JudgedTimings) -> Estimate:
 
 
 class CompiledModules:
-    """The modules of a model that autofuse had compiled, so that they can be as they were again."""
+    """The modules that autofuse compiled, for a restore."""
 
     def __init__(self) -> None:
-        self._compiled: list[tuple[weakref.ref[nn.Module], weakref.ref[Any]]] = []  # what runs holds its module
+        self._compiled: list[tuple[weakref.ref[nn.Module], weakref.ref[Any]]] = []  # weak: a call holds its module
 
     def compile(self, model: nn.Module, names: Sequence[str]) -> None:
-        """Have these modules of `model` run compiled, in place, by `Module.compile`: when they are called first."""
+        """Compile these modules in place by `Module.compile`. The compiler runs at their first call."""
         for name in names:
             module = model.get_submodule(name)
             module.compile()
             self._compiled.append((weakref.ref(module), weakref.ref(vars(module)[_COMPILED])))
 
     def restore(self) -> None:
-        """Have them run as they are written. What somebody else has compiled since stays."""
+        """Remove the compiled calls. A module that other code has compiled since then stays compiled."""
         for known, made in self._compiled:
             module = known()
             if module is not None and made() is not None and vars(module).get(_COMPILED) is made():

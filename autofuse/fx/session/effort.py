@@ -1,37 +1,37 @@
-"""How much work is ahead once a model is planned, in a line for the log. Knows plans; must not do any of the work."""
+"""Describes in one log line how much there is to check and to time after planning."""
 
 from __future__ import annotations
 
-from autofuse.fx.session.memory_room import call_takes
+from autofuse.fx.session.memory_room import call_check_bytes
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_timing import SECONDS
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.measure.step_pairs import TIME_LIMIT
 
-_RACED = 3  # a place is timed as it was written, fused, and with about one other kernel
+_CANDIDATES = 3  # timings of a site: the original, the fused code, and about one other kernel
 
 
-def effort(planner: Planner, real: Calls, verify: bool, tune: bool) -> str:
-    """What there is to check and to weigh, and about how long weighing takes; "" where nothing was found.
+def describe_work(planner: Planner, real: Calls, verify: bool, tune: bool) -> str:
+    """The number of modules to check and of sites to time, with an estimate of memory and seconds; "" for none.
 
-    What was measured or compiled before is found again, and takes less.
+    Cached measurements and compiled code make it faster than the estimate.
     """
     plans = [(module, plan) for (module, _), plan in planner.plans.items() if plan.variant is not None]
     modules = dict.fromkeys(module for module, _ in plans)
     if not modules:
         return ""
-    said = []
+    parts = []
     if verify:
-        kinds = [m for m in modules if m in real]
-        most = max((n for m in kinds for n in call_takes(m, real[m], planner.made.get(m)).values()), default=0)
-        said.append(f"{_count(len(kinds), 'kind')} of modules to check, with up to {most / 2**30:.2f} GiB")
+        checked = [m for m in modules if m in real]
+        largest = max(
+            (n for m in checked for n in call_check_bytes(m, real[m], planner.created_bytes.get(m)).values()), default=0
+        )
+        parts.append(f"{_count(len(checked), 'kind')} of modules to check, with up to {largest / 2**30:.2f} GiB")
     if tune:
-        places = {
-            (f.excerpt.likeness, mode) for (_, (mode, _)), p in planner.plans.items() for f in p.found if f.excerpt
-        }
-        seconds = len(places) * _RACED * SECONDS + 2 * TIME_LIMIT
-        said.append(f"{_count(len({p for p, _ in places}), 'place')} to weigh, in at most about {seconds:.0f} s")
-    return "; ".join(said)
+        sites = {(f.excerpt.key, mode) for (_, (mode, _)), p in planner.plans.items() for f in p.found if f.excerpt}
+        seconds = len(sites) * _CANDIDATES * SECONDS + 2 * TIME_LIMIT
+        parts.append(f"{_count(len({p for p, _ in sites}), 'site')} to time, in at most about {seconds:.0f} s")
+    return "; ".join(parts)
 
 
 def _count(number: int, what: str) -> str:

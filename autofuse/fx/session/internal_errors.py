@@ -1,6 +1,6 @@
-"""What is said where autofuse itself fails: one line of the report; the whole story goes to the log, at DEBUG.
+"""Describes internal errors of autofuse: one line for the report, and the traceback for the log at level DEBUG.
 
-The user's program goes on with the original. Knows errors and words; must not know who catches them.
+The user's program continues with the original code.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ _LOG = logging.getLogger("autofuse")
 
 
 def reason_of_failure(error: Exception, doing: str, then: str = "the original runs") -> Reason:
-    """The reason for a report: `error` was raised while `doing`, such as "checking it", and what happened `then`.
+    """The reason for the report. Also writes the traceback to the log.
 
-    The log hears of it, too.
+    Args:
+        error: The error.
+        doing: What autofuse was doing, such as "checking it".
+        then: What happens as a result.
     """
     _LOG.debug("autofuse failed while %s.", doing, exc_info=error)
     if is_out_of_memory(error):
-        return because(outcomes.OUT_OF_MEMORY, doing=doing, error=in_a_line(error), then=then)
+        return because(outcomes.OUT_OF_MEMORY, doing=doing, error=one_line(error), then=then)
     if isinstance(error, RuleError):
-        return because(outcomes.RULE_FAILED, error=in_a_line(error))
-    return because(outcomes.INTERNAL_ERROR, doing=doing, error=in_a_line(error), then=then)
+        return because(outcomes.RULE_FAILED, error=one_line(error))
+    return because(outcomes.INTERNAL_ERROR, doing=doing, error=one_line(error), then=then)
 
 
-def in_a_line(error: Exception) -> str:
-    """The kind of an error and the first line of what it says."""
+def one_line(error: Exception) -> str:
+    """The class of an error and the first line of its message."""
     try:
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    except Exception:  # an error whose text cannot be had
-        said = ""
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    except Exception:  # its __str__ raised
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

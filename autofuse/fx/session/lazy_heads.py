@@ -1,7 +1,7 @@
-"""Finds the linear layers of a model whose output only a loss reads, and has it computed when somebody reads it.
+"""Finds the linear layers of a model whose output only a loss reads. Their logits are computed only if they are read.
 
-Where a model returns its logits beside the loss, or leaves the loss to its caller, no graph of one module shows that
-nobody reads them. So a copy of the model makes the call with lazy logits, and they tell what became of them.
+If a model returns its logits along with the loss, or leaves the loss to its caller, the graph of one module does not
+show who reads them. So a copy of the model runs the call with lazy logits, which record their uses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autofuse.fx.lazy.head import make_lazy, may_be_lazy, restore_lazy
 from autofuse.fx.lazy.linear import LEAST_LOGITS, however_few
 from autofuse.fx.lazy.losses import listening
 from autofuse.fx.lazy.tensor import LazyLogits, noted_reads
-from autofuse.fx.session.trials import copied
+from autofuse.fx.session.trials import copy_module
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.source_lines import SourceLine
@@ -35,39 +35,56 @@ from autofuse.verify.out_of_memory import reraise_if_out_of_memory
 HEAD_RULE = "AF502"
 _KERNEL = "linear_cross_entropy in blocks of rows; the logits of {head} are computed when they are read"
 LossFn = Callable[..., Any]
-_ALIKE = 1e-5  # of the largest entry, in double; models cast logits to float
+_ALIKE = 1e-5  # relative to the largest entry, in float64; models cast logits to float32
 
 
 @dataclass(frozen=True)
 class LazyHead:
-    """A linear layer of a model, called `name`, whose output is lazy from here on.
+    """A linear layer whose output can be lazy.
 
-    place: where the loss is computed, None where that is the caller's loss; error: what a check saw, None unchecked.
+    Attributes:
+        module: The layer.
+        name: Its name in the model.
+        place: The line of the loss, None if the caller computes it.
+        error: The difference that a check observed, None if it was not checked.
+        reason: Why the layer cannot be lazy, None if it can.
     """
 
     module: nn.Linear
     name: str
     place: SourceLine | None
     error: float | None
-    reason: Reason | None = None  # why it is not
+    reason: Reason | None = None
 
 
-def lazy_heads(
+def find_lazy_heads(
     model: nn.Module, call: ForwardArguments, names: dict[nn.Module, str], sharded: Forms, loss_fn: LossFn | None,
     verify: bool,
 ) -> list[LazyHead]:  # fmt: skip
-    """The layers of `model` whose output nobody reads but a loss, in training, when it is called with `call`."""
+    """The linear layers whose output only a loss reads in a training step.
+
+    Args:
+        model: The model.
+        call: The arguments of the step.
+        names: The modules to consider, with their names.
+        sharded: The forms of tensors that are not on this rank.
+        loss_fn: The loss function of the caller, or None.
+        verify: Whether to compare results and gradients with those of the original.
+
+    Returns:
+        The layers that can be lazy, and with a reason those that cannot.
+    """
     wanted = {m: n for m, n in names.items() if may_be_lazy(m) and _is_wide(m)}
     if not wanted or any(id(p) in sharded for m in wanted for p in m.parameters()):
-        return []  # nothing can be run, so nothing is known of what is read
-    made: dict[nn.Module, nn.Module] = {}
-    copy = copied(model, made, sharded)
-    heads = {made[m]: m for m in wanted if m in made}
+        return []  # the model cannot run here
+    copies: dict[nn.Module, nn.Module] = {}
+    copy = copy_module(model, copies, sharded)
+    heads = {copies[m]: m for m in wanted if m in copies}
     with preserve_generators(), restore_external_state():
         trial = _Trial(copy, call, {head: wanted[m] or "the model" for head, m in heads.items()})
-        found = trial.unread(heads, loss_fn is not None)
+        found = trial.find_unread_heads(heads, loss_fn is not None)
         lazy = [
-            _checked(heads[head], wanted[heads[head]], place, trial.compared(head) if verify else (None, ""))  # type: ignore[arg-type]
+            _lazy_head(heads[head], wanted[heads[head]], place, trial.compare(head) if verify else (None, ""))  # type: ignore[arg-type]
             for head, place in found.items()
         ]
         plain = [
@@ -77,15 +94,15 @@ def lazy_heads(
         return lazy + plain
 
 
-def _checked(
+def _lazy_head(
     module: nn.Linear, name: str, place: SourceLine | None, outcome: tuple[float | None, str]
 ) -> LazyHead:  # fmt: skip
     error, why = outcome
     return LazyHead(module, name, place, error, because(outcomes.DIFFERS, why=why) if why else None)
 
 
-def site_of(head: LazyHead) -> SiteReport:
-    """The word of the report, which is about the model: where it computes the loss, if its caller does not."""
+def report_of_head(head: LazyHead) -> SiteReport:
+    """The report of a head. Its line is that of the loss, if the model computes the loss."""
     file, line = (head.place.file, head.place.line) if head.place else ("", None)
     if head.reason is not None:
         why = head.reason
@@ -96,24 +113,26 @@ def site_of(head: LazyHead) -> SiteReport:
 
 
 def _is_large(x: LazyLogits) -> bool:
-    """Whether they are returned as they are and so many that they would be lazy in a step."""
+    """Whether logits are still lazy and large enough to be lazy in a step."""
     return not x.is_computed and x.numel() >= LEAST_LOGITS
 
 
 def _is_wide(module: nn.Module) -> bool:
-    """Whether the logits are larger than what they are computed from."""
+    """Whether the output of a layer is larger than its input."""
     return isinstance(module, nn.Linear) and module.out_features > module.in_features
 
 
 class _Trial:
-    """A copy of a model that makes one call, in training."""
+    """Runs one call on a copy of a model in training mode."""
 
     def __init__(self, copy: nn.Module, call: ForwardArguments, names: dict[nn.Module, str]) -> None:
         self._copy, self._call, self._names = copy.train(), call, names
-        self.reasons: dict[nn.Module, tuple[Reason, SourceLine | None]] = {}  # of heads that cannot be lazy
+        self.reasons: dict[nn.Module, tuple[Reason, SourceLine | None]] = {}  # why heads cannot be lazy, and where
 
-    def unread(self, heads: dict[nn.Module, nn.Module], returned: bool) -> dict[nn.Module, SourceLine | None]:
-        """The heads that a loss was computed of while nobody read them, and where; those that are returned, too."""
+    def find_unread_heads(
+        self, heads: dict[nn.Module, nn.Module], returned: bool
+    ) -> dict[nn.Module, SourceLine | None]:
+        """The heads whose logits only a loss used, with its line. `returned`: also count returned logits."""
         for head in heads:
             make_lazy(head)  # type: ignore[arg-type]
         with listening() as fused, noted_reads() as reads:
@@ -142,15 +161,16 @@ class _Trial:
                 self.reasons[head] = because(outcomes.NO_LOSS_SEEN, head=self._names[head]), None
         return places
 
-    def compared(self, head: nn.Module) -> tuple[float | None, str]:
-        """How far results and gradients lie apart, and a reason where that is too far.
+    def compare(self, head: nn.Module) -> tuple[float | None, str]:
+        """The largest difference of results and gradients, and a reason if it is too large.
 
-        Computed in double, or in the model's own dtype where one of its operators has no double.
+        It is computed in float64, or in the dtype of the model if an operator does not support float64.
         """
         dtype = _dtype_of(self._copy)
         plain = self._gradients_of_both(head, self._copy.double())
         how, alike = "computed in double, ", _ALIKE
         if plain is None:
+            # The tolerance follows from the precision of the dtype.
             how, alike = "", max(_ALIKE, 64 * torch.finfo(dtype).eps)
             plain = self._gradients_of_both(head, self._copy.to(dtype))
         if plain is None:
@@ -158,7 +178,7 @@ class _Trial:
         expected, found = plain
         if expected.keys() != found.keys():
             return None, "other parameters have a gradient"
-        errors = {name: _apart(expected[name], found[name]) for name in expected}
+        errors = {name: _relative_error(expected[name], found[name]) for name in expected}
         worst = max(errors, key=errors.__getitem__, default="")
         if worst and not errors[worst] <= alike:
             return None, f"{how}{worst} differs by {errors[worst]:.1e}"
@@ -167,7 +187,7 @@ class _Trial:
     def _gradients_of_both(
         self, head: nn.Module, model: nn.Module
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
-        """Those of `model` as it is, and with a lazy head; None where it does not run."""
+        """The gradients of `model` without and with a lazy head; None if it does not run."""
         try:
             plain = self._gradients(model)
             make_lazy(head)  # type: ignore[arg-type]
@@ -179,7 +199,7 @@ class _Trial:
             restore_lazy(head)
 
     def _gradients(self, model: nn.Module) -> dict[str, Tensor]:
-        """The results, and the gradients of all parameters for the sum of them, or of a loss of those with classes."""
+        """The results, and all gradients of the sum of one number for each result."""
         model.zero_grad()
         result = self._run(model)
         tensors = [t for t in pytree.tree_leaves(_contents(result)) if isinstance(t, Tensor) and t.is_floating_point()]
@@ -197,17 +217,17 @@ class _Trial:
     def _run(self, model: nn.Module) -> Any:
         args, kwargs = self._call
         dtype = _dtype_of(model)
-        given = pytree.tree_map(lambda x: _given(x, dtype), (args, kwargs))
+        inputs = pytree.tree_map(lambda x: _fresh_input(x, dtype), (args, kwargs))
         torch.manual_seed(0)
         with torch.enable_grad(), however_few():
-            return model(*given[0], **given[1])
+            return model(*inputs[0], **inputs[1])
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
-def _given(x: Any, dtype: torch.dtype) -> Any:
+def _fresh_input(x: Any, dtype: torch.dtype) -> Any:
     if not isinstance(x, Tensor):
         return copied_object(x)
     to = dtype if x.is_floating_point() else x.dtype
@@ -215,15 +235,16 @@ def _given(x: Any, dtype: torch.dtype) -> Any:
 
 
 def _scalar(t: Tensor) -> Tensor:
-    """A number that depends on each entry: of logits (..., V) a loss, of targets drawn at random."""
+    """A number that depends on each entry. For logits of shape (..., V) it is a loss with random targets."""
     if t.ndim < 2:
         return t.double().sum()
     drawn = torch.Generator().manual_seed(t.numel())
+    # The targets are equal in both runs, because the generator has a fixed seed.
     targets = torch.randint(t.shape[-1], (t.shape[:-1].numel(),), generator=drawn)
     return F.cross_entropy(t.reshape(-1, t.shape[-1]), targets.to(t.device)).double()
 
 
-def _apart(plain: Tensor, lazy: Tensor) -> float:
+def _relative_error(plain: Tensor, lazy: Tensor) -> float:
     if plain.shape != lazy.shape or plain.dtype is not lazy.dtype:
         return float("inf")
     if not plain.numel():
@@ -236,7 +257,7 @@ def _lazy_in(result: Any) -> list[LazyLogits]:
 
 
 def _contents(result: Any) -> Any:
-    """What a result holds, as lists: of an object with attributes (a dataclass), those."""
+    """The contents of a result as a list. An object such as a dataclass gives its attributes."""
     return list(_parts(result, 4))
 
 

@@ -1,4 +1,4 @@
-"""Finds the modules that make masks for fused attention below them, and says so in the report."""
+"""Finds the modules that build masks for fused attention in their submodules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autofuse.fx.trace.twin import plain_class
 from autofuse.results.sites import Report, SiteReport
 
 _ATTENTION = ("AF101", "AF103", "AF104")
-_KERNEL = "no dense causal mask: what {names} makes is a tensor only if somebody reads it"
+_KERNEL = "no dense causal mask: the result of {names} becomes a tensor only if it is read"
 
 
-def makers_of_masks(
+def find_mask_modules(
     model: nn.Module, report: Report, names: Mapping[nn.Module, str]
 ) -> Iterator[tuple[nn.Module, str]]:
-    """The modules that make masks and have fused attention below them, with the rule of that attention."""
+    """The modules that build masks and contain fused attention, with the rule of that attention."""
     fused = {site.module: site.rule for site in report.with_status("fused") if site.rule in _ATTENTION}
     for module in list(model.modules()) if fused else ():
         if module not in names or why_not_replaceable(type(module)):
@@ -31,8 +31,8 @@ def makers_of_masks(
             yield module, rule
 
 
-def note_of_masks(name: str, module: nn.Module, rule: str) -> SiteReport:
-    """The word of the report about a module called `name` that hands on lazy masks."""
+def mask_report(name: str, module: nn.Module, rule: str) -> SiteReport:
+    """The report of a module `name` that passes lazy masks to its submodules."""
     forward = inspect.unwrap(own_forward(plain_class(type(module))))
     code = forward.__code__
     kernel = _KERNEL.format(names=" or ".join(factories_of(forward)))

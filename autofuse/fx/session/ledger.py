@@ -1,4 +1,4 @@
-"""What a session found, place by place, and the words for it. Knows plans and verdicts; decides nothing."""
+"""Collects the reports of all sites of a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from torch import nn
 
-from autofuse.fx.rewrite.author_text import written_at
+from autofuse.fx.rewrite.author_text import author_text_at
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.site_checks import Verdict
 from autofuse.fx.trace.own_forward import definer_of
@@ -27,46 +27,46 @@ from autofuse.results.sites import PART, Report, SiteReport, Status
 from autofuse.results.step_times import step_mode
 
 _LOG = logging.getLogger("autofuse")
-_RANK = ("fused", "rolled-back", "declined")  # of several words about one place, the best news stands
+_PRECEDENCE = ("fused", "rolled-back", "declined")  # of several reports of a site, the first of these holds
 
-_HELPERS = 3  # how deep functions that a forward calls are looked into
-_WORTH_A_WORD = re.compile(r"softmax|@|matmul|einsum|bmm|rsqrt|\.mean\(|\.var\(|tanh|erf|sigmoid|gelu|silu|norm")
+_HELPERS = 3  # the depth to which called functions are searched
+_INTERESTING_CODE = re.compile(r"softmax|@|matmul|einsum|bmm|rsqrt|\.mean\(|\.var\(|tanh|erf|sigmoid|gelu|silu|norm")
 
 
 class Ledger:
-    """The words about one model's modules."""
+    """The site reports of one model."""
 
     def __init__(self) -> None:
         self._sites: dict[Hashable, SiteReport] = {}
-        self.training = True  # the mode that the model is in
-        # By mode whether a place is fused and what timing said; of modules that are not called any more, what runs.
+        self.training = True  # the current mode of the model
+        # _timed: by mode, whether a site is fused and its times. _parts: the parent's site that contains a module.
         self._timed: defaultdict[Hashable, dict[bool, tuple[bool, str]]] = defaultdict(dict)
         self._parts: dict[str, str] = {}
 
     def report(self, names: tuple[str, ...]) -> Report:
-        """What was found in the modules called `names`, and what is about no module of them all, in that order."""
+        """The sites of the modules `names`, and those of the model as a whole, in the order of the names."""
         order = {"": -1} | {name: place for place, name in enumerate(names)}
         sites = [self._with_times(site) for site in self._sites.values() if site.module in order]
         return Report(tuple(sorted(sites, key=lambda s: (order[s.module], s.line or 0))))
 
     def _with_times(self, site: SiteReport) -> SiteReport:
-        """A place with what timing said of it: in the mode that the model is in, and in the other where it differs."""
+        """A site report with its times: in the current mode of the model, and in the other if they differ."""
         if site.status == "fused" and site.module in self._parts and not site.reason.startswith(PART):
             return replace(site, reason=self._parts[site.module])
         timed = self._timed.get(_key(site), {})
         if site.status == "rolled-back" or not timed:
             return site
-        if len({words for _, words in timed.values()}) == 1 and len(timed) == 2:
+        if len({clause for _, clause in timed.values()}) == 1 and len(timed) == 2:
             return replace(site, reason=timed[True][1])
-        said = {mode: f"{step_mode(mode)}: {words}" for mode, (_, words) in timed.items()}
+        parts = {mode: f"{step_mode(mode)}: {words}" for mode, (_, words) in timed.items()}
         own, other = self.training, not self.training
         if site.status == "fused" and all(fused for fused, _ in timed.values()) and own in timed:
-            choice = "; ".join(filter(None, (said.get(other), site.choice)))
+            choice = "; ".join(filter(None, (parts.get(other), site.choice)))
             return replace(site, reason=timed[own][1], choice=choice)
-        return replace(site, reason="; ".join(said[mode] for mode in (own, other) if mode in said))
+        return replace(site, reason="; ".join(parts[mode] for mode in (own, other) if mode in parts))
 
     def log(self, model: str, seconds: float) -> None:
-        """Tell the log: one line, one for each place at the level DEBUG, and what was taken back as a warning."""
+        """Log a summary, each site at level DEBUG, and each rollback as a warning."""
         report = Report(tuple(self._sites.values()))
         for site in report:
             level = logging.WARNING if site.status == "rolled-back" else logging.DEBUG
@@ -75,25 +75,25 @@ class Ledger:
         _LOG.info("%s: %s, in %.1f s.", model, report.summary, seconds)
 
     def note(self, site: SiteReport) -> None:
-        """Add a word about a place."""
+        """Add the report of a site."""
         key = _key(site)
         known = self._sites.get(key)
-        if known is None or _RANK.index(site.status) < _RANK.index(known.status):
+        if known is None or _PRECEDENCE.index(site.status) < _PRECEDENCE.index(known.status):
             self._sites[key] = site
 
     def note_slower(self, site: SiteReport, modes: Iterable[bool]) -> None:
-        """Add a place that gains nothing in these modes (True is training); it may be fused in the other one."""
+        """Add a site that gains nothing in these modes (True is training). It may be fused in the other mode."""
         self.note(site)
         self._timed[_key(site)].update(dict.fromkeys(modes, (False, site.reason)))
 
     def note_part(self, name: str, rule: str, parent: str) -> None:
-        """The module called `name` is not called any more: a place of `rule` in the one called `parent` computes it."""
+        """Record that the module `name` is no longer called, because a site of `rule` in `parent` computes it."""
         self._parts[name] = f"{PART}{rule} in {parent or 'the model'}"
 
     def note_plan(
         self, name: str, plan: ModulePlan, verdict: Verdict | None, fused_elsewhere: set[str], training: bool
     ) -> None:
-        """Add what a plan for the module called `name` holds, which is for one mode."""
+        """Add the sites of a plan for the module `name` in one mode."""
         self._sites.pop(("", name, "", None, str(because(outcomes.NEVER_CALLED))), None)
         for found in plan.found:
             if found.fused or found.rule not in fused_elsewhere:
@@ -105,22 +105,22 @@ class Ledger:
             self.note(_site_report(name, found, None, "rolled-back", why))
 
     def note_untraceable(self, name: str, module: nn.Module, error: Untraceable) -> None:
-        """Say why a module was not looked into, if it might have held something."""
+        """Add the reason why a module was not traced, if it may contain a site."""
         self._sites.pop(("", name, "", None, str(because(outcomes.NEVER_CALLED))), None)
         if may_hold_a_site(module):
-            told = unread(error.reason, written_at(error.place))
+            refusal = unread(error.reason, author_text_at(error.place))
             file = error.place.file if error.place else ""
             self.note(SiteReport(
-                "", name, "declined", told.reason, "", None, file, told.line, told.advice, told.value, told.line, "",
-                told.code,
+                "", name, "declined", refusal.reason, "", None, file, refusal.line, refusal.advice, refusal.value,
+                refusal.line, "", refusal.code,
             ))  # fmt: skip
 
     def decline(self, name: str, reason: Reason) -> None:
-        """Say of the module called `name`, "" for the model, why it, or more of it, is not fused."""
+        """Add the reason why the module `name` ("" for the model) is not fused."""
         self.note(SiteReport("", name, "declined", str(reason), advice=reason.advice(), reason_code=reason.code.name))
 
     def roll_back(self, why: Reason, names: Collection[str], status: Status = "rolled-back") -> bool:
-        """Nothing is fused any more in the modules of these names; whether anything was."""
+        """Mark all fused sites in these modules as rolled back or declined. Returns whether there were any."""
         fused = [key for key, site in self._sites.items() if site.status == "fused" and site.module in names]
         for key in fused:
             self._timed.pop(key, None)
@@ -135,7 +135,7 @@ def _key(site: SiteReport) -> Hashable:
 
 
 def may_hold_a_site(module: nn.Module) -> bool:
-    """Whether a forward that was not looked into, or what it calls, may hold something that could have been fused."""
+    """Whether an untraced forward, or a function that it calls, may contain a site."""
     cls = plain_class(type(module))
     forward = inspect.unwrap(vars(definer_of(cls) or cls).get("forward", cls.forward))
     return not isinstance(forward, types.FunctionType) or _may_hold_a_site(forward, cls, _HELPERS)
@@ -143,17 +143,17 @@ def may_hold_a_site(module: nn.Module) -> bool:
 
 def _may_hold_a_site(function: types.FunctionType, cls: type, depth: int) -> bool:
     try:
-        if _WORTH_A_WORD.search(inspect.getsource(function)):
+        if _INTERESTING_CODE.search(inspect.getsource(function)):
             return True
     except (OSError, TypeError):
         return True
     names = function.__code__.co_names if depth else ()
     helpers = [f for n in names for f in (inspect.getattr_static(cls, n, None), function.__globals__.get(n))]
     plain = [inspect.unwrap(getattr(f, "__func__", f)) for f in helpers if f is not None]
-    return any(_may_hold_a_site(f, cls, depth - 1) for f in plain if _is_the_users(f))
+    return any(_may_hold_a_site(f, cls, depth - 1) for f in plain if _is_user_function(f))
 
 
-def _is_the_users(function: Any) -> TypeGuard[types.FunctionType]:
+def _is_user_function(function: Any) -> TypeGuard[types.FunctionType]:
     return isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename)
 
 
@@ -163,19 +163,19 @@ def _site_report(
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
     status = status or ("fused" if found.fused else "declined")
     error = verdict.max_error if verdict and found.fused else None
-    told = found.refusal or Refusal("")
-    code = why.code.name if why else told.code
+    refusal = found.refusal or Refusal("")
+    code = why.code.name if why else refusal.code
     return SiteReport(
         found.rule, name, status, str(why or found.reason), found.kernel, error, file, line,  # type: ignore[arg-type]
-        told.advice, told.value, told.line, found.mask, code, _details_of(found, verdict, why),
+        refusal.advice, refusal.value, refusal.line, found.mask, code, _choice_and_check(found, verdict, why),
     )  # fmt: skip
 
 
-def _details_of(found: Found, verdict: Verdict | None, why: Reason | None) -> str:
-    """Of what is fused, why its kernel was taken, and on which part of the call it was checked in double."""
+def _choice_and_check(found: Found, verdict: Verdict | None, why: Reason | None) -> str:
+    """Why the kernel of a fused site was chosen, and on which part of the call it was checked in float64."""
     if why is not None or not found.fused:
         return ""
     part = verdict.size if verdict is not None else ""
     where = part if " alone, for " in part else f"{part}, in its own dtype on all"
-    checked = f"checked in double on {where}" if part else ""
+    checked = f"checked in float64 on {where}" if part else ""
     return "; ".join(filter(None, (found.choice, checked)))

@@ -1,8 +1,8 @@
-"""What a capture leaves behind, and somebody could find: classes derived from the user's, and references to parameters.
+"""Frees the leftovers of a capture that user code could observe: derived classes, and references to parameters.
 
-`Attention.__subclasses__()` lists the class of a twin for as long as it lives, and torch swaps no tensor to which a
-weak reference is left (`torch.utils.swap_tensors`, `module.to()` of parameters of other classes). Both hang on cycles
-of twins and stand-ins, which Python frees when it collects garbage the next time.
+`Attention.__subclasses__()` lists the class of a twin as long as the twin exists. torch does not swap a tensor that has
+weak references (`torch.utils.swap_tensors`, `module.to()`). Both are held by reference cycles of twins and stand-ins,
+which would otherwise exist until the next garbage collection.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _THREAD = threading.local()
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """Free what is made in this block and hangs on cycles. What was there before is not looked through.
+def without_leftovers() -> Iterator[None]:
+    """Free the reference cycles that the block creates. Older objects are not examined.
 
-    No garbage is collected within the block, so all that it makes is in the youngest generation at its end.
+    Garbage collection is off during the block, so all of its objects are in the youngest generation at its end.
     """
+    # The outermost block frees the cycles of nested captures.
     if getattr(_THREAD, "inside", False):
         yield
         return

@@ -1,7 +1,6 @@
-"""Whether there is memory enough for what is done with copies of a module: for a check, and for steps that are timed.
+"""Estimates whether memory suffices to check a copy of a module, or to time its steps.
 
-Estimated from the sizes of parameters and buffers, and from the tensors that the module made when it ran on fakes.
-Knows devices and bytes; decides nothing about what an unchecked module may do.
+The estimate uses the sizes of parameters and buffers, and of the tensors that operators created in a run on fakes.
 """
 
 from __future__ import annotations
@@ -27,73 +26,91 @@ UNCHECKED = "(verify=False fuses unchecked)"
 
 @dataclass(frozen=True)
 class Room:
-    """Whether a check fits: "" where there is room for it, or why there is none. part: of one on a part of the call
-    alone; None where the call has none."""
+    """Whether a check fits into memory.
+
+    Attributes:
+        whole: Why a check of the whole call does not fit, or "".
+        part: The same for a check of a part of the call; None if the call has no parts.
+    """
 
     whole: str
     part: str | None
 
 
-def room_to_check(module: nn.Module, call: ForwardArguments, made: BytesByDevice | None, length: int = LENGTH) -> Room:
-    """Whether `module` can be checked by `call`. made: the bytes that its operators made in a run of it, if known.
+def room_to_check(
+    module: nn.Module, call: ForwardArguments, created: BytesByDevice | None, length: int = LENGTH
+) -> Room:
+    """Whether memory suffices to check a module.
 
-    length: of a sequence in a part of the call, at most.
+    Args:
+        module: The module.
+        call: The arguments of the call.
+        created: The bytes that operators created in a run on fakes, if known.
+        length: The maximum sequence length in a part of the call.
     """
-    run, part = run_takes(call, made or BytesByDevice()), part_of(call, length)
-    whole = lack_of_room(call_takes(module, call, made, length))
+    # A check of the whole call is preferred. Only if it does not fit, a part is considered.
+    run, part = run_bytes(call, created or BytesByDevice()), checked_part(call, length)
+    whole = why_no_room(call_check_bytes(module, call, created, length))
     if part is None or not whole:
         return Room(whole, None)
-    return Room(whole, lack_of_room(check_takes(module, BytesByDevice({d: int(n * part) for d, n in run.items()}))))
+    return Room(whole, why_no_room(check_bytes(module, BytesByDevice({d: int(n * part) for d, n in run.items()}))))
 
 
-def call_takes(
-    module: nn.Module, call: ForwardArguments, made: BytesByDevice | None, length: int = LENGTH
+def call_check_bytes(
+    module: nn.Module, call: ForwardArguments, created: BytesByDevice | None, length: int = LENGTH
 ) -> BytesByDevice:
-    """What checking `module` by `call` takes at its peak, in bytes by device. Arguments as of `room_to_check`."""
-    part = part_of(call, length)
-    return check_takes(module, run_takes(call, made or BytesByDevice()), 1.0 if part is None else part)
+    """The peak memory of a check in bytes by device. The arguments are those of `room_to_check`."""
+    part = checked_part(call, length)
+    return check_bytes(module, run_bytes(call, created or BytesByDevice()), 1.0 if part is None else part)
 
 
-def run_takes(call: ForwardArguments, made: BytesByDevice) -> BytesByDevice:
-    """What a run takes above its module: what operators make, two copies of each argument, the gradients of the run and
-    of the one that it is compared with, and the gradients that its results are given."""
-    given = BytesByDevice()
+def run_bytes(call: ForwardArguments, created: BytesByDevice) -> BytesByDevice:
+    """The memory of a run in bytes by device, without the module.
+
+    It has the tensors that operators create, two copies of each argument, the gradients of both compared runs, and the
+    gradients of the results.
+    """
+    arguments = BytesByDevice()
     for x in find_tensors((call[0], call[1])):
-        given[x.device] += 5 * x.numel() * x.element_size()
-    return _sum(made, given)
+        arguments[x.device] += 5 * x.numel() * x.element_size()
+    return _sum(created, arguments)
 
 
-def check_takes(module: nn.Module, run: BytesByDevice, part: float = 1.0) -> BytesByDevice:
-    """What a check of `module` takes at its peak, in bytes by device.
+def check_bytes(module: nn.Module, run: BytesByDevice, part: float = 1.0) -> BytesByDevice:
+    """The peak memory of a check in bytes by device.
 
-    run: what a run of the whole call takes above the module. part: how much of the call is run in double.
+    The original and the rewritten module are copies, with a gradient of each parameter in its own dtype. In float64
+    there are one copy, the gradient that is being computed, and the gradients of both compared runs. A run keeps up to
+    all of its tensors for the backward pass, and twice as many if each step is rounded at random (verify/expected.py).
+    Layers of a Llama in float32 and bfloat16 needed 0.5 to 1.7 times this estimate.
 
-    The original and the rewritten module are copies, with a gradient of each in their own dtype. In double there are
-    one copy, the gradient that is being computed, and the gradients of the two runs that are compared. Of a run's
-    tensors up to all are held for its backward, and as many again where each step is rounded at random
-    (verify/expected.py). Measured on layers of a Llama in float32 and bfloat16: 0.5 to 1.7 of this estimate.
+    Args:
+        module: The module.
+        run: The memory of a run of the whole call, without the module.
+        part: The fraction of the call that runs in float64.
     """
     own, double = _parameters(module), _parameters(module, WIDER)
+    # The tensors of a run grow in float64 by the same factor as the parameters.
     wider = {d: double[d] / own[d] if own[d] else 2.0 for d in run}
     in_double = BytesByDevice({d: int(2 * n * part * wider[d]) for d, n in run.items()})
     return _sum(*4 * [own], *3 * [double], in_double | run)
 
 
-def step_takes(module: nn.Module, made: BytesByDevice) -> BytesByDevice:
-    """What a training step of a copy of `module` takes at its peak, in bytes by device."""
+def step_bytes(module: nn.Module, created: BytesByDevice) -> BytesByDevice:
+    """The peak memory of a training step of a copy of `module`, in bytes by device."""
     own = _parameters(module)
-    return _sum(own, own, made)
+    return _sum(own, own, created)
 
 
-def part_of(call: ForwardArguments, length: int = LENGTH) -> float | None:
-    """How much of a call is checked in double, by the entries of its tensors; None where it has no smaller parts."""
-    given = ModuleCall(*call)
-    cut = next((smaller for _, smaller in smaller_calls(given, length)), None)
-    return None if cut is None else count_elements(cut) / max(1, count_elements(given))
+def checked_part(call: ForwardArguments, length: int = LENGTH) -> float | None:
+    """The fraction of a call that is checked in float64, by tensor entries; None if it has no smaller parts."""
+    whole_call = ModuleCall(*call)
+    smaller_call = next((smaller for _, smaller in smaller_calls(whole_call, length)), None)
+    return None if smaller_call is None else count_elements(smaller_call) / max(1, count_elements(whole_call))
 
 
-def lack_of_room(takes: Mapping[torch.device, int], doing: str = "checking") -> str:
-    """Why there is no room for what is done, or "" where there is, or where nobody can tell."""
+def why_no_room(takes: Mapping[torch.device, int], doing: str = "checking") -> str:
+    """Why memory does not suffice; "" if it does, or if the free memory is unknown."""
     for device, count in takes.items():
         free = free_bytes(device)
         if free is not None and count > free:
@@ -102,7 +119,7 @@ def lack_of_room(takes: Mapping[torch.device, int], doing: str = "checking") -> 
 
 
 def _parameters(module: nn.Module, wider: Mapping[torch.dtype, torch.dtype] | None = None) -> BytesByDevice:
-    """What parameters and buffers take; in double, where `wider` says how."""
+    """The bytes of parameters and buffers by device, with their dtypes replaced as in `wider`."""
     found = BytesByDevice()
     for x in chain(module.parameters(), module.buffers()):
         found[x.device] += x.numel() * (wider or {}).get(x.dtype, x.dtype).itemsize

@@ -1,6 +1,7 @@
-"""Whether a model whose modules hold by themselves holds as a whole; if not, what is taken back until it does.
+"""Checks a whole model, whose modules were checked separately, and rolls back modules until it equals the original.
 
-What differs has a name, such as the gradient of a parameter: modules near to it go first, then twice as many each time.
+A difference has a name, such as the gradient of a parameter. The modules nearest to it are rolled back first, then
+twice as many at each try.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import takewhile
 
 from torch import nn
 
-from autofuse.fx.session.internal_errors import in_a_line, reason_of_failure
+from autofuse.fx.session.internal_errors import one_line, reason_of_failure
 from autofuse.fx.session.memory_room import UNCHECKED, room_to_check
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import ForwardTrial
@@ -24,51 +25,62 @@ from autofuse.verify.slices import SHORT
 
 @dataclass(frozen=True)
 class ModelVerdict:
-    """What checking the whole model said. `unchecked`: why it could not be checked. `taken_back`: modules that have to
-    run their originals, and `reason`, why."""
+    """The result of checking a whole model.
+
+    Attributes:
+        unchecked: Why it could not be checked, or None.
+        rolled_back: The modules that must run their originals.
+        reason: Why they must.
+    """
 
     unchecked: Reason | None = None
-    taken_back: tuple[nn.Module, ...] = ()
+    rolled_back: tuple[nn.Module, ...] = ()
     reason: Reason | None = None
 
 
 def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
-    """Compare `model` as it runs now with the original, on copies; find what has to go until they agree."""
-    room = room_to_check(model, call, planner.made.get(model), SHORT)
+    """Compare a fused model with the original, on copies. Find the modules to roll back until they agree.
+
+    Args:
+        model: The model with its fused forwards installed.
+        call: The arguments of the call.
+        planner: The plans.
+    """
+    room = room_to_check(model, call, planner.created_bytes.get(model), SHORT)
     if room.whole and room.part != "":
         return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=f"{room.whole} {UNCHECKED}"))
     try:
-        return _checked(model, call, planner, room.whole)
+        return _check_model(model, call, planner, room.whole)
     except Exception as error:
         if is_out_of_memory(error):
-            why = f"memory ran out while checking the whole model ({in_a_line(error)})"
+            why = f"memory ran out while checking the whole model ({one_line(error)})"
             return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=why))
         running = tuple(m for m, s in planner.states.items() if s.full or s.narrow)
-        return ModelVerdict(taken_back=running, reason=reason_of_failure(error, "checking the whole model"))
+        return ModelVerdict(rolled_back=running, reason=reason_of_failure(error, "checking the whole model"))
 
 
-def _checked(model: nn.Module, call: ForwardArguments, planner: Planner, alone: str) -> ModelVerdict:
+def _check_model(model: nn.Module, call: ForwardArguments, planner: Planner, alone: str) -> ModelVerdict:
     with ForwardTrial(model, call, planner, length=SHORT, alone=alone) as trial:
-        return _judged(trial, planner, alone)
+        return _find_differing_modules(trial, planner, alone)
 
 
-def _judged(trial: ForwardTrial, planner: Planner, alone: str) -> ModelVerdict:
+def _find_differing_modules(trial: ForwardTrial, planner: Planner, alone: str) -> ModelVerdict:
     running = [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:
         return ModelVerdict()
-    if alone and outcome.reason == alone:  # the part that there is room for cannot tell
+    if alone and outcome.reason == alone:  # the part that fits into memory decides nothing
         return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=f"{alone} {UNCHECKED}"))
     reason = because(outcomes.WHOLE_DIFFERS, why=outcome.reason)
-    for taken in _nearest_first(planner, running, outcome.culprit):
-        left = [m for m in running if m not in taken]
-        if not left or trial.outcome(left).ok:
-            return ModelVerdict(taken_back=tuple(taken), reason=reason)
+    for candidates in _nearest_first(planner, running, outcome.culprit):
+        remaining = [m for m in running if m not in candidates]
+        if not remaining or trial.outcome(remaining).ok:
+            return ModelVerdict(rolled_back=tuple(candidates), reason=reason)
     return ModelVerdict()
 
 
 def _nearest_first(planner: Planner, modules: Sequence[nn.Module], culprit: str) -> Iterator[list[nn.Module]]:
-    """The modules nearest to what differs: one, then two, four, ... and all of them."""
+    """The modules nearest to the difference: one, then two, four, ..., and all."""
     name = culprit.rpartition("self.")[2].split(".")
 
     def nearness(module: nn.Module) -> int:

@@ -1,7 +1,4 @@
-"""Steps of a copy of a model, as it was written or with what is planned for some of its modules; nobody notices them.
-
-Knows copies, forwards and what a step leaves behind; must not know what steps are timed for.
-"""
+"""Runs steps of a copy of a model, with the original forwards or the planned ones, without visible side effects."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.install.dispatch import Entry, reinstall, restore_module, uninstall
 from autofuse.fx.session.planner import Planner
-from autofuse.fx.session.trials import copied, install_plans
+from autofuse.fx.session.trials import copy_module, install_plans
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.module_calls import snapshot
@@ -35,59 +32,67 @@ Modules = Collection[nn.Module]
 
 
 class ModelSteps:
-    """ModelSteps of a copy of a model, with its own forwards or with those that are planned for some of its modules."""
+    """Steps of a copy of a model, in one mode.
+
+    Attributes:
+        twin: The copy.
+        device: The device of the model.
+    """
 
     def __init__(self, model: nn.Module, call: ForwardArguments, planner: Planner, training: bool) -> None:
-        self._made: dict[nn.Module, nn.Module] = {}
-        self.twin = copied(model, self._made, planner.sharded)
+        self._copies: dict[nn.Module, nn.Module] = {}
+        self.twin = copy_module(model, self._copies, planner.sharded)
         self._planner, self._training = planner, training
         self.device = device_of(model, tuple(t for t in pytree.tree_leaves(call) if isinstance(t, Tensor)))
         self._call = snapshot(*call, real=True)
+        # Other arguments, such as caches, may change in a step, so each step gets a copy of them.
         self._plain = all(isinstance(x, Tensor) or x is None or type(x) in (bool, int, float, str)
                           for x in (*call[0], *call[1].values()))  # fmt: skip
         set_mode(self.twin, training)
         self._entries: dict[nn.Module, Entry] = {}
 
     @contextmanager
-    def ready(self) -> Iterator[ModelSteps]:
-        """In the block the copy can run what is planned. After it, what a step changes outside of the model is as it
-        was: the first run tells what that may be."""
+    def prepare(self) -> Iterator[ModelSteps]:
+        """In the block, the copy can run the planned forwards.
+
+        After the block, the state outside the model is restored. A first step records which state that may be.
+        """
         outside = ExternalState()
         try:
-            for cls in {type(m) for m in self._made}:
+            for cls in {type(m) for m in self._copies}:
                 outside.note_defaults(own_forward(plain_class(cls)))
                 outside.note_class(plain_class(cls))
             with watch(outside) if can_watch() else nullcontext():
                 self.step(())()
-            originals = {copy: module for module, copy in self._made.items()}
-            for module, copy in self._made.items():
+            originals = {copy: module for module, copy in self._copies.items()}
+            for module, copy in self._copies.items():
                 if module in self._planner.states:
                     install_plans(self._planner, module, copy)
             self._entries = {originals[copy]: entry for copy, entry in uninstall(self.twin).items()}
             yield self
         finally:
-            for copy in self._made.values():
+            for copy in self._copies.values():
                 restore_module(copy)
             outside.restore()
 
     @property
-    def planned(self) -> Modules:
-        """The modules for which something is planned."""
+    def planned_modules(self) -> Modules:
+        """The modules that have a planned forward."""
         return tuple(self._entries)
 
     @contextmanager
-    def kept(self, running: Modules) -> Iterator[Action]:
-        """In the block the copy runs the forwards planned for `running` all the time; yields its step."""
-        reinstall({self._made[m]: self._entries[m] for m in running})
+    def running_forwards(self, running: Modules) -> Iterator[Action]:
+        """In the block, the copy runs the planned forwards of `running`. Yields its step."""
+        reinstall({self._copies[m]: self._entries[m] for m in running})
         yield self.run
 
-    def compared(self, running: Modules) -> JudgedTimings:
-        """The step with the forwards planned for `running` against the original."""
+    def compare(self, running: Modules) -> JudgedTimings:
+        """Time the step with the planned forwards of `running` against the original step."""
         return time_steps(self.step(()), self.step(running), self.device)
 
     def step(self, running: Modules) -> Action:
-        """What is timed: forward and backward for training, else the forward without gradients."""
-        entries = {self._made[m]: self._entries[m] for m in running if m in self._entries}
+        """The function to time: forward and backward for training, otherwise the forward without gradients."""
+        entries = {self._copies[m]: self._entries[m] for m in running if m in self._entries}
 
         def step() -> None:
             reinstall(entries)
@@ -100,7 +105,7 @@ class ModelSteps:
         return step
 
     def run(self) -> None:
-        """One step, with the forwards that the copy has now."""
+        """Run one step with the current forwards of the copy."""
         if self._training:
             training_step(self._forward, ())
             clear_gradients((self.twin,), tuple(t for t in self._call[0] if isinstance(t, Tensor)))
@@ -114,8 +119,8 @@ class ModelSteps:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """The user's generators, log and standard error hear nothing of the steps."""
+def quiet_steps() -> Iterator[None]:
+    """In the block, steps do not change random generators, write to the log or show warnings."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

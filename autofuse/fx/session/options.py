@@ -1,4 +1,4 @@
-"""What a caller asked of optimize: arguments in, one comparable value out. Knows names and codes, and no forward."""
+"""Converts the arguments of optimize to one comparable value, and checks them."""
 
 from __future__ import annotations
 
@@ -19,32 +19,45 @@ from autofuse.loading.selection import select_rules
 from autofuse.match.pattern import LoadedRule
 from autofuse.torch_private import pytree
 
-Wanted = Callable[[str, nn.Module], bool]
+ModuleFilter = Callable[[str, nn.Module], bool]
 Compile = bool | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """One question: which rules, on which modules, with what inputs. Equal questions have equal answers."""
+    """The arguments of one call of optimize. Equal options give equal results.
+
+    Attributes:
+        codes: The codes of the selected rules.
+        modules: Name patterns or a function that selects modules; None for all.
+        verify: Whether sites are verified.
+        tune: Whether sites are timed.
+        policy: How to choose between kernels.
+        compile: Whether blocks are compiled.
+        inputs: Types, shapes and dtypes of the example inputs, without the contents of tensors.
+        rules: The selected rules.
+        call: The example inputs.
+        loss_fn: The user's loss function, or None.
+    """
 
     codes: tuple[str, ...]
-    modules: tuple[str, ...] | Wanted | None
+    modules: tuple[str, ...] | ModuleFilter | None
     verify: bool
     tune: bool
     policy: Policy
     compile: Compile
-    inputs: Hashable  # what the example inputs are like, not what they hold
+    inputs: Hashable
     rules: tuple[LoadedRule, ...] = field(compare=False, repr=False)
     call: ForwardArguments | None = field(compare=False, repr=False)
     loss_fn: Callable[..., Any] | None = None
 
     def wants(self, name: str, module: nn.Module) -> bool:
-        """Whether the module called `name` may be rewritten."""
+        """Whether the module with this name may be rewritten."""
         if self.modules is None:
             return True
         if callable(self.modules):
             return bool(self.modules(name, module))
-        return any(_covers(pattern, name) for pattern in self.modules)
+        return any(_matches_module(pattern, name) for pattern in self.modules)
 
 
 def options_of(
@@ -52,31 +65,46 @@ def options_of(
     verify: bool, tune: bool | None, policy: str | None, compile: object = False,
     loss_fn: object = None,
 ) -> Options:  # fmt: skip
-    """What optimize's arguments mean for a model whose modules are `named`, the model itself first.
+    """Check and convert the arguments of optimize.
 
-    Raises TypeError and ValueError as optimize says.
+    Args:
+        named: The modules of the model with their names; the model itself is first.
+        example_inputs: As in `optimize`.
+        select: As in `optimize`.
+        ignore: As in `optimize`.
+        modules: As in `optimize`.
+        verify: As in `optimize`.
+        tune: As in `optimize`.
+        policy: As in `optimize`.
+        compile: As in `optimize`.
+        loss_fn: As in `optimize`.
+
+    Raises:
+        TypeError: An argument has an unsupported type.
+        ValueError: A code, a name or a policy is unknown.
+        RuleError: A rule calls a function that cannot be imported.
     """
-    rules = select_rules(_rules_here(), _codes(select, "select"), _codes(ignore, "ignore"))
+    rules = select_rules(_load_rules(), _parse_codes(select, "select"), _parse_codes(ignore, "ignore"))
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn takes a function of the model's result; got a {type(loss_fn).__name__}.")
-    call, wanted = _call_of(example_inputs), _modules(modules)
+    call, wanted = _parse_inputs(example_inputs), _parse_modules(modules)
     if isinstance(wanted, tuple):
         _require_modules(named, wanted)
     require_importable(rules)
-    wishes = settings() if policy is None else replace(settings(), policy=policy)  # type: ignore[arg-type]
-    measured = wishes.measured if tune is None else tune
+    preferences = settings() if policy is None else replace(settings(), policy=policy)  # type: ignore[arg-type]
+    measured = preferences.measured if tune is None else tune
     codes = tuple(r.rule.code for r in rules)
-    return Options(codes, wanted, verify, measured, wishes.policy, _compile(compile), likeness(call), rules, call,
-                   loss_fn)  # fmt: skip
+    return Options(codes, wanted, verify, measured, preferences.policy, _parse_compile(compile), call_key(call), rules,
+                   call, loss_fn)  # fmt: skip
 
 
-def _rules_here() -> tuple[LoadedRule, ...]:
-    """Rules are read by the door for files, which is imported when the first model comes, and not with this one."""
+def _load_rules() -> tuple[LoadedRule, ...]:
+    """Load the rules. The codemod, which reads them, is imported only at the first call of optimize."""
     found: tuple[LoadedRule, ...] = import_module("autofuse.project.project_rules").load_project_rules()
     return found
 
 
-def _call_of(example_inputs: Any) -> ForwardArguments | None:
+def _parse_inputs(example_inputs: Any) -> ForwardArguments | None:
     if example_inputs is None:
         return None
     if isinstance(example_inputs, Tensor):
@@ -91,39 +119,40 @@ def _call_of(example_inputs: Any) -> ForwardArguments | None:
     )
 
 
-def likeness(call: ForwardArguments | None) -> Hashable:
-    """Equal for calls that a forward cannot tell apart before it looks into a tensor."""
+def call_key(call: ForwardArguments | None) -> Hashable:
+    """A key. It is equal for calls that differ only in the contents of tensors."""
     leaves, spec = pytree.tree_flatten(call)
-    return repr(spec), tuple(map(_leaf, leaves))
+    return repr(spec), tuple(map(_leaf_key, leaves))
 
 
-def _leaf(x: object) -> Hashable:
+def _leaf_key(x: object) -> Hashable:
     if isinstance(x, Tensor):
         return type(x), tuple(x.shape), x.dtype, str(x.device), x.requires_grad
     return (type(x), x) if isinstance(x, SCALARS) else id(x)
 
 
-def _compile(given: object) -> Compile:
-    if given is True or given is False:
-        return given
-    if given == "auto":
+def _parse_compile(value: object) -> Compile:
+    # `is` rejects 0 and 1, which are equal to False and True.
+    if value is True or value is False:
+        return value
+    if value == "auto":
         return "auto"
-    raise ValueError(f'compile takes True, False or "auto"; got {given!r}.')
+    raise ValueError(f'compile takes True, False or "auto"; got {value!r}.')
 
 
-def _codes(given: object, name: str) -> tuple[str, ...]:
-    if given is None:
+def _parse_codes(value: object, name: str) -> tuple[str, ...]:
+    if value is None:
         return ()
-    codes = _texts(given)
+    codes = _split_texts(value)
     if codes is None:
         raise TypeError(f'{name} takes codes of rules, such as ["AF1", "AF203"] or "AF1,AF203".')
     return codes
 
 
-def _modules(given: object) -> tuple[str, ...] | Wanted | None:
-    if given is None or callable(given):
-        return given
-    names = _texts(given)
+def _parse_modules(value: object) -> tuple[str, ...] | ModuleFilter | None:
+    if value is None or callable(value):
+        return value
+    names = _split_texts(value)
     if names is None:
         raise TypeError(
             'modules takes names in the model, such as "encoder" or ["layers.*.attention"], '
@@ -132,18 +161,18 @@ def _modules(given: object) -> tuple[str, ...] | Wanted | None:
     return names
 
 
-def _texts(given: object) -> tuple[str, ...] | None:
-    """Texts from a list, or from one text with commas; None for anything else."""
+def _split_texts(value: object) -> tuple[str, ...] | None:
+    """Strings from a list, or from one string with commas; None for anything else."""
     parts: list[Any] = (
-        given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+        value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
     )
     if not all(isinstance(p, str) for p in parts):
         return None
     return tuple(filter(None, (p.strip() for p in parts)))
 
 
-def _covers(pattern: str, name: str) -> bool:
-    """Whether `pattern` fits a module's name, or that of a module around it."""
+def _matches_module(pattern: str, name: str) -> bool:
+    """Whether `pattern` matches the name of a module or of a module that contains it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:n]), pattern) for n in range(1, len(parts) + 1))
 

@@ -1,7 +1,4 @@
-"""One rank does what another rank does: its decisions as texts, and back as sites that are left out.
-
-Knows plans, verdicts and reports; who decides, and how ranks hear of it, is in ranks.py.
-"""
+"""Makes one rank follow the decisions of another, by excluding sites. ranks.py exchanges the decisions."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from autofuse.fx.session.ranks import (
     Disagreement,
     Ranks,
     SiteKey,
-    alone,
-    left_out,
-    reason_of,
+    exclusion_reason,
+    is_single_rank,
+    sites_to_exclude,
     sizes_of,
     this_rank,
 )
@@ -30,11 +27,11 @@ from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.results.sites import Report, SiteReport
 
-_ROUNDS = 8  # what is left out may let something smaller be found in its place
+_ROUNDS = 8  # without a site, a smaller one may match
 
 
-class Deciding(Protocol):
-    """What an optimized model shows of itself to be brought in line with other ranks."""
+class SyncedSession(Protocol):
+    """The parts of a session that the agreement of ranks needs."""
 
     ranks: Ranks
     ledger: Ledger
@@ -42,92 +39,100 @@ class Deciding(Protocol):
 
     @property
     def states(self) -> Mapping[nn.Module, ModuleState]:
-        """The modules, and what each runs."""
+        """The state of each module."""
 
     @property
     def report(self) -> Report:
-        """What was found so far."""
+        """The sites found so far."""
 
     def forget(self) -> None:
-        """Take back all that was decided."""
+        """Undo all decisions."""
 
 
-def decide_as_rank_0_does(mine: Deciding, decide: Callable[[], Planner]) -> None:
-    """Run `decide`, and again without what rank 0 left out, until both agree. Raises Disagreement."""
+def follow_rank_0(mine: SyncedSession, decide: Callable[[], Planner]) -> None:
+    """Run `decide` until its fused sites agree with rank 0's. Each time, exclude what rank 0 does not fuse.
+
+    Raises:
+        Disagreement: This rank cannot fuse a site that rank 0 fuses.
+    """
     planner = decide()
-    if alone():
+    if is_single_rank():
         return
-    said = _reported(mine)
-    theirs = mine.ranks.at_optimize(said)
+    ours = _decisions_of_report(mine)
+    theirs = mine.ranks.at_optimize(ours)
     for _ in range(_ROUNDS):
-        out = _left_out(planner, said, theirs)
-        if not out:
+        excluded = _sites_to_exclude(planner, ours, theirs)
+        if not excluded:
             return
-        _leave_out(planner, out, theirs)
+        _exclude(planner, excluded, theirs)
         mine.forget()
         planner = decide()
-        _note(mine.ledger, theirs, out)
-        said = _reported(mine)
-    raise Disagreement(_endless(said, theirs))
+        _note_excluded(mine.ledger, theirs, excluded)
+        ours = _decisions_of_report(mine)
+    raise Disagreement(_endless_message(ours, theirs))
 
 
-def planned_as_others_do(mine: Deciding, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdicts:
-    """Plan and check one call of a module, without what the first rank to plan it left out. Raises Disagreement."""
+def plan_in_sync(mine: SyncedSession, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdicts:
+    """Plan and check one call of a module, without the sites that the first rank to plan it did not fuse.
+
+    Raises:
+        Disagreement: This rank cannot fuse a site that the first rank fuses.
+    """
     mode, name = module.training, mine.states[module].name
     theirs: Decisions | None = None
     for _ in range(_ROUNDS):
         planner.plans.clear()
         planner.plan(module, mode, frozenset())
         verdicts = mine.checker.check(planner, planner.calls[mode], quietly) if mine.checker else {}
-        if alone():
+        if is_single_rank():
             return verdicts
-        said = _planned(mine.ranks, planner, verdicts, call)
-        theirs = theirs or mine.ranks.at_call(name, mode, call, said)
-        out = _left_out(planner, said, theirs)
-        if not out:
+        ours = _decisions_of_plans(mine.ranks, planner, verdicts, call)
+        theirs = theirs or mine.ranks.at_call(name, mode, call, ours)
+        excluded = _sites_to_exclude(planner, ours, theirs)
+        if not excluded:
             return verdicts
-        _leave_out(planner, out, theirs)
-        _note(mine.ledger, theirs, out)
-    raise Disagreement(_endless(said, theirs or said))
+        _exclude(planner, excluded, theirs)
+        _note_excluded(mine.ledger, theirs, excluded)
+    raise Disagreement(_endless_message(ours, theirs or ours))
 
 
-def _left_out(planner: Planner, said: Decisions, theirs: Decisions) -> frozenset[SiteKey]:
-    """What to leave out. Where autofuse failed on this rank, the original runs, whatever the others do."""
+def _sites_to_exclude(planner: Planner, ours: Decisions, theirs: Decisions) -> frozenset[SiteKey]:
+    """The sites to exclude. If autofuse failed on this rank, there are none, and the original runs."""
     try:
-        return left_out(said, theirs)
+        return sites_to_exclude(ours, theirs)
     except Disagreement:
         if planner.failed:
             return frozenset()
         raise
 
 
-def part_is_planned_as_others_do(
-    mine: Deciding, planner: Planner, module: nn.Module, unread: frozenset[Path], call: ForwardArguments
+def plan_partial_call_in_sync(
+    mine: SyncedSession, planner: Planner, module: nn.Module, unread: frozenset[Path], call: ForwardArguments
 ) -> Verdicts:
-    """The same for a call of which `unread` is not read; nothing holds where another rank left something out."""
+    """The same for a call whose parts at `unread` are not read. No verdicts if another rank excluded a site."""
     plan = planner.plan(module, module.training, unread)
     if plan is None or plan.variant is None:
         return {}
     verdicts = {m: Verdict() for m, _ in planner.plans}
     if mine.checker is not None:
-        verdicts = mine.checker.check_part(planner, module, unread, planner.calls[module.training][module])
-    if not verdicts or alone():
+        verdicts = mine.checker.check_partial(planner, module, unread, planner.calls[module.training][module])
+    if not verdicts or is_single_rank():
         return verdicts
-    said = _planned(mine.ranks, planner, verdicts, call)
+    ours = _decisions_of_plans(mine.ranks, planner, verdicts, call)
     name = f"{mine.states[module].name} without {sorted(map(str, unread))}"
-    return {} if left_out(said, mine.ranks.at_call(name, module.training, call, said)) else verdicts
+    return {} if sites_to_exclude(ours, mine.ranks.at_call(name, module.training, call, ours)) else verdicts
 
 
-def _reported(mine: Deciding) -> Decisions:
-    """What the report says."""
+def _decisions_of_report(mine: SyncedSession) -> Decisions:
+    """The decisions in the report."""
     sites = mine.report.sites
     fused = frozenset((s.module, s.rule, str(s.line)) for s in sites if s.status == "fused")
     others = {(s.module, s.rule): (str(s.status), s.reason) for s in sites if s.status != "fused"}
     return Decisions(fused, others, mine.ranks.model, "", this_rank())
 
 
-def _planned(ranks: Ranks, planner: Planner, verdicts: Verdicts, call: ForwardArguments) -> Decisions:
-    """What plans say."""
+def _decisions_of_plans(ranks: Ranks, planner: Planner, verdicts: Verdicts, call: ForwardArguments) -> Decisions:
+    """The decisions in the plans."""
     fused: set[SiteKey] = set()
     others: dict[tuple[str, str], tuple[str, str]] = {}
     for (module, _), plan in planner.plans.items():
@@ -141,28 +146,32 @@ def _planned(ranks: Ranks, planner: Planner, verdicts: Verdicts, call: ForwardAr
     return Decisions(frozenset(fused), others, ranks.model, sizes_of(call), this_rank())
 
 
-def _leave_out(planner: Planner, out: Iterable[SiteKey], theirs: Decisions) -> None:
-    """Exclude these from now on: a whole rule where the other rank has no use for it in a module."""
-    wanted, theirs_too = set(out), {(module, rule) for module, rule, _ in theirs.fused}
+def _exclude(planner: Planner, excluded: Iterable[SiteKey], theirs: Decisions) -> None:
+    """Exclude these sites. If the other rank fuses no site of a rule in a module, exclude the rule there."""
+    wanted, theirs_too = set(excluded), {(module, rule) for module, rule, _ in theirs.fused}
     for (module, _), plan in planner.plans.items():
         state = planner.states[module]
         for found in plan.found:
             if found.fused and (state.name, found.rule, str(found.place.line if found.place else None)) in wanted:
+                # The other rank may fuse another site of this rule in the module.
                 if (state.name, found.rule) in theirs_too:
                     state.exclusions = state.exclusions.plus(sites=[found.key])
                 else:
                     state.exclusions = state.exclusions.plus(rules=[found.rule])
 
 
-def _note(ledger: Ledger, theirs: Decisions, sites: Iterable[SiteKey]) -> None:
+def _note_excluded(ledger: Ledger, theirs: Decisions, sites: Iterable[SiteKey]) -> None:
     for module, rule, line in sorted(sites):
-        status, reason = reason_of(theirs, module, rule)
+        status, reason = exclusion_reason(theirs, module, rule)
         number = int(line) if line.isdigit() else None
         ledger.note(SiteReport(
             rule, module, status, str(reason), line=number, reason_code=reason.code.name,  # type: ignore[arg-type]
         ))  # fmt: skip
 
 
-def _endless(mine: Decisions, theirs: Decisions) -> str:
+def _endless_message(mine: Decisions, theirs: Decisions) -> str:
     module, rule, _ = min(mine.fused - theirs.fused)
-    return f"Ranks disagree about {rule} in {module or 'the model'}, and leaving it out does not end it."
+    return (
+        f"Ranks disagree about {rule} in {module or 'the model'}, and excluding it on this rank does not resolve that. "
+        f"Exclude the rule on all ranks: ignore=[{rule!r}]."
+    )

@@ -1,6 +1,6 @@
-"""One optimized model: which variants each of its modules runs, what was found in it, and what to do at new calls.
+"""The session of one optimized model: it installs forwards, collects the report, and handles new kinds of call.
 
-Knows how plans become installed forwards and how they are checked first. Modules are held weakly: a model may go.
+Modules are referenced weakly, so that a model can be freed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
 from autofuse.fx.lazy.head import make_lazy
 from autofuse.fx.lazy.mask_factories import forward_with_lazy_masks
 from autofuse.fx.session.compiling import CompiledModules
-from autofuse.fx.session.gain_checks import SlowerPlace
+from autofuse.fx.session.gain_checks import SlowerSite
 from autofuse.fx.session.internal_errors import reason_of_failure
-from autofuse.fx.session.lazy_heads import HEAD_RULE, lazy_heads, site_of
-from autofuse.fx.session.lazy_masks import makers_of_masks, note_of_masks
+from autofuse.fx.session.lazy_heads import HEAD_RULE, find_lazy_heads, report_of_head
+from autofuse.fx.session.lazy_masks import find_mask_modules, mask_report
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
-from autofuse.fx.session.leftovers import nothing_left
+from autofuse.fx.session.leftovers import without_leftovers
 from autofuse.fx.session.memory_room import room_to_check
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
-from autofuse.fx.session.planner import Planner, bypassed_children, refuse_where_kept
-from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
+from autofuse.fx.session.planner import Planner, bypassed_children, require_replaceable_forward
+from autofuse.fx.session.rank_agreement import plan_in_sync, plan_partial_call_in_sync
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
@@ -67,11 +67,24 @@ from autofuse.torch_private import is_fx_symbolic_tracing, pytree
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
 
 _LOG = logging.getLogger("autofuse")
-Whole = Callable[[ForwardArguments], None]
+CaptureModel = Callable[[ForwardArguments], None]
 
 
 class Session:
-    """Everything about one call of optimize that outlives it."""
+    """The state of one optimized model.
+
+    Attributes:
+        options: The arguments of optimize.
+        states: The state of each module.
+        ledger: The site reports.
+        misses: The calls for which no guard held.
+        profile: The profile, if requested.
+        compile_choice: Whether blocks are compiled, if requested.
+        compiled_modules: The modules that autofuse compiled.
+        lazy_heads: The linear layers with lazy output.
+        lazy_masks: The modules that pass lazy masks to their submodules.
+        steps: The times of whole steps, if measured.
+    """
 
     def __init__(self, options: Options, states: WeakKeyDictionary[nn.Module, ModuleState], ranks: Ranks) -> None:
         self.options, self.rules, self.states, self.ranks = options, options.rules, states, ranks
@@ -80,21 +93,21 @@ class Session:
         self._known: dict[Hashable, RewrittenForward] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
-        self._whole: Whole | None = None  # what looks at the whole model at its first call
-        self.profile: BeforeAfter | None = None  # where it was asked for
+        self._capture_model: CaptureModel | None = None  # captures the whole model at its first call
+        self.profile: BeforeAfter | None = None
         self.compile_choice: CompileChoice | None = None
         self.compiled_modules = CompiledModules()
         self.lazy_heads: WeakSet[nn.Linear] = WeakSet()
-        self.lazy_masks: WeakSet[nn.Module] = WeakSet()  # what makes masks for its layers
-        self.steps: tuple[StepTime, ...] = ()  # what whole steps take, where they were timed
+        self.lazy_masks: WeakSet[nn.Module] = WeakSet()
+        self.steps: tuple[StepTime, ...] = ()
 
     @property
     def report(self) -> Report:
-        """What was found, in the order of the model's modules."""
+        """The report, in the order of the model's modules."""
         return self._report(tuple(s.name for s in self.states.values()))
 
     def report_below(self, module: nn.Module) -> Report:
-        """What was found in `module` and below it."""
+        """The report for `module` and its submodules."""
         return self._report(tuple(self.states[m].name for m in module.modules() if m in self.states))
 
     def _report(self, names: tuple[str, ...]) -> Report:
@@ -103,53 +116,55 @@ class Session:
                        compiled=self.compile_choice)  # fmt: skip
 
     def install_all(self) -> None:
-        """Give every module its forward again, after a restore."""
+        """Install all forwards again, after a restore."""
         for module, state in self.states.items():
             if state.runs or module in self.lazy_masks:
                 self.install(module)
         for head in self.lazy_heads:
             make_lazy(head)
         if self.compile_choice is not None:
-            model = next(m for m, s in self.states.items() if not s.name and not s.is_a_copys)
+            model = next(m for m, s in self.states.items() if not s.name and not s.belongs_to_copy)
             self.compiled_modules.compile(model, self.compile_choice.modules)
 
-    # At optimize.
+    # Called by optimize.
 
-    def arm(self, whole: Whole | None = None) -> None:
-        """Have every module captured at its first call. `whole`: what looks at the model as it is called first, if it
-        is called itself.
+    def capture_later(self, whole: CaptureModel | None = None) -> None:
+        """Capture each module at its first call.
+
+        Args:
+            whole: Captures the whole model, if the model itself is called first.
         """
-        self._whole = whole
+        self._capture_model = whole
         for module, state in self.states.items():
-            state.armed = True
+            state.captures_new_calls = True
             self.install(module)
-            self._note_where_kept(module)
+            self._note_unreplaceable(module)
 
-    def _note_where_kept(self, module: nn.Module) -> None:
+    def _note_unreplaceable(self, module: nn.Module) -> None:
         try:
-            refuse_where_kept(module)
+            require_replaceable_forward(module)
         except Untraceable as error:
             self.ledger.note_untraceable(self.states[module].name, module, error)
 
-    def remember(self, planner: Planner, problems: Iterable[Reason] = ()) -> None:
-        """Note what was planned in vain: those kinds of call are not looked at again. `problems`: what was not read."""
+    def note_planned(self, planner: Planner, problems: Iterable[Reason] = ()) -> None:
+        """Record the calls in which nothing can be fused, so that they are not captured again, and other `problems`."""
         self.note_unread(*problems)
         for module in {m for calls in planner.calls.values() for m in calls if m in self.states}:
-            self._remember(planner, module)
+            self._note_without_gain(planner, module)
 
-    def _remember(self, planner: Planner, module: nn.Module) -> None:
-        """A module with nothing to find in it stays as it is."""
+    def _note_without_gain(self, planner: Planner, module: nn.Module) -> None:
+        """Record the calls of one module in which nothing can be fused."""
         state = self.states[module]
         for training, calls in planner.calls.items():
             plan = planner.plans.get((module, (training, frozenset())))
             if module in calls and (plan is None or plan.variant is None):
                 kind = kind_of(calls[module], training)
-                if module not in planner.passing and kind is not None:
-                    state.nothing_found.add(kind)
-                state.armed = state.armed or plan is None or bool(plan.found)
+                if module not in planner.temporary and kind is not None:
+                    state.unfusable_calls.add(kind)
+                state.captures_new_calls = state.captures_new_calls or plan is None or bool(plan.found)
 
-    def adopt(self, planner: Planner, verdicts: Verdicts) -> None:
-        """Install what was planned and holds; what could not be checked is looked at when it is called."""
+    def install_plans(self, planner: Planner, verdicts: Verdicts) -> None:
+        """Install the verified plans. A module that could not be verified is captured at its next call."""
         for module, why in planner.failed:
             self.ledger.decline(self.states[module].name, why)
         for module, error in planner.untraceable:
@@ -157,7 +172,7 @@ class Session:
         for (module, (training, dropped)), plan in planner.plans.items():
             state = self.states[module]
             if plan.variant is not None and self.checker and module not in verdicts:
-                state.armed = True
+                state.captures_new_calls = True
                 continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
             self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere, training)
@@ -168,159 +183,165 @@ class Session:
                 variants.append(plan.variant)
         for child, rule, parent in bypassed_children(planner):
             self.ledger.note_part(self.states[child].name, rule, self.states[parent].name)
-        for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.passing:
+        for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.temporary:
             try:
                 self.install(module)
             except Exception as failure:
-                self._run_the_original(module, reason_of_failure(failure, "installing its new forward"))
+                self._restore_original(module, reason_of_failure(failure, "installing its new forward"))
 
-    def _run_the_original(self, module: nn.Module, why: Reason) -> None:
-        """From here on `module` runs as it was written, whatever was found in it."""
+    def _restore_original(self, module: nn.Module, why: Reason) -> None:
+        """Restore the original forward of `module` for good, and record the reason."""
         state = self.states[module]
         state.full.clear()
         state.narrow.clear()
-        state.left, state.armed = 0, False
+        state.captures_left, state.captures_new_calls = 0, False
         self.lazy_masks.discard(module)
         restore_module(module)
         if not self.ledger.roll_back(why, {state.name}):
             self.ledger.decline(state.name, why)
 
-    def arm_uncalled(self, planner: Planner) -> None:
-        """Have the modules that no planned call reaches, and that may hold something, captured at their first call."""
+    def capture_uncalled_later(self, planner: Planner) -> None:
+        """Capture the modules that no planned call reaches at their first call, if they may contain a site."""
         called = {module for calls in planner.calls.values() for module in calls}
         for module, state in self.states.items():
             if module not in called and may_hold_a_site(module):
-                state.armed = True
+                state.captures_new_calls = True
                 self.install(module)
                 self.ledger.decline(state.name, because(outcomes.NEVER_CALLED))
 
-    def take_back(self, verdict: ModelVerdict) -> None:
-        """Take back what was fused in modules by which the whole model differs, and note what was not checked."""
+    def roll_back_modules(self, verdict: ModelVerdict) -> None:
+        """Roll back the modules that make the whole model differ, and record what was not checked."""
         if verdict.unchecked:
             self.note_unread(verdict.unchecked)
-        for module in verdict.taken_back:
+        for module in verdict.rolled_back:
             state = self.states[module]
             state.full.clear()
             state.narrow.clear()
-            state.left = 0
+            state.captures_left = 0
             self.install(module)
         if verdict.reason:
-            self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
+            self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.rolled_back})
 
-    def adopt_heads(self, model: nn.Module, call: ForwardArguments, planner: Planner) -> None:
-        """Have the linear layers whose output only a loss reads return logits that are computed when they are read."""
+    def install_lazy_heads(self, model: nn.Module, call: ForwardArguments, planner: Planner) -> None:
+        """Make the output of linear layers lazy if only a loss reads it."""
         if not any(rule.rule.code == HEAD_RULE for rule in self.rules):
             return
         names = {m: n for n, m in model.named_modules() if self.options.wants(n, m)}
-        room = room_to_check(model, call, planner.made.get(model))
+        room = room_to_check(model, call, planner.created_bytes.get(model))
         if room.whole:
             return
         try:
-            found = lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
+            found = find_lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
         except Exception as error:
             reraise_if_out_of_memory(error)
             self.note_unread(reason_of_failure(error, "looking at the model's logits"))
             return
         for head in found:
-            self.ledger.note(site_of(head))
+            self.ledger.note(report_of_head(head))
             if head.reason is None:
                 make_lazy(head.module)
                 self.lazy_heads.add(head.module)
 
-    def adopt_masks(self, model: nn.Module) -> None:
-        """Have the modules that make masks for fused attention hand on masks that are made when they are read."""
-        for module, rule in makers_of_masks(model, self.report, {m: s.name for m, s in self.states.items()}):
+    def install_lazy_masks(self, model: nn.Module) -> None:
+        """Make the masks lazy that modules build for fused attention."""
+        for module, rule in find_mask_modules(model, self.report, {m: s.name for m, s in self.states.items()}):
             if self.states[module].variants or not self.options.wants(self.states[module].name, module):
                 continue
             self.lazy_masks.add(module)
             self.install(module)
-            self.ledger.note(note_of_masks(self.states[module].name, module, rule))
+            self.ledger.note(mask_report(self.states[module].name, module, rule))
 
     def compile(self, model: nn.Module, choice: CompileChoice) -> None:
-        """Have the modules that were chosen run compiled; as they were written where that is faster."""
+        """Compile the chosen modules. If the compiled original is faster, roll back the fused sites first."""
         self.compile_choice = choice
         if choice.chosen == "compiled original":
             fused = tuple(m for m, s in self.states.items() if s.full or s.narrow)
             why = because(outcomes.COMPILED_IS_FASTER, ratio=choice.original)
-            self.take_back(ModelVerdict(taken_back=fused))
+            self.roll_back_modules(ModelVerdict(rolled_back=fused))
             self.ledger.roll_back(why, {self.states[m].name for m in fused}, status="declined")
         if choice.chosen != "eager":
             self.compiled_modules.compile(model, choice.modules)
 
-    def note_slower(self, places: Iterable[SlowerPlace]) -> None:
-        """Add places that gain nothing to the report."""
+    def note_slower(self, places: Iterable[SlowerSite]) -> None:
+        """Add sites that gain nothing to the report."""
         for site, modes in places:
             self.ledger.note_slower(site, modes)
 
     def note_unread(self, *reasons: Reason) -> None:
-        """Note why the model, or a part of it, was not read or not checked."""
+        """Record why the model, or a part of it, was not traced or not checked."""
         for why in reasons:
             self.ledger.decline("", why)
 
     def install(self, module: nn.Module) -> None:
-        """Have `module` run what its state says; its own forward where that is nothing."""
+        """Install the forwards in the state of `module`, or its original forward if there are none."""
         state = self.states[module]
         if module in self.lazy_masks and not state.variants:
-            install_forward(module, forward_with_lazy_masks, self.copied)
+            install_forward(module, forward_with_lazy_masks, self.on_copy)
             return
         if not state.runs or why_not_replaceable(type(module)):
             restore_module(module)
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
-        install(module, tuple(state.full), narrow, self.missed, self._known, self.compiled, self.copied,
-                self.raised, state.closed)  # fmt: skip
+        install(module, tuple(state.full), narrow, self.on_miss, self._known, self.on_compile, self.on_copy,
+                self.on_error, state.original_modes)  # fmt: skip
 
-    # At a call that no variant was made for.
+    # Called when no installed forward fits a call.
 
-    def missed(
+    def on_miss(
         self, of: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], unread: frozenset[Path]
     ) -> Any:
-        """Look at a new kind of call, if there are not too many already; then run what fits, or the original, `of`."""
-        entry_of(module)  # a copy that nobody heard of is known from here on
+        """Capture a new kind of call, up to a limit. Then run the forward that fits, or the original `of`."""
+        entry_of(module)  # registers copies
         args, kwargs = with_plain_masks(args, kwargs)
         if unread:
-            return self._missed_part(of, module, (args, kwargs), unread)
+            return self._on_partial_miss(of, module, (args, kwargs), unread)
         state = self.states.get(module)
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
-        if state is None or self._looks_away() or id(module) in retried:
+        if state is None or self._must_not_capture() or id(module) in retried:
             return of(module, *args, **kwargs)
-        looked = self._looked_at_whole(module, state, (args, kwargs)) or self._looked_at(
+        was_captured = self._capture_whole_model(module, state, (args, kwargs)) or self._capture_call(
             of, module, state, (args, kwargs)
         )
-        if not looked:
+        if not was_captured:
             return of(module, *args, **kwargs)
-        retried.add(id(module))  # where the new variant does not fit either, the original runs
+        retried.add(id(module))  # if the new variant does not fit either, the original runs
         try:
             entry = entry_of(module)
             return (of if entry is None else entry.forward)(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
 
-    def _looked_at_whole(self, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
-        """Look at the whole model, which is called for the first time, as if optimize had been given this call.
+    def _capture_whole_model(self, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
+        """Capture the whole model at its first call, as if this call were the example inputs of optimize.
 
-        So what a caller does to a result, or to what it hands on, is checked, too. Whether the model itself, which is
-        `module` then, has a new forward for it. Ranks do not wait for each other here, so each looks at its modules.
+        The check then includes what callers do with arguments and results. With ranks, each module is captured
+        separately, because ranks do not wait for each other here.
+
+        Returns:
+            Whether the model itself, which is `module`, has a new forward.
         """
-        whole = self._whole if not state.name and not state.is_a_copys else None
-        if whole is None or not may_capture() or has_meta_tensors(module) or _has_ranks() or _is_heard(call):
+        whole = self._capture_model if not state.name and not state.belongs_to_copy else None
+        if whole is None or not may_capture() or has_meta_tensors(module) or _has_ranks() or _overrides_functions(call):
             return False
-        self._whole = None
+        self._capture_model = None
         try:
             with self._capturing(), torch.enable_grad():
                 whole(call)
-        except Exception as error:  # this is a call of the user's: each module is looked at on its own instead
+        except Exception as error:  # the user's call must not fail; modules are captured separately
             self.note_unread(reason_of_failure(error, "looking at the model"))
         return bool(state.full)
 
-    def _looked_at(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
-        """Capture a new kind of call, if it is worth a look; whether something was fused for it."""
-        if not state.variants and kind_of(call, module.training) in state.nothing_found:  # at each call of the module
+    def _capture_call(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
+        """Capture a new kind of call unless a reason forbids it. Returns whether something was fused."""
+        # This check is first, because it runs at each call of the module.
+        if not state.variants and kind_of(call, module.training) in state.unfusable_calls:
             return False
         try:
-            guard = "" if _is_heard(call) else self.misses.guard(state.name, of, state.variants, (module, *call))
-            guard = guard or (_HEARD if _is_heard(call) else NOT_CALLED if state.variants else "")
-            if why := _why_left(state, module, call):
+            guard = (
+                "" if _overrides_functions(call) else self.misses.guard(state.name, of, state.variants, (module, *call))
+            )
+            guard = guard or (_NO_OVERRIDES if _overrides_functions(call) else NOT_CALLED if state.variants else "")
+            if why := _why_not_captured(state, module, call):
                 self.misses.count(state.name, guard, "original", why)
                 return False
             known = len(state.variants)
@@ -329,104 +350,105 @@ class Session:
             gained = len(state.variants) > known
             self.misses.count(state.name, guard, "captured anew" if gained else "original", "nothing could be fused")
             return gained
-        except Disagreement:  # ranks that ran different programs would wait for each other for ever
+        except Disagreement:  # ranks with different programs would deadlock
             raise
         except Exception as error:
-            self._run_the_original(module, reason_of_failure(error, "looking at a new kind of call"))
+            self._restore_original(module, reason_of_failure(error, "looking at a new kind of call"))
             return False
 
-    def raised(
+    def on_error(
         self, error: Exception, of: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run the original, `of`, where an operation of its new forward raised; what the original raises is the user's.
+        """Run the original `of` after the new forward raised an error.
 
-        Where the original raises nothing, it runs from here on.
+        If the original raises too, the error is the user's. Otherwise the module runs its original from now on.
         """
         why = reason_of_failure(error, "running its new forward")
-        error.__traceback__ = None  # it holds what the call computed
+        error.__traceback__ = None  # it refers to tensors of the call
         result = of(module, *args, **kwargs)
         if module in self.states:
-            self._run_the_original(module, why)
+            self._restore_original(module, why)
         return result
 
-    def _missed_part(self, of: Forward, module: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> Any:
-        """The same for a caller that does not read all of the result; each kind of call is looked at once."""
+    def _on_partial_miss(self, of: Forward, module: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> Any:
+        """Handle a narrow call that no forward fits. Each kind of call is captured once."""
         state = self.states.get(module)
-        if state is None or self._looks_away() or not self._part_looked_at(of, module, state, call, unread):
+        if state is None or self._must_not_capture() or not self._capture_partial_call(of, module, state, call, unread):
             return module(*call[0], **call[1])
         forward = narrow_forward(module, narrow_name(unread))
         return module(*call[0], **call[1]) if forward is None else forward(module, *call[0], **call[1])
 
-    def _part_looked_at(
+    def _capture_partial_call(
         self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments, unread: frozenset[Path]
     ) -> bool:
         try:
-            if _why_left(state, module, call, unread):
+            if _why_not_captured(state, module, call, unread):
                 return False
-            state.nothing_found.add((unread, kind_of(call, module.training)))
+            state.unfusable_calls.add((unread, kind_of(call, module.training)))
             known = len(state.narrow[unread])
             guard = self.misses.guard(state.name, of, state.narrow[unread], (module, *call))
             with self._capturing():
-                state.left -= 1
-                planner = self._planner(module, call)
-                self.adopt(planner, part_is_planned_as_others_do(self, planner, module, unread, call))
+                state.captures_left -= 1
+                planner = self._planner_for_call(module, call)
+                self.install_plans(planner, plan_partial_call_in_sync(self, planner, module, unread, call))
             if gained := len(state.narrow[unread]) > known:
                 self.misses.count(state.name, guard, "captured anew", "")
             return gained
         except Disagreement:
             raise
         except Exception as error:
-            self._run_the_original(module, reason_of_failure(error, "looking at a new kind of call"))
+            self._restore_original(module, reason_of_failure(error, "looking at a new kind of call"))
             return False
 
-    def _looks_away(self) -> bool:
-        """Whether calls are somebody's who records them, or made by a capture."""
+    def _must_not_capture(self) -> bool:
+        """Whether the call is traced by torch.fx or made by a capture."""
         return is_fx_symbolic_tracing() or bool(self._busy.__dict__.get("capturing"))
 
     @contextmanager
     def _capturing(self) -> Iterator[None]:
         with self._lock:
+            # The calls that a capture makes must not be captured themselves.
             self._busy.capturing = True
             try:
-                with without_observers(), nothing_left():
+                with without_observers(), without_leftovers():
                     yield
             finally:
                 self._busy.capturing = False
 
-    def copied(self, original: nn.Module, made: nn.Module) -> None:
-        """A module was copied, to be an average of it or another start: the copy is looked at as it was."""
+    def on_copy(self, original: nn.Module, duplicate: nn.Module) -> None:
+        """Give a copy of a module its own state, for example a copy for weight averaging."""
         if original in self.states:
-            self.states[made] = self.states[original].for_a_copy()
+            self.states[duplicate] = self.states[original].state_of_copy()
 
-    def compiled(self, forward: Forward, guard: str) -> None:
-        """A compiler took the original of modules that run `forward`."""
+    def on_compile(self, forward: Forward, guard: str) -> None:
+        """Record that a compiler compiled the original of modules that run `forward`."""
         states = [s for m, s in self.states.items() if (found := entry_of(m)) is not None and found.forward is forward]
-        names = [s.name for s in states if guard != UNCALLED or not s.nothing_found]
+        names = [s.name for s in states if guard != UNCALLED or not s.unfusable_calls]
         if names:
-            self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")
+            self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it again")
 
     def _recapture(self, module: nn.Module, state: ModuleState, call: ForwardArguments) -> None:
-        state.left -= 1
-        if state.left == 0:
+        state.captures_left -= 1
+        if state.captures_left == 0:
             self.ledger.decline(state.name, because(outcomes.CALLED_IN_MANY_WAYS, count=PATTERNS))
-        planner = self._planner(module, call)
-        verdicts = planned_as_others_do(self, planner, module, call)
-        self.remember(planner)
-        self.adopt(planner, verdicts)
+        planner = self._planner_for_call(module, call)
+        verdicts = plan_in_sync(self, planner, module, call)
+        self.note_planned(planner)
+        self.install_plans(planner, verdicts)
 
-    def _planner(self, module: nn.Module, call: ForwardArguments) -> Planner:
-        """For one call of one module, in the mode that it is in."""
+    def _planner_for_call(self, module: nn.Module, call: ForwardArguments) -> Planner:
+        """A planner for one call of one module in its current mode."""
         calls = {module.training: {module: without_dtensors(call)}}
         return Planner(self.rules, self.states, calls, global_forms(module, call))
 
     def forget(self) -> None:
-        """Nothing was found and nothing is installed, as before fuse()."""
+        """Remove all results and restore all original forwards, as before fuse()."""
         for state in self.states.values():
             state.full.clear()
             state.narrow.clear()
-            state.nothing_found.clear()
+            state.unfusable_calls.clear()
             state.slower_modes.clear()
-            state.left, state.armed = PATTERNS, False
+            state.captures_left, state.captures_new_calls = PATTERNS, False
         for module in self.states:
             restore(module)
         self.lazy_heads.clear()
@@ -439,28 +461,28 @@ def _has_ranks() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-_HEARD = "no tensor is of a class that overrides functions"
+_NO_OVERRIDES = "no tensor is of a class that overrides functions"
 
 
-def _is_heard(call: ForwardArguments) -> bool:
-    """Whether an argument is a tensor of a class with functions of its own: it hears of each question."""
+def _overrides_functions(call: ForwardArguments) -> bool:
+    """Whether an argument is a tensor of a class that overrides functions and so observes each access."""
     return any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in pytree.tree_leaves(call))
 
 
-def _why_left(
+def _why_not_captured(
     state: ModuleState, module: nn.Module, call: ForwardArguments, unread: frozenset[Path] = frozenset()
 ) -> str:
-    """Why such a call is not captured anew, as the end of a sentence; "" where it is.
+    """Why such a call is not captured, as the end of a sentence, or "".
 
-    What hears of each question that is put to a tensor is not asked any.
+    Tensors of classes that override functions are not inspected.
     """
-    if state.left <= 0:
+    if state.captures_left <= 0:
         return f"it was called in more than {PATTERNS} ways"
     kind = kind_of(call, module.training)
-    if ((unread, kind) if unread else kind) in state.nothing_found:
+    if ((unread, kind) if unread else kind) in state.unfusable_calls:
         return "nothing could be fused in this kind of call"
     if not may_capture():
-        return "a call that others record or transform is not captured"
-    if kind is None or _is_heard(call):
-        return "tensors of a class with functions of its own are not captured"
-    return "its parameters are not here" if has_meta_tensors(module) else ""
+        return "a call that is recorded or transformed by other code is not captured"
+    if kind is None or _overrides_functions(call):
+        return "tensors of a class that overrides functions are not captured"
+    return "its parameters are on the meta device" if has_meta_tensors(module) else ""

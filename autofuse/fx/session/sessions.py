@@ -1,4 +1,4 @@
-"""The models that are optimized in this process, without their wrappers. A model that goes takes its session along."""
+"""The sessions of the optimized models in this process. A session is freed with its model."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ _LOG = logging.getLogger("autofuse")
 _SESSIONS: WeakKeyDictionary[nn.Module, Session] = WeakKeyDictionary()
 
 
-def is_answered(model: nn.Module, options: Options, modules: Iterable[nn.Module]) -> bool:
-    """Whether `model` was optimized with these options, and each of `modules` still has the forward it was given."""
+def is_optimized(model: nn.Module, options: Options, modules: Iterable[nn.Module]) -> bool:
+    """Whether `model` was optimized with these options, and all installed forwards are still in place."""
     known = _SESSIONS.get(model)
     if known is None or known.options != options:
         return False
-    mine = {m for m, s in known.states.items() if not s.is_a_copys}
+    # Copies of modules have a state too, but they are not part of the model.
+    mine = {m for m, s in known.states.items() if not s.belongs_to_copy}
     return set(modules) == mine and all(is_installed(m) for m, s in known.states.items() if s.runs)
 
 
 @contextmanager
-def begun(
+def new_session(
     model: nn.Module, options: Options, states: WeakKeyDictionary[nn.Module, ModuleState], ranks: Ranks
 ) -> Iterator[Session]:
-    """A new session for `model`, in place of any that it has. If the block fails, the model is as it was: its own."""
-    drop(model)
+    """Replace the session of `model` by a new one. If the block raises, the model runs its original forwards."""
+    discard(model)
     session = _SESSIONS[model] = Session(options, states, ranks)
     with ExitStack() as failed:
-        failed.callback(drop, model)  # half of a session is worse than none
+        failed.callback(discard, model)  # a half-finished session must not stay
         yield session
         failed.pop_all()
-    remove_unused_dispatchers()  # copies that were made for checks are gone
+    remove_unused_dispatchers()  # the copies for checks no longer exist
 
 
 def note_failure(model: nn.Module, options: Options, named: list[tuple[str, nn.Module]], error: Exception) -> str:
-    """Have the report of `model` say that autofuse failed, and how; returns that."""
+    """Record an internal error in the report of `model`. Returns the message."""
     why = reason_of_failure(error, "looking at the model")
-    with suppress(Exception):  # what cannot be hashed has no report
-        drop(model)
+    with suppress(Exception):  # an unhashable model has no report
+        discard(model)
         states = WeakKeyDictionary[nn.Module, ModuleState]()
         _SESSIONS[model] = Session(options, states, Ranks(named))
         _SESSIONS[model].note_unread(why)
@@ -56,18 +57,18 @@ def note_failure(model: nn.Module, options: Options, named: list[tuple[str, nn.M
 
 
 def session_of(model: nn.Module) -> Session | None:
-    """The session of `model` itself."""
+    """The session of exactly this model."""
     return _SESSIONS.get(model)
 
 
-def keep(model: nn.Module, session: Session) -> None:
-    """From here on, `session` is that of `model`, and its forwards are installed."""
+def reinstall_session(model: nn.Module, session: Session) -> None:
+    """Make `session` the session of `model` again, and install its forwards."""
     _SESSIONS[model] = session
     session.install_all()
 
 
-def drop(model: nn.Module) -> None:
-    """Forget the sessions of `model` and of what is below it, and give every module its own forward back."""
+def discard(model: nn.Module) -> None:
+    """End the sessions of `model` and its submodules, and restore all original forwards."""
     for module in model.modules():
         session = _SESSIONS.pop(module, None)
         if session is not None:
@@ -76,10 +77,10 @@ def drop(model: nn.Module) -> None:
 
 
 def report_of(model: nn.Module) -> Report:
-    """What was found in `model`: by its own session, by that of a part of it, or by that of a model around it."""
+    """The report for `model`: from its own session, a submodule's, or that of a model that contains it."""
     try:
         return _report_of(model)
-    except Exception as error:  # what cannot be hashed, or compared, was never optimized
+    except Exception as error:  # an unhashable model was never optimized
         _LOG.warning("%s: %s.", type(model).__name__, reason_of_failure(error, "looking for its report"))
         return Report(())
 
@@ -88,7 +89,7 @@ def _report_of(model: nn.Module) -> Report:
     if model in _SESSIONS:
         return _SESSIONS[model].report
     for module in model.modules():
-        entry_of(module)  # a copy that nobody heard of is known from here on
+        entry_of(module)  # registers copies
     for below in model.modules():
         if below in _SESSIONS:
             return _SESSIONS[below].report

@@ -1,7 +1,4 @@
-"""Checks plans on copies before they are installed: site by site where a module fails, and the model as a whole.
-
-Knows how to make the copies and whom to blame; verify/modules.py judges.
-"""
+"""Verifies the plans of modules on copies, before they are installed. If a module fails, sites are tried one by one."""
 
 from __future__ import annotations
 
@@ -29,46 +26,58 @@ Verdicts = dict[nn.Module, "Verdict"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far a module's rewritten forward may differ from the original; the sites that had to go, and why."""
+    """The result of verifying a module.
+
+    Attributes:
+        max_error: The largest difference from the original that was observed.
+        failed: The sites that failed, with reasons.
+        size: The part of the call that was checked in float64, "" for the whole call.
+    """
 
     max_error: float | None = None
     failed: tuple[tuple[Found, Reason], ...] = ()
-    size: str = ""  # the part of the call that was checked in double, "" for all of it
+    size: str = ""
 
 
 class Checker:
-    """Remembers verdicts, so that equal layers are checked once."""
+    """Verifies modules. Equal layers are verified once."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Verdict] = {}
 
     def check(self, planner: Planner, real: Calls, tell: Tell) -> Verdicts:
-        """A verdict for each module that gained something; a plan that fails is made again without what fails."""
+        """A verdict for each module with fused sites. Sites that fail are excluded from its plans."""
         verdicts: Verdicts = {}
         modules = dict.fromkeys(m for m, _ in planner.plans)
         for module in tell("checking", list(modules), len(modules)):
-            plans = planner.whole(module)
+            plans = planner.full_plans(module)
             if not any(p.variant for p in plans.values()):
                 continue
             key = _key(planner, module, plans)
             if key not in self._known and module not in real:
-                continue  # nobody knows how it is called, nor is it equal to one that was checked
+                continue  # its call is unknown, and it is not equal to a checked module
             if key not in self._known:
-                self._known[key] = self._judged_or_failed(planner, module, real[module])
+                self._known[key] = self._verify_safely(planner, module, real[module])
             elif self._known[key].failed:
-                planner.plan_again(module, _without(planner, module, self._known[key]))
+                planner.plan_again(module, _exclude_failed_sites(planner, module, self._known[key]))
             verdicts[module] = self._known[key]
-            for child in planner.narrowed(plans.values()):
+            # A narrow child was checked as a part of its caller.
+            for child in planner.narrow_children(plans.values()):
                 verdicts.setdefault(child, replace(self._known[key], failed=()))
         return verdicts
 
-    def check_part(
+    def check_partial(
         self, planner: Planner, module: nn.Module, unread: frozenset[Path], call: ForwardArguments
     ) -> Verdicts:
-        """Verdicts on the planned forward that leaves `unread` out; none where it does not hold or cannot be asked."""
+        """Verdicts on the narrow forward without `unread`; none if it fails or cannot be checked."""
         plan = planner.plans[module, (module.training, unread)]
+        # Only positions in a returned tuple can be left out of the comparison.
         read_by_place = all(len(path) == 1 and isinstance(path[0], int) for path in unread)
-        if plan.variant is None or not read_by_place or room_to_check(module, call, planner.made.get(module)).whole:
+        if (
+            plan.variant is None
+            or not read_by_place
+            or room_to_check(module, call, planner.created_bytes.get(module)).whole
+        ):
             return {}
         try:
             with ForwardTrial(module, call, planner, unread) as trial:
@@ -78,54 +87,55 @@ class Checker:
             return {}
         if not outcome.ok:
             return {}
-        children = planner.narrowed([plan])
+        children = planner.narrow_children([plan])
         return dict.fromkeys((module, *children), Verdict(outcome.max_error))
 
-    def _judged_or_failed(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
-        """A verdict; where checking fails, the one that nothing holds."""
+    def _verify_safely(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
+        """A verdict. If the check itself raises, all sites fail."""
         try:
-            return self._judged(planner, module, call)
+            return self._verify(planner, module, call)
         except Exception as error:
             why = reason_of_failure(error, "checking it")
-            found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
+            found = [f for p in planner.full_plans(module).values() for f in p.found if f.fused]
             planner.forget(module)
             return Verdict(None, tuple((f, why) for f in found))
 
-    def _judged(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
-        room = room_to_check(module, call, planner.made.get(module))
+    def _verify(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
+        room = room_to_check(module, call, planner.created_bytes.get(module))
         if room.whole and room.part != "":
             return _not_verified(planner, module, room.whole)
         with ForwardTrial(module, call, planner, alone=room.whole) as trial:
             outcome = trial.outcome()
             if outcome.ok:
                 return Verdict(outcome.max_error, size=outcome.size)
-            if room.whole and outcome.reason == room.whole:  # the part that there is room for cannot tell
+            if room.whole and outcome.reason == room.whole:  # the part that fits into memory decides nothing
                 return _not_verified(planner, module, room.whole)
-            return _blame(planner, module, trial, outcome)
+            return _find_failing_sites(planner, module, trial, outcome)
 
 
 def _not_verified(planner: Planner, module: nn.Module, why: str) -> Verdict:
-    """The verdict on a module for whose check there is no room."""
-    found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
+    """The verdict on a module whose check does not fit into memory."""
+    found = [f for p in planner.full_plans(module).values() for f in p.found if f.fused]
     planner.forget(module)
     reason = because(outcomes.NOT_VERIFIED, why=f"{why} {UNCHECKED}")
     return Verdict(None, tuple((f, reason) for f in found))
 
 
-def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:
-    """Take the sites back in one by one, and leave out those that fail."""
+def _find_failing_sites(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:
+    """Try the sites one by one, and exclude those that fail."""
     sites, before = planner.fused_sites(module), planner.states[module].exclusions
     failed: list[tuple[Found, Reason]] = []
-    out, error = set(sites), 0.0
+    excluded, error = set(sites), 0.0
     for key, found in sites.items():
-        planner.plan_again(module, before.plus(out - {key}))
-        tried = trial.outcome()
-        if tried.ok:
-            out.discard(key)
-            error = max(error, tried.max_error)
+        planner.plan_again(module, before.plus(excluded - {key}))
+        site_outcome = trial.outcome()
+        if site_outcome.ok:
+            excluded.discard(key)
+            error = max(error, site_outcome.max_error)
         else:
-            failed.append((found, because(outcomes.DIFFERS, why=tried.reason)))
-    planner.plan_again(module, before.plus(out))
+            failed.append((found, because(outcomes.DIFFERS, why=site_outcome.reason)))
+    planner.plan_again(module, before.plus(excluded))
+    # Sites that hold one by one may fail together.
     if not trial.outcome().ok:
         planner.forget(module)
         failed = [(f, because(outcomes.DIFFERS, why=outcome.reason)) for f in sites.values()]
@@ -133,11 +143,11 @@ def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Ve
 
 
 def _key(planner: Planner, module: nn.Module, plans: Plans) -> Hashable:
-    """Equal for modules that would be checked alike: guards may differ, such as the number of a layer."""
+    """A key. It is equal for modules with equal checks. Guards may differ, for example in the index of the layer."""
     forwards = tuple(p.forward for p in plans.values())
-    children = tuple(planner.forwards(c, d) for p in plans.values() for c, d in p.narrowed)
+    children = tuple(planner.forward_keys(c, d) for p in plans.values() for c, d in p.narrowed)
     return type(module), forwards, children
 
 
-def _without(planner: Planner, module: nn.Module, verdict: Verdict) -> Exclusions:
+def _exclude_failed_sites(planner: Planner, module: nn.Module, verdict: Verdict) -> Exclusions:
     return planner.states[module].exclusions.plus([found.key for found, _ in verdict.failed])

@@ -1,8 +1,7 @@
-"""Whether a fused place is worth it: what stood there is timed against what would, and stays unless it is beaten.
+"""Times the fused code of a site against the original code, and decides which of them runs.
 
-Each place is weighed by itself, on numbers made up in the sizes, strides and dtypes that the trace saw, forward and
-backward together where the model trains. Equal places are weighed once. Knows excerpts and how candidates are timed
-and ranked; what becomes of a place that is not worth it is decided elsewhere.
+Each site is timed separately, on random inputs with the sizes, strides and dtypes of the trace. In training, forward
+and backward are timed together. Equal sites are timed once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor, fx, nn
 
 from autofuse import ops
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.session.remembered_times import found, keep, place_of
+from autofuse.fx.session.remembered_times import load, site_key, store
 from autofuse.kernels.candidate_timing import race_steps
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
@@ -34,19 +33,25 @@ from autofuse.torch_private import FakeTensor, pytree
 from autofuse.verify.out_of_memory import is_out_of_memory
 
 FUSED = "fused"
-SECONDS = 0.15  # for each candidate
-_WARM, _ENOUGH = 4, 0.05  # calls before the first that counts, and the seconds after which they are enough
-_LOOKS, _FAR, _FAR_SECONDS = 15, 2.0, 2e-5  # at a short place: calls, and what is far longer
+SECONDS = 0.15  # seconds for each candidate
+_WARM, _ENOUGH = 4, 0.05  # warm-up calls, and the seconds that suffice for them
+_LOOKS, _FAR, _FAR_SECONDS = 15, 2.0, 2e-5  # for a short site: calls, and what counts as far slower
 _UNMEASURED = "not measured"
 _LOG = logging.getLogger("autofuse")
 
 
 @dataclass(frozen=True)
 class SiteTiming:
-    """What weighing a place said. `kept`: the original stays. `words`: a clause for the report; `kernel` runs if fused,
-    and `choice` says why, where several were timed. `noisy`: the original stays because nothing could be told.
+    """The timing of a site. The timing cache stores its fields by name.
 
-    Where nothing was measured, `words` say why, and the fused operation with its default kernel is taken.
+    If nothing was measured, `words` says why, and the fused operation runs with its default kernel.
+
+    Attributes:
+        kept: Whether the original stays.
+        words: A clause for the report.
+        kernel: The kernel of the fused operation.
+        noisy: Whether the original stays because the measurement was inconclusive.
+        choice: Why this kernel was chosen, if several were timed.
     """
 
     kept: bool = False
@@ -64,48 +69,55 @@ class SiteTiming:
 
 
 class SiteTimer:
-    """Remembers what was weighed."""
+    """Times sites. Equal sites are timed once."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, SiteTiming] = {}
 
-    def weigh(self, excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
-        """Weigh one place of `module`, which is a copy that may be run, in the mode that is asked about."""
-        key = (excerpt.likeness, training, _shapes(module))
+    def time_site(self, excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
+        """Time one site in one mode.
+
+        Args:
+            excerpt: The replaced and the new code.
+            module: A copy of the module, which may run.
+            training: Whether to time forward and backward.
+        """
+        key = (excerpt.key, training, _shapes(module))
         if key not in self._known:
-            self._known[key] = _remembered_or_weighed(excerpt, module, training)
+            self._known[key] = _load_or_time(excerpt, module, training)
         return self._known[key]
 
 
-def _remembered_or_weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
-    """What an earlier process measured of an equal place, or what is measured now."""
-    device = next((v.device for v in pytree.tree_leaves(excerpt.given) if isinstance(v, Tensor)), None)
-    place = "" if device is None else place_of(excerpt, module, training)
-    if device is not None and (known := found(place, device, SiteTiming)) is not None:
+def _load_or_time(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
+    """The stored timing of an equal site, or a new one."""
+    device = next((v.device for v in pytree.tree_leaves(excerpt.example_inputs) if isinstance(v, Tensor)), None)
+    key = "" if device is None else site_key(excerpt, module, training)
+    if device is not None and (known := load(key, device, SiteTiming)) is not None:
         return known
-    weighed = _weighed(excerpt, module, training)
-    if device is not None and not weighed.noisy and not weighed.words.startswith(_UNMEASURED):
-        keep(place, device, weighed)
-    return weighed
+    timing = _time_excerpt(excerpt, module, training)
+    # Inconclusive and failed measurements are repeated by the next process.
+    if device is not None and not timing.noisy and not timing.words.startswith(_UNMEASURED):
+        store(key, device, timing)
+    return timing
 
 
-def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
+def _time_excerpt(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
     try:
-        values = tuple(pytree.tree_map(_made_up, v) for v in excerpt.given)
+        values = tuple(pytree.tree_map(_random_like, v) for v in excerpt.example_inputs)
         before, after = excerpt.functions(module)
-        site = _Site(before, after, values, training)
+        site = _TimedSite(before, after, values, training)
         if site.seconds(before) < SHORTEST.get(site.device.type, SHORTEST_ELSEWHERE):
-            return site.looked_at()
+            return site.check_short_site()
         kernel, why = _best_kernel(excerpt, after, values, training)
-        return site.weighed(kernel, why)
-    except Exception as error:  # numbers that are made up may not be what a forward can take
-        _LOG.debug("autofuse.ops.%s could not be weighed: %s: %s", excerpt.operation, type(error).__name__, error)
-        why = "memory ran out" if is_out_of_memory(error) else f"{type(error).__name__} on made-up numbers"
+        return site.measure(kernel, why)
+    except Exception as error:  # a forward may not accept random inputs
+        _LOG.debug("autofuse.ops.%s could not be timed: %s: %s", excerpt.operation, type(error).__name__, error)
+        why = "memory ran out" if is_out_of_memory(error) else f"{type(error).__name__} on random inputs"
         return SiteTiming(words=f"{_UNMEASURED} ({why})")
 
 
 @dataclass(frozen=True)
-class _Site:
+class _TimedSite:
     before: fx.GraphModule
     after: fx.GraphModule
     values: Sequence[Any]
@@ -117,7 +129,7 @@ class _Site:
         return tensors[0].device
 
     def step(self, function: fx.GraphModule) -> Callable[[], object]:
-        """What is timed: forward and backward, or the forward where nothing is trained."""
+        """The function to time: forward and backward, or only the forward if nothing has a gradient."""
         leaves = [v for v in pytree.tree_leaves(self.values) if isinstance(v, Tensor) and v.requires_grad]
         leaves += [p for p in function.parameters() if p.requires_grad]
         if not self.training or not leaves:
@@ -138,16 +150,16 @@ class _Site:
         return [r for r in results if isinstance(r, Tensor) and r.requires_grad]
 
     def seconds(self, function: fx.GraphModule) -> float:
-        """Of a warm call, roughly; the first few of a quick one are no measure."""
-        step, taken = self.step(function), list[float]()
-        while len(taken) < _WARM and sum(taken) < _ENOUGH:
-            taken.append(seconds_of(step, self.device))
-        return taken[-1]
+        """The approximate time of a warm call. The first calls of a fast function are ignored."""
+        step, durations = self.step(function), list[float]()
+        while len(durations) < _WARM and sum(durations) < _ENOUGH:
+            durations.append(seconds_of(step, self.device))
+        return durations[-1]
 
-    def looked_at(self) -> SiteTiming:
-        """Of a place that is too short to be weighed: it is fused unless that takes far longer.
+    def check_short_site(self) -> SiteTiming:
+        """Compare a site that is too short for a full measurement. It is fused unless that is far slower.
 
-        At such sizes most of the time is Python's, which says little of larger ones.
+        At such sizes Python takes most of the time, which says little about larger sizes.
         """
         if settings().policy != "speed":
             return SiteTiming()
@@ -160,25 +172,30 @@ class _Site:
         words = f"measured here, the original stays: {milliseconds(own)} a call, fused {milliseconds(fused)}"
         return SiteTiming(True, words)
 
-    def weighed(self, kernel: str, choice: str) -> SiteTiming:
+    def measure(self, kernel: str, choice: str) -> SiteTiming:
         functions = {FUSED: self.after, ORIGINAL: self.before}
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
         measured = race_steps(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
-        return decided(measured, kernel, choice)
+        return decide(measured, kernel, choice)
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:
-        """What is known of it but its time."""
-        held = measure_held_memory(partial(self.forward, function), self.device).bytes if self.training else 0
+        """The memory of a function, without its time."""
+        held_bytes = measure_held_memory(partial(self.forward, function), self.device).bytes if self.training else 0
         peak = measure_peak_memory(self.step(function), self.device).bytes
-        return Trial(name, peak_bytes=peak, held_bytes=held)
+        return Trial(name, peak_bytes=peak, held_bytes=held_bytes)
 
 
-def decided(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
-    """Whether a place is fused, by the times of what stood there (`ORIGINAL`) and of what would (`FUSED`).
+def decide(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
+    """Decide whether a site is fused.
 
-    It is fused on evidence: where it is faster beyond the noise of identical runs, or as fast with less memory. Where
-    noise leaves that open, the original stays. `choice` says why the fused operation runs `kernel`.
+    It is fused if it is faster beyond the noise of identical runs, or equally fast with less memory. If the measurement
+    is inconclusive, the original stays.
+
+    Args:
+        measured: The timings of the original code (`ORIGINAL`) and of the fused code (`FUSED`).
+        kernel: The kernel of the fused operation.
+        choice: Why this kernel was chosen.
     """
     order, why = rank(measured, settings().policy)
     fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
@@ -192,7 +209,11 @@ def decided(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
 
 
 def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:
-    """Measure what computes the operation best for these arguments: the kernel, and why, "" where nothing was timed."""
+    """Measure the kernels of the operation for these arguments.
+
+    Returns:
+        The best kernel, and why; "" if nothing was timed.
+    """
     operation = OPERATIONS.get(excerpt.operation)
     if operation is None or not operation.has_choice:
         return excerpt.kernel, ""
@@ -204,7 +225,7 @@ def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any],
 
 
 class _Arguments(fx.Interpreter):
-    """What an operation is called with in a graph."""
+    """Finds the arguments with which a graph calls an operation."""
 
     def __init__(self, module: fx.GraphModule, operation: Callable[..., Any]) -> None:
         super().__init__(module)
@@ -223,24 +244,25 @@ class _Arguments(fx.Interpreter):
 
 
 def _shapes(module: nn.Module) -> Hashable:
-    """The parameters and buffers of `module`: two places with equal code may differ in nothing else."""
+    """Shapes and dtypes of the parameters and buffers of `module`, in which sites with equal code may differ."""
     tensors = (*module.named_parameters(), *module.named_buffers())
     return tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors)
 
 
-def _made_up(fake: Any) -> Any:
-    """Numbers in the form of what a trace saw: normal, zero for integers (any index fits), mostly True for masks."""
+def _random_like(fake: Any) -> Any:
+    """Random values for a traced value: normal floats, zeros for integers (valid indices), mostly True for bool."""
     if not isinstance(fake, Tensor):
         return fake
     if type(fake) not in (FakeTensor, Tensor, nn.Parameter):
-        raise TypeError(f"a {type(fake).__name__} is not made up")
+        raise TypeError(f"no random values exist for a {type(fake).__name__}")
+    # The entries of an expanded dimension share memory and are filled once.
     sizes = [1 if stride == 0 else size for size, stride in zip(fake.shape, fake.stride(), strict=True)]
-    made = torch.empty_strided(sizes, fake.stride(), dtype=fake.dtype, device=fake.device)
+    values_like = torch.empty_strided(sizes, fake.stride(), dtype=fake.dtype, device=fake.device)
     with torch.no_grad():
-        if made.dtype is torch.bool:
-            made.copy_(torch.rand(sizes, device=made.device) < 0.9)
-        elif made.is_floating_point() or made.is_complex():
-            made.normal_()
+        if values_like.dtype is torch.bool:
+            values_like.copy_(torch.rand(sizes, device=values_like.device) < 0.9)
+        elif values_like.is_floating_point() or values_like.is_complex():
+            values_like.normal_()
         else:
-            made.zero_()
-    return made.expand(fake.shape).requires_grad_(fake.requires_grad)
+            values_like.zero_()
+    return values_like.expand(fake.shape).requires_grad_(fake.requires_grad)

@@ -1,4 +1,4 @@
-"""Rewritten forwards, tried on copies: the user's own modules are never run for a check."""
+"""Runs rewritten forwards on copies. A check never runs the user's own modules."""
 
 from __future__ import annotations
 
@@ -31,19 +31,25 @@ from autofuse.verify.slices import LENGTH
 
 
 class ForwardTrial:
-    """One call of one module, and copies of it that make the call with rewritten forwards.
+    """One call of one module, and copies of the module that run the call with rewritten forwards.
 
-    The user's own module is never run. What the original computes is found out once, when it is first asked for. At the
-    end of a `with` block it is forgotten.
+    The user's module never runs. The results of the original are computed once, when they are first needed, and freed
+    at the end of a `with` block.
     """
 
     def __init__(
         self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset(),
         length: int = LENGTH, alone: str = "",
     ) -> None:  # fmt: skip
-        """`unread`: the places in the returned tuple that the caller does not read; they are not compared.
-        length: of a sequence in the part of the call that is checked in double, at most. alone: why nothing but that
-        part is run, "" where the whole call is.
+        """Describe the call.
+
+        Args:
+            module: The module.
+            call: The arguments of the call.
+            planner: The plans.
+            unread: The paths in the returned tuple that the caller does not read. They are not compared.
+            length: The maximum sequence length in the part of the call that is checked in float64.
+            alone: Why only that part runs, "" if the whole call runs.
         """
         self._length, self._alone = length, alone
         self._module, self._call, self._planner, self._unread = module, call, planner, unread
@@ -62,59 +68,63 @@ class ForwardTrial:
 
     @cached_property
     def _reference(self) -> ModuleReference:
-        original = copied(self._module, {}, self._planner.sharded)
+        original = copy_module(self._module, {}, self._planner.sharded)
         places = frozenset(int(path[0]) for path in self._unread)  # type: ignore[call-overload]
         return ModuleReference(original, *self._call, unread=places, copy_object=copied_object,
-                               copy_module=copied_with_forwards)  # fmt: skip
+                               copy_module=copy_module_with_forwards)  # fmt: skip
 
     @cached_property
     def _parts(self) -> PartwiseReference:
         return PartwiseReference(self._reference, shared_regions, self._length)
 
     def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
-        """Whether a copy computes the same in which these modules run their plans, and all others their originals.
+        """Compare a copy, in which some modules run their plans, with the original.
 
-        By default the module itself runs its plan for this very call, and so do the children that it narrows. A large
-        call is checked on a part of it where a part can tell (verify/in_parts.py); `size` says which.
+        A large call is checked on a part of it if a part can decide (verify/partwise.py). `size` says which.
+
+        Args:
+            running: The modules that run their plans. By default these are the module itself, with its plan for this
+                call, and the children whose narrow forwards it calls.
         """
         if running is None:
-            running, only_this = [self._module, *narrowed_below(self._planner, self._module)], True
+            running, only_this = [self._module, *narrow_descendants(self._planner, self._module)], True
         else:
             running, only_this = list(running), False
         if self._alone:
-            return self._of_part_alone(running, only_this, self._alone) or Verification(False, reason=self._alone)
+            return self._outcome_of_part(running, only_this, self._alone) or Verification(False, reason=self._alone)
         try:
-            found = self._tried(running, only_this, in_parts=True) if not self._unread else None
-            return found or self._tried(running, only_this, in_parts=False) or Verification(False)
+            found = self._run_trial(running, only_this, in_parts=True) if not self._unread else None
+            return found or self._run_trial(running, only_this, in_parts=False) or Verification(False)
         except Exception as error:
             if not is_out_of_memory(error) or self._unread:
                 raise
             self._forget()
+            # The traceback refers to tensors whose memory the second try needs.
             error.__traceback__ = None
-            smaller = self._of_part_alone(running, only_this, "memory ran out")
+            smaller = self._outcome_of_part(running, only_this, "memory ran out")
             if smaller is None:
                 raise
             return smaller
 
-    def _of_part_alone(self, running: list[nn.Module], only_this: bool, why: str) -> Verification | None:
-        """The outcome on a part of the call, without a run of the whole call; None where no part can tell."""
-        found = self._tried(running, only_this, in_parts=True, alone=True)
+    def _outcome_of_part(self, running: list[nn.Module], only_this: bool, why: str) -> Verification | None:
+        """The outcome on a part of the call, without a run of the whole call; None if no part can decide."""
+        found = self._run_trial(running, only_this, in_parts=True, alone=True)
         return replace(found, size=f"{found.size} alone, for {why}") if found is not None and found.ok else found
 
-    def _tried(
+    def _run_trial(
         self, running: list[nn.Module], only_this: bool, in_parts: bool, alone: bool = False
     ) -> Verification | None:
-        made: dict[nn.Module, nn.Module] = {}
-        rewritten = copied(self._module, made, self._planner.sharded)
+        copies: dict[nn.Module, nn.Module] = {}
+        rewritten = copy_module(self._module, copies, self._planner.sharded)
         misses, known = list[nn.Module](), dict[Hashable, RewrittenForward]()
-        missed = partial(_noted, misses)
+        missed = partial(_note_miss, misses)
         for module in running:
-            if module in made:
+            if module in copies:
                 itself = only_this and module is self._module and not in_parts
-                install_plans(self._planner, module, made[module], self._unread if itself else None, missed, known)
+                install_plans(self._planner, module, copies[module], self._unread if itself else None, missed, known)
         try:
             with preserve_generators(), restore_external_state() as outside:
-                for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
+                for cls in {type(m) for m in copies}:  # a rewritten forward may write to them
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))
                 if in_parts and not alone and not self._parts.can_decide:
@@ -123,16 +133,16 @@ class ForwardTrial:
                     return self._parts.check(rewritten, misses, other_inputs=only_this, part_only=alone)
                 return self._reference.check(rewritten, other_inputs=only_this)
         finally:
-            for module in made.values():  # copies may lie about for a while, and their classes would dispatch
+            for module in copies.values():  # copies may exist for a while and must not dispatch
                 restore_module(module)
             release_tensors(rewritten, self._module)
 
 
-def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
-    """The children of `module` the narrow forwards of which its plans call, and theirs."""
+def narrow_descendants(planner: Planner, module: nn.Module) -> list[nn.Module]:
+    """The descendants of `module` whose narrow forwards its plans call, directly or indirectly."""
     found = [module]
     for known in found:
-        children = {child for _, plan in _planned(planner, known) for child, _ in plan.narrowed}
+        children = {child for _, plan in _rewritten_plans(planner, known) for child, _ in plan.narrowed}
         found += [child for child in children if child not in found]
     return found[1:]
 
@@ -141,15 +151,23 @@ def install_plans(
     planner: Planner, module: nn.Module, copy: nn.Module, called: frozenset[Path] | None = None,
     missed: OnMiss | None = None, known: dict[Hashable, RewrittenForward] | None = None,
 ) -> bool:  # fmt: skip
-    """Give a copy the planned forwards of `module`, with guards that hold for the copy; whether there are any.
+    """Install the planned forwards of a module in a copy of it, with guards that hold for the copy.
 
-    called: what the caller does not read, where the copy is called itself, as it was planned. Any other copy may be
-    called in several ways, and only one of them was planned, so it keeps the guards that tell its calls apart.
-    missed: runs the calls that no planned forward stands in for. known: the forwards of modules that are alike.
+    Args:
+        planner: The plans.
+        module: The module.
+        copy: Its copy.
+        called: The paths that the caller does not read, if the copy itself runs the planned call. None for a submodule,
+            which may be called in several ways and so keeps the guards that distinguish its calls.
+        missed: Runs calls for which no planned forward fits.
+        known: The forwards of equal modules, for reuse.
+
+    Returns:
+        Whether the module has a planned forward.
     """
     whole = called or frozenset()
     forwards: dict[frozenset[Path], list[Variant]] = {}
-    for dropped, plan in _planned(planner, module):
+    for dropped, plan in _rewritten_plans(planner, module):
         assert plan.variant is not None
         alone = called is not None and dropped == called
         forwards.setdefault(dropped, []).append(
@@ -158,20 +176,24 @@ def install_plans(
     full = tuple(forwards.pop(whole, ()))
     forwards.pop(frozenset(), None)
     if full or forwards:
-        narrow = {dropped: tuple(made) for dropped, made in forwards.items()}
-        install(copy, full, narrow, missed or _original, {} if known is None else known)
+        narrow = {dropped: tuple(variants) for dropped, variants in forwards.items()}
+        install(copy, full, narrow, missed or _run_original, {} if known is None else known)
     return bool(full or forwards)
 
 
-def _planned(planner: Planner, module: nn.Module) -> list[tuple[frozenset[Path], ModulePlan]]:
+def _rewritten_plans(planner: Planner, module: nn.Module) -> list[tuple[frozenset[Path], ModulePlan]]:
     plans = planner.plans.items()
     return [(dropped, p) for (m, (_, dropped)), p in plans if m is module and p.variant is not None]
 
 
-def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
-    """A copy with tensors of its own and no hooks, running the original forwards. `made` tells each module's copy.
+def copy_module(module: nn.Module, copies: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
+    """Copy a module without hooks. The copy has its own tensors and runs the original forwards.
 
-    Of a tensor that is distributed the copy has this rank's part; those that are `sharded` are numbers made up for it.
+    Args:
+        module: The module.
+        copies: Filled with the copy of each module.
+        sharded: The forms of tensors that are not on this rank. The copy gets random numbers in their place. Of a
+            distributed tensor, it gets this rank's part.
     """
     known = sharded or {}
     seeds = itertools.count()
@@ -184,30 +206,30 @@ def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms |
 
     world = Twins(clone, watched=False)
     twin: nn.Module = world.of(module)
-    made.update({original: world.of(original) for original in module.modules()})
+    copies.update({original: world.of(original) for original in module.modules()})
     for original in module.modules():
         register_views(original, world.of(original))
     return twin
 
 
-def copied_with_forwards(module: nn.Module) -> nn.Module:
-    """A copy that runs the forwards that `module` and those below it run now."""
-    made: dict[nn.Module, nn.Module] = {}
-    twin = copied(module, made)
-    for original, new in made.items():
+def copy_module_with_forwards(module: nn.Module) -> nn.Module:
+    """Copy a module. The copy and its submodules run their current forwards."""
+    copies: dict[nn.Module, nn.Module] = {}
+    twin = copy_module(module, copies)
+    for original, new in copies.items():
         install_same(original, new)
     return twin
 
 
-def _original(
+def _run_original(
     of: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
 ) -> object:  # fmt: skip
     return module(*args, **kwargs) if unread else of(module, *args, **kwargs)
 
 
-def _noted(
+def _note_miss(
     misses: list[nn.Module], of: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object],
     unread: frozenset[Path],
 ) -> object:  # fmt: skip
     misses.append(module)
-    return _original(of, module, args, kwargs, unread)
+    return _run_original(of, module, args, kwargs, unread)

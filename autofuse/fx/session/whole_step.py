@@ -1,7 +1,6 @@
-"""Whether a whole step of the model gains by what is fused in it; what makes it slower is found, and not fused.
+"""Times whole steps of a model, and excludes the sites that make a step slower.
 
-Training and inference are timed apart, on a copy of the model, in interleaved pairs of the original and the fused step.
-Knows copies, plans and who is to blame; how steps are timed and judged is in measure/step_pairs.py.
+Training and inference are timed separately, on a copy of the model, in interleaved pairs of original and fused steps.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from torch import nn
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session import remembered_times
-from autofuse.fx.session.gain_checks import SlowerPlace, declined_site, leave_out
-from autofuse.fx.session.memory_room import lack_of_room, step_takes
-from autofuse.fx.session.model_steps import ModelSteps, Modules, undisturbed
+from autofuse.fx.session.gain_checks import SlowerSite, declined_site, exclude_sites
+from autofuse.fx.session.memory_room import step_bytes, why_no_room
+from autofuse.fx.session.model_steps import ModelSteps, Modules, quiet_steps
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -35,14 +34,14 @@ from autofuse.results.comparison import Estimate, Interval, milliseconds
 from autofuse.results.step_times import StepMode, StepTime, step_mode
 from autofuse.verify.out_of_memory import is_out_of_memory
 
-SHORTEST = 1e-3  # seconds: a shorter step is mostly the time in which Python calls operators
-_MOST_PLACES = 4  # of one kind of module that are tried one by one
+SHORTEST = 1e-3  # seconds; a shorter step is mostly overhead of Python
+_MOST_SITES = 4  # sites of one kind of module that are tried one by one
 _LOG = logging.getLogger("autofuse")
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A step that was not slower, as it is kept for processes to come."""
+    """A step that was not slower, as the timing cache stores it."""
 
     before: float = 0.0
     after: float = 0.0
@@ -54,21 +53,21 @@ class _Kept:
     clock: str = "wall"
 
     @classmethod
-    def of(cls, time: StepTime) -> _Kept:
+    def from_step_time(cls, time: StepTime) -> _Kept:
         low, high = time.interval or (0.0, 0.0)
         return cls(time.before_seconds or 0.0, time.after_seconds or 0.0, time.ratio or 0.0, low, high,
                    str(time.verdict), time.pairs, time.clock)  # fmt: skip
 
-    def time(self, mode: StepMode) -> StepTime:
+    def to_step_time(self, mode: StepMode) -> StepTime:
         return StepTime(mode, self.before, self.after, self.ratio, Interval(self.low, self.high), self.verdict,  # type: ignore[arg-type]
                         self.pairs, self.clock, remembered=True)  # type: ignore[arg-type] # fmt: skip
 
 
 class StepCheck(NamedTuple):
-    """The verdicts on what remains, the places that make a step slower, and what steps take."""
+    """The verdicts on the remaining plans, the sites that make a step slower, and the times of steps."""
 
     verdicts: Verdicts
-    slower: tuple[SlowerPlace, ...] = ()
+    slower: tuple[SlowerSite, ...] = ()
     steps: tuple[StepTime, ...] = ()
 
 
@@ -76,29 +75,35 @@ def keep_faster_steps(
     model: nn.Module, call: ForwardArguments, planner: Planner, verdicts: Verdicts,
     check: Callable[[], Verdicts] | None, tell: Tell,
 ) -> StepCheck:  # fmt: skip
-    """Time whole steps of `model`, called with `call`, and plan again without what makes a step slower.
+    """Time whole steps of a model, and plan again without the sites that make a step slower.
 
-    `check` judges what is planned then; None where nothing is verified.
+    Args:
+        model: The model.
+        call: The arguments of the step.
+        planner: The plans, which are changed.
+        verdicts: The verdicts on the plans.
+        check: Verifies the new plans. None verifies nothing.
+        tell: Reports progress.
     """
-    slower, steps = list[SlowerPlace](), list[StepTime]()
+    slower, steps = list[SlowerSite](), list[StepTime]()
     modes = [model.training, not model.training]
     for training in tell("timing whole steps", modes, len(modes)):
-        if not _running(planner, verdicts if check else None, training):
+        if not _running_modules(planner, verdicts if check else None, training):
             continue
-        weighing = _Weighing(model, call, planner, training, verdicts if check else None, check)
+        trial = _StepTrial(model, call, planner, training, verdicts if check else None, check)
         try:
-            steps.append(weighing.weighed())
-        except Exception as error:  # the step is the user's code: what was checked stays fused
+            steps.append(trial.run())
+        except Exception as error:  # the step is user code; verified sites stay fused
             _LOG.debug("a whole step could not be timed: %s: %s", type(error).__name__, error)
             why = "memory ran out" if is_out_of_memory(error) else f"it raised {type(error).__name__} on a copy"
             steps.append(StepTime(step_mode(training), not_timed=why))
-        slower += weighing.slower
-        verdicts = verdicts if weighing.verdicts is None else weighing.verdicts
+        slower += trial.slower
+        verdicts = verdicts if trial.verdicts is None else trial.verdicts
     return StepCheck(verdicts, tuple(slower), tuple(steps))
 
 
-class _Weighing:
-    """One mode of one model. `verdicts` is None where nothing is verified."""
+class _StepTrial:
+    """The timing of one mode of one model. `verdicts` is None if nothing is verified."""
 
     def __init__(
         self, model: nn.Module, call: ForwardArguments, planner: Planner, training: bool,
@@ -106,140 +111,144 @@ class _Weighing:
     ) -> None:  # fmt: skip
         self._model, self._call, self._planner, self._training = model, call, planner, training
         self.verdicts, self._check = verdicts, check
-        self.slower: list[SlowerPlace] = []
+        self.slower: list[SlowerSite] = []
 
-    def weighed(self) -> StepTime:
-        """What the step takes, with all that does not make it slower."""
+    def run(self) -> StepTime:
+        """Time the step, exclude the sites that make it slower, and return the final time."""
         mode = step_mode(self._training)
-        if why := self._why_not():
+        if why := self._why_not_timed():
             return StepTime(mode, not_timed=why)
-        place, device = self._place(), device_of(self._model, ())
-        if (kept := remembered_times.found(place, device, _Kept)) is not None:
-            return kept.time(mode)
+        key, device = self._key(), device_of(self._model, ())
+        if (stored := remembered_times.load(key, device, _Kept)) is not None:
+            return stored.to_step_time(mode)
         with self._steps() as steps:
             if why := _out_of_range(steps):
                 return StepTime(mode, not_timed=why)
-            running = self._running()
-            found = steps.compared(running)
-            guilty = self._guilty(steps, self._groups(running)) if is_slower(found) else []
-        for group in guilty:
-            self._take_back(group, found)
-        left = self._again() if guilty else found
-        if left is None:
-            return StepTime(mode, not_timed="nothing is fused in it, as it was slower fused")
-        time = _step_time(mode, left)
-        if not guilty:
-            remembered_times.keep(place, device, _Kept.of(time))
+            running = self._running_modules()
+            found = steps.compare(running)
+            slow_groups = self._slow_groups(steps, self._groups(running)) if is_slower(found) else []
+        for group in slow_groups:
+            self._exclude_slow_sites(group, found)
+        final = self._time_again() if slow_groups else found
+        if final is None:
+            return StepTime(mode, not_timed="nothing is fused in it, because fusion made it slower")
+        time = _step_time(mode, final)
+        if not slow_groups:
+            remembered_times.store(key, device, _Kept.from_step_time(time))
         return time
 
-    def _place(self) -> str:
+    def _key(self) -> str:
         names = {module: state.name for module, state in self._planner.states.items()}
         forwards = [
             f"{names[module]} {sorted(map(str, dropped))} {plan.variant.source}"
-            for module in self._running()
-            for dropped, plan in self._planner.in_mode(module, self._training).items()
+            for module in self._running_modules()
+            for dropped, plan in self._planner.plans_in_mode(module, self._training).items()
             if plan.variant is not None
         ]
-        return remembered_times.step_of(self._model, self._call, forwards, self._training)
+        return remembered_times.step_key(self._model, self._call, forwards, self._training)
 
-    def _why_not(self) -> str:
+    def _why_not_timed(self) -> str:
         if self._planner.sharded:
             return "its parameters are sharded"
         if self._model not in self._planner.calls[self._training]:
             return f"the model could not be called for {step_mode(self._training)}"
-        return lack_of_room(step_takes(self._model, self._planner.made.get(self._model, BytesByDevice())), "timing it")
+        return why_no_room(
+            step_bytes(self._model, self._planner.created_bytes.get(self._model, BytesByDevice())), "timing it"
+        )
 
-    def _running(self) -> list[nn.Module]:
-        return _running(self._planner, self.verdicts, self._training)
+    def _running_modules(self) -> list[nn.Module]:
+        return _running_modules(self._planner, self.verdicts, self._training)
 
     @contextmanager
     def _steps(self) -> Iterator[ModelSteps]:
-        with undisturbed(), ModelSteps(self._model, self._call, self._planner, self._training).ready() as steps:
+        with quiet_steps(), ModelSteps(self._model, self._call, self._planner, self._training).prepare() as steps:
             yield steps
 
     def _groups(self, running: Modules) -> list[list[nn.Module]]:
-        """The modules, those that are alike together: equal layers are to blame together."""
+        """The modules in groups of equal layers."""
         groups: defaultdict[Hashable, list[nn.Module]] = defaultdict(list)
         for module in running:
-            plans = self._planner.in_mode(module, self._training).items()
+            plans = self._planner.plans_in_mode(module, self._training).items()
             key = tuple((dropped, p.forward, bool(p.narrowed)) for dropped, p in plans if p.variant)
             groups[type(module), key].append(module)
         return list(groups.values())
 
-    def _guilty(self, steps: ModelSteps, groups: Sequence[list[nn.Module]]) -> list[list[nn.Module]]:
-        """The groups without which the step is not slower, found by halves; of groups known to be slow together."""
+    def _slow_groups(self, steps: ModelSteps, groups: Sequence[list[nn.Module]]) -> list[list[nn.Module]]:
+        """The groups that make the step slower, found by bisection among groups that together are slow."""
         if len(groups) == 1:
             return list(groups)
         halves = groups[: len(groups) // 2], groups[len(groups) // 2 :]
-        slow = [half for half in halves if is_slower(steps.compared([m for group in half for m in group]))]
-        return [group for half in slow for group in self._guilty(steps, half)] or list(groups)
+        slow = [half for half in halves if is_slower(steps.compare([m for group in half for m in group]))]
+        # If no half is slow by itself, only the groups together are.
+        return [group for half in slow for group in self._slow_groups(steps, half)] or list(groups)
 
-    def _take_back(self, group: Sequence[nn.Module], found: JudgedTimings) -> None:
-        """Leave out the place of these modules that makes the step slower; all of them where no single one does."""
-        places = {(f.rule, f.place): f for m in group for f in self._places(m)}
-        if 1 < len(places) <= _MOST_PLACES:
+    def _exclude_slow_sites(self, group: Sequence[nn.Module], found: JudgedTimings) -> None:
+        """Exclude the site of these modules that makes the step slower, or all sites if no single one does."""
+        sites = {(f.rule, f.place): f for m in group for f in self._fused_sites(m)}
+        if 1 < len(sites) <= _MOST_SITES:
             before = {m: self._planner.states[m].exclusions for m in group}
-            for one in places.values():
-                self._leave_out(group, [one])
+            for one in sites.values():
+                self._exclude(group, [one])
                 if not self._is_slow(group):
                     return self._note(group, [one], found)
+                # Without this site the step is still slow, so the site is included again.
                 for module, exclusions in before.items():
                     self._planner.states[module].exclusions = exclusions
-                    self._planner.leave_out(module, (), self._training)
-        self._note(group, list(places.values()), found)
-        self._leave_out(group, list(places.values()))
+                    self._planner.exclude_in_mode(module, (), self._training)
+        self._note(group, list(sites.values()), found)
+        self._exclude(group, list(sites.values()))
 
-    def _places(self, module: nn.Module) -> list[Found]:
-        return [f for p in self._planner.in_mode(module, self._training).values() for f in p.found if f.fused]
+    def _fused_sites(self, module: nn.Module) -> list[Found]:
+        return [f for p in self._planner.plans_in_mode(module, self._training).values() for f in p.found if f.fused]
 
-    def _leave_out(self, group: Sequence[nn.Module], places: Sequence[Found]) -> None:
+    def _exclude(self, group: Sequence[nn.Module], sites: Sequence[Found]) -> None:
         for module in group:
-            leave_out(self._planner, module, places, self._training)
+            exclude_sites(self._planner, module, sites, self._training)
         if self._check is not None:
             self.verdicts = self._check()
 
     def _is_slow(self, group: Sequence[nn.Module]) -> bool:
-        running = [m for m in self._running() if m in group]
+        running = [m for m in self._running_modules() if m in group]
         if not running:
             return False
         with self._steps() as steps:
-            return is_slower(steps.compared(running))
+            return is_slower(steps.compare(running))
 
-    def _note(self, group: Sequence[nn.Module], places: Sequence[Found], found: JudgedTimings) -> None:
+    def _note(self, group: Sequence[nn.Module], sites: Sequence[Found], found: JudgedTimings) -> None:
         step = "training step" if self._training else "forward pass"
         why = because(outcomes.SLOWS_STEP, step=step, ratio=Estimate(found.effect.ratio, found.effect.interval))
         for module in group:
             name = self._planner.states[module].name
-            self.slower += [SlowerPlace(declined_site(name, f, why), (self._training,)) for f in places]
+            self.slower += [SlowerSite(declined_site(name, f, why), (self._training,)) for f in sites]
 
-    def _again(self) -> JudgedTimings | None:
-        """What the step takes now; None where all of it had to go."""
-        if not self._running():
+    def _time_again(self) -> JudgedTimings | None:
+        """Time the step again; None if no fused site is left."""
+        if not self._running_modules():
             return None
         with self._steps() as steps:
-            found = steps.compared(self._running())
+            found = steps.compare(self._running_modules())
         if not is_slower(found):
             return found
-        for group in self._groups(self._running()):
-            places = list({(f.rule, f.place): f for m in group for f in self._places(m)}.values())
-            self._note(group, places, found)
-            self._leave_out(group, places)
+        for group in self._groups(self._running_modules()):
+            sites = list({(f.rule, f.place): f for m in group for f in self._fused_sites(m)}.values())
+            self._note(group, sites, found)
+            self._exclude(group, sites)
         return None
 
 
-def _running(planner: Planner, verdicts: Verdicts | None, training: bool) -> list[nn.Module]:
-    """The modules that are to run something else in a mode than what was written."""
+def _running_modules(planner: Planner, verdicts: Verdicts | None, training: bool) -> list[nn.Module]:
+    """The modules that run a rewritten forward in a mode."""
     planned = dict.fromkeys(m for (m, (mode, _)), p in planner.plans.items() if mode is training and p.variant)
     return [m for m in planned if verdicts is None or m in verdicts]
 
 
 def _out_of_range(steps: ModelSteps) -> str:
-    """Why steps of this length are not timed."""
+    """Why steps of this duration are not timed, or ""."""
     seconds = estimate_seconds(steps.step(()), steps.device)
     if steps.device.type == "cpu" and seconds < SHORTEST:
-        return f"a step takes {milliseconds(seconds)}, which is mostly Python's own time"
+        return f"a step takes {milliseconds(seconds)}, which is mostly overhead of Python"
     if seconds > longest_step():
-        return f"a step takes {seconds:.0f} s; optimize(..., profile=True) times it all the same"
+        return f"a step takes {seconds:.0f} s; optimize(..., profile=True) times it anyway"
     return ""
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx, nn
 
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.session.planner import copy_of_call
+from autofuse.fx.session.planner import copy_call
 from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import mute_fake_tensor_log
 from autofuse.fx.trace.twin import Twins, set_mode
@@ -87,7 +87,7 @@ class Predictor:
         excerpt = site.found.excerpt if site.found is not None else None
         if excerpt is None or site.plan is None:
             return ""
-        key = (excerpt.likeness, _form(site.plan.module), self.training)
+        key = (excerpt.key, _form(site.plan.module), self.training)
         if key not in self._known:
             try:
                 self._known[key] = self._made(site.plan.module, excerpt)
@@ -102,9 +102,9 @@ class Predictor:
         with mute_fake_tensor_log(), planner.mode:
             twin = self._twin(module)
             old, new = excerpt.functions(twin)
-            before = self._operators(old, *_apart(old, excerpt.given))
+            before = self._operators(old, *_apart(old, excerpt.example_inputs))
             with record_calls() as calls:
-                after = self._operators(new, *_apart(new, excerpt.given))
+                after = self._operators(new, *_apart(new, excerpt.example_inputs))
             whole = self._operators(twin, *self._call(module, twin))
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
         fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
@@ -134,7 +134,7 @@ class Predictor:
         return twin
 
     def _call(self, module: nn.Module, twin: nn.Module) -> tuple[Callable[[], Any], list[Tensor]]:
-        args, kwargs = Twins(fresh, watched=False, deep=True).of(copy_of_call(self.reading.calls[module]))
+        args, kwargs = Twins(fresh, watched=False, deep=True).of(copy_call(self.reading.calls[module]))
         return lambda: twin(*args, **kwargs), _tensors((args, kwargs))
 
 

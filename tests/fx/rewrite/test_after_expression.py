@@ -1,4 +1,4 @@
-"""An `after` that calls functions of any module is a node of that function in a live model."""
+"""The FX pass builds nodes for an `after` that calls functions of any module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Softplus(Rule):
     """Softplus by hand."""
 
     code = "MY101"
-    benefit = 9  # more than AF308, which is about the same form
+    benefit = 9  # more than AF308, which matches the same code
 
     @staticmethod
     def before(x, factor: float = 1.0):
@@ -75,7 +75,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def written(project: Path, after: str, module: str = "kernels_of_mine") -> None:
+def write_rule(project: Path, after: str, module: str = "kernels_of_mine") -> None:
     (project / "my_rules" / "own.py").write_text(RULE.replace("{after}", after).replace("{module}", module))
 
 
@@ -90,7 +90,7 @@ AFTERS = (
 
 @pytest.mark.parametrize("after", AFTERS)
 def test_a_model_runs_what_the_rule_calls_and_computes_the_same(project: Path, after: str) -> None:
-    written(project, after)
+    write_rule(project, after)
     model, x = Smooth().double(), torch.randn(4, 8, dtype=torch.double)
     expected = model(x)
     autofuse.optimize(model, x, select="MY101", tune=False)
@@ -100,7 +100,7 @@ def test_a_model_runs_what_the_rule_calls_and_computes_the_same(project: Path, a
 
 
 def test_a_number_that_the_code_multiplies_with_reaches_the_function(project: Path) -> None:
-    written(project, "Kernels.softplus(x, by=factor)")
+    write_rule(project, "Kernels.softplus(x, by=factor)")
     model, x = Smooth(3.0).double(), torch.randn(4, 8, dtype=torch.double)
     expected = model(x)
     autofuse.optimize(model, x, select="MY101", tune=False)
@@ -108,8 +108,8 @@ def test_a_number_that_the_code_multiplies_with_reaches_the_function(project: Pa
     torch.testing.assert_close(model(x), expected)
 
 
-def test_what_does_not_compute_the_same_is_taken_back(project: Path) -> None:
-    written(project, "F.relu(x)")
+def test_an_after_that_computes_something_else_is_rolled_back(project: Path) -> None:
+    write_rule(project, "F.relu(x)")
     model, x = Smooth().double(), torch.randn(4, 8, dtype=torch.double)
     expected = model(x)
     autofuse.optimize(model, x, select="MY101", tune=False)
@@ -118,16 +118,16 @@ def test_what_does_not_compute_the_same_is_taken_back(project: Path) -> None:
     torch.testing.assert_close(model(x), expected)
 
 
-def test_it_can_be_weighed(project: Path) -> None:
-    written(project, "Kernels.softplus(x, by=factor)")
+def test_the_site_can_be_timed(project: Path) -> None:
+    write_rule(project, "Kernels.softplus(x, by=factor)")
     model, x = Smooth(), torch.randn(2048, 8)
     autofuse.optimize(model, x, select="MY101", tune=True)
     (site,) = autofuse.report(model).sites
     assert "not measured" not in site.reason
 
 
-def test_a_function_that_cannot_be_imported_is_named_at_once(project: Path) -> None:
-    written(project, "Kernels.softplus(x)", module="nowhere_to_be_found")
+def test_a_function_that_cannot_be_imported_is_an_error_with_its_name(project: Path) -> None:
+    write_rule(project, "Kernels.softplus(x)", module="nowhere_to_be_found")
     with pytest.raises(RuleError, match=r"Softplus.after uses nowhere_to_be_found.Kernels.softplus, which"):
         autofuse.optimize(Smooth(), select="MY101")
 

@@ -1,4 +1,4 @@
-"""A dropout at the end of a child, and the add and the norm in its parent."""
+"""A dropout at the end of a child is fused with the add and the norm in its parent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sublayer(nn.Module):
 
 
 class Block(nn.Module):
-    """Adds in the parent, and norms."""
+    """Adds the result of the child and normalizes."""
 
     def __init__(self, sublayer: nn.Module) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 def _rates(model: nn.Module, x: Tensor) -> list[float]:
-    """The rate at which each fused operation drops, 0 where it does not."""
+    """The dropout probability of each call of the fused operation, 0 if inactive."""
     rates = list[float]()
 
     def watch(frame: FrameType, event: str, argument: object) -> None:
@@ -68,7 +68,7 @@ def test_the_fused_operation_drops(pair: bool, late: bool) -> None:
     assert all(s.status == "fused" for s in autofuse.report(model).sites)
 
 
-def test_it_drops_what_the_original_drops() -> None:
+def test_it_drops_the_same_entries_as_the_original() -> None:
     x = torch.randn(4, 16)
     plain = Block(Sublayer())
     model = autofuse.optimize(copy.deepcopy(plain), x)
@@ -82,7 +82,7 @@ def test_it_drops_what_the_original_drops() -> None:
     assert_same(plain, model, x)
 
 
-def test_a_hook_on_the_child_sees_what_it_returned_before() -> None:
+def test_a_hook_on_the_child_sees_the_result_with_dropout() -> None:
     x, seen = torch.ones(4, 16), []
     model = autofuse.optimize(Block(Sublayer(p=0.9)), x)
     handle = model.sublayer.register_forward_hook(lambda module, args, result: seen.append(result))
@@ -117,7 +117,7 @@ class _Sum(Sublayer):
 
 
 @pytest.mark.parametrize("sublayer", [_Twice(), _Sum(), Sublayer(p=0.0)])
-def test_a_dropout_that_is_not_the_end_alone_stays_where_it_is(sublayer: nn.Module) -> None:
+def test_a_dropout_that_is_not_only_the_end_is_not_moved(sublayer: nn.Module) -> None:
     x = torch.randn(4, 16)
     plain = Block(sublayer)
     model = autofuse.optimize(copy.deepcopy(plain), x)
@@ -128,7 +128,7 @@ def test_a_dropout_that_is_not_the_end_alone_stays_where_it_is(sublayer: nn.Modu
     torch.testing.assert_close(model(x), expected)
 
 
-def test_where_no_norm_follows_the_call_stays_whole() -> None:
+def test_without_a_norm_the_call_is_not_split() -> None:
     class Added(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""What a rewrite took out and what it put there compute the same, each by itself."""
+"""The replaced and the new code of a rewrite compute the same, each on its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.rewrite.module_plan import ModulePlan, plan_of
+from autofuse.fx.rewrite.module_plan import ModulePlan, plan_trace
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import trace_forward
 from autofuse.loading.registry import load_rules
@@ -27,7 +27,7 @@ class Norm(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm step: two results, of which the second is computed from the first."""
+    """A prenorm step. Its second result is computed from the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def _plan(module: nn.Module, *inputs: Tensor) -> ModulePlan:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     trace = trace_forward(module, inputs, {}, fake_world(mode), mode)
     with torch.enable_grad():
-        return plan_of(trace, load_rules(), frozenset(), None)
+        return plan_trace(trace, load_rules(), frozenset(), None)
 
 
 def _excerpts(plan: ModulePlan) -> list[Excerpt]:
@@ -72,12 +72,12 @@ def test_both_sides_give_the_same_results(module: nn.Module, inputs: tuple[Tenso
     before, after = excerpt.functions(module)
     assert excerpt.operation == operation
     assert operation in after.code and operation not in before.code
-    values = [_real(v) for v in excerpt.given]
+    values = [_real(v) for v in excerpt.example_inputs]
     for found, expected in zip(after(*values), before(*values), strict=True):
         torch.testing.assert_close(found, expected)
 
 
-def test_a_rewrite_within_a_rewrite_has_an_excerpt_of_each() -> None:
+def test_a_rewrite_inside_a_rewrite_has_its_own_excerpt() -> None:
     class Feed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -92,11 +92,11 @@ def test_a_rewrite_within_a_rewrite_has_an_excerpt_of_each() -> None:
     assert [e.operation for e in found] == ["mlp"] or {"gelu", "mlp"} == {e.operation for e in found}
     for excerpt in found:
         before, after = excerpt.functions(module)
-        values = [_real(v) for v in excerpt.given]
+        values = [_real(v) for v in excerpt.example_inputs]
         torch.testing.assert_close(after(*values)[0], before(*values)[0])
 
 
-def test_the_installed_forward_is_not_touched_by_looking() -> None:
+def test_an_optimized_module_computes_the_same() -> None:
     module, x = Norm(), torch.randn(4, 8)
     expected = module(x)
     autofuse.optimize(module, (x,))

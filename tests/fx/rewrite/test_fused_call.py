@@ -1,4 +1,4 @@
-"""What is left of a forward once a fused call stands in for a part of it."""
+"""A fused call replaces a part of a forward, and no unused code stays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fx.conftest import assert_same, fused_rules
 
 
 class Attention(nn.Module):
-    """Softmax and dropout are layers, and the sizes of the result are asked for: nothing else needs the steps."""
+    """Softmax and dropout are layers, and only the sizes of the result are read."""
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Attention(nn.Module):
 class Called(TorchDispatchMode):
     """The names of the operators that run."""
 
-    __module__ = "autofuse.observer"  # what modes of a user's own look at is the original
+    __module__ = "autofuse.observer"  # under a user's own mode the original would run
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Called(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_layers_whose_sizes_are_asked_for_are_not_computed_beside_the_fused_call() -> None:
+def test_layers_whose_sizes_are_read_are_not_computed_next_to_the_fused_call() -> None:
     given = tuple(torch.randn(2, 2, 5, 4) for _ in range(3))
     others = torch.randn(3, 2, 4, 4), torch.randn(3, 2, 6, 4), torch.randn(3, 2, 6, 4)
     for p, training in ((0.0, False), (0.0, True), (0.1, False)):

@@ -1,4 +1,4 @@
-"""Small children of the user's own, read in place of their call."""
+"""Small user-defined children are inlined."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fused(module: nn.Module) -> set[tuple[str, str]]:
     return {(s.rule, s.module) for s in autofuse.report(module).sites if s.status == "fused"}
 
 
-def test_the_mlp_around_an_activation_of_ones_own_is_fused_and_so_is_the_activation() -> None:
+def test_an_mlp_with_a_user_defined_activation_is_fused_and_so_is_the_activation() -> None:
     original, module, x = optimized(Gelu())
     assert {("AF304", ""), ("AF301", "act")} <= fused(module)
     torch.testing.assert_close(module(x), original(x), atol=1e-6, rtol=1e-5)
@@ -62,28 +62,28 @@ def test_a_hook_on_the_child_still_runs() -> None:
     assert len(seen) == 1
 
 
-def test_what_the_child_took_for_granted_is_guarded() -> None:
+def test_attributes_that_the_child_reads_are_guarded() -> None:
     original, module, x = optimized(Gelu())
     for m in (original, module):
         m.act.half = 0.25  # type: ignore[assignment]
     torch.testing.assert_close(module(x), original(x), atol=1e-6, rtol=1e-5)
 
 
-def test_a_child_that_is_exchanged_is_called() -> None:
+def test_a_replaced_child_is_called() -> None:
     original, module, x = optimized(Gelu())
     original.act, module.act = nn.Tanh(), nn.Tanh()
     torch.testing.assert_close(module(x), original(x), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("act", [Remembers(), nn.Sequential(Gelu(), nn.BatchNorm1d(8)), nn.PReLU()])
-def test_a_child_that_does_more_stays_a_call(act: nn.Module) -> None:
+def test_a_child_with_other_operations_stays_a_call(act: nn.Module) -> None:
     original, module, x = optimized(act)
     assert ("AF304", "") not in fused(module)
     torch.testing.assert_close(module(x), original(x), atol=1e-6, rtol=1e-5)
 
 
 class Offsets(nn.Module):
-    """Adds to scores what an MLP makes of the offsets of positions, as timm's RelPosMlp does."""
+    """Adds to scores an MLP of position offsets, as timm's RelPosMlp does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Biased(nn.Module):
         return self.offsets(q @ k.transpose(-2, -1)).softmax(dim=-1) @ v  # type: ignore[no-any-return]
 
 
-def test_a_child_that_adds_a_bias_of_its_own_making_is_part_of_the_attention() -> None:
+def test_a_child_that_adds_a_computed_bias_is_part_of_the_attention() -> None:
     given = tuple(torch.randn(3, 2, 6, 4) for _ in range(3))
     plain, seen = Biased(), list[int]()
     fused = autofuse.optimize(copy.deepcopy(plain), given)
@@ -115,7 +115,7 @@ def test_a_child_that_adds_a_bias_of_its_own_making_is_part_of_the_attention() -
         assert_same(plain.train(training), fused.train(training), *given)
         assert_same(plain, fused, *(t[:, :, :5] for t in given))
     assert len(seen) == 4  # the layers inside are called as before
-    for watched, sign in ((fused.offsets.mlp, 2), (fused.offsets, 3)):  # whoever watches what is read sees it called
+    for watched, sign in ((fused.offsets.mlp, 2), (fused.offsets, 3)):  # a watched child is called
         watched.register_forward_hook(lambda *_, sign=sign: seen.append(sign))
         fused(*given)
         assert seen[-1] == sign

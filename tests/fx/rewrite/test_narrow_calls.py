@@ -1,4 +1,4 @@
-"""Children whose caller reads only part of what they return."""
+"""Children whose caller reads only part of their result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _operations(run: object) -> set[str]:
     return {name for name, _ in called(run)} & {"attention", "masked_softmax"}  # type: ignore[arg-type]
 
 
-def test_attention_is_fused_whole_where_the_caller_drops_the_probabilities() -> None:
+def test_attention_is_fused_if_the_caller_ignores_the_probabilities() -> None:
     x, keep = torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool).tril()
     model = _Block()
     expected = model(x, keep)
@@ -49,7 +49,7 @@ def test_attention_is_fused_whole_where_the_caller_drops_the_probabilities() -> 
 
 
 class _Both(_Attention):
-    """Returns its scores too, so that in a call for everything nothing can be fused."""
+    """Also returns its scores, so that nothing can be fused in a full call."""
 
     def forward(self, x: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
@@ -58,7 +58,7 @@ class _Both(_Attention):
         return (weights @ v).transpose(1, 2).flatten(2), weights, scores
 
 
-def test_what_a_fallback_could_not_take_is_no_news_where_attention_took_it() -> None:
+def test_a_declined_fallback_is_not_reported_if_attention_is_fused() -> None:
     model = _Block()
     model.attention = _Both()
     autofuse.optimize(model, (torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool).tril()))
@@ -66,7 +66,7 @@ def test_what_a_fallback_could_not_take_is_no_news_where_attention_took_it() -> 
 
 
 class Grows:
-    """A cache that each call makes longer."""
+    """A cache that grows with each call."""
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
@@ -96,7 +96,7 @@ class ReadsTheFirst(nn.Module):
         return x + self.attend(x, mask, cache)[0]  # type: ignore[no-any-return]
 
 
-def test_a_cache_is_what_it_was_when_the_child_is_looked_into() -> None:
+def test_a_child_is_traced_with_the_cache_before_the_call() -> None:
     model, x, mask = ReadsTheFirst(), torch.randn(2, 5, 8), torch.zeros(5, 5)
     expected = model(x, mask, Grows())
     autofuse.optimize(model)
@@ -127,8 +127,8 @@ class _Attending(nn.Module):
         return weights @ value, weights
 
 
-def test_a_narrow_call_of_a_new_kind_is_captured_for_what_is_read() -> None:
-    """The block holds for any memory it hands on; its attention, called in part, is looked at anew."""
+def test_a_new_kind_of_narrow_call_is_captured_for_the_parts_that_are_read() -> None:
+    """The block's guards accept any memory that it passes on. The narrow call of its attention is captured again."""
     x, memory = torch.randn(2, 5, 16), torch.randn(2, 3, 16)
     model = _Cached()
     expected = [model(x), model(x, memory), model(x.double().float(), memory)]

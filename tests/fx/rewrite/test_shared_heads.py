@@ -1,4 +1,4 @@
-"""Keys and values that are repeated for the heads of the query are handed to fused attention as they were."""
+"""Keys and values are passed to fused attention before their heads are repeated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_stack(x: Tensor) -> Tensor:
 
 
 def in_the_order_of_a_projection(x: Tensor) -> Tensor:
-    """As Meta's Llama repeats: before heads are brought to the front."""
+    """As in Meta's Llama: heads are repeated before the transpose."""
     x = x.transpose(1, 2)
     b, s, g, d = x.shape
     return torch.unsqueeze(x, dim=3).expand(b, s, g, N, d).reshape(b, s, g * N, d).transpose(1, 2)
@@ -123,7 +123,7 @@ def operands(b: int = 2, t: int = 5, g: int = 2) -> tuple[Tensor, Tensor, Tensor
 
 
 def heads_of_keys(model: nn.Module, *given: Tensor) -> list[int]:
-    """How many heads of keys each call of fused attention is handed."""
+    """The number of key heads in each call of fused attention."""
     with record_calls() as calls:
         model(*given)
     return [c.args[1].shape[1] for c in calls if c.operation.name == "attention"]
@@ -148,13 +148,13 @@ def test_what_is_no_repetition_of_heads_stays(spelling: str) -> None:
         assert_same(plain, model, *given)
 
 
-def test_keys_and_values_are_repeated_alike_or_not_at_all() -> None:
+def test_both_keys_and_values_must_be_repeated_equally() -> None:
     model = autofuse.optimize(Grouped(by_expand, APART["repeat tiles the heads"]), operands())
     assert heads_of_keys(model, *operands()) in ([6], [])
     assert_same(Grouped(by_expand, APART["repeat tiles the heads"]), model, *operands())
 
 
-def test_another_number_of_groups_is_seen_at_the_call() -> None:
+def test_another_number_of_groups_is_checked_at_the_call() -> None:
     model = autofuse.optimize(Grouped(by_expand), operands())
     for g in (1, 4):
         assert_same(Grouped(by_expand), model, *operands(g=g))
@@ -162,7 +162,7 @@ def test_another_number_of_groups_is_seen_at_the_call() -> None:
     assert_same(Grouped(by_expand), model, *one_query_head)
 
 
-def test_a_child_that_repeats_is_seen_through() -> None:
+def test_a_child_that_repeats_is_recognized() -> None:
     model = autofuse.optimize(ByAChild(), operands())
     assert heads_of_keys(model, *operands()) == [2]
     assert_same(ByAChild(), model, *operands())

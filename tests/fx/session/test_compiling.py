@@ -1,4 +1,4 @@
-"""torch.compile runs the blocks of a model where whole steps say that it gains, in place, and restore takes it back."""
+"""torch.compile compiles the blocks of a model in place if whole steps become faster, and restore undoes it."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ TABLE: list[tuple[str, Callable[[], nn.Module], list[str]]] = [
 
 
 @pytest.mark.parametrize(("make", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_blocks_are_what_repeats(make: Callable[[], nn.Module], expected: list[str]) -> None:
+def test_repeated_modules_are_blocks(make: Callable[[], nn.Module], expected: list[str]) -> None:
     assert _names(make()) == expected
 
 
-def test_asked_for_every_block_runs_compiled_and_restore_takes_it_back() -> None:
+def test_compile_true_compiles_every_block_and_restore_undoes_it() -> None:
     model = autofuse.optimize(Model(), _x(), tune=False, compile=True)
     assert _compiled(model) == ["blocks.0", "blocks.1"]
     assert type(model.blocks[0]) is Block and "blocks.0.weight" in model.state_dict()  # type: ignore[index]
@@ -90,19 +90,19 @@ def test_asked_for_every_block_runs_compiled_and_restore_takes_it_back() -> None
     assert _compiled(model) == [] and COMPILED not in vars(model.blocks[0])  # type: ignore[index]
 
 
-def test_without_being_asked_nothing_is_compiled() -> None:
+def test_by_default_nothing_is_compiled() -> None:
     model = autofuse.optimize(Model(), _x(), tune=False)
     assert _compiled(model) == [] and autofuse.report(model).compiled is None
 
 
-def test_asked_for_something_else_it_says_what_may_be_asked() -> None:
+def test_an_unknown_value_of_compile_is_an_error_that_lists_the_values() -> None:
     with pytest.raises(ValueError, match='True, False or "auto"'):
         autofuse.optimize(Model(), _x(), compile="fastest")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="ask for one"):
+    with pytest.raises(ValueError, match="Pass only one"):
         autofuse.optimize(Model(), _x(), compile=True, profile=True)
 
 
-def test_what_the_user_compiled_stays_the_users() -> None:
+def test_modules_that_the_user_compiled_stay_compiled() -> None:
     model = Model()
     model.blocks[0].compile()
     made = model.blocks[0].__dict__[COMPILED]
@@ -113,7 +113,7 @@ def test_what_the_user_compiled_stays_the_users() -> None:
     assert model.blocks[0].__dict__[COMPILED] is made
 
 
-def test_a_compiled_model_goes_when_nobody_holds_it() -> None:
+def test_a_compiled_model_without_references_is_freed() -> None:
     model = autofuse.optimize(Model(), _x(), tune=False, compile=True)
     gone = weakref.ref(model)
     del model
@@ -128,12 +128,16 @@ def test_after_the_block_of_optimized_nothing_is_compiled() -> None:
     assert _compiled(model) == []
 
 
-def _found(verdict: Verdict, ratio: float) -> JudgedTimings:
+def _judged_timings(verdict: Verdict, ratio: float) -> JudgedTimings:
     effect = Estimate(ratio, Interval(ratio * 0.99, ratio * 1.01))
     return JudgedTimings(Timings((1.0,), (1.0,)), "wall", effect, effect, Judgement(verdict, ""), 1)
 
 
-FASTER, SAME, SLOWER = _found("confirmed", 1.2), _found("no-change", 1.0), _found("regressed", 0.8)
+FASTER, SAME, SLOWER = (
+    _judged_timings("confirmed", 1.2),
+    _judged_timings("no-change", 1.0),
+    _judged_timings("regressed", 0.8),
+)
 CHOICES = [
     ("neither gains", (SLOWER, SLOWER), "eager", "fused"),
     ("the compiled fused model gains", (FASTER, SAME), "compiled", "fused"),
@@ -145,7 +149,7 @@ CHOICES = [
 
 @pytest.fixture
 def _uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The steps of copies are run, and nothing is compiled for them: what was timed is made up."""
+    """The steps of copies run without compilation, and their timings are invented."""
     monkeypatch.setattr(
         nn.Module, "compile", lambda self: setattr(self, COMPILED, lambda *a, **k: self._call_impl(*a, **k))
     )
@@ -172,7 +176,7 @@ def test_the_fastest_beyond_noise_is_chosen(
     assert report.to_dict()["compiled"]["chosen"] == chosen
 
 
-def test_what_cannot_be_compiled_runs_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_compiled_runs_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(self: nn.Module) -> None:
         raise RuntimeError("no compiler")
 

@@ -1,4 +1,4 @@
-"""What nothing beats stays as it was written, and the report says so; what wins says by how much."""
+"""Sites that are not faster keep their original code, and the report has the times of both."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse import ops
-from autofuse.fx.session import site_timing as weighing
+from autofuse.fx.session import site_timing
 from autofuse.kernels.policy import using
 
 SIZE = (2, 4, 256, 32)
 
 
 class Attention(nn.Module):
-    """Spelled out, with scores of a megabyte and more: the fused kernel is several times as fast."""
+    """Hand-written attention with scores of more than a megabyte, so the fused kernel is several times faster."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scores = (query @ key.transpose(-2, -1)) / query.size(-1) ** 0.5
@@ -27,7 +27,7 @@ class Attention(nn.Module):
 
 
 class Feed(nn.Module):
-    """Linear, GELU, linear: what the fused operation calls as well."""
+    """Linear, GELU, linear: the fused operation calls the same functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def _only(model: nn.Module, rule: str) -> autofuse.SiteReport:  # type: ignore[n
     return site
 
 
-def test_attention_wins_and_says_by_how_much() -> None:
+def test_attention_is_faster_and_the_report_has_the_times() -> None:
     model = Attention()
     autofuse.optimize(model, _inputs())
     site = _only(model, "AF101")
@@ -60,7 +60,7 @@ def test_attention_wins_and_says_by_how_much() -> None:
     assert "the original" in site.reason and "ms" in site.reason
 
 
-def test_what_is_slower_than_the_original_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slower_site_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = ops.attention
 
     def slow(*args: object, **kwargs: object) -> Tensor:
@@ -78,22 +78,22 @@ def test_what_is_slower_than_the_original_is_left_out(monkeypatch: pytest.Monkey
     assert torch.equal(model(*inputs), expected)
 
 
-def test_without_tuning_the_default_is_taken_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "race_steps", None)  # whoever times anything fails
+def test_without_tuning_the_default_kernel_runs_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_timing, "race_steps", None)  # a timing would fail
     model = Attention()
     autofuse.optimize(model, _inputs(), tune=False)
     assert _only(model, "AF101").status == "fused"
 
 
-def test_what_takes_microseconds_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "race_steps", None)
+def test_a_site_of_microseconds_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_timing, "race_steps", None)
     model = Attention()
     autofuse.optimize(model, tuple(torch.randn(1, 1, 4, 8) for _ in range(3)))
     site = _only(model, "AF101")
     assert site.status == "fused" and not site.reason
 
 
-def test_what_takes_microseconds_is_left_out_where_it_takes_far_longer_fused(
+def test_a_site_of_microseconds_is_excluded_if_it_is_far_slower_fused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
@@ -113,16 +113,16 @@ def test_what_takes_microseconds_is_left_out_where_it_takes_far_longer_fused(
     assert torch.equal(model(*inputs), expected)
 
 
-def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))  # where no other test has weighed them
-    weighed = []
-    known = weighing._weighed
+def test_equal_sites_are_timed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))  # a cache without timings of other tests
+    timed = []
+    known = site_timing._time_excerpt
 
-    def counted(excerpt: object, *rest: object) -> weighing.SiteTiming:
-        weighed.append(excerpt)
+    def counted(excerpt: object, *rest: object) -> site_timing.SiteTiming:
+        timed.append(excerpt)
         return known(excerpt, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(weighing, "_weighed", counted)
+    monkeypatch.setattr(site_timing, "_time_excerpt", counted)
 
     class Stack(nn.Module):
         def __init__(self) -> None:
@@ -137,11 +137,11 @@ def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     model = Stack()
     autofuse.optimize(model, _inputs())
     assert len(autofuse.report(model).with_status("fused")) == 3
-    assert len(weighed) == 2  # in training and in inference
+    assert len(timed) == 2  # in training and in inference
 
 
 @pytest.mark.night
-def test_weighing_leaves_the_model_as_it_was() -> None:
+def test_timing_leaves_the_model_unchanged() -> None:
     model = Feed().train()
     x = torch.randn(512, 128)
     state = {name: t.clone() for name, t in model.state_dict().items()}
@@ -153,7 +153,7 @@ def test_weighing_leaves_the_model_as_it_was() -> None:
     assert all(p.grad is None for p in model.parameters()) and model.training
 
 
-def test_the_answer_depends_on_whether_one_asks_to_tune() -> None:
+def test_tune_is_part_of_the_options() -> None:
     model, inputs = Attention(), _inputs()
     autofuse.optimize(model, inputs, tune=False)
     first = autofuse.report(model)
@@ -163,7 +163,7 @@ def test_the_answer_depends_on_whether_one_asks_to_tune() -> None:
         autofuse.optimize(model, inputs, policy="luck")
 
 
-def test_places_are_weighed_that_nobody_asked_to_verify() -> None:
+def test_sites_are_timed_without_verification() -> None:
     model = Attention()
     autofuse.optimize(model, _inputs(), verify=False)
     site = _only(model, "AF101")

@@ -1,4 +1,4 @@
-"""Where autofuse itself fails, the original runs, and the report has one line that says so."""
+"""If autofuse itself fails, the original runs, and the report says so in one line."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def raises(*args: Any, **kwargs: Any) -> Any:
 PARTS: tuple[tuple[Any, str, bool, str], ...] = (
     (fuse, "calls_of", False, "looking at the model"),
     (fuse, "plan_calls", False, "looking at the model"),
-    (fuse, "keep_faster_places", False, "looking at the model"),
+    (fuse, "keep_faster_sites", False, "looking at the model"),
     (planner, "traced", True, "reading and rewriting it"),
-    (planner, "plan_of", True, "reading and rewriting it"),
-    (module_plan, "captured", True, "reading and rewriting it"),
+    (planner, "plan_trace", True, "reading and rewriting it"),
+    (module_plan, "capture_trace", True, "reading and rewriting it"),
     (module_plan, "sites", True, "reading and rewriting it"),
     (module_plan, "rewrite", True, "reading and rewriting it"),
     (module_plan, "build_variant", True, "reading and rewriting it"),
@@ -71,7 +71,7 @@ def test_a_fault_of_ours_is_a_line_of_the_report(
     model, x = Block(), torch.randn(2, 6, D)
     expected = model(x)
 
-    autofuse.optimize(model, None if lazily else x, tune=name == "keep_faster_places")
+    autofuse.optimize(model, None if lazily else x, tune=name == "keep_faster_sites")
     assert torch.equal(model(x), expected)
     assert torch.equal(model(x), expected)
 
@@ -83,15 +83,15 @@ def test_a_fault_of_ours_is_a_line_of_the_report(
     assert all("not in the model, and the original runs" in s.reason for s in told)
 
 
-def test_where_weighing_fails_what_was_checked_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gain_checks, "_weigh", raises)
+def test_if_timing_fails_verified_sites_stay_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gain_checks, "_time_sites", raises)
     model, x = Block(), torch.randn(2, 6, D)
     autofuse.optimize(model, x, tune=True)
 
     report = autofuse.report(model)
     assert len(report.with_status("fused")) == 2
     assert {s.reason for s in report.sites if s.reason_code == "internal-error"} == {
-        "autofuse failed while weighing it: ZeroDivisionError: a fault of our own; "
+        "autofuse failed while timing it: ZeroDivisionError: a fault of our own; "
         "this is a bug in autofuse, not in the model, and what was checked stays fused"
     }
 
@@ -117,7 +117,7 @@ def test_what_cannot_be_installed_is_not_called_fused(lazily: bool, monkeypatch:
 
 
 def test_the_log_has_the_traceback(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(planner, "plan_of", raises)
+    monkeypatch.setattr(planner, "plan_trace", raises)
     with caplog.at_level(logging.DEBUG, "autofuse"):
         autofuse.optimize(Block(), torch.randn(2, 6, D))
 
@@ -132,7 +132,7 @@ def test_who_stops_the_program_is_obeyed(
     def stops(*args: Any, **kwargs: Any) -> Any:
         raise stop
 
-    monkeypatch.setattr(planner, "plan_of", stops)
+    monkeypatch.setattr(planner, "plan_trace", stops)
     model, x = Block(), torch.randn(2, 6, D)
     with pytest.raises(stop):
         autofuse.optimize(model, None if lazily else x)
@@ -154,7 +154,7 @@ if TYPE_CHECKING:
 
 
 class Own(Rule):
-    """A rule of one's own."""
+    """A user-defined rule."""
 
     code = "MY101"
 
@@ -208,7 +208,7 @@ def test_a_rule_that_raises_is_left_out_and_the_others_apply(lazily: bool) -> No
     )
 
 
-# Modules that raise at whatever is asked of them.
+# Modules with a method that raises.
 
 
 class NoText(Attention):
@@ -312,7 +312,7 @@ def test_a_module_that_raises_at_questions_runs_as_before(
 
 
 class Loud(Tensor):
-    """A tensor that refuses what it does not know."""
+    """A tensor that raises for unknown functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Models that return their logits beside the loss, or leave the loss to the caller: in training the logits are lazy."""
+"""In training, logits are lazy if a model returns them with its loss, or if the caller computes the loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH, CLASSES = 8, 600
 
 @pytest.fixture(autouse=True)
 def however_few_logits() -> Iterator[None]:
-    """So few are lazy nowhere else, and are formed whole for a loss: nothing is compiled for it."""
+    """Make small logits lazy too. They fit into one block, so nothing is compiled."""
     with however_few():
         yield
 
@@ -35,7 +35,7 @@ class Output:
 
 
 class Gpt(nn.Module):
-    """As nanoGPT: the loss where there are targets, and always the logits."""
+    """Like nanoGPT: it always returns logits, and a loss if there are targets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def is_lazy(model: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("kind", [Gpt, InADict, InADataclass])
-def test_the_logits_beside_a_loss_are_lazy_and_five_steps_are_equal(kind: type[Gpt]) -> None:
+def test_logits_returned_with_a_loss_are_lazy_and_five_steps_are_equal(kind: type[Gpt]) -> None:
     torch.manual_seed(0)
     plain = kind().double()
     model = optimized(copy.deepcopy(plain))
@@ -136,7 +136,7 @@ def test_in_evaluation_logits_are_a_plain_tensor() -> None:
         assert type(logits_of(model.train()(**inputs()))) is Tensor
 
 
-def test_a_loss_outside_of_the_model_is_told_by_loss_fn() -> None:
+def test_loss_fn_declares_a_loss_outside_the_model() -> None:
     def loss_fn(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
 
@@ -155,22 +155,22 @@ def test_a_loss_outside_of_the_model_is_told_by_loss_fn() -> None:
 
 
 @pytest.mark.parametrize("options", [{"ignore": "AF502"}, {"select": "AF1"}, {"modules": ["body"]}])
-def test_logits_stay_as_they_are_where_that_is_asked_for(options: dict[str, Any]) -> None:
+def test_options_can_keep_logits_plain(options: dict[str, Any]) -> None:
     assert not is_lazy(optimized(Gpt(), **options))
 
 
-def test_logits_that_the_model_itself_reads_stay_as_they_are() -> None:
+def test_logits_that_the_model_reads_stay_plain() -> None:
     model = optimized(Accuracy())
     assert "forward" not in model.head.__dict__
 
 
-def test_without_loss_fn_logits_that_are_only_returned_stay_as_they_are() -> None:
+def test_without_loss_fn_returned_logits_stay_plain() -> None:
     model = optimized(Gpt(), given=inputs()["x"])
     assert type(model(inputs()["x"])) is Tensor
 
 
 class NormOfLogits(nn.Module):
-    """The loss and what reads the logits lie in other modules, so no graph of one module shows both."""
+    """The loss and the reader of the logits are in different modules, so no graph of one module has both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,14 +191,14 @@ class Norm(nn.Module):
         return x.detach().norm()
 
 
-def test_a_head_whose_output_the_model_reads_says_where() -> None:
+def test_the_report_says_where_the_model_reads_the_output_of_a_head() -> None:
     with_reason = [s for s in autofuse.report(optimized(NormOfLogits())) if s.reason_code == "logits-read"]
     assert [(s.rule, s.status) for s in with_reason] == [("AF502", "declined")]
     line = int(with_reason[0].reason.split("model.head is read at test_lazy_heads.py:")[1].split()[0])
     assert "norm()" in Path(__file__).read_text().splitlines()[line - 1]
 
 
-def test_a_head_without_a_loss_says_how_to_give_one() -> None:
+def test_the_report_of_a_head_without_a_loss_says_what_to_do() -> None:
     x = torch.randint(CLASSES, (2, 64))
     sites = autofuse.report(optimized(Gpt(), given={"x": x})).sites
     assert [(s.rule, s.status, s.reason_code) for s in sites] == [("AF502", "declined", "no-loss-seen")]
@@ -207,12 +207,12 @@ def test_a_head_without_a_loss_says_how_to_give_one() -> None:
     assert not few.sites, "so few logits would not be lazy"
 
 
-def test_a_loss_fn_that_cannot_be_called_is_refused() -> None:
+def test_a_loss_fn_that_is_not_callable_is_an_error() -> None:
     with pytest.raises(TypeError, match="loss_fn"):
         optimized(Gpt(), loss_fn="cross_entropy")
 
 
-def test_restore_gives_the_layer_its_forward_back() -> None:
+def test_restore_restores_the_forward_of_the_layer() -> None:
     model = optimized(Gpt())
     before = set(autofuse.restore(model).head.__dict__)
     assert before == set(Gpt().head.__dict__) and not is_lazy(model)
@@ -228,7 +228,7 @@ def test_a_copy_of_the_model(copied: Callable[[nn.Module], nn.Module], lazy: boo
     torch.testing.assert_close(loss_of(result), loss_of(model(**inputs())))
 
 
-def test_a_state_dict_and_a_script_do_not_see_it() -> None:
+def test_a_state_dict_and_a_script_are_unchanged() -> None:
     model = optimized(Gpt())
     assert model.state_dict().keys() == Gpt().state_dict().keys()
     scripted = torch.jit.script(model.head)  # type: ignore[no-untyped-call]
@@ -236,7 +236,7 @@ def test_a_state_dict_and_a_script_do_not_see_it() -> None:
     torch.testing.assert_close(scripted(x), F.linear(x, model.head.weight))
 
 
-def test_gradients_accumulate_over_outputs_that_are_kept() -> None:
+def test_gradients_accumulate_over_stored_outputs() -> None:
     torch.manual_seed(0)
     plain = Gpt().double()
     model = optimized(copy.deepcopy(plain))

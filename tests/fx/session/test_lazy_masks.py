@@ -1,4 +1,4 @@
-"""A model that makes its mask with transformers' functions makes none for fused attention."""
+"""A model that builds its mask with functions of transformers computes no mask for fused attention."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH, HEADS = 16, 2
 
 @pytest.fixture(autouse=True)
 def however_small_masks() -> Iterator[None]:
-    """So small ones are lazy nowhere else."""
+    """Make small masks lazy too."""
     with however_few():
         yield
 
@@ -54,16 +54,16 @@ class Decoder(nn.Module):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[LazyMask]:
-    """Every lazy mask that is handed on."""
+def created_masks(monkeypatch: pytest.MonkeyPatch) -> list[LazyMask]:
+    """All lazy masks that are created."""
     found: list[LazyMask] = []
     of = LazyMask.of
 
-    def noted(form: Any) -> LazyMask:
+    def record_mask(form: Any) -> LazyMask:
         found.append(of(form))
         return found[-1]
 
-    monkeypatch.setattr(lazy_masks.LazyMask, "of", staticmethod(noted))
+    monkeypatch.setattr(lazy_masks.LazyMask, "of", staticmethod(record_mask))
     return found
 
 
@@ -74,34 +74,34 @@ def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {"result": result.detach(), **{n: p.grad for n, p in model.named_parameters() if p.grad is not None}}
 
 
-def test_the_mask_is_never_made_and_steps_are_equal(made: list[LazyMask]) -> None:
+def test_the_mask_is_never_computed_and_steps_are_equal(created_masks: list[LazyMask]) -> None:
     torch.manual_seed(0)
     plain, x = Decoder().double(), torch.randn(2, 12, WIDTH, dtype=torch.float64)
     model = autofuse.optimize(copy.deepcopy(plain), (x,), tune=False)
     sites = [s for s in autofuse.report(model) if "create_causal_mask" in s.kernel]
     assert [(s.rule, s.status, s.module, bool(s.line)) for s in sites] == [("AF101", "fused", "", True)]
-    model(x)  # the first call looks at the mask
-    made.clear()
+    model(x)  # the first call inspects the mask
+    created_masks.clear()
     for step in range(2):
         torch.testing.assert_close(gradients(model, x), gradients(plain, x), rtol=1e-11, atol=1e-12)
-        assert len(made) == step + 1 and not any(mask.is_made for mask in made)
+        assert len(created_masks) == step + 1 and not any(mask.is_made for mask in created_masks)
     autofuse.restore(model)
     model(x)
-    assert len(made) == 2
+    assert len(created_masks) == 2
 
 
 @pytest.mark.parametrize("options", [{"ignore": "AF101"}, {"modules": "layers.*"}], ids=["rule", "modules"])
-def test_masks_stay_as_they_are_where_that_is_asked_for(options: dict[str, Any], made: list[LazyMask]) -> None:
+def test_options_can_keep_masks_plain(options: dict[str, Any], created_masks: list[LazyMask]) -> None:
     x = torch.randn(2, 12, WIDTH)
     model = autofuse.optimize(Decoder(), (x,), tune=False, **options)
     model(x), model(x)
-    assert not made and not [s for s in autofuse.report(model) if "create_causal_mask" in s.kernel]
+    assert not created_masks and not [s for s in autofuse.report(model) if "create_causal_mask" in s.kernel]
 
 
-def test_a_layer_that_is_not_fused_reads_the_mask(made: list[LazyMask]) -> None:
+def test_a_layer_that_is_not_fused_reads_the_mask(created_masks: list[LazyMask]) -> None:
     torch.manual_seed(0)
     plain, x = Decoder().double(), torch.randn(2, 12, WIDTH, dtype=torch.float64)
     model = autofuse.optimize(copy.deepcopy(plain), (x,), tune=False, modules=lambda name, _: name != "layers.1")
     for _ in range(2):
         torch.testing.assert_close(gradients(model, x), gradients(plain, x), rtol=1e-11, atol=1e-12)
-    assert made and all(mask.is_made for mask in made)
+    assert created_masks and all(mask.is_made for mask in created_masks)

@@ -1,4 +1,4 @@
-"""Whether there is memory enough to check: the estimate against what checks take, and what happens without."""
+"""The memory estimate of a check is compared with the real use, and checks without enough memory are skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GIB = 2**30
 
 
 class Layer(nn.Module):
-    """A decoder layer by hand: attention with dense scores, a norm and a gated product, without biases."""
+    """A hand-written decoder layer: attention with dense scores, a norm and a gated product, without biases."""
 
     def __init__(self, size: int, heads: int, wide: int) -> None:
         super().__init__()
@@ -54,26 +54,26 @@ def test_a_small_module_has_room() -> None:
     assert found == room.Room("", None)
 
 
-def test_a_module_that_would_not_fit_is_told_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_a_module_that_does_not_fit_has_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "free_bytes", lambda device: GIB)
     with torch.device("meta"):
         large, x = nn.Linear(2**14, 2**14, bias=False), torch.empty(1, 2**14)
-    # one GiB of parameters: four in float32, three in double
-    told = room.lack_of_room(room.check_takes(large, room.run_takes(((x,), {}), BytesByDevice())))
+    # one GiB of parameters: four in float32, three in float64
+    told = room.why_no_room(room.check_bytes(large, room.run_bytes(((x,), {}), BytesByDevice())))
     assert told == "checking takes about 10.0 GiB of memory on meta, and 1.0 GiB are free there"
 
 
-def test_what_operators_make_counts_for_the_whole_call_and_in_double_for_its_part(
+def test_tensors_of_operators_count_for_the_whole_call_and_in_float64_for_its_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with torch.device("meta"):
         layer, x = Layer(64, 4, 96), torch.empty(8, 4096, 64)
     made = made_in(layer, x)
     device = torch.device("meta")
-    assert made[device] > 3 * 8 * 4 * 4096**2 * 4  # scores, softmax and what is scaled
-    part = room.part_of(((x,), {}))
+    assert made[device] > 3 * 8 * 4 * 4096**2 * 4  # scores, scaled scores and softmax
+    part = room.checked_part(((x,), {}))
     assert part == 2 * 128 / (8 * 4096)
-    whole = room.check_takes(layer, room.run_takes(((x,), {}), made), part)
+    whole = room.check_bytes(layer, room.run_bytes(((x,), {}), made), part)
     monkeypatch.setattr(room, "free_bytes", lambda device: whole[device] - 1)
     found = room.room_to_check(layer, ((x,), {}), made)
     assert found.whole.startswith("checking takes about ") and found.part == ""
@@ -86,7 +86,7 @@ def test_a_check_of_a_layer_of_seven_billion_takes_at_most_twice_what_training_t
     made = made_in(layer, x)
     entries = sum(p.numel() for p in layer.parameters())
     training = 16 * entries + made[device]  # weights, gradients, and in float32 the weights and two moments of AdamW
-    takes = room.check_takes(layer, room.run_takes(call, made), room.part_of(call) or 1.0)
+    takes = room.check_bytes(layer, room.run_bytes(call, made), room.checked_part(call) or 1.0)
     assert takes[device] < 2 * training
 
 
@@ -103,13 +103,13 @@ def test_the_estimate_is_within_a_factor_of_two_of_what_a_check_takes(
     def measured(self: site_checks.Checker, planner: Planner, module: nn.Module, call: ForwardArguments) -> object:
         found: list[site_checks.Verdict] = []
         peak = allocation_events_peak(lambda: found.append(judged(self, planner, module, call)))
-        run = room.run_takes(call, planner.made[module])
-        peaks.append((peak, room.check_takes(module, run, room.part_of(call) or 1.0)[torch.device("cpu")]))
+        run = room.run_bytes(call, planner.created_bytes[module])
+        peaks.append((peak, room.check_bytes(module, run, room.checked_part(call) or 1.0)[torch.device("cpu")]))
         return found[0]
 
-    autofuse.optimize(model, x, tune=False)  # compiles what there is to compile
+    autofuse.optimize(model, x, tune=False)  # compiles everything first
     autofuse.restore(model)
-    monkeypatch.setattr(site_checks.Checker, "_judged", measured)
+    monkeypatch.setattr(site_checks.Checker, "_verify", measured)
     autofuse.optimize(model, x, tune=False)
     ((peak, estimate),) = peaks
     assert estimate / 2 < peak < estimate * 2, f"{peak / 2**20:.1f} MiB, estimated {estimate / 2**20:.1f} MiB"
@@ -126,7 +126,7 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert (measured_room.free_bytes(cpu) is None) == (unlimited is None)
 
 
-def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "free_bytes", lambda device: 10)
     plain, model = Gpt(), Gpt()
     model.load_state_dict(plain.state_dict())
@@ -139,23 +139,25 @@ def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest
     assert_same(plain, model, tokens)
 
 
-def test_without_room_for_the_whole_its_parts_are_checked(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_whole_model_does_not_fit_its_modules_are_checked(
+    tokens: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = Gpt()
-    whole = room.check_takes(model, BytesByDevice())[torch.device("cpu")]
-    monkeypatch.setattr(room, "free_bytes", lambda device: whole)  # nothing is left for what operators make
+    whole = room.check_bytes(model, BytesByDevice())[torch.device("cpu")]
+    monkeypatch.setattr(room, "free_bytes", lambda device: whole)  # nothing is left for the tensors of operators
     autofuse.optimize(model, tokens)
     report = autofuse.report(model)
     assert "AF101" in {s.rule for s in report.with_status("fused")}
     assert [s.reason for s in report if s.reason_code == "whole-not-verified"]
 
 
-def test_where_only_a_part_of_the_call_fits_that_is_checked_and_the_report_says_so(
+def test_if_only_a_part_of_the_call_fits_that_part_is_checked_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
     model, x = Layer(32, 2, 48), torch.randn(8, 256, 32)
     made = made_in(model, x)
-    takes = room.check_takes(model, room.run_takes(((x,), {}), made), room.part_of(((x,), {})) or 1.0)
+    takes = room.check_bytes(model, room.run_bytes(((x,), {}), made), room.checked_part(((x,), {})) or 1.0)
     before = model(x)
     monkeypatch.setattr(room, "free_bytes", lambda device: takes[torch.device("cpu")] - 1)
     autofuse.optimize(model, x, tune=False)
@@ -165,19 +167,19 @@ def test_where_only_a_part_of_the_call_fits_that_is_checked_and_the_report_says_
 
 
 class OfOneSize(Layer):
-    """It takes the whole call and no part of it."""
+    """It accepts the whole call and no part of it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.view(8, 256, 32))
 
 
-def test_where_the_part_that_fits_cannot_tell_nothing_is_fused_and_the_report_says_so(
+def test_if_the_part_that_fits_decides_nothing_then_nothing_is_fused_and_the_report_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
     model, x = OfOneSize(32, 2, 48), torch.randn(8, 256, 32)
-    run = room.run_takes(((x,), {}), made_in(model, x))
-    takes = room.check_takes(model, run, room.part_of(((x,), {})) or 1.0)
+    run = room.run_bytes(((x,), {}), made_in(model, x))
+    takes = room.check_bytes(model, run, room.checked_part(((x,), {})) or 1.0)
     before = model(x)
     monkeypatch.setattr(room, "free_bytes", lambda device: takes[torch.device("cpu")] - 1)
     autofuse.optimize(model, x, tune=False)

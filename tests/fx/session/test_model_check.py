@@ -1,4 +1,4 @@
-"""What is taken back when a model differs as a whole."""
+"""The modules that are rolled back if the whole model differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autofuse.verify.modules import Verification
 from tests.fx.conftest import Gpt, assert_same
 
 
-def test_a_whole_that_agrees_stays(tokens: Tensor) -> None:
+def test_a_model_that_agrees_stays_fused(tokens: Tensor) -> None:
     assert not autofuse.report(autofuse.optimize(Gpt(), tokens)).with_status("rolled-back")
 
 
@@ -27,7 +27,7 @@ def test_a_whole_that_agrees_stays(tokens: Tensor) -> None:
         ({"blocks.0", "blocks.1"}, {"blocks.0", "blocks.0.attn", "blocks.1", "blocks.1.attn"}),
     ],
 )
-def test_the_modules_nearest_to_the_difference_go_until_there_is_none(
+def test_the_modules_nearest_to_the_difference_are_rolled_back_until_it_is_gone(
     bad: set[str], taken: set[str], tokens: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, culprit = Gpt(), "gradient of self.blocks.1.attn.proj.weight"

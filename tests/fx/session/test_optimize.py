@@ -1,4 +1,4 @@
-"""What optimize promises about the model it is given."""
+"""The guarantees of optimize for a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_model_is_fused_verified_and_computes_the_same(tokens: Tensor) -> None
 
 
 @pytest.mark.fast
-def test_the_same_model_is_returned_as_it_was(tokens: Tensor) -> None:
+def test_the_same_model_is_returned_with_unchanged_state(tokens: Tensor) -> None:
     model = Gpt(p=0.1).train()
     fired = []
     for m in model.modules():
@@ -89,14 +89,14 @@ def test_optimizing_twice_is_optimizing_once(tokens: Tensor) -> None:
     assert autofuse.report(model).sites == first.sites
 
 
-def test_another_question_starts_over(tokens: Tensor) -> None:
+def test_other_options_start_again(tokens: Tensor) -> None:
     model = optimized(Gpt(), tokens)
     autofuse.optimize(model, tokens, verify=False, ignore="AF203")
     assert "AF203" not in fused_rules(model)
-    assert not any(hasattr(type(m).__mro__[1], "_autofuse_base") for m in model.modules())  # no class upon another
+    assert not any(hasattr(type(m).__mro__[1], "_autofuse_base") for m in model.modules())  # not derived twice
 
 
-def test_a_model_that_changed_is_looked_at_again(tokens: Tensor) -> None:
+def test_a_changed_model_is_captured_again(tokens: Tensor) -> None:
     model = autofuse.optimize(Gpt(), tokens, verify=False)
     model.blocks.append(Block())
     autofuse.optimize(model, tokens, verify=False)
@@ -147,7 +147,7 @@ def test_the_environment_can_switch_it_off(
     assert "AF101" in fused_rules(autofuse.optimize(model, tokens, verify=False))
 
 
-def test_the_log_tells_what_was_done(tokens: Tensor, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_a_summary(tokens: Tensor, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "autofuse"):
         autofuse.optimize(Gpt(), tokens, verify=False)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "autofuse"]
@@ -169,7 +169,7 @@ def test_select_and_ignore_take_prefixes(tokens: Tensor) -> None:
 
 
 @pytest.mark.fast
-def test_wrong_arguments_are_told_in_a_sentence(tokens: Tensor) -> None:
+def test_wrong_arguments_raise_an_error_with_advice(tokens: Tensor) -> None:
     with pytest.raises(TypeError, match="takes a torch"):
         autofuse.optimize(lambda x: x, tokens)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="select takes codes"):
@@ -195,7 +195,7 @@ def test_a_module_registered_twice_and_one_called_with_two_shapes() -> None:
     assert [s.module for s in autofuse.report(fused).with_status("fused")] == ["first"]
 
 
-def test_a_module_that_is_never_called_is_said_to_be() -> None:
+def test_the_report_names_a_module_that_is_never_called() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -218,7 +218,7 @@ def test_equal_layers_share_a_class_and_a_check(tokens: Tensor) -> None:
     assert type(model.blocks[0].attn) is type(model.blocks[1].attn) and is_installed(model.blocks[0].attn)
 
 
-def test_a_wrapper_of_torch_is_looked_into(tokens: Tensor) -> None:
+def test_a_model_in_a_wrapper_of_torch_is_optimized(tokens: Tensor) -> None:
     model = torch.nn.DataParallel(Gpt())
     autofuse.optimize(model, tokens, verify=False)
     assert "AF101" in fused_rules(model)
@@ -231,7 +231,7 @@ def test_a_block_keeps_its_mode(tokens: Tensor) -> None:
     assert not block.training and block.attn.training
 
 
-def test_a_norm_of_torchs_own_is_no_news_whatever_is_done_with_its_result() -> None:
+def test_a_norm_of_torch_is_not_reported() -> None:
     class Modulated(nn.Module):
         def __init__(self) -> None:
             super().__init__()

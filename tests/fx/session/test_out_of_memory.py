@@ -1,4 +1,4 @@
-"""Memory runs out somewhere within optimize: nothing is raised, the model computes what it did, the report says so."""
+"""If memory runs out during optimize, nothing is raised, the model computes the same, and the report says so."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OutOfMemory:
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Any]:
-    """Runs out at the product of matrices that is number `at`; `count` of them were asked for.
+    """Raises an out-of-memory error at matrix product number `at`. `count` counts the products.
 
     It counts as a kernel: autofuse would put back what the code of a user notes while its forward is tried.
     """
@@ -57,7 +57,7 @@ def memory() -> Iterator[Any]:
 
 
 def optimized(memory: Any, at: int, inputs: Tensor, **options: object) -> tuple[Gpt, int]:
-    """A model optimized while memory runs out at one product, 0 for none; and how many products there were."""
+    """Optimize a model while memory runs out at one product (0: none). Returns it and the number of products."""
     torch.manual_seed(0)
     model = Gpt()
     memory.count, memory.at = 0, at
@@ -84,8 +84,8 @@ def is_right(model: Gpt, inputs: Tensor) -> bool:
 def check_everywhere(
     memory: Any, inputs: Tensor, parts: int, monkeypatch: pytest.MonkeyPatch, folder: Path, **options: object
 ) -> None:
-    """Memory runs out at `parts` places from the first product to the last; each time a report names it."""
-    for name in ("first", "second"):  # what is done once in a process is done in the first
+    """Memory runs out at `parts` points from the first product to the last. Each report names the error."""
+    for name in ("first", "second"):  # the first run does the work that is done once in a process
         monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(folder / name))
         _, count = optimized(memory, 0, inputs, **options)
     codes = set[str]()
@@ -102,7 +102,7 @@ def check_everywhere(
     assert codes & {"out-of-memory", "in part", "whole-not-verified"} and len(codes) > 1, codes
 
 
-def test_a_failing_allocation_is_answered_where_it_happens(
+def test_a_failing_allocation_is_handled_where_it_happens(
     memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.CRITICAL, "autofuse"):
@@ -112,7 +112,7 @@ def test_a_failing_allocation_is_answered_where_it_happens(
 @pytest.mark.night
 @pytest.mark.parametrize("tune", [False, True])
 @pytest.mark.parametrize("shape", [(2, 6), (6, 32)], ids=str)
-def test_it_is_at_each_of_many_places(
+def test_a_failing_allocation_is_handled_at_each_of_many_points(
     memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tune: bool, shape: tuple[int, int]
 ) -> None:
     check_everywhere(memory, torch.randint(0, 20, shape), 40, monkeypatch, tmp_path, tune=tune)

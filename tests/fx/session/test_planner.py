@@ -1,4 +1,4 @@
-"""Plans are made from rules, states and calls: no session, nothing installed."""
+"""Plans depend on rules, states and calls only. No session exists, and nothing is installed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from autofuse.loading.registry import load_rules
 from tests.fx.conftest import Gpt
 
 
-class Untold(nn.Module):
-    """Softmax by hand beside a branch on numbers, which no trace can hold."""
+class BranchesOnNumbers(nn.Module):
+    """A hand-written softmax and a branch on tensor values, which cannot be traced."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(x, -1) if x.sum() > 0 else x
@@ -39,22 +39,22 @@ def test_a_model_is_planned_in_both_modes_and_nothing_is_installed() -> None:
     before = copy.deepcopy(model.state_dict())
     planner = planned(model, torch.randint(0, 20, (2, 8)))
     attention = model.get_submodule("blocks.0.attn")
-    assert set(planner.whole(attention)) == {False, True} and "AF101" in fused(planner, attention)
+    assert set(planner.full_plans(attention)) == {False, True} and "AF101" in fused(planner, attention)
     assert not any(is_installed(m) for m in model.modules())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 
-def test_planning_again_without_a_site_leaves_it_alone_there_and_nowhere_else() -> None:
+def test_planning_without_a_site_excludes_it_in_that_module_only() -> None:
     model = Gpt()
     planner = planned(model, torch.randint(0, 20, (2, 8)))
     first, second = (model.get_submodule(f"blocks.{i}.attn") for i in (0, 1))
     sites = [key for key, found in planner.fused_sites(first).items() if found.rule == "AF101"]
     planner.plan_again(first, planner.states[first].exclusions.plus(sites=sites))
     assert "AF101" not in fused(planner, first) and "AF101" in fused(planner, second)
-    assert set(planner.whole(first)) == {False, True}
+    assert set(planner.full_plans(first)) == {False, True}
 
 
-def test_planning_again_without_a_rule_leaves_all_its_sites_alone() -> None:
+def test_planning_without_a_rule_excludes_all_its_sites() -> None:
     model = Gpt()
     planner = planned(model, torch.randint(0, 20, (2, 8)))
     attention = model.get_submodule("blocks.0.attn")
@@ -62,7 +62,7 @@ def test_planning_again_without_a_rule_leaves_all_its_sites_alone() -> None:
     assert "AF101" not in fused(planner, attention)
 
 
-def test_exclusions_stay_for_what_is_planned_later() -> None:
+def test_exclusions_apply_to_later_plans() -> None:
     model = Gpt()
     inputs = torch.randint(0, 20, (2, 8))
     states = states_of(user_modules(model), lambda name, module: True)
@@ -73,9 +73,9 @@ def test_exclusions_stay_for_what_is_planned_later() -> None:
     assert "AF101" in fused(planner, model.get_submodule("blocks.1.attn"))
 
 
-def test_what_cannot_be_traced_is_a_value() -> None:
-    model = Untold()
+def test_untraceable_modules_are_listed() -> None:
+    model = BranchesOnNumbers()
     planner = planned(model, torch.ones(3, 3))
     assert {module for module, _ in planner.untraceable} == {model}
     assert all("values" in str(error) for _, error in planner.untraceable)
-    assert planner.whole(model) == {}
+    assert planner.full_plans(model) == {}

@@ -1,4 +1,4 @@
-"""Loops of preference training, as trl writes them: lazy logits of a policy beside a frozen reference model."""
+"""Preference training loops as in trl: a policy with lazy logits, and a frozen reference model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDTH, CLASSES, LENGTH = 8, 400, 12
 
 @pytest.fixture(autouse=True)
 def however_few_logits() -> Iterator[None]:
-    """So few are lazy nowhere else."""
+    """Make small logits lazy too."""
     with however_few():
         yield
 
@@ -35,7 +35,7 @@ class Gpt(nn.Module):
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """Chosen answers, then rejected ones, and which tokens are part of an answer."""
+    """Token ids of chosen and then rejected answers, and a mask of answer tokens."""
     drawn = torch.Generator().manual_seed(step)
     ids = torch.randint(1, CLASSES, (4, LENGTH), generator=drawn)
     return ids, torch.arange(LENGTH).expand(4, -1) >= torch.tensor([[2], [3], [5], [4]])

@@ -1,5 +1,4 @@
-"""What a rank makes of another one's decisions. The store and its waiting are tested by real processes, in
-test_distributed.py."""
+"""How a rank follows the decisions of another one. test_distributed.py tests the store with real processes."""
 
 from __future__ import annotations
 
@@ -7,36 +6,36 @@ import logging
 
 import pytest
 
-from autofuse.fx.session.ranks import Decisions, Disagreement, left_out, reason_of
+from autofuse.fx.session.ranks import Decisions, Disagreement, exclusion_reason, sites_to_exclude
 
 ATTENTION, MLP = ("blocks.0.attention", "AF101", "12"), ("blocks.0.mlp", "AF303", "20")
 
 
-def test_what_another_rank_did_not_fuse_is_left_out_with_its_reason() -> None:
+def test_a_site_that_another_rank_did_not_fuse_is_excluded_with_its_reason() -> None:
     mine = Decisions(frozenset({ATTENTION, MLP}), rank=1)
     theirs = Decisions(frozenset({ATTENTION}), {MLP[:2]: ("rolled-back", "result[0] is off by 1.0")})
-    assert left_out(mine, theirs) == {MLP}
-    status, reason = reason_of(theirs, *MLP[:2])
+    assert sites_to_exclude(mine, theirs) == {MLP}
+    status, reason = exclusion_reason(theirs, *MLP[:2])
     assert (status, str(reason)) == ("rolled-back", "rank 0 did not fuse it: result[0] is off by 1.0")
     assert reason.code.name == "other-rank"
 
 
-def test_what_another_rank_fused_and_this_one_may_not_is_an_error_that_names_both_reasons() -> None:
+def test_a_site_that_only_the_other_rank_can_fuse_is_an_error_with_both_reasons() -> None:
     mine = Decisions(frozenset(), {ATTENTION[:2]: ("rolled-back", "result[0] is off by 1.0.")}, rank=3)
     with pytest.raises(Disagreement) as raised:
-        left_out(mine, Decisions(frozenset({ATTENTION})))
+        sites_to_exclude(mine, Decisions(frozenset({ATTENTION})))
     said = str(raised.value)
     assert "AF101 in blocks.0.attention" in said and "rank 0 fused it" in said
-    assert "on rank 3 it failed verification: result[0] is off by 1.0." in said
+    assert "On rank 3 it failed verification: result[0] is off by 1.0." in said
 
 
-def test_calls_of_other_sizes_may_be_decided_otherwise_which_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_of_other_sizes_may_differ_and_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     mine, theirs = Decisions(sizes="[(2, 8)]", rank=1), Decisions(frozenset({ATTENTION}), sizes="[(2, 9)]")
     with caplog.at_level(logging.WARNING, "autofuse"):
-        assert left_out(mine, theirs) == frozenset()
+        assert sites_to_exclude(mine, theirs) == frozenset()
     assert "AF101" in caplog.text and "other sizes" in caplog.text
 
 
-def test_what_is_left_out_may_make_room_for_what_the_other_rank_has_there() -> None:
+def test_without_an_excluded_site_the_other_ranks_site_may_match() -> None:
     smaller = ("blocks.0.mlp", "AF302", "20")
-    assert left_out(Decisions(frozenset({MLP})), Decisions(frozenset({smaller}))) == {MLP}
+    assert sites_to_exclude(Decisions(frozenset({MLP})), Decisions(frozenset({smaller}))) == {MLP}

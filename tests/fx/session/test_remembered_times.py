@@ -1,4 +1,4 @@
-"""What timing said of a place is found again for an equal place, and for no other."""
+"""A stored timing is loaded for an equal site and for no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session import remembered_times
-from autofuse.fx.session.remembered_times import found, keep, place_of
+from autofuse.fx.session.remembered_times import load, site_key, store
 from autofuse.fx.session.site_timing import SiteTiming
 from autofuse.kernels.policy import using
 
@@ -45,20 +45,20 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def test_where_nothing_is_to_be_measured_nothing_is_found() -> None:
-    place = place_of(_excerpt(torch.ones(2, 4)), Scaled(), True)
-    keep(place, CPU, SiteTiming())
+def test_with_measuring_off_nothing_is_loaded() -> None:
+    place = site_key(_excerpt(torch.ones(2, 4)), Scaled(), True)
+    store(place, CPU, SiteTiming())
     with using(measured=False):
-        assert found(place, CPU, SiteTiming) is None
+        assert load(place, CPU, SiteTiming) is None
 
 
-def test_an_equal_place_is_found_by_the_next_process() -> None:
-    place = place_of(_excerpt(torch.ones(2, 4)), Scaled(), True)
+def test_the_next_process_loads_the_timing_of_an_equal_site() -> None:
+    place = site_key(_excerpt(torch.ones(2, 4)), Scaled(), True)
     assert place
-    assert place == place_of(_excerpt(torch.zeros(2, 4)), Scaled(), True)
-    keep(place, CPU, SiteTiming(True, "slower", "torch"))
+    assert place == site_key(_excerpt(torch.zeros(2, 4)), Scaled(), True)
+    store(place, CPU, SiteTiming(True, "slower", "torch"))
     remembered_times.forget()
-    assert found(place, CPU, SiteTiming) == SiteTiming(True, "slower", "torch")
+    assert load(place, CPU, SiteTiming) == SiteTiming(True, "slower", "torch")
 
 
 @pytest.mark.parametrize(("given", "module", "training"), [
@@ -70,23 +70,23 @@ def test_an_equal_place_is_found_by_the_next_process() -> None:
     (torch.ones(4, 2).t(), Scaled(), True),
     (torch.ones(2, 4, requires_grad=True), Scaled(), True),
 ], ids=["size", "mode", "parameter", "dtype of a parameter", "dtype", "strides", "gradient"])  # fmt: skip
-def test_another_place_is_another(given: Tensor, module: nn.Module, training: bool) -> None:
-    assert place_of(_excerpt(given), module, training) != place_of(_excerpt(torch.ones(2, 4)), Scaled(), True)
+def test_another_site_has_another_key(given: Tensor, module: nn.Module, training: bool) -> None:
+    assert site_key(_excerpt(given), module, training) != site_key(_excerpt(torch.ones(2, 4)), Scaled(), True)
 
 
-def test_other_settings_are_another_place() -> None:
-    before = place_of(_excerpt(torch.ones(2, 4)), Scaled(), True)
+def test_other_settings_give_another_key() -> None:
+    before = site_key(_excerpt(torch.ones(2, 4)), Scaled(), True)
     with using(policy="memory"):
-        assert place_of(_excerpt(torch.ones(2, 4)), Scaled(), True) != before
+        assert site_key(_excerpt(torch.ones(2, 4)), Scaled(), True) != before
 
 
-def test_code_of_the_users_is_not_kept() -> None:
-    assert place_of(_excerpt(torch.ones(2, 4), _of_the_user), Scaled(), True) == ""
-    assert place_of(_excerpt(torch.ones(2, 4), lambda x: x), Scaled(), True) == ""
+def test_timings_of_user_code_are_not_stored() -> None:
+    assert site_key(_excerpt(torch.ones(2, 4), _of_the_user), Scaled(), True) == ""
+    assert site_key(_excerpt(torch.ones(2, 4), lambda x: x), Scaled(), True) == ""
 
 
 @pytest.mark.parametrize("entry", [{}, {"kept": True}, {"kept": 1, "words": "", "kernel": "", "noisy": False}, [], "x"])
-def test_what_is_of_another_form_is_not_taken(entry: object) -> None:
-    place = place_of(_excerpt(torch.ones(2, 4)), Scaled(), True)
+def test_an_entry_with_other_fields_is_ignored(entry: object) -> None:
+    place = site_key(_excerpt(torch.ones(2, 4)), Scaled(), True)
     remembered_times._entries(remembered_times._cache(CPU))[place] = entry
-    assert found(place, CPU, SiteTiming) is None
+    assert load(place, CPU, SiteTiming) is None

@@ -1,4 +1,4 @@
-"""Which models are optimized: one session each, dropped whole where it fails."""
+"""Each optimized model has one session. A session that fails is discarded."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def test_a_session_ends_with_its_model(tokens: Tensor) -> None:
     model = autofuse.optimize(Gpt(), tokens)
     session = weakref.ref(sessions.session_of(model))  # type: ignore[arg-type]
     del model
-    for _ in range(3):  # what a finalizer lets go is collected in the next round
+    for _ in range(3):  # objects that a finalizer releases are collected in the next round
         gc.collect()
     assert session() is None
 
 
-def test_where_optimize_is_interrupted_the_model_is_its_own(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_optimize_is_interrupted_the_model_runs_its_original_forwards(
+    tokens: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -40,7 +42,7 @@ def test_where_optimize_is_interrupted_the_model_is_its_own(tokens: Tensor, monk
     assert autofuse.report(model).sites == ()
 
 
-def test_a_part_that_is_optimized_with_its_model_is_no_session_of_its_own(tokens: Tensor) -> None:
+def test_a_submodule_that_is_optimized_with_its_model_has_no_separate_session(tokens: Tensor) -> None:
     model = Gpt()
     autofuse.optimize(model.get_submodule("blocks.0"), torch.randn(2, 8, 16))
     autofuse.optimize(model, tokens)
@@ -49,7 +51,7 @@ def test_a_part_that_is_optimized_with_its_model_is_no_session_of_its_own(tokens
     assert {s.module for s in part if s.status == "fused"} == {"blocks.0", "blocks.0.attn"}
 
 
-def test_a_block_that_optimizes_gives_back_what_was_there_before(tokens: Tensor) -> None:
+def test_after_the_block_of_optimized_the_earlier_session_is_back(tokens: Tensor) -> None:
     model = autofuse.optimize(Gpt(), tokens)
     before = sessions.session_of(model)
     with autofuse.optimized(model, tokens, select="AF2"):
@@ -58,6 +60,6 @@ def test_a_block_that_optimizes_gives_back_what_was_there_before(tokens: Tensor)
 
 
 @pytest.mark.parametrize("call", [autofuse.report, autofuse.restore, autofuse.optimize])
-def test_what_is_no_module_is_refused_in_a_sentence(call: object) -> None:
+def test_an_argument_that_is_not_a_module_is_an_error(call: object) -> None:
     with pytest.raises(TypeError, match=r"takes a torch.nn.Module, and was given a str\. Pass the model itself"):
         call("model")  # type: ignore[operator]

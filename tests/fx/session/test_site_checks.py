@@ -1,4 +1,4 @@
-"""What is checked on copies before it is installed."""
+"""Forwards are checked on copies before they are installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TwoWays(nn.Module):
         return few.mean(dim=1) + many.mean(dim=1)
 
 
-def test_a_child_that_is_called_in_two_ways_is_checked_for_the_way_it_was_planned_for() -> None:
+def test_a_child_with_two_kinds_of_calls_is_checked_for_the_planned_kind() -> None:
     plain, x = TwoWays(), torch.randn(2, 6, 8)
     fused = autofuse.optimize(TwoWays(), x)
     fused.load_state_dict(plain.state_dict())

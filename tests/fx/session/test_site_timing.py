@@ -1,4 +1,4 @@
-"""Whether a place is fused, by the times of the original and of the fused operation."""
+"""The decision to fuse a site from the times of the original and of the fused code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autofuse.fx.session.site_timing import FUSED, decided
+from autofuse.fx.session.site_timing import FUSED, decide
 from autofuse.kernels.ranking import ORIGINAL, CandidateTime
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.tuning import Trial
@@ -14,7 +14,7 @@ from autofuse.results.tuning import Trial
 MIB = 2**20
 STEADY = Estimate(1.0, Interval(0.99, 1.01))
 UNSTEADY = Estimate(1.0, Interval(0.6, 1.7))
-# Milliseconds and MiB of the fused operation and of the original, the noise of identical runs, and what is decided.
+# Milliseconds and MiB of the fused operation and of the original, the noise of identical runs, and the decision.
 CASES = {
     "faster": (10, 10, 20, 10, STEADY, "fused"),
     "faster beyond large noise": (10, 10, 20, 10, UNSTEADY, "fused"),
@@ -30,13 +30,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_place_is_fused_on_evidence_alone(case: str) -> None:
+def test_a_site_is_fused_only_on_evidence(case: str) -> None:
     fused, of_fused, own, of_own, control, wanted = CASES[case]
     draws = random.Random(0)
     milliseconds, memory = {FUSED: fused, ORIGINAL: own}, {FUSED: of_fused, ORIGINAL: of_own}
     trials = [Trial(n, seconds=t / 1e3, peak_bytes=memory[n] * MIB, held_bytes=0) for n, t in milliseconds.items()]
     samples = {n: [t / 1e3 * draws.uniform(0.995, 1.005) for _ in range(30)] for n, t in milliseconds.items()}
-    timing = decided(CandidateTime(trials, samples, control), "compiled", "")
+    timing = decide(CandidateTime(trials, samples, control), "compiled", "")
     assert (timing.kept, timing.noisy) == {"fused": (False, False), "noisy": (True, True), "original": (True, False)}[
         wanted
     ]
@@ -47,13 +47,13 @@ def test_a_place_is_fused_on_evidence_alone(case: str) -> None:
         assert timing.words.startswith("too noisy to decide: ") and timing.words.endswith("; the original stays")
 
 
-def test_what_was_measured_is_told_in_numbers() -> None:
+def test_the_report_has_the_measured_numbers() -> None:
     trials = [
         Trial(FUSED, seconds=0.026, peak_bytes=MIB, held_bytes=0),
         Trial(ORIGINAL, seconds=0.0198, peak_bytes=MIB, held_bytes=0),
     ]
     samples = {t.name: [t.seconds or 0.0] * 10 for t in trials}
     noisy = CandidateTime(trials, samples, Estimate(1.0, Interval(0.1, 16.5)))
-    assert decided(noisy, "", "").words == (
+    assert decide(noisy, "", "").words == (
         "too noisy to decide: 26 ms, the original 19.8 ms, and identical runs differ by up to 16.5x; the original stays"
     )

@@ -1,4 +1,4 @@
-"""What a module runs follows from what was found in it."""
+"""The forwards of a module follow from its state."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from autofuse.fx.session.state import Exclusions, ModuleState
 SITE, OTHER = ("AF101", "matmul_1", None), ("AF201", "mul", None)
 
 
-def test_a_mode_that_was_slower_is_closed_where_no_forward_is_for_it() -> None:
+def test_the_original_runs_in_a_slower_mode_without_a_forward() -> None:
     state = ModuleState("layer")
     state.slower_modes.add(False)
-    assert state.closed == frozenset(), "nothing is installed"
-    state.armed = True  # for callers that read part of the result, say
-    assert state.closed == {False}
+    assert state.original_modes == frozenset(), "nothing is installed"
+    state.captures_new_calls = True  # for example for narrow calls
+    assert state.original_modes == {False}
 
 
-def test_a_copy_has_closed_modes_of_its_own() -> None:
+def test_a_copy_has_its_own_slower_modes() -> None:
     state = ModuleState("layer")
-    state.armed = True
+    state.captures_new_calls = True
     state.slower_modes.add(True)
-    made = state.for_a_copy()
+    made = state.state_of_copy()
     made.slower_modes.add(False)
-    assert state.closed == {True} and made.closed == {True, False}
+    assert state.original_modes == {True} and made.original_modes == {True, False}
 
 
-def test_sites_are_left_out_in_one_mode_or_in_both() -> None:
+def test_sites_are_excluded_in_one_mode_or_in_both() -> None:
     out = Exclusions().plus([SITE]).plus_in(True, [OTHER])
     assert out.sites_in(True) == {SITE, OTHER}
     assert out.sites_in(False) == {SITE}

@@ -1,4 +1,4 @@
-"""Rewritten forwards are tried on copies: which modules of a copy run theirs, and that the user's run none."""
+"""Rewritten forwards are tried on copies: the given modules of a copy run them, and the user's modules never do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autofuse.verify.modules import ModuleReference, Verification
 
 
 class Attention(nn.Module):
-    """Returns its probabilities, so it is fused only for a caller that drops them."""
+    """Returns its probabilities, so it is fused only for a caller that ignores them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,19 +43,19 @@ class Layer(nn.Module):
 
 @pytest.fixture
 def run_by(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[set[str]]:
-    """For each copy that is checked, the modules in it that run a forward of autofuse's. A check would undo a list."""
+    """For each checked copy, the modules with a rewritten forward. In a queue, because a check restores lists."""
     seen: SimpleQueue[set[str]] = SimpleQueue()
     check = ModuleReference.check
 
-    def noted(self: ModuleReference, rewritten: nn.Module, **options: bool) -> Verification:
+    def record_running(self: ModuleReference, rewritten: nn.Module, **options: bool) -> Verification:
         seen.put({name for name, m in rewritten.named_modules() if is_installed(m)})
         return check(self, rewritten)
 
-    monkeypatch.setattr(ModuleReference, "check", noted)
+    monkeypatch.setattr(ModuleReference, "check", record_running)
     return seen
 
 
-def drained(seen: SimpleQueue[set[str]]) -> list[set[str]]:
+def take_all(seen: SimpleQueue[set[str]]) -> list[set[str]]:
     return [seen.get() for _ in range(seen.qsize())]
 
 
@@ -64,18 +64,18 @@ def planned(model: nn.Module, x: Tensor) -> Planner:
     return plan_calls(load_rules(), states, calls_of(model, ((x,), {}), ()).by_mode, quietly)
 
 
-def test_a_module_is_tried_with_the_children_that_it_narrows(run_by: SimpleQueue[set[str]]) -> None:
+def test_a_module_is_tried_with_its_narrow_children(run_by: SimpleQueue[set[str]]) -> None:
     layer, x = Layer(), torch.randn(2, 4, 16)
     assert ForwardTrial(layer, ((x,), {}), planned(layer, x)).outcome().ok
-    assert drained(run_by) == [{"", "attention"}]
+    assert take_all(run_by) == [{"", "attention"}]
     assert not any(is_installed(m) for m in layer.modules())
 
 
-def test_of_a_whole_model_only_the_named_modules_run_their_plans(run_by: SimpleQueue[set[str]]) -> None:
+def test_in_a_model_only_the_given_modules_run_their_plans(run_by: SimpleQueue[set[str]]) -> None:
     layer, x = Layer(), torch.randn(2, 4, 16)
     trial = ForwardTrial(layer, ((x,), {}), planned(layer, x))
     assert all(trial.outcome(running).ok for running in ([layer, layer.attention], [layer], [layer.attention], []))
-    assert drained(run_by) == [{"", "attention"}, {""}, {"attention"}, set()]
+    assert take_all(run_by) == [{"", "attention"}, {""}, {"attention"}, set()]
 
 
 class KeepsInADefault(nn.Module):

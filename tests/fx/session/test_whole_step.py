@@ -1,4 +1,4 @@
-"""A whole step is timed at the end; what makes it slower is found, and the original stays there."""
+"""Whole steps are timed at the end. Sites that make a step slower are excluded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SEEN: list[int] = []
 
 
 class Counts(Model):
-    """Changes what lies outside of it."""
+    """Changes state outside the model."""
 
     def forward(self, x: Tensor) -> Tensor:
         SEEN.append(1)
@@ -67,16 +67,16 @@ class Counts(Model):
 
 @pytest.fixture(autouse=True)
 def _measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Whole steps are timed, and none is remembered; places by themselves always win."""
+    """Whole steps are timed and no timing is loaded. Single sites always count as faster."""
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(SiteTimer, "weigh", lambda *_: SiteTiming(words="1 ms, the original 2 ms"))
+    monkeypatch.setattr(SiteTimer, "time_site", lambda *_: SiteTiming(words="1 ms, the original 2 ms"))
     monkeypatch.setattr(whole_step, "SHORTEST", 0.0)
     with using(measured=True):
         yield
 
 
 def _slow(monkeypatch: pytest.MonkeyPatch, name: str, *, training: bool) -> None:
-    """Have an operation take ten milliseconds longer, in one mode."""
+    """Make an operation ten milliseconds slower in one mode."""
     quick = getattr(ops, name)
 
     def slow(*args: object, **kwargs: object) -> Tensor:
@@ -96,7 +96,9 @@ def _x() -> Tensor:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_what_makes_a_step_slower_is_left_out_in_that_mode(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
+def test_a_site_that_makes_a_step_slower_is_excluded_in_that_mode(
+    monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
     _slow(monkeypatch, "attention", training=training)
     model, x = Model(), _x()
     expected = copy.deepcopy(model).train(training)(x)
@@ -116,7 +118,7 @@ def test_what_makes_a_step_slower_is_left_out_in_that_mode(monkeypatch: pytest.M
     assert autofuse.report(model).fallbacks == (), "the original runs there, and nothing is asked"
 
 
-def test_what_is_slower_in_both_modes_is_declined_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_that_is_slower_in_both_modes_is_declined_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     for training in (True, False):
         _slow(monkeypatch, "attention", training=training)
     model = Model()
@@ -127,7 +129,7 @@ def test_what_is_slower_in_both_modes_is_declined_with_the_reason(monkeypatch: p
     assert "the original stays" in sites[0].reason
 
 
-def test_the_report_begins_with_what_a_step_takes() -> None:
+def test_the_report_begins_with_the_time_of_a_step() -> None:
     model = Model()
     autofuse.optimize(model.eval(), _x())
     report = autofuse.report(model)
@@ -152,7 +154,7 @@ def test_a_step_that_is_mostly_python_is_not_timed(monkeypatch: pytest.MonkeyPat
     assert _sites(model, "AF101")[0].status == "fused"
 
 
-def test_steps_leave_no_trace() -> None:
+def test_steps_have_no_side_effects() -> None:
     model, x = Counts(), _x()
     x.requires_grad_()
     SEEN.clear()
@@ -167,7 +169,7 @@ def test_steps_leave_no_trace() -> None:
     assert x.grad is None and all(p.grad is None for p in model.parameters()) and model.training
 
 
-def test_a_step_that_raises_leaves_the_places_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_a_step_raises_its_sites_stay_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(*_: object) -> None:
         raise RuntimeError("no step")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
-from autofuse.fx.session.trials import copied
+from autofuse.fx.session.trials import copy_module
 from autofuse.fx.trace.sharding import has_meta_tensors, why_not_yet_traceable
 from autofuse.fx.trace.stand_ins import Form, forms, random_tensor, stand_in
 from autofuse.verify.runs import copy_in_double
@@ -108,6 +108,6 @@ def test_a_copy_of_a_fully_sharded_module_runs_in_double(group: None) -> None:
     from torch.distributed.fsdp import fully_shard
 
     block = fully_shard(Block())
-    double_block = copy_in_double(copied(block, {}, forms([block])))
+    double_block = copy_in_double(copy_module(block, {}, forms([block])))
     assert {p.dtype for p in double_block.parameters()} == {torch.float64}
     assert double_block(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64
