@@ -14,18 +14,18 @@ from autofuse.results.findings import FIELDS, Finding, as_json
 
 FOUND = Finding(
     code="AF101", rule="HandWrittenAttention", path="src/model.py", line=3, end_line=7, column=9,
-    symbol="Block.forward", status="safe", message="attention spelled out", reason="",
+    symbol="Block.forward", status="safe", message="hand-written attention", reason="",
 )  # fmt: skip
 
 
 def test_a_line_says_where_what_and_how_sure() -> None:
     text = "".join(text for text, _ in line_of(FOUND))
-    assert text == "src/model.py:3:9: AF101 [safe] Block.forward: attention spelled out\n"
+    assert text == "src/model.py:3:9: AF101 [safe] Block.forward: hand-written attention\n"
 
 
 def test_a_reason_is_told_once() -> None:
     because = dataclasses.replace(FOUND, reason="assumes much")
-    assert "".join(t for t, _ in line_of(because)).endswith("attention spelled out (assumes much)\n")
+    assert "".join(t for t, _ in line_of(because)).endswith("hand-written attention (assumes much)\n")
     twice = dataclasses.replace(because, message="attention: assumes much")
     assert "".join(t for t, _ in line_of(twice)).endswith("attention: assumes much\n")
 

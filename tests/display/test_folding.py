@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.display.folding import folded, folded_places, gain_together, own_share
+from autofuse.display.folding import fold_layers, folded_places, gain_together, own_share
 from autofuse.results.comparison import Interval
 from autofuse.results.profile_parts import Layer, Place, Work
 from autofuse.results.repeated_names import patterns_of
@@ -40,14 +40,14 @@ def test_numbers_within_repeated_blocks_are_told_apart() -> None:
 def test_blocks_that_take_turns_are_folded_by_their_kind() -> None:
     kinds = {f"layers.{i}": "Mamba" if i % 4 else "Attention" for i in range(12)}
     layers = [layer(name, kind, work(1), work(1)) for name, kind in kinds.items()]
-    assert {(fold.name, fold.kind, fold.count) for fold in folded(layers)} == {
+    assert {(fold.name, fold.kind, fold.count) for fold in fold_layers(layers)} == {
         ("layers.*", "Mamba", 9), ("layers.*", "Attention", 3),
     }  # fmt: skip
 
 
 def test_a_fold_is_the_sum_of_its_layers_and_nothing_is_lost() -> None:
     layers = gpt().layers
-    folds = folded(layers)
+    folds = fold_layers(layers)
     assert sum(fold.count for fold in folds) == len(layers)
     assert sum(fold.work.seconds for fold in folds) == pytest.approx(sum(found.own_seconds for found in layers))
     attention = next(fold for fold in folds if fold.name == "h.*.attn")
@@ -63,7 +63,7 @@ def test_averages_weigh_by_time_and_leave_out_what_is_not_known() -> None:
         layer("h.0", "A", work(3), work(0), roofline=0.2), layer("h.1", "A", work(1), work(0), roofline=0.6),
         layer("h.2", "A", work(9), work(0), roofline=None),
     ]  # fmt: skip
-    (fold,) = folded(layers)
+    (fold,) = fold_layers(layers)
     assert fold.roofline == pytest.approx(0.3)
     assert fold.sm_efficiency is None
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from autofuse.display import markup
-from autofuse.display.terminal import STYLES, drawn, fitted, text
+from autofuse.display.terminal import STYLES, as_rich, fitted, text
 from autofuse.results.table import Cell, Column, Table, Tone
 
 TABLE = Table(
@@ -28,7 +28,7 @@ def test_title_caption_and_cells_are_there_and_markup_is_not_read() -> None:
 def test_tones_are_colours_on_a_terminal_only() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
     with console.capture() as captured:
-        console.print(drawn(TABLE))
+        console.print(as_rich(TABLE))
     assert "\x1b[32m" in captured.get()
     assert "\x1b" not in text(TABLE)
 

@@ -118,7 +118,7 @@ def spell_an_import_out(draft: Draft) -> Iterator[Change]:
             draft.insert_import("import torch.nn.functional" if "functional" in meaning else "import torch")
             draft.replace(node, expression(meaning))
 
-        if draft.imported.get("torch", "torch") == "torch":
+        if draft.imports.get("torch", "torch") == "torch":
             yield change
 
 

@@ -115,7 +115,7 @@ def reuse_a_name(draft: Draft) -> Iterator[Change]:
         after = set[str]().union(*map(reads, block[i + 1 :]), *map(binds, block[i + 1 :]))
         if _has_closure(function) or any(new in binds(s) | reads(s) for s in block[:i]) or new in reads(value):
             continue
-        for old in sorted(reads(value) - after - set(draft.imported) - {"self"}):
+        for old in sorted(reads(value) - after - set(draft.imports) - {"self"}):
             local = old in binds(function) | {a.arg for a in function.args.args}
 
             def change(

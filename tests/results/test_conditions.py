@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.results.comparison import Interval
-from autofuse.results.conditions import NotACondition, Quantity, Relation, condition, decided
+from autofuse.results.conditions import NotACondition, Quantity, Relation, check_condition, condition
 
 SLOWER = Quantity("", 1.10, Interval(1.05, 1.15))
 EXACT = Quantity("", 0.5)
@@ -14,7 +14,7 @@ KNOWN = {"time_ratio": SLOWER, "peak_memory_ratio": EXACT, "mfu": UNKNOWN}
 
 
 def holds(text: str) -> bool | None:
-    return decided(condition(text), KNOWN).holds
+    return check_condition(condition(text), KNOWN).holds
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_what_is_no_condition_is_refused_with_an_example(text: str) -> None:
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
     with pytest.raises(NotACondition, match=r"no quantity time_ration\. Did you mean time_ratio\? There are: time_rat"):
-        decided(condition("time_ration>1"), KNOWN)
+        check_condition(condition("time_ration>1"), KNOWN)
 
 
 def test_an_unknown_name_is_refused_behind_an_and_that_is_false_already() -> None:
     with pytest.raises(NotACondition, match="no quantity nothing"):
-        decided(condition("time_ratio>9 and nothing>1"), KNOWN)
+        check_condition(condition("time_ratio>9 and nothing>1"), KNOWN)
 
 
 def test_the_sentence_says_value_interval_and_why_something_is_not_known() -> None:
-    assert decided(condition("time_ratio>1.1 and mfu<1"), KNOWN).sentence == (
+    assert check_condition(condition("time_ratio>1.1 and mfu<1"), KNOWN).sentence == (
         "time_ratio>1.1 and mfu<1 is undecided: time_ratio is 1.1 (1.05 to 1.15); "
         "mfu is not known, because no step was timed."
     )
