@@ -235,7 +235,6 @@ _USUAL = frozenset(f"{kind}: {next(iter(options))}" for kind, options in OPTIONS
 
 if __name__ == "__main__":
     numbers = [float(a) for a in sys.argv[1:] if a.replace(".", "").isdigit()]
-    for what, count in hunt(
-        *(numbers or [60.0]), frozenset() if "--all" in sys.argv else known_options()
-    ).most_common():
+    excluded = frozenset[str]() if "--all" in sys.argv else known_options()
+    for what, count in hunt(*(numbers or [60.0]), excluded).most_common():
         print(f"{count:6} {what}")

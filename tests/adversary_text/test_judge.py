@@ -53,9 +53,8 @@ def changes_between(before: str, after: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("kind", NOTICED)
 def test_a_change_is_noticed(kind: str, tmp_path: Path) -> None:
     before, after, told = NOTICED[kind]
-    assert any(told in line for line in changes_between(before, after, tmp_path)), changes_between(
-        before, after, tmp_path
-    )
+    changes = changes_between(before, after, tmp_path)
+    assert any(told in line for line in changes), changes
 
 
 @pytest.mark.parametrize("kind", EXCUSED)
