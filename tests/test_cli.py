@@ -243,7 +243,7 @@ def test_the_name_of_stdin_finds_its_configuration(monkeypatch: pytest.MonkeyPat
     assert main(["check", "-", "--stdin-filename", "legacy/model.py"]) == 0
 
 
-def test_stdin_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdin_cannot_be_combined_with_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rewrite", "-", "model.py"]) == 2
     assert "cannot be combined with files" in capsys.readouterr().err
 

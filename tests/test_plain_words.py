@@ -200,7 +200,7 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
-def test_nothing_has_to_be_read_twice(path: Path) -> None:
+def test_a_text_has_no_rejected_phrase(path: Path) -> None:
     stumbles = [
         f"{path.relative_to(REPOSITORY)}:{line}: {found[0]!r}, write: {better}"
         for line, text in texts(path)

@@ -120,7 +120,7 @@ def test_a_row_that_keeps_no_key_stays_as_a_finite_fill_has_it(spelling: Spellin
 
 
 @each(tuple(s for s in SPELLED if s.name in BFLOAT16))
-def test_numbers_stay_in_bfloat16(spelling: Spelling) -> None:
+def test_results_in_bfloat16_stay(spelling: Spelling) -> None:
     args = arguments(spelling, example(spelling), torch.bfloat16)
     fused = autofuse.optimize(spelling.module(dtype=torch.bfloat16), args)
     if ("live", spelling.name) not in NOT_YET:
@@ -138,7 +138,7 @@ def test_dropout_stays_what_it_is_on_average(spelling: Spelling) -> None:
 
 
 @each(SPELLED[::5])
-def test_keys_stay_and_restore_puts_the_class_back(spelling: Spelling) -> None:
+def test_keys_stay_and_restore_sets_the_original_class(spelling: Spelling) -> None:
     original = spelling.module()
     fused = autofuse.optimize(copy.deepcopy(original), arguments(spelling, example(spelling)))
     assert list(fused.state_dict()) == list(original.state_dict())

@@ -106,7 +106,7 @@ def test_a_file_is_rewritten_and_what_it_calls_is_fused(spelling: Spelling, file
 
 
 @each_but_not_yet("safe", SAFE)
-def test_what_can_be_told_from_the_text_is_rewritten_without_asking(spelling: Spelling, file: File) -> None:
+def test_a_spelling_that_the_text_proves_is_rewritten_with_a_safe_edit(spelling: Spelling, file: File) -> None:
     text = file.rewritten()
     assert fused(spelling, text), text
 
@@ -178,7 +178,7 @@ def test_dropout_stays_what_it_is_on_average(spelling: Spelling, file: File) -> 
 
 
 @each(tuple(s for s in SPELLED if s.rule in AUTOFUSE_ONLY))
-def test_what_torch_has_no_function_for_is_unsafe_and_reported_only_where_torch_alone_is_wanted(
+def test_an_operation_that_torch_lacks_is_unsafe_and_only_reported_for_the_target_torch(
     spelling: Spelling, file: File, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.path.write_text(file.text)

@@ -136,7 +136,9 @@ def test_raw_traces_are_compared_by_layer_and_by_kernel(tmp_path: Path, capsys: 
     assert "kernels that changed" in capsys.readouterr().out
 
 
-def test_what_is_neither_a_result_nor_a_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_names_a_file_that_is_neither_a_result_nor_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, bad = trace_file(tmp_path / "a.json", 500), tmp_path / "b.json"
     bad.write_text("{}")
     assert main(["compare", good, str(bad)]) == 2

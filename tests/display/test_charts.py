@@ -48,7 +48,7 @@ def test_a_value_that_is_not_finite_leaves_a_gap() -> None:
     assert path.count("M") == 2 and path.count("L") == 1
 
 
-def test_curves_labels_and_names_are_there() -> None:
+def test_a_chart_has_curves_labels_and_names() -> None:
     svg = LineChart("Loss <train>", "step", "nats", {"a & b": [1.0, 2.0]}).svg()
     document = parsed(svg)
     texts = [text.firstChild.data for text in document.getElementsByTagName("text")]
@@ -79,7 +79,7 @@ def test_the_axis_of_times_begins_at_zero() -> None:
         StripChart("infinite", "x", {"a": [math.inf]}),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_by_name(chart: LineChart | StripChart) -> None:
+def test_the_error_names_the_values_that_cannot_be_drawn(chart: LineChart | StripChart) -> None:
     with pytest.raises(ValueError, match=repr(chart.title)):
         chart.svg()
 

@@ -114,12 +114,12 @@ SARIF = {
 }  # fmt: skip
 
 
-def test_the_command_line_offers_the_formats_that_there_are() -> None:
+def test_the_command_line_offers_every_format() -> None:
     assert sorted(NAMES) == sorted(formats.NAMES)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_holds_every_finding_and_nothing_that_a_terminal_obeys(name: str) -> None:
+def test_every_format_has_every_finding_and_no_terminal_escapes(name: str) -> None:
     text = FORMATS[name](FOUND, FIXES)
     assert "\x1b" not in text and "\x00" not in text
     assert FORMATS[name]([], {}) is not None
@@ -128,7 +128,7 @@ def test_every_format_holds_every_finding_and_nothing_that_a_terminal_obeys(name
         json.loads(text)
 
 
-def test_sarif_is_what_the_standard_wants() -> None:
+def test_sarif_has_the_parts_that_the_standard_requires() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     for found in (FOUND, []):
         log = json.loads(FORMATS["sarif"](found, FIXES))
@@ -149,7 +149,7 @@ def test_junit_is_xml_with_a_failure_for_each_finding() -> None:
     assert len(root.findall("testsuite/testcase/failure")) == 3
 
 
-def test_gitlab_tells_findings_apart_that_look_alike() -> None:
+def test_equal_looking_findings_have_different_fingerprints_for_gitlab() -> None:
     issues = json.loads(FORMATS["gitlab"]([SAFE, SAFE, ODD], {}))
     assert len({i["fingerprint"] for i in issues}) == 3
     assert {"description", "check_name", "fingerprint", "severity", "location"} <= issues[0].keys()
@@ -169,5 +169,5 @@ TEXTS = ["", "a\n", "a\nb\nc\n", "a\nx\nc", "b\n\x0cc\r\nd\n", "a\nb\nc\nd\ne\n"
 
 @pytest.mark.parametrize("before", TEXTS)
 @pytest.mark.parametrize("after", TEXTS)
-def test_replacements_make_the_one_text_of_the_other(before: str, after: str) -> None:
+def test_replacements_change_one_text_into_the_other(before: str, after: str) -> None:
     assert replaced(before, replacements(before, after)) == after

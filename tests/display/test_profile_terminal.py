@@ -23,7 +23,7 @@ def joined(profile: Profile) -> str:
 
 
 @pytest.mark.parametrize("blocks", [2, 12, 96])
-def test_it_fits_one_screen_however_deep_the_model(blocks: int) -> None:
+def test_a_profile_fits_one_screen_for_a_model_of_any_depth(blocks: int) -> None:
     assert len(screen(gpt(blocks=blocks)).splitlines()) <= 60
 
 
@@ -44,12 +44,12 @@ def test_levels_that_are_missing_for_several_reasons_are_one_line(profile: Profi
     assert "The page and the JSON say why, and how to get them." in told
 
 
-def test_without_a_known_level_the_reasons_are_there() -> None:
+def test_without_a_known_level_the_reasons_are_shown() -> None:
     told = joined(almost_nothing())
     assert all(level.reason in told and " ".join(level.kind.get.split()) in told for level in almost_nothing().ladder)
 
 
-def test_on_a_cpu_what_is_asked_of_gpus_is_one_sentence() -> None:
+def test_on_a_cpu_missing_gpu_values_are_one_sentence() -> None:
     told = joined(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
     assert f"SM sub-partitions active: n/a, because {ON_CPU}; to get it, profile on a GPU" in told
     assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in LEVELS)
@@ -63,11 +63,11 @@ def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:
     assert "h.2" not in screen(gpt())
 
 
-def test_a_declined_place_says_why() -> None:
+def test_a_declined_place_has_its_reason() -> None:
     assert "the scores are returned too" in joined(gpt())
 
 
-def test_rates_shares_memory_and_notes_are_there() -> None:
+def test_rates_shares_memory_and_notes_are_shown() -> None:
     told = joined(gpt())
     for part in ("254 ms (251 ms to 257 ms)", "31.5 samples/s", "8,065 tokens/s", "forward 31 %", "optimizer 5 %",
                  "peak 202 MiB", "activations 180 MiB", "twice the batch takes 1.93x the time (1.88 to 1.99)",
@@ -75,7 +75,7 @@ def test_rates_shares_memory_and_notes_are_there() -> None:
         assert part in told
 
 
-def test_what_was_not_measured_has_no_number() -> None:
+def test_an_unmeasured_value_has_no_number() -> None:
     told = joined(almost_nothing())
     assert "no step was timed" in told
     assert not any(sign in told for sign in ("%", " ms", "MiB", "samples/s", " W"))
@@ -85,12 +85,12 @@ def test_ranks_name_the_slowest_and_the_spread() -> None:
     assert "the slowest is rank 3 with 103 ms · spread 2.91 % of it" in joined(trace_of_a_job())
 
 
-def test_power_is_told_with_what_it_buys() -> None:
+def test_power_is_shown_with_its_tokens() -> None:
     power = replace(gpt().power, watts=412.0, joules_per_step=104.6, tokens_per_joule=19.6, reason="")
     assert "412 W · 105 J/step · 19.6 tokens/J" in joined(replace(gpt(), power=power))
 
 
-def test_before_and_after_stand_side_by_side_with_the_verdict() -> None:
+def test_before_and_after_are_shown_side_by_side_with_the_verdict() -> None:
     told = " ".join(text(summary_of_both(gpt(), gpt(True), comparison()), 110).split())
     for part in ("confirmed: 1.75x (1.60 to 1.81)", "peak 202 MiB → 82 MiB", "forward 78.7 ms → 44.9 ms",
                  "h.*.attn ×4 100 ms 28.4 ms", "AF101 fused", "17.1 %", "27.4 %"):  # fmt: skip

@@ -20,7 +20,7 @@ TABLE = Table(
 )
 
 
-def test_title_caption_and_cells_are_there_and_markup_is_not_read() -> None:
+def test_title_caption_and_cells_are_printed_without_markup() -> None:
     shown = text(TABLE)
     assert all(part in shown for part in ("title", "caption", "[red]not markup[/red]", "7"))
 
@@ -53,7 +53,7 @@ def test_every_tone_has_a_style_and_a_colour() -> None:
     assert set(STYLES) == set(markup.TONES) == set(get_args(Tone))
 
 
-def test_columns_give_way_in_groups_and_only_as_many_as_must() -> None:
+def test_columns_are_dropped_in_groups_and_only_as_many_as_necessary() -> None:
     names = ("layer", "before", "after", "share")
     table = Table("", tuple(Column(name) for name in names), (tuple(Cell("x" * 10) for _ in names),))
 

@@ -64,7 +64,7 @@ def check_live(program: Program, wanted: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("program", [*fused_examples(), *kept_examples()], ids=str)
-def test_a_mutated_example_stays_what_it_is_in_text(program: Program, record_property: Count) -> None:
+def test_the_codemod_keeps_the_results_of_a_mutated_example(program: Program, record_property: Count) -> None:
     @each_of(3, MUTATED, REWRITTEN)
     def check(mutations: list[Step], others: list[Step]) -> None:
         record_property("programs", 1)
@@ -73,7 +73,7 @@ def test_a_mutated_example_stays_what_it_is_in_text(program: Program, record_pro
     check()
 
 
-def test_mutated_spellings_stay_what_they_are_in_text(record_property: Count) -> None:
+def test_the_codemod_keeps_the_results_of_mutated_spellings(record_property: Count) -> None:
     @each_of(100, st.sampled_from([*spelled(), *lookalikes()]), MUTATED, REWRITTEN)
     def check(program: Program, mutations: list[Step], others: list[Step]) -> None:
         record_property("programs", 1)
@@ -82,7 +82,7 @@ def test_mutated_spellings_stay_what_they_are_in_text(record_property: Count) ->
     check()
 
 
-def test_mutated_programs_stay_what_they_are_live(record_property: Count) -> None:
+def test_the_fx_pass_keeps_the_results_of_mutated_programs(record_property: Count) -> None:
     @each_of(8, st.sampled_from([*fused_examples(), *spelled(), *lookalikes()]), MUTATED)
     def check(program: Program, mutations: list[Step]) -> None:
         record_property("programs", 1)
@@ -92,7 +92,7 @@ def test_mutated_programs_stay_what_they_are_live(record_property: Count) -> Non
 
 
 @pytest.mark.parametrize("program", [p for p in fused_examples() if p.code == "AF101"], ids=str)
-def test_what_is_used_afterwards_is_not_fused_away(program: Program) -> None:
+def test_a_value_that_is_used_afterwards_is_not_removed(program: Program) -> None:
     text = program.text.replace("return F.softmax", "weights = F.softmax").replace(
         " @ v\n", "\n    return weights @ v\n"
     )

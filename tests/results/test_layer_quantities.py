@@ -26,7 +26,7 @@ def test_a_pattern_sums_the_layers_of_the_table_and_stops_at_a_dot() -> None:
     assert known[f"layer_seconds[{OUTSIDE}]"].value == profile.layer(OUTSIDE).seconds
 
 
-def test_a_layer_is_known_as_well_as_two_runs_agree() -> None:
+def test_the_uncertainty_of_a_layer_is_the_difference_between_runs() -> None:
     known = quantities.of_profile(gpt())
     share = known["layer_share[h.*.attn]"].value
     assert share is not None
@@ -35,7 +35,7 @@ def test_a_layer_is_known_as_well_as_two_runs_agree() -> None:
     assert check_condition(condition(f"layer_share[h.*.attn]>{share * (1 + 2 * BETWEEN_RUNS)}"), known).holds is False
 
 
-def test_the_interval_of_a_share_is_that_of_the_profile_where_it_has_one() -> None:
+def test_the_interval_of_a_share_is_that_of_the_profile_if_known() -> None:
     profile = gpt()
     layers = tuple(
         replace(layer, share_interval=Interval(layer.share - 0.01, layer.share + 0.02)) for layer in profile.layers
