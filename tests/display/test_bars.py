@@ -1,4 +1,4 @@
-"""Bars: lengths are what the numbers are, and labels fit where there is little room."""
+"""Bars: lengths are proportional to the numbers, and labels fit into narrow pages."""
 
 from __future__ import annotations
 

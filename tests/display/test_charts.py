@@ -1,4 +1,4 @@
-"""Charts: well-formed SVG that says what the numbers say."""
+"""Charts are well-formed SVG and show the numbers."""
 
 from __future__ import annotations
 

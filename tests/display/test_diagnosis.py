@@ -1,4 +1,4 @@
-"""The diagnosis stands first, wherever a profile is shown."""
+"""Every form of a profile starts with the diagnosis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JUnit reports and step summaries: what fails, what is undecided, and names that mean nothing to XML and Markdown."""
+"""JUnit reports and step summaries: failed and undecided conditions, and names with characters of XML and Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that repeat, as one: which names are one pattern, and what their sums are."""
+"""Repeated layers are shown as one: which names are one pattern, and their sums."""
 
 from __future__ import annotations
 

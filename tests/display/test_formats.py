@@ -1,4 +1,4 @@
-"""Findings for machines: each format holds every finding, and is what its readers take."""
+"""Machine-readable findings: each format has every finding and follows its standard."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CELL = replace(SAFE, path="a.ipynb", cell=3, status="report", code="AF602")
 FOUND = [SAFE, ODD, CELL]
 FIXES = {SAFE: (LineChange(5, 7, "    return 1\n"), LineChange(9, 9, "import torch\n"), LineChange(11, 12, ""))}
 
-# What SARIF 2.1.0 wants of the parts that are written. The schema itself may not be distributed with this repository:
-# a log with every part was validated against it by hand.
+# The requirements of SARIF 2.1.0 for the written parts. The schema itself may not be distributed with this repository.
+# A log with every part was validated against it by hand.
 TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
 REGION = {
     "type": "object",

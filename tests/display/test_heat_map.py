@@ -1,4 +1,4 @@
-"""The heat map shows the rank that others wait for, though all steps are equally long."""
+"""The heat map shows the rank that others wait for, although all steps are equally long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, readable in light and dark."""
+"""The page is self-contained, escaped, and readable in light and dark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ URLS = {"href", "src", "srcset", "action", "poster", "data"}
 
 
 class Checker(HTMLParser):
-    """Collects tags that are not closed in order, and every attribute that could fetch something."""
+    """Collects tags that are not closed in order, and every attribute that could cause a request."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The icicle view: equal layers are one bar, parts never exceed the whole, names are escaped."""
+"""The icicle view: equal layers are one bar, parts are never longer than their parent, names are escaped."""
 
 from __future__ import annotations
 

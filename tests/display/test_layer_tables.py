@@ -1,4 +1,4 @@
-"""The tables of layers and places: repeated ones as one row, every one in the long list."""
+"""The tables of layers and places: repeated layers are one row, and the long list has every layer."""
 
 from __future__ import annotations
 

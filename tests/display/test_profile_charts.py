@@ -1,4 +1,4 @@
-"""What a profile's charts hold: the numbers that belong beside each other, and nothing where none are."""
+"""The charts of a profile show the numbers that belong together, and omit unknown numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a whole step, in words."""
+"""The sentences about a whole step."""
 
 from __future__ import annotations
 

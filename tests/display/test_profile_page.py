@@ -1,4 +1,4 @@
-"""The page of a profile: what it says, and, where a Chromium is at hand, how it looks."""
+"""The page of a profile: its content and, if a Chromium is installed, its layout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGES = {
     "nothing": html(almost_nothing()),
     "large": html(large(12)),
 }
-# What stands outside of its drawing, what overlaps, what is too pale, what makes the page scroll sideways.
+# Finds elements outside of their drawing, overlapping texts, low contrast, and elements wider than the page.
 LOOK = """(() => {
   for (const folded of document.querySelectorAll('details')) folded.open = true;
   const visible = e => e.getClientRects().length && e.getBoundingClientRect().width > 0;

@@ -1,4 +1,4 @@
-"""A profile's tables of the whole step: every number under its name, for one profile or for two."""
+"""The tables of the whole step: every number with its name, for one profile or two."""
 
 from __future__ import annotations
 

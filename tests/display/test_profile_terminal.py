@@ -1,4 +1,4 @@
-"""A profile on a terminal: one screen, and nothing that was not measured."""
+"""A profile on a terminal fits one screen and shows only measured values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def screen(profile: Profile, width: int = 110) -> str:
 
 
 def joined(profile: Profile) -> str:
-    """Without line breaks, for sentences that may be anywhere in a line."""
+    """The text without line breaks, for sentences that may start anywhere in a line."""
     return " ".join(screen(profile).split())
 
 

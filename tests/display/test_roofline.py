@@ -1,4 +1,4 @@
-"""The roofline plot: dots lie where their numbers put them, and names stand on nothing else."""
+"""The roofline plot: numbers determine the positions of dots, and names overlap nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline strip: what ran when, in proportion, however much there is of it."""
+"""The timeline shows proportional bars for any number of spans."""
 
 from __future__ import annotations
 

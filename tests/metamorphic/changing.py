@@ -1,7 +1,7 @@
 """Mutations: each changes the meaning of a program in a way that a rewrite may overlook.
 
-A mutated program may still be fused, in part or even as it was; what it computes must stay what it is. Mutations in
-ESCAPES let an intermediate value be seen from outside.
+A mutated program may still be fused, partly or completely, but its results must stay the same. Mutations in ESCAPES
+expose an intermediate value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A program that means something else stays what it is: outputs, gradients and all that can be seen, before and after.
+"""A mutated program computes the same before and after: outputs, gradients and everything else that is visible.
 
-Whether a mutated program may still be fused is not asked: where it is, it must compute what the mutated program does.
+A mutated program may still be fused. Then the fused code must compute what the mutated program computes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What places saved, from layers before and after, with the answers on paper."""
+"""The savings of places, from layers before and after, compared with calculations by hand."""
 
 import json
 

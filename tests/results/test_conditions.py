@@ -1,4 +1,4 @@
-"""Conditions: what they may say, and how an interval decides them. Answers by hand."""
+"""Conditions: their syntax, and how an interval decides them, compared with calculations by hand."""
 
 from __future__ import annotations
 

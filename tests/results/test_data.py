@@ -1,4 +1,4 @@
-"""Plain data to JSON and back, and what is said of data that is something else."""
+"""Plain data to JSON and back, and the errors for malformed data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be said of runs that were measured apart, on machines that are made up."""
+"""Verdicts on runs that were measured separately, on simulated machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.display.samples import gpt
 
 
 def run(draws: random.Random, step: float, *, load: float, speed: float = 1.0, steps: int = 20) -> MeasuredSide:
-    """A run on a machine of some speed, where others hold the core for `load` of the time in slices of 4 ms."""
+    """A run on a machine of some speed. Other programs hold the core for `load` of the time, in slices of 4 ms."""
 
     def takes(work: float) -> float:
         left, passed = work * speed * draws.lognormvariate(0, 0.02), 0.0

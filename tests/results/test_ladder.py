@@ -1,4 +1,4 @@
-"""The ladder: its order, what is lost on each level, and what stands where nothing is known."""
+"""The levels of utilisation: their order, the loss on each level, and the reasons for unknown levels."""
 
 from __future__ import annotations
 

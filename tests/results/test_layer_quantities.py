@@ -1,4 +1,4 @@
-"""Conditions on layers: named as in the table, summed over a pattern, and a misspelt name is an error."""
+"""Conditions on layers have the names of the table and sum over a pattern; a misspelt name is an error."""
 
 from __future__ import annotations
 

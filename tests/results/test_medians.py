@@ -1,4 +1,4 @@
-"""Intervals of medians, by hand from the binomial distribution."""
+"""Intervals of medians, compared with the binomial distribution."""
 
 from __future__ import annotations
 

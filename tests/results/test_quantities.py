@@ -1,4 +1,4 @@
-"""What conditions may name, with intervals by hand."""
+"""The quantities that conditions may name, with intervals calculated by hand."""
 
 from __future__ import annotations
 

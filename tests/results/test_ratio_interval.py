@@ -1,4 +1,4 @@
-"""Shares with their intervals: arithmetic that fits on paper, and how often the true share lies within."""
+"""Intervals of shares: calculations by hand, and how often the interval contains the true share."""
 
 from __future__ import annotations
 

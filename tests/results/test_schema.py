@@ -1,4 +1,4 @@
-"""The schemas that are shipped are those of the dataclasses, and what is written conforms to them."""
+"""The shipped schemas are those of the dataclasses, and written data conforms to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {
 
 
 def faults(value: Any, rule: dict[str, Any], where: str = "$") -> list[str]:
-    """What of a JSON value is against a schema, for the words that ours are made of."""
+    """The violations of a schema by a JSON value, for the keywords that our schemas use."""
     if "$ref" in rule:
         return faults(value, SCHEMA["$defs"][rule["$ref"].rpartition("/")[2]], where)
     if "anyOf" in rule:

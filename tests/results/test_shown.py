@@ -1,4 +1,4 @@
-"""Results are data until somebody looks at them: JSON needs no drawing, and drawing is loaded when it is asked for."""
+"""Results are data: JSON needs no drawing code, which is loaded when a result is shown."""
 
 from __future__ import annotations
 

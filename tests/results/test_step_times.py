@@ -1,4 +1,4 @@
-"""What a step takes reads as one line."""
+"""The times of a step are one line of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tuning's result as text, as a table and as JSON."""
+"""The result of tuning as text, as a table and as JSON."""
 
 from __future__ import annotations
 
