@@ -140,14 +140,14 @@ def test_a_row_that_raises_reports_the_error_and_the_next_one_runs(tmp_path: Pat
 
 
 def test_a_row_that_ended_its_process_twice_is_left_out_and_listed(tmp_path: Path) -> None:
-    def ended() -> dict[str, Any]:
+    def end_of_process() -> dict[str, Any]:
         raise SystemExit  # as near as a test comes to a process that is killed
 
     for _ in range(2):
         results = Results(tmp_path, CPU)
         assert not results.has("a/b")
         with pytest.raises(SystemExit):
-            results.run(Task("a/b", ended))
+            results.run(Task("a/b", end_of_process))
     results = Results(tmp_path, CPU)
     assert results.has("a/b")
     results.write(lambda results: "")

@@ -15,7 +15,7 @@ from autofuse.results.profile import Profile
 from tests.display.samples import gpt
 
 
-def timed(profile: Profile, seconds: float) -> Profile:
+def profile_with_time(profile: Profile, seconds: float) -> Profile:
     timing = replace(
         profile.timing, seconds=(seconds,) * 20, interval=Interval(seconds, seconds), yardstick=(0.001,) * 20
     )
@@ -25,8 +25,8 @@ def timed(profile: Profile, seconds: float) -> Profile:
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
-    before.write_text(timed(gpt(), 0.3).to_json())
-    after.write_text(timed(gpt(True), 0.1).to_json())
+    before.write_text(profile_with_time(gpt(), 0.3).to_json())
+    after.write_text(profile_with_time(gpt(True), 0.1).to_json())
     return str(before), str(after)
 
 

@@ -17,7 +17,7 @@ def screen(profile: Profile, width: int = 110) -> str:
     return text(summary(profile), width)
 
 
-def joined(profile: Profile) -> str:
+def joined_text(profile: Profile) -> str:
     """The text without line breaks, for sentences that may start anywhere in a line."""
     return " ".join(screen(profile).split())
 
@@ -36,7 +36,7 @@ def test_no_line_is_wider_than_the_terminal(profile: Profile, width: int) -> Non
 
 @pytest.mark.parametrize("profile", [gpt(), trace_of_a_job()], ids=lambda p: p.name[:12])
 def test_levels_that_are_missing_for_several_reasons_are_one_line(profile: Profile) -> None:
-    told = joined(profile)
+    told = joined_text(profile)
     assert all(kind.title in told for kind in LEVELS)
     missing = ", ".join(level.kind.title for level in profile.ladder if level.value is None)
     assert sum(told.count(level.reason) for level in profile.ladder if level.reason) == 0
@@ -45,12 +45,12 @@ def test_levels_that_are_missing_for_several_reasons_are_one_line(profile: Profi
 
 
 def test_without_a_known_level_the_reasons_are_shown() -> None:
-    told = joined(almost_nothing())
+    told = joined_text(almost_nothing())
     assert all(level.reason in told and " ".join(level.kind.get.split()) in told for level in almost_nothing().ladder)
 
 
 def test_on_a_cpu_missing_gpu_values_are_one_sentence() -> None:
-    told = joined(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
+    told = joined_text(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
     assert f"SM sub-partitions active: n/a, because {ON_CPU}; to get it, profile on a GPU" in told
     assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in LEVELS)
 
@@ -64,11 +64,11 @@ def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:
 
 
 def test_a_declined_place_has_its_reason() -> None:
-    assert "the scores are returned too" in joined(gpt())
+    assert "the scores are returned too" in joined_text(gpt())
 
 
 def test_rates_shares_memory_and_notes_are_shown() -> None:
-    told = joined(gpt())
+    told = joined_text(gpt())
     for part in ("254 ms (251 ms to 257 ms)", "31.5 samples/s", "8,065 tokens/s", "forward 31 %", "optimizer 5 %",
                  "peak 202 MiB", "activations 180 MiB", "twice the batch takes 1.93x the time (1.88 to 1.99)",
                  "98.1 % of the forward", "1.31x as long", "The step's time is of 30 steps"):  # fmt: skip
@@ -76,18 +76,18 @@ def test_rates_shares_memory_and_notes_are_shown() -> None:
 
 
 def test_an_unmeasured_value_has_no_number() -> None:
-    told = joined(almost_nothing())
+    told = joined_text(almost_nothing())
     assert "no step was timed" in told
     assert not any(sign in told for sign in ("%", " ms", "MiB", "samples/s", " W"))
 
 
 def test_ranks_name_the_slowest_and_the_spread() -> None:
-    assert "the slowest is rank 3 with 103 ms · spread 2.91 % of it" in joined(trace_of_a_job())
+    assert "the slowest is rank 3 with 103 ms · spread 2.91 % of it" in joined_text(trace_of_a_job())
 
 
 def test_power_is_shown_with_its_tokens() -> None:
     power = replace(gpt().power, watts=412.0, joules_per_step=104.6, tokens_per_joule=19.6, reason="")
-    assert "412 W · 105 J/step · 19.6 tokens/J" in joined(replace(gpt(), power=power))
+    assert "412 W · 105 J/step · 19.6 tokens/J" in joined_text(replace(gpt(), power=power))
 
 
 def test_before_and_after_are_shown_side_by_side_with_the_verdict() -> None:

@@ -57,9 +57,9 @@ def test_columns_are_dropped_in_groups_and_only_as_many_as_necessary() -> None:
     names = ("layer", "before", "after", "share")
     table = Table("", tuple(Column(name) for name in names), (tuple(Cell("x" * 10) for _ in names),))
 
-    def left(width: int) -> list[str]:
+    def remaining_columns(width: int) -> list[str]:
         return [column.name for column in fitted(table, width, (("before", "after"), ("share",))).columns]
 
-    assert left(60) == list(names)
-    assert left(40) == ["layer", "share"]
-    assert left(20) == ["layer"]
+    assert remaining_columns(60) == list(names)
+    assert remaining_columns(40) == ["layer", "share"]
+    assert remaining_columns(20) == ["layer"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.metamorphic.programs import Program, arguments, forgotten, instance, loaded
+from tests.metamorphic.programs import Program, arguments, forget, instance, load_text
 
 Change = Callable[[], None]
 Transformation = Callable[["Draft"], Iterator[Change]]
@@ -162,7 +162,7 @@ class Draft:
         code = ast.unparse(ast.fix_missing_locations(tree))
         file = None
         try:
-            file = loaded(code)
+            file = load_text(code)
             file.__dict__["__note__"] = note
             with torch.no_grad():
                 instance(file, self.program.entry).eval()(*arguments(self.program))
@@ -170,7 +170,7 @@ class Draft:
             return {}
         finally:
             if file is not None:
-                forgotten(file)
+                forget(file)
         return found
 
     def kind(self, node: ast.expr) -> type | None:
@@ -258,7 +258,7 @@ def name(identifier: str) -> ast.Name:
     return ast.Name(identifier, ast.Load())
 
 
-def assigned(target: str, value: ast.expr) -> ast.Assign:
+def assignment(target: str, value: ast.expr) -> ast.Assign:
     return ast.Assign([ast.Name(target, ast.Store())], value, lineno=0)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.metamorphic import changing
 from tests.metamorphic.draft import Draft
-from tests.metamorphic.programs import Program, fused_examples, has_nan, kept_examples, lookalikes, spelled
+from tests.metamorphic.programs import Program, found_spellings, fused_examples, has_nan, kept_examples, lookalikes
 from tests.metamorphic.rewriting import (
     CHANGING,
     PRESERVING,
@@ -74,7 +74,7 @@ def test_the_codemod_keeps_the_results_of_a_mutated_example(program: Program, re
 
 
 def test_the_codemod_keeps_the_results_of_mutated_spellings(record_property: Count) -> None:
-    @each_of(100, st.sampled_from([*spelled(), *lookalikes()]), MUTATED, REWRITTEN)
+    @each_of(100, st.sampled_from([*found_spellings(), *lookalikes()]), MUTATED, REWRITTEN)
     def check(program: Program, mutations: list[Step], others: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, [*mutations, *others])
@@ -83,7 +83,7 @@ def test_the_codemod_keeps_the_results_of_mutated_spellings(record_property: Cou
 
 
 def test_the_fx_pass_keeps_the_results_of_mutated_programs(record_property: Count) -> None:
-    @each_of(8, st.sampled_from([*fused_examples(), *spelled(), *lookalikes()]), MUTATED)
+    @each_of(8, st.sampled_from([*fused_examples(), *found_spellings(), *lookalikes()]), MUTATED)
     def check(program: Program, mutations: list[Step]) -> None:
         record_property("programs", 1)
         check_live(program, mutations)
@@ -102,6 +102,6 @@ def test_a_value_that_is_used_afterwards_is_not_removed(program: Program) -> Non
 
 
 def test_every_mutation_applies_somewhere() -> None:
-    programs = [*fused_examples(), *spelled()[::40]]
+    programs = [*fused_examples(), *found_spellings()[::40]]
     idle = {m.__name__ for m in changing.ALL if not any(any(True for _ in m(Draft(p, p.text))) for p in programs)}
     assert not idle

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autofuse.reasons import writing
 from tests.metamorphic import structure, temporaries
-from tests.metamorphic.programs import Program, fused_examples, spelled
+from tests.metamorphic.programs import Program, found_spellings, fused_examples
 from tests.metamorphic.rewriting import (
     PRESERVING,
     TYPESETTING,
@@ -83,7 +83,7 @@ def test_every_spelling_of_an_example_is_optimized(program: Program, record_prop
 
 
 def test_every_variant_of_the_spellings_is_rewritten(record_property: Count) -> None:
-    @each_of(40, st.sampled_from([p for p in spelled() if "text" in p.doors]), WRITTEN, SET)
+    @each_of(40, st.sampled_from([p for p in found_spellings() if "text" in p.doors]), WRITTEN, SET)
     def check(program: Program, wanted: list[Step], layout: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, wanted, layout)
@@ -92,7 +92,7 @@ def test_every_variant_of_the_spellings_is_rewritten(record_property: Count) -> 
 
 
 def test_every_variant_of_the_spellings_is_optimized(record_property: Count) -> None:
-    @each_of(8, st.sampled_from([p for p in spelled() if "live" in p.doors]), WRITTEN)
+    @each_of(8, st.sampled_from([p for p in found_spellings() if "live" in p.doors]), WRITTEN)
     def check(program: Program, wanted: list[Step]) -> None:
         record_property("programs", 1)
         check_live(program, wanted)
