@@ -4,12 +4,12 @@
     python -m benchmarks.gains --only demo-1024
 
 The demo's model at two lengths, the models of examples/, and library models of two layers, width 256, that the
-predictor was not tuned on. Every module's own seconds are the sum of its operators' seconds, on one thread, in turns
-before, after, and of a second copy of the original, the A/A control. The clock is the time for which the thread had a
-core. Other programs do not count, but they slow the caches. The prediction only knows the model before. A kind of place
-is the same rule in layers of the same name. The target: the prediction for a kind is within a factor of two of the
-measurement, wherever it is more than a hundredth of the step, and so is the saving of the step. Exits with 1 if one is
-missed. benchmarks/gain_factors.py computes ranges from the result.
+predictor was not tuned on. Every module's own seconds are the sum of its operators' seconds, on one thread. Steps of
+the original, the fused model and a second copy of the original, the A/A control, are interleaved. The clock is the time
+for which the thread had a core. Other programs do not count, but they slow the caches. The prediction only knows the
+model before. A kind of place is the same rule in layers of the same name. The target: the prediction for a kind is
+within a factor of two of the measurement, wherever it is more than a hundredth of the step, and so is the saving of the
+step. Exits with 1 if one is missed. benchmarks/gain_factors.py computes ranges from the result.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def file(name: str, text: str | bytes) -> Path:
     return path
 
 
-def configured(text: str) -> None:
+def configure(text: str) -> None:
     Path("pyproject.toml").write_text(f"[tool.autofuse]\n{text}\n")
 
 
@@ -238,12 +238,12 @@ def test_a_syntax_error_on_stdin_writes_nothing_to_stdout(
 
 
 def test_the_name_of_stdin_finds_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    configured('per-file-ignores = {"legacy/*" = ["AF1"]}')
+    configure('per-file-ignores = {"legacy/*" = ["AF1"]}')
     give_stdin(monkeypatch, ATTENTION.encode())
     assert main(["check", "-", "--stdin-filename", "legacy/model.py"]) == 0
 
 
-def test_stdin_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdin_cannot_be_combined_with_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rewrite", "-", "model.py"]) == 2
     assert "cannot be combined with files" in capsys.readouterr().err
 
@@ -424,16 +424,16 @@ def test_a_closed_output_pipe_is_not_an_error() -> None:
 
 def test_the_configuration_selects_ignores_and_excludes() -> None:
     file("src/model.py", ATTENTION)
-    configured('ignore = ["AF1"]')
+    configure('ignore = ["AF1"]')
     assert main(["check", "."]) == 0
-    configured('select = ["AF2"]')
+    configure('select = ["AF2"]')
     assert main(["check", "."]) == 0
     assert main(["check", "--select", "AF1", "."]) == 1
-    configured('exclude = ["src"]')
+    configure('exclude = ["src"]')
     assert main(["check", "."]) == 0
     assert main(["check", "src/model.py"]) == 1
     assert main(["check", "--force-exclude", "src/model.py"]) == 0
-    configured('per-file-ignores = {"src/*" = ["AF1"]}')
+    configure('per-file-ignores = {"src/*" = ["AF1"]}')
     assert main(["check", "src/model.py"]) == 0
 
 
@@ -453,7 +453,7 @@ def test_an_invalid_configuration_is_reported_in_a_sentence_and_nothing_is_writt
     text: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = file("model.py", ATTENTION)
-    configured(text)
+    configure(text)
     assert main(["rewrite", "."]) == 2
     error = capsys.readouterr().err
     assert sentence in error

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.metamorphic.programs import Program, fused_examples, spelled
+from tests.metamorphic.programs import Program, found_spellings, fused_examples
 from tests.metamorphic.rewriting import TIMES, live, outcome, text_of_findings, through_text
 
 LAYOUT = 2  # lines: the FX pass includes a change of layout in the site, which the codemod leaves as it is
 # Programs for which they differ, and why. Strict: an entry for which they agree fails.
 DIFFERENT: dict[str, str] = {}
-BOTH = [p for p in [*fused_examples(), *spelled()[:: 1 if TIMES > 1 else 8]] if {"live", "text"} <= {*p.doors}]
+BOTH = [p for p in [*fused_examples(), *found_spellings()[:: 1 if TIMES > 1 else 8]] if {"live", "text"} <= {*p.doors}]
 
 
-def marked(program: Program) -> object:
+def mark_program(program: Program) -> object:
     reason = DIFFERENT.get(program.name)
     return pytest.param(
         program, id=program.name, marks=[pytest.mark.xfail(reason=reason, strict=True)] if reason else []
     )
 
 
-@pytest.mark.parametrize("program", [marked(p) for p in BOTH])
+@pytest.mark.parametrize("program", [mark_program(p) for p in BOTH])
 def test_both_doors_find_the_same_and_compute_the_same(program: Program) -> None:
     text, found = through_text(program.text)
     made = live(program, program.text)

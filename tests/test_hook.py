@@ -28,7 +28,7 @@ def git(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-def committed(folder: Path, files: dict[str, bytes]) -> Path:
+def commit(folder: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -43,15 +43,15 @@ def hooks(tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> P
     """This tree as a repository from which hooks can be installed, uncommitted files included."""
     folder = tmp_path_factory.mktemp("hooks") / "autofuse"
     folder.mkdir()
-    return committed(folder, tree)
+    return commit(folder, tree)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    return committed(tmp_path, {"model.py": ATTENTION.encode(), "plain.py": b"x = 1\n", "readme.md": b"softmax\n"})
+    return commit(tmp_path, {"model.py": ATTENTION.encode(), "plain.py": b"x = 1\n", "readme.md": b"softmax\n"})
 
 
-def ran(hooks: Path, hook: str, project: Path) -> subprocess.CompletedProcess[str]:
+def run_hook(hooks: Path, hook: str, project: Path) -> subprocess.CompletedProcess[str]:
     """The hook in a project that asks for it; both share an environment, which takes its time to be installed."""
     config = hooks.parent / f"{hook}.yaml"
     revision = git("rev-parse", "HEAD", cwd=hooks).strip()
@@ -75,7 +75,7 @@ def test_both_hooks_run_one_process_on_python_files_and_notebooks() -> None:
 
 @pytest.mark.slow
 def test_the_check_hook_fails_on_a_finding_and_changes_nothing(hooks: Path, project: Path) -> None:
-    done = ran(hooks, "autofuse-check", project)
+    done = run_hook(hooks, "autofuse-check", project)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "model.py:5:" in done.stdout and "AF101" in done.stdout
     assert git("status", "--porcelain", cwd=project) == ""
@@ -83,7 +83,7 @@ def test_the_check_hook_fails_on_a_finding_and_changes_nothing(hooks: Path, proj
 
 @pytest.mark.slow
 def test_the_rewrite_hook_rewrites_and_leaves_nothing_to_do(hooks: Path, project: Path) -> None:
-    done = ran(hooks, "autofuse-rewrite", project)
+    done = run_hook(hooks, "autofuse-rewrite", project)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "files were modified by this hook" in done.stdout
     assert git("status", "--porcelain", cwd=project).split() == ["M", "model.py"]

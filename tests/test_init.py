@@ -38,20 +38,20 @@ assert gc.isenabled()
 """
 
 
-def _ran(code: str) -> str:
+def _run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True).stdout
 
 
 def test_optimize_imports_only_torch_and_what_it_needs_at_once() -> None:
-    loaded = set(_ran(LOADED).split())
+    loaded = set(_run(LOADED).split())
     assert "autofuse.fx.session.optimize" in loaded
     assert loaded & NOT_YET == set()
     assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) == {"autofuse", "torch"}
 
 
 def test_garbage_collection_is_restored_after_an_import() -> None:
-    _ran(COLLECTION.format(name="optimize"))
-    _ran("import gc\ngc.disable()\n" + COLLECTION.format(name="Rule").replace("gc.isen", "not gc.isen"))
+    _run(COLLECTION.format(name="optimize"))
+    _run("import gc\ngc.disable()\n" + COLLECTION.format(name="Rule").replace("gc.isen", "not gc.isen"))
 
 
 @pytest.mark.parametrize("name", ["Rule", "optimize", "profile"])

@@ -23,16 +23,16 @@ BROKEN = [
         id="kernels import operations",
     ),
     pytest.param(
-        "match/site.py", "if TYPE_CHECKING:\n    from autofuse.match.engine import sites", "No import circle",
-        id="a circle for types alone",
+        "match/site.py", "if TYPE_CHECKING:\n    from autofuse.match.engine import sites", "No import cycle",
+        id="a cycle of imports for types only",
     ),
     pytest.param(
-        "source/capture/scope.py", "import torch", "need no torch", id="torch in the door for files",
+        "source/capture/scope.py", "import torch", "need no torch", id="torch in the codemod",
     ),
     pytest.param(
-        "fx/trace/twin.py", "from autofuse.fx.session import session", "The live door", id="a trace knows sessions",
+        "fx/trace/twin.py", "from autofuse.fx.session import session", "The FX pass", id="a trace imports sessions",
     ),
-    pytest.param("newcomer.py", "", "Each folder imports only those below it", id="a file that no layer names"),
+    pytest.param("newcomer.py", "", "Each folder imports only those below it", id="a file in no layer"),
 ]  # fmt: skip
 
 

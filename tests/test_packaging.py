@@ -71,17 +71,19 @@ def foreign(files: list[Path]) -> set[str]:
     return imported - {*sys.stdlib_module_names, "autofuse", "rules", "markupsafe"}  # a part of jinja2
 
 
-def declared(dependencies: list[str]) -> set[str]:
+def declared_packages(dependencies: list[str]) -> set[str]:
     return {re.split(r"[<>=\[ ]", d)[0] for d in dependencies}
 
 
 def test_an_installation_without_extras_has_exactly_the_imports_of_the_files_without_torch() -> None:
-    names = declared(PROJECT["project"]["dependencies"])
+    names = declared_packages(PROJECT["project"]["dependencies"])
     assert foreign([f for f in core_files() if f != SERVER]) == names and "torch" not in names
 
 
 def test_the_server_imports_only_its_extra() -> None:
-    brought = declared(PROJECT["project"]["optional-dependencies"]["server"]) | {"lsprotocol"}  # a part of pygls
+    brought = declared_packages(PROJECT["project"]["optional-dependencies"]["server"]) | {
+        "lsprotocol"
+    }  # a part of pygls
     assert foreign([SERVER]) == brought
 
 

@@ -21,12 +21,12 @@ from tests.spellings.harness import (
     arguments,
     assert_as_exact,
     assert_same_on_average,
-    called,
     cases,
     double,
     each,
     each_but_not_yet,
     example,
+    functions_called_by,
     results,
 )
 from tests.spellings.not_yet import NOT_YET
@@ -60,7 +60,7 @@ BFLOAT16 = {
 
 
 @cache
-def optimized(s: Spelling, given: bool = True, p: float = 0.0) -> nn.Module:
+def optimize_spelling(s: Spelling, given: bool = True, p: float = 0.0) -> nn.Module:
     """The spelling after optimize with the example, with or without optional arguments."""
     return autofuse.optimize(s.module(p=p), arguments(s, example(s, given)))
 
@@ -72,7 +72,7 @@ def fused_codes(module: nn.Module) -> list[str]:
 @each_but_not_yet("live", SPELLED)
 def test_a_spelling_is_found_and_runs_fused_in_every_size(spelling: Spelling) -> None:
     for given in {True, not spelling.optional}:
-        module = optimized(spelling, given)
+        module = optimize_spelling(spelling, given)
         told = str(autofuse.report(module))
         assert fused_codes(module).count(spelling.rule) >= spelling.asks("sites", 1), told
         assert {*fused_codes(module)} <= {spelling.rule, *spelling.asks("also", ())}, told
@@ -85,7 +85,7 @@ def runs_fused(s: Spelling, module: nn.Module, case: Case) -> bool:
     args = arguments(s, case)
     for training in (True, False):
         module.train(training)
-        ran = called(lambda: module(*args))  # torch's own functions have no file
+        ran = functions_called_by(lambda: module(*args))  # torch's own functions have no file
         found = {
             name.removeprefix("_seen_")
             for name, file in ran
@@ -100,7 +100,7 @@ def runs_fused(s: Spelling, module: nn.Module, case: Case) -> bool:
 def test_numbers_stay_in_training_and_evaluation(spelling: Spelling) -> None:
     for given in {True, not spelling.optional}:
         for case in cases(spelling):
-            assert_agree(spelling, optimized(spelling, given), case)
+            assert_agree(spelling, optimize_spelling(spelling, given), case)
 
 
 def assert_agree(s: Spelling, fused: nn.Module, case: Case, dtype: torch.dtype = torch.float32) -> None:
@@ -115,12 +115,12 @@ def assert_agree(s: Spelling, fused: nn.Module, case: Case, dtype: torch.dtype =
 @each(tuple(s for s in SPELLED if s.asks("fills")))
 def test_a_row_that_keeps_no_key_stays_as_a_finite_fill_has_it(spelling: Spelling) -> None:
     case = replace(example(spelling), rows_dropped=True)
-    assert_agree(spelling, optimized(spelling), case)
+    assert_agree(spelling, optimize_spelling(spelling), case)
     assert_agree(spelling, autofuse.optimize(spelling.module(), arguments(spelling, case)), case)
 
 
 @each(tuple(s for s in SPELLED if s.name in BFLOAT16))
-def test_numbers_stay_in_bfloat16(spelling: Spelling) -> None:
+def test_results_in_bfloat16_stay(spelling: Spelling) -> None:
     args = arguments(spelling, example(spelling), torch.bfloat16)
     fused = autofuse.optimize(spelling.module(dtype=torch.bfloat16), args)
     if ("live", spelling.name) not in NOT_YET:
@@ -132,13 +132,13 @@ def test_numbers_stay_in_bfloat16(spelling: Spelling) -> None:
 @each(tuple(s for s in SPELLED if s.drops or s.asks("random")))
 def test_dropout_stays_what_it_is_on_average(spelling: Spelling) -> None:
     args = arguments(spelling, example(spelling))
-    assert_same_on_average(spelling.module(p=0.3), optimized(spelling, p=0.3), args)
+    assert_same_on_average(spelling.module(p=0.3), optimize_spelling(spelling, p=0.3), args)
     evaluated = results(spelling.module(p=0.3), args, False)
-    torch.testing.assert_close(results(optimized(spelling, p=0.3), args, False), evaluated)
+    torch.testing.assert_close(results(optimize_spelling(spelling, p=0.3), args, False), evaluated)
 
 
 @each(SPELLED[::5])
-def test_keys_stay_and_restore_puts_the_class_back(spelling: Spelling) -> None:
+def test_keys_stay_and_restore_sets_the_original_class(spelling: Spelling) -> None:
     original = spelling.module()
     fused = autofuse.optimize(copy.deepcopy(original), arguments(spelling, example(spelling)))
     assert list(fused.state_dict()) == list(original.state_dict())

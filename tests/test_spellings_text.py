@@ -21,12 +21,12 @@ from tests.spellings.harness import (
     arguments,
     assert_as_exact,
     assert_same_on_average,
-    called,
     cases,
     double,
     each,
     each_but_not_yet,
     example,
+    functions_called_by,
     module_at,
     results,
 )
@@ -90,7 +90,7 @@ def file(spelling: Spelling, tmp_path: Path) -> File:
     return File(spelling, tmp_path)
 
 
-def fused(s: Spelling, text: str) -> bool:
+def is_fused(s: Spelling, text: str) -> bool:
     """Whether `text` calls the rule's function more often than the original does."""
     before = s.text()
     return any(text.count(f"{name}(") > before.count(f"{name}(") for name in FUNCTIONS[s.rule])
@@ -99,16 +99,16 @@ def fused(s: Spelling, text: str) -> bool:
 @each_but_not_yet("text", tuple(s for s in SPELLED if s.through("text")))
 def test_a_file_is_rewritten_and_what_it_calls_is_fused(spelling: Spelling, file: File) -> None:
     text = file.rewritten("--unsafe")
-    assert fused(spelling, text), text
+    assert is_fused(spelling, text), text
     module, args = file.module(text, torch.float32), arguments(spelling, example(spelling))
-    names = {name for name, _ in called(lambda: module(*args))}
+    names = {name for name, _ in functions_called_by(lambda: module(*args))}
     assert names & {*FUNCTIONS[spelling.rule]}, text
 
 
 @each_but_not_yet("safe", SAFE)
-def test_what_can_be_told_from_the_text_is_rewritten_without_asking(spelling: Spelling, file: File) -> None:
+def test_a_spelling_that_the_text_proves_is_rewritten_with_a_safe_edit(spelling: Spelling, file: File) -> None:
     text = file.rewritten()
-    assert fused(spelling, text), text
+    assert is_fused(spelling, text), text
 
 
 @each(SPELLED)
@@ -178,7 +178,7 @@ def test_dropout_stays_what_it_is_on_average(spelling: Spelling, file: File) -> 
 
 
 @each(tuple(s for s in SPELLED if s.rule in AUTOFUSE_ONLY))
-def test_what_torch_has_no_function_for_is_unsafe_and_reported_only_where_torch_alone_is_wanted(
+def test_an_operation_that_torch_lacks_is_unsafe_and_only_reported_for_the_target_torch(
     spelling: Spelling, file: File, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.path.write_text(file.text)

@@ -119,7 +119,7 @@ def _show(console: Console, root: Path, files: list[_File]) -> None:
         )
         for f in files
     )
-    console.print(terminal.drawn(Table("", columns, rows)))
+    console.print(terminal.as_rich(Table("", columns, rows)))
 
 
 def _list(console: Console, files: list[_File]) -> None:
@@ -131,7 +131,7 @@ def _list(console: Console, files: list[_File]) -> None:
             for key, result in sorted(file.results.items())
         )
         description = ", ".join(f"{name} {value}" for name, value in file.belongs_to.items())
-        console.print(terminal.drawn(Table(file.path.name, columns, rows, description)))
+        console.print(terminal.as_rich(Table(file.path.name, columns, rows, description)))
     if not any(f.results for f in files):
         console.print("The cache holds no decision.", highlight=False)
 

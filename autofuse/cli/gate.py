@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autofuse.results.conditions import Condition, ConditionOutcome, Quantity, decided
+from autofuse.results.conditions import Condition, ConditionOutcome, Quantity, check_condition
 
 DONE, FAILS = 0, 1
 
@@ -28,7 +28,7 @@ class Gate:
         Raises:
             NotACondition: A condition names an unknown quantity.
         """
-        return tuple(decided(condition, quantities) for condition in self.conditions)
+        return tuple(check_condition(condition, quantities) for condition in self.conditions)
 
     def exit_code(self, outcomes: Sequence[ConditionOutcome], say: Callable[[str], None]) -> int:
         """Passes a sentence for each outcome to `say`, and returns the exit code."""

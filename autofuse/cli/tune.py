@@ -39,7 +39,7 @@ def main(options: Namespace) -> int:
     for result in results if len(results) <= _FEW or options.all else ():
         console.print(result)
     if len(results) > 1:
-        console.print(terminal.drawn(_summary(results)))
+        console.print(terminal.as_rich(_summary(results)))
     return _DONE
 
 

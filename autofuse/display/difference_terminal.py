@@ -26,5 +26,5 @@ def of_both(before: Profile, after: Profile, difference: Difference) -> Renderab
     note = "; the comparison as a whole is inconclusive, so the machine may be the cause" if doubt else ""
     changed = changes_table(changes(before, after), note=note)
     kernels = kernel_changes_table(kernel_changes(before, after), note=note)
-    tables = [terminal.drawn(table) for table in (changed, kernels) if table.rows]
+    tables = [terminal.as_rich(table) for table in (changed, kernels) if table.rows]
     return Group(verdict_of(difference), Text(), summary_of_both(before, after), *tables)

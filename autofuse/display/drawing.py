@@ -25,7 +25,7 @@ _LEFT_OUT = (("where",), ("max error",))  # columns of a report that are left ou
 @singledispatch
 def renderable(result: Any) -> RenderableType:
     """`result` for a rich console."""
-    return Group(*map(terminal.drawn, result.tables()))
+    return Group(*map(terminal.as_rich, result.tables()))
 
 
 @renderable.register
@@ -82,9 +82,9 @@ def _(result: BeforeAfter) -> str:
 
 @renderable.register
 def _(result: Plan) -> RenderableType:
-    parts: list[RenderableType] = [terminal.drawn(replace(result.table, caption="")), *map(Text, result.sentences)]
+    parts: list[RenderableType] = [terminal.as_rich(replace(result.table, caption="")), *map(Text, result.sentences)]
     if result.scaling is not None:
-        parts += [terminal.drawn(table) for table in scaling_tables(result.scaling)]
+        parts += [terminal.as_rich(table) for table in scaling_tables(result.scaling)]
         parts += map(Text, scaling_sentences(result.scaling))
     return Group(*parts)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from autofuse.display.diagnosis import saving
-from autofuse.display.folding import folded
+from autofuse.display.folding import fold_layers
 from autofuse.display.layer_tables import rules_in_words, titled
 from autofuse.results import units
 from autofuse.results.conditions import ConditionOutcome
@@ -107,7 +107,7 @@ def _rates(profile: Profile) -> Iterator[tuple[str, float]]:
 
 
 def _layers(profile: Profile) -> Iterator[str]:
-    folds = [fold for fold in folded(profile.layers) if fold.work.seconds > 0][:_LAYERS]
+    folds = [fold for fold in fold_layers(profile.layers) if fold.work.seconds > 0][:_LAYERS]
     if not folds:
         return
     yield from ("| layer | own time | share of the step | rules |", "| --- | ---: | ---: | --- |")
@@ -118,6 +118,6 @@ def _layers(profile: Profile) -> Iterator[str]:
 
 
 def _escape(text: str) -> str:
-    """The text as it stands: Markdown and HTML in a name mean nothing."""
+    """The text with its Markdown and HTML characters escaped: a name must not format the page."""
     flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", flat)

@@ -117,7 +117,7 @@ def own_share(layer: Layer) -> float:
     return layer.share * layer.own_seconds / layer.seconds if layer.seconds else 0.0
 
 
-def folded(layers: Sequence[Layer]) -> list[RepeatedLayers]:
+def fold_layers(layers: Sequence[Layer]) -> list[RepeatedLayers]:
     """The layers by pattern of name and class, the longest first."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in layers})
     groups: defaultdict[tuple[str, str], list[Layer]] = defaultdict(list)

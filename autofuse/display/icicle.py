@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from autofuse.display.folding import RepeatedLayers, folded
+from autofuse.display.folding import RepeatedLayers, fold_layers
 from autofuse.display.layer_tables import layer_name
 from autofuse.results import units
 from autofuse.results.profile_parts import Layer
@@ -92,7 +92,7 @@ def icicle_chart(layers: Sequence[Layer], step: float) -> IcicleChart | None:
 def _tree(layers: Sequence[Layer]) -> Iterator[Node]:
     """The modules that no other contains, with those below them."""
     folds: dict[str, list[RepeatedLayers]] = {}
-    for fold in folded(layers):
+    for fold in fold_layers(layers):
         folds.setdefault(fold.name, []).append(fold)
     below: dict[str | None, list[str]] = {}
     for name in folds:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autofuse.display.folding import (
     RepeatedLayers,
     RepeatedPlaces,
-    folded,
+    fold_layers,
     folded_places,
     gain_together,
     own_share,
@@ -31,7 +31,7 @@ REGIMES: dict[Regime, str] = {
 
 def layers_table(profile: Profile, most: int | None = None) -> Table:
     """Repeated layers as one row, by own time, the longest first; `most` rows, and one for the rest."""
-    folds = folded(profile.layers)
+    folds = fold_layers(profile.layers)
     shown = folds if most is None or len(folds) <= most else folds[:most]
     rows = [_fold_row(fold) for fold in shown]
     if len(shown) < len(folds):
@@ -41,7 +41,7 @@ def layers_table(profile: Profile, most: int | None = None) -> Table:
 
 def short_layers_table(profile: Profile, most: int) -> Table:
     """The same with fewer columns: numbers without units, and the rules on a second line."""
-    folds = folded(profile.layers)
+    folds = fold_layers(profile.layers)
     rows = [_short_row(fold) for fold in folds[:most]]
     if len(folds) > most:
         rest = _together(folds[most:])
@@ -55,11 +55,11 @@ def both_layers_table(before: Profile, after: Profile, most: int | None = None) 
 
     A fused operation that replaces its children includes their time, so compare the whole times.
     """
-    sides = [{fold.name: fold for fold in folded(profile.layers)} for profile in (before, after)]
+    sides = [{fold.name: fold for fold in fold_layers(profile.layers)} for profile in (before, after)]
     names = dict.fromkeys(name for side in sides for name in side)
     longest = {name: max(side[name].work.seconds for side in sides if name in side) for name in names}
     order = sorted(names, key=lambda name: -longest[name])[:most]
-    rules = {fold.name: rule_cell(fold.places) for fold in folded(telling((before, after)).layers)}
+    rules = {fold.name: rule_cell(fold.places) for fold in fold_layers(telling((before, after)).layers)}
     rows = tuple(_both_row(name, sides, rules.get(name, Cell(""))) for name in order)
     return _without_rules(Table("", _BOTH_COLUMNS, rows), before, after)
 

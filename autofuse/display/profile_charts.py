@@ -1,4 +1,4 @@
-"""The charts of a profile. Knows which numbers each chart shows, not how charts are drawn.
+"""The charts of a profile. This file knows which numbers each chart shows, not how charts are drawn.
 
 Every chart takes sides, as the tables do: one profile under "", or two under "before" and "after". A chart without
 numbers is None.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autofuse.display.bars import BarChart, BarRow, Segment
 from autofuse.display.charts import LineChart, StripChart
-from autofuse.display.folding import RepeatedLayers, RepeatedPlaces, folded
+from autofuse.display.folding import RepeatedLayers, RepeatedPlaces, fold_layers
 from autofuse.display.layer_tables import rule_cell, rules_in_words, telling, titled
 from autofuse.display.profile_tables import (
     BESIDE,
@@ -107,7 +107,7 @@ def memory_chart(sides: Sides) -> BarChart | None:
 
 def layers_chart(sides: Sides) -> BarChart | None:
     """Layers by own time, forward and backward, with the rules that apply."""
-    folds = [{fold.name: fold for fold in folded(profile.layers)} for profile in sides.values()]
+    folds = [{fold.name: fold for fold in fold_layers(profile.layers)} for profile in sides.values()]
     longest: dict[str, float] = {}
     for side in folds:
         for name, fold in side.items():
@@ -115,7 +115,7 @@ def layers_chart(sides: Sides) -> BarChart | None:
     order = sorted((name for name in longest if longest[name] > 0), key=lambda name: -longest[name])[:_LAYERS]
     if not order:
         return None
-    places = {fold.name: fold.places for fold in folded(telling(tuple(sides.values())).layers)}
+    places = {fold.name: fold.places for fold in fold_layers(telling(tuple(sides.values())).layers)}
     rows = tuple(_layer_row(name, folds, longest[order[0]], places.get(name, ())) for name in order)
     both = " (above: before, below: after)" if len(sides) > 1 else ""
     legend = {kind: name for name, kind in _PHASES.items()}
@@ -144,8 +144,8 @@ def categories_chart(sides: Sides) -> BarChart | None:
 def roofline_chart(sides: Sides) -> RooflineChart | None:
     """One dot for each group of equal layers. With two sides, the dots of `before` are pale and have no names."""
     profiles = list(sides.values())
-    dots = [dot for fold in folded(profiles[-1].layers) for dot in _dot(fold)]
-    earlier = [dot for p in profiles[:-1] for fold in folded(p.layers) for dot in _dot(fold, "lost", "before: ")]
+    dots = [dot for fold in fold_layers(profiles[-1].layers) for dot in _dot(fold)]
+    earlier = [dot for p in profiles[:-1] for fold in fold_layers(p.layers) for dot in _dot(fold, "lost", "before: ")]
     if not dots:
         return None
     names = {"good": "fused", "warn": "a rule applies", "bad": "rolled back", "part-7": "no rule applies"}

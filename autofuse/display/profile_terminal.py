@@ -58,7 +58,7 @@ class _Fitted:
     give_way: tuple[tuple[str, ...], ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        drawn = terminal.drawn(terminal.fitted(self.table, options.max_width, self.give_way))
+        drawn = terminal.as_rich(terminal.fitted(self.table, options.max_width, self.give_way))
         drawn.show_edge = False  # its heading is directly above
         yield drawn
 

@@ -30,7 +30,7 @@ def stdout() -> Console:
     return console
 
 
-def drawn(table: Table) -> RichTable:
+def as_rich(table: Table) -> RichTable:
     """The table as a rich renderable. If there is little room, columns that wrap shrink first."""
     result = RichTable(
         title=table.title or None,
@@ -64,7 +64,7 @@ class Fitted:
     give_way: Sequence[tuple[str, ...]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield drawn(fitted(self.table, options.max_width, self.give_way))
+        yield as_rich(fitted(self.table, options.max_width, self.give_way))
 
 
 def _width(table: Table) -> int:

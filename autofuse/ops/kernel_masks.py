@@ -32,7 +32,7 @@ def as_kernels_mask(
         size in (1, expected)
         for size, expected in zip(mask.shape, (*query.shape[-mask.ndim : -1], key.shape[-2]), strict=True)
     )
-    known = _known(mask) if fits else None
+    known = _known_mask_of(mask) if fits else None
     if known is not None and known.keeps_all:
         return None, False, None
     if known is None or not known.is_causal or not is_square_mask(mask, query.shape[-2], key.shape[-2]):
@@ -44,6 +44,6 @@ def as_kernels_mask(
     return plain_mask(mask), False, fill
 
 
-def _known(mask: Tensor) -> KnownMask | None:
-    known = mask.known if isinstance(mask, LazyMask) else None
+def _known_mask_of(mask: Tensor) -> KnownMask | None:
+    known = mask.known_mask if isinstance(mask, LazyMask) else None
     return known_mask(plain_mask(mask)) if known is None else known

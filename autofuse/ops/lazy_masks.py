@@ -37,7 +37,7 @@ class MaskForm(NamedTuple):
     fill: float
 
     @property
-    def known(self) -> KnownMask:
+    def known_mask(self) -> KnownMask:
         """What attention asks of a mask."""
         return KnownMask(not self.is_causal, self.is_causal, self.fill if self.is_causal else -float("inf"), True)
 
@@ -127,9 +127,9 @@ class LazyMask(Tensor):
         return self.memory.value is not None
 
     @property
-    def known(self) -> KnownMask | None:
+    def known_mask(self) -> KnownMask | None:
         """What the mask is; None where it gets a gradient, or was made: then somebody may have written to it."""
-        return None if self.is_made or self.requires_grad else self.memory.form.known
+        return None if self.is_made or self.requires_grad else self.memory.form.known_mask
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """The numbers, as of any tensor."""

@@ -30,7 +30,7 @@ _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 class UnfusedSite:
     """One line of code where a rule applies, or nearly does, in every module that runs it.
 
-    rule: the code, e.g. "AF101". status: "unfused" (the rule applies, and a fused operation could stand there) or
+    rule: the code, e.g. "AF101". status: "unfused" (the rule applies, and a fused operation is possible there) or
     "declined" (what stands in the way is in `reason`).
     file, line: the innermost line of the user's code. modules: the fully qualified names of the modules that run it,
     in the order in which they were seen; count: how many.

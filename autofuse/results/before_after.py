@@ -50,9 +50,9 @@ Seconds = Mapping[str, float]  # of a layer without the modules that it calls, f
 def with_what_was_measured(before: Profile, after: Profile, now: Seconds, then: Seconds) -> tuple[Profile, Profile]:
     """Both, with what became of the places of `before`: their status, and the seconds of what was fused.
 
-    now, then: of every layer before and after, recorded in turns: the profiles themselves were not, and a machine that
-    others use is not the same a minute later. A place saved what the layers that it is in take less; where several
-    places share a layer, what was saved in it is theirs by what was predicted for each.
+    now, then: seconds of every layer before and after, from interleaved steps. The two profiles were taken one after
+    the other, and a shared machine may be slower a minute later. The saving of a place is what its layers take less.
+    Places that share a layer divide its saving in proportion to their predictions.
     """
     became = {_key(layer, place): place for layer in after.layers for place in layer.places}
     layers = [

@@ -1,4 +1,4 @@
-"""The user's cache folder: where it is, and that it is the user's alone. Knows nothing of what is kept in it."""
+"""The user's cache folder: where it is, and that nobody else can write to it. This file does not know its contents."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FOLDER = "AUTOFUSE_CACHE_DIR"  # an environment variable
 
 
 def folder() -> Path | None:
-    """AUTOFUSE_CACHE_DIR if that is set, else `autofuse` below XDG_CACHE_HOME or ~/.cache; None for lack of a home.
+    """AUTOFUSE_CACHE_DIR if that is set, else `autofuse` below XDG_CACHE_HOME or ~/.cache; None if there is no home.
 
-    Source: the XDG base directory specification, which wants relative paths ignored.
+    Source: the XDG base directory specification, which says to ignore relative paths.
     """
     if own := os.environ.get(FOLDER):
         return Path(own).expanduser().absolute()

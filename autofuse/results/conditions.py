@@ -104,7 +104,7 @@ def _comparison(part: str, text: str) -> Relation:
     return Relation(found[1], found[2], float(found[3]))
 
 
-def decided(asked: Condition, known: Mapping[str, Quantity]) -> ConditionOutcome:
+def check_condition(asked: Condition, known: Mapping[str, Quantity]) -> ConditionOutcome:
     """The outcome of a condition. Raises NotACondition if it has a name that is not in `known`."""
     for comparison in asked.comparisons:
         if comparison.name not in known:

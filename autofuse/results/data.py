@@ -15,7 +15,7 @@ _WORDS = {
 
 
 class Malformed(ValueError):
-    """Data is not what it should be; the message names the field and says what stands there."""
+    """Data is not what it should be; the message names the field and says what was found instead."""
 
 
 def dumped(value: Any) -> Any:

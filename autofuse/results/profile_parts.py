@@ -54,7 +54,7 @@ class Place:
 
     rule, status, reason, reason_code, file, line: as in a report of optimize; status "applies" is one that would be
     fused.
-    operation: what stands or would stand there, "autofuse.ops.attention". calls: how often a step comes by.
+    operation: the fused operation, "autofuse.ops.attention". calls: how often a step runs the place.
     seconds: what the original code of the place takes in a step, forward and backward. predicted_seconds: what the
     fused operation is predicted to take: FLOPs and bytes that remain, at the machine's roofs. saved_bytes, saved_flops:
     what is read, written and computed less. predicted_gain: the step's time before / after if this place alone were

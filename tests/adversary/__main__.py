@@ -1,6 +1,6 @@
-"""Runs programs of the attack by hand: `python -m tests.adversary [words of their names] [--night] [--show] [--known]`.
+"""Runs adversarial programs by hand: `python -m tests.adversary [words of their names] [--night] [--show] [--known]`.
 
-With --known, only those of known.txt, which is written anew with what is still wrong.
+--known runs only the programs in known.txt, and writes that file again with those that are still wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What differs between two snapshots, in words."""
+"""Describes the differences between two snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.adversary.values import Numbers
 
 
 def differences(before: Any, after: Any, tolerance: float, where: str = "") -> Iterator[str]:
-    """One line for each place where `after` is not what `before` is. NaN before may be anything after."""
+    """Yields one line for each place where `after` differs from `before`. A NaN in `before` may become anything."""
     if isinstance(before, Numbers) and isinstance(after, Numbers):
         yield from _of_numbers(before, after, tolerance, where)
     elif type(before) is not type(after):

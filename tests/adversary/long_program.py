@@ -1,8 +1,8 @@
-"""A training program as people write them: 200 steps of a small language model, with state everywhere.
+"""A realistic training program: 200 steps of a small language model, with state everywhere.
 
-A global configuration that changes between epochs; logs in lists; caches in dicts; generators of its own; auxiliary
-losses in a list argument; an average of the weights by deepcopy; a checkpoint from which a new model goes on half-way.
-test_long_program.py executes it anew for each run, so that no run shares anything with another.
+It has a global configuration that changes between epochs, logs in lists, caches in dicts, its own random generators,
+auxiliary losses in a list argument, an average of the weights made by deepcopy, and a checkpoint from which a new model
+continues. test_long_program.py executes this file again for each run, so runs share nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EPOCHS, STEPS = 5, 40
 
 
 def mask_of(length: int, window: int) -> Tensor:
-    """A causal mask of a window, kept."""
+    """A causal mask of a window, cached."""
     if (length, window) not in MASKS:
         i = torch.arange(length)
         MASKS[length, window] = (i[:, None] < i) | (i[:, None] - i >= window)
@@ -54,7 +54,7 @@ def mask_of(length: int, window: int) -> Tensor:
 
 
 class Norm(nn.Module):
-    """Norm by the root of the mean square."""
+    """RMS norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention with a cache in a dict, a temperature that is a schedule's, and dropout by a generator of its own."""
+    """Attention with a cache in a dict, a scheduled temperature, and dropout with its own generator."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm block that may be skipped, by a generator of the program's."""
+    """A prenorm block that is skipped at random, with a generator of the program."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Model(nn.Module):
 
 
 class Loss(nn.Module):
-    """Cross entropy by hand, with what is padded left out and smoothing by the configuration."""
+    """Hand-written cross entropy that ignores padding; the configuration sets the label smoothing."""
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         kept = targets != -100
@@ -168,8 +168,8 @@ def batch_of(rng: np.random.Generator) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def generated(model: nn.Module, many: int = 5) -> list[int]:
-    """Words by greedy choice, with a cache of keys and values."""
+def generate(model: nn.Module, many: int = 5) -> list[int]:
+    """Generates words greedily, with a cache of keys and values."""
     model.eval()
     cache: dict[int, tuple[Tensor, Tensor]] = {}
     tokens = torch.tensor([[1, 2, 3]])
@@ -184,7 +184,7 @@ def generated(model: nn.Module, many: int = 5) -> list[int]:
 
 
 def configure(epoch: int, model: Model) -> None:
-    """What changes between epochs."""
+    """Makes the changes for an epoch."""
     global activation
     CFG.temperature = 1.0 + 0.25 * epoch
     CFG.dropout = (0.0, 0.1, 0.3, 0.0, 0.2)[epoch]
@@ -203,7 +203,7 @@ def configure(epoch: int, model: Model) -> None:
 
 
 def run(prepare: Callable[[nn.Module, tuple[Any, ...]], nn.Module]) -> dict[str, Any]:
-    """The whole program. prepare: is given each new module with inputs for it. All that is to be seen afterwards."""
+    """Runs the program, and returns all of its visible state. prepare: called with each new module and its inputs."""
     torch.manual_seed(0)
     rng = np.random.default_rng(7)
     example = torch.arange(CFG.length).view(1, -1) % CFG.words
@@ -229,18 +229,18 @@ def run(prepare: Callable[[nn.Module, tuple[Any, ...]], nn.Module]) -> dict[str,
                     old.lerp_(new, 0.05)
             if step % 10 == 0:
                 LOG.append({"epoch": epoch, "loss": loss.item(), "auxiliary": len(auxiliary)})
-        LOG.append({"epoch": epoch, "words": generated(model), "of the average": generated(average)})
+        LOG.append({"epoch": epoch, "words": generate(model), "of the average": generate(average)})
         if epoch == 2:
-            model, optimizer = resumed(model, optimizer, prepare, example)
+            model, optimizer = resume(model, optimizer, prepare, example)
             configure(epoch, model)
     kept = {"model": model.state_dict(), "average": average.state_dict(), "steps": model.steps}
     return {"losses": losses, "log": LOG, "masks": MASKS, "calls": CALLS, "paths": PATHS, **kept}
 
 
-def resumed(
+def resume(
     model: Model, optimizer: torch.optim.Optimizer, prepare: Callable[..., nn.Module], example: Tensor
 ) -> tuple[Model, torch.optim.Optimizer]:
-    """A new model and optimizer from a checkpoint of these."""
+    """Saves a checkpoint of both, and loads it into a new model and a new optimizer."""
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": model.steps}, file)
     file.seek(0)

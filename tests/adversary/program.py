@@ -1,13 +1,13 @@
-"""What a program of the attack is: the text of a module, how it is called, and what is changed between the calls.
+"""An adversarial program: the text of a module, how it is called, and what changes between the calls.
 
-The text may define, beside the class `M`:
+Besides the class `M`, the text may define:
 
-    make()           the model; `M()` if it is not there
-    inputs(step)     the arguments of the call of that number; one tensor if it is not there
-    change(m)        what somebody does to the program after the first calls
-    undo(m)          puts back what `change` did to the whole process, e.g. to the environment
-    use(m, *args)    how the model is called; `m(*args)` if it is not there
-    wrap(m)          what is called instead of the optimized model, e.g. a copy of it
+    make()           returns the model; default: `M()`
+    inputs(step)     returns the arguments of the call with this number; default: one tensor
+    change(m)        changes the program after the first calls
+    undo(m)          undoes what `change` did to the process, e.g. to the environment
+    use(m, *args)    calls the model; default: `m(*args)`
+    wrap(m)          returns what is called instead of the optimized model, e.g. a copy
     SETTINGS         the text of a module that this one can import as `adversary_settings`
 """
 
@@ -21,8 +21,8 @@ from pathlib import Path
 from zlib import crc32
 
 HERE = Path(__file__).parent
-KNOWN = HERE / "known.txt"  # what is wrong, until it is mended: lines "name [way]"
-WAYS = ("examples", "lazily")  # optimize is given example inputs, or looks at each module when it is first called
+KNOWN = HERE / "known.txt"  # programs that are known to be wrong: lines "name [way]"
+WAYS = ("examples", "lazily")  # optimize gets example inputs, or traces each module at its first call
 
 TRAIN_FIRST = ("train", "eval", "change", "eval", "train")
 EVAL_FIRST = ("eval", "train", "change", "train", "eval")
@@ -34,9 +34,12 @@ PRELUDE = (HERE / "programs" / "prelude.txt").read_text()
 class Program:
     """One program.
 
-    name: "area/what it is". calls: modes of calls, and "change" between them; see world.Call. tolerance: relative to
-    the largest entry. random: whether calls draw numbers, whose order a fused layer may change. fused: whether it must
-    be fused in both ways, since nothing stands in the way. night: whether it runs by night only.
+    name: "area/title".
+    calls: the modes of the calls, and "change" between them; see world._mode.
+    tolerance: relative to the largest entry.
+    random: whether calls draw random numbers. A fused layer may draw them in another order.
+    fused: whether the program must be fused in both ways.
+    night: whether it runs by night only.
     """
 
     name: str
@@ -55,11 +58,11 @@ class Program:
 
     @property
     def sequence(self) -> tuple[str, ...]:
-        """The calls; programs that do not say begin in training or in evaluation, by their name."""
+        """The calls. By default, a hash of the name decides whether they begin in training or in evaluation."""
         return self.calls or (TRAIN_FIRST, EVAL_FIRST)[crc32(self.name.encode()) % 2]
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         return f"{self.text}\n\n{self.source}"
 
     def __str__(self) -> str:
@@ -96,9 +99,9 @@ def sections(file: str, folder: Path = HERE / "programs") -> Iterator[Section]:
 
 
 def programs_of(section: Section, area: str) -> Iterator[Program]:
-    """The programs of a section: one, or one for each word that its lines `> each WORD: this | that` give.
+    """The programs of a section: one, or one for each value in its lines `> each WORD: this | that`.
 
-    Of more than two, every other one is for the night.
+    If there are more than two, every second one runs by night.
     """
     words = [line.partition(": ") for line in section.all("each")]
     every = list(itertools.product(*(v.split(" | ") for _, _, v in words)))

@@ -1,8 +1,8 @@
 """Programs from a table of {where a value lives} x {how it is read} x {what it is used for} x {how it changes}.
 
-Where it lives and how it changes there stands in programs/places.txt; the rest are the tables below. The full product
-has tens of thousands of programs. Each change of each place is taken once; the other ways to read and the other uses
-take turns, so that each stands with many places.
+programs/places.txt lists where a value lives and how it changes there. The tables below list the rest. The full product
+has tens of thousands of programs. Each change of each place is used once. The other reads and uses rotate over the
+places, so each is combined with many places.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from textwrap import dedent, indent
 
 from tests.adversary.program import Program, Section, sections
 
-# How an expression is read: an expression in forward, and what that needs as a method, or as a function of the module.
+# How an expression is read: an expression in forward, and the method or the function of the module that it needs.
 READS: dict[str, tuple[str, str, str]] = {
     "directly": ("(READ)", "", ""),
     "method": ("self.value()", "def value(self):\n    return READ", ""),
@@ -45,12 +45,12 @@ READS: dict[str, tuple[str, str, str]] = {
     ),
     "static method": ("self.value(self)", "@staticmethod\ndef value(self):\n    return READ", ""),
 }
-_IN_FORWARD = ("directly", "alias", "comprehension", "lambda")  # of what is an argument's default
+_IN_FORWARD = ("directly", "alias", "comprehension", "lambda")  # the reads that suit the default of an argument
 
 
 @dataclass(frozen=True)
 class Use:
-    """What a value is used for: its value before and after the change, and the body of forward."""
+    """A use of a value: the value before and after the change, and the body of forward."""
 
     old: str
     new: str
@@ -93,13 +93,13 @@ USES = {
             x = torch.softmax(self.scores(x) * 0.25, -1) @ x
         return x"""),
 }  # fmt: skip
-_FALLBACK = "0.5"  # where a read has a default of its own
+_FALLBACK = "0.5"  # for reads that have a default
 
-CHANGES = 3  # of each place in the default run; and, beside the first way to read and the first use, another of one
+CHANGES = 3  # changes of each place in the default run, which also has one other read or one other use of each place
 
 
 def programs() -> Iterator[Program]:
-    """Every program of the table that the default run or the night takes, each once."""
+    """Yields every program that runs by day or by night, each once."""
     for number, place in enumerate(sections("places.txt")):
         reads = [r for r in place.one("reads").split() or READS if _suits(r, place)]
         uses = place.one("uses").split() or list(USES)
@@ -115,7 +115,7 @@ def programs() -> Iterator[Program]:
 
 
 def _turn(names: list[str], number: int, parity: int) -> str | None:
-    """Whose turn it is with the place of that number, if it is the turn of such names at all."""
+    """The name that runs by day with the place of this number; None if the parity does not match."""
     return names[number // 2 % len(names)] if names and number % 2 == parity else None
 
 
@@ -142,11 +142,11 @@ def _program(place: Section, read: str, use: str, change: tuple[str, str], night
 
 
 def _definitions(place: Section, read: str, use: Use) -> str:
-    """The module's code, the class included; within a function where the place says so."""
-    expression, method, function = (_filled(part, place, use) for part in READS[read])
+    """The module's code with the class, inside a function if the place requests that."""
+    expression, method, function = (_fill_placeholders(part, place, use) for part in READS[read])
     body = dedent(use.body).strip("\n")
     if read == "alias":
-        here, rest = _alias(place.one("read"))
+        here, rest = _split_alias(place.one("read"))
         body, expression = f"here = {here}\n{body}", f"here{rest}"
     forward = _block(f"def forward(self, x{place.one('signature')})", body.replace("VALUE", expression))
     init = _block("def __init__(self)", "super().__init__()\n" + place.one("init"))
@@ -159,7 +159,7 @@ def _definitions(place: Section, read: str, use: Use) -> str:
     return f"SET = []\n\n{built}\n\nmake = build"
 
 
-def _filled(part: str, place: Section, use: Use) -> str:
+def _fill_placeholders(part: str, place: Section, use: Use) -> str:
     base, _, name = place.one("read").rpartition(".")
     whole_number = use.new.lstrip("-").isdigit()
     part = part.replace("FALLBACK", use.new if whole_number or use.new == "True" else _FALLBACK)
@@ -177,8 +177,8 @@ def _block(head: str, body: str) -> str:
     return f"{head}:\n{indent(body, '    ')}"
 
 
-def _alias(text: str) -> tuple[str, str]:
-    """An expression in two: what gets a local name, and what is read of it."""
+def _split_alias(text: str) -> tuple[str, str]:
+    """Splits an expression: the part that gets a local name, and the part that is read from that name."""
     for i, sign in enumerate(text):
         if sign in ".[" and text[:i].isidentifier():
             return text[:i], text[i:]

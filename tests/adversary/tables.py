@@ -1,4 +1,4 @@
-"""Every program of the attack, from its tables."""
+"""Every adversarial program, from the tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AREAS = (
 
 
 def every_program() -> Iterator[Program]:
-    """All programs, those for the night too."""
+    """Yields all programs, including those for the night."""
     for area in AREAS:
         for section in sections(f"{area}.txt"):
             yield from programs_of(section, area)

@@ -1,7 +1,7 @@
-"""Every program of the attack computes with autofuse.optimize what it computes without, in every later use.
+"""Every adversarial program computes the same with and without autofuse.optimize, in every later use.
 
-What is known to be wrong stands in known.txt until it is mended. The list only shrinks: a cell that is listed and right
-fails, so that it is taken out.
+known.txt lists the cells that are known to be wrong. The list only shrinks: the test of a listed cell that is right
+fails, so that somebody removes the cell from the list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _marks(program: Program) -> list[pytest.MarkDecorator]:
 
 
 def _ways(program: Program, request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Both by night, and where one is known to be wrong; by day one, chosen by a hash of the name."""
+    """Both ways by night, or if one is known to be wrong. By day one way, which a hash of the name chooses."""
     listed = any(f"{program.name} [{way}]" in LISTED for way in WAYS)
     both = request.config.option.night or listed
     return WAYS if both else (WAYS[zlib.crc32(program.name.encode()) % 2],)
@@ -35,24 +35,24 @@ def _ways(program: Program, request: pytest.FixtureRequest) -> tuple[str, ...]:
 def test_a_program_is_right_or_refused(
     program: Program, record_property: Callable[[str, object], None], request: pytest.FixtureRequest
 ) -> None:
-    new, mended = [], []
+    new, repaired = [], []
     for verdict in verdicts(program, _ways(program, request)):
         cell = f"{program.name} [{verdict.way}]"
         known = cell in LISTED
         record_property("attack", "known to be wrong" if known else verdict.outcome)
         new += [f"{cell}: {w}" for w in verdict.wrong if not known]
-        mended += [cell] * (known and not verdict.wrong)
-    assert not new, "\n".join([*new, f"look at it by: python -m tests.adversary --show '{program.name}'"])
-    assert not mended, f"take out of known.txt, it is right now: {mended}"
+        repaired += [cell] * (known and not verdict.wrong)
+    assert not new, "\n".join([*new, f"show it with: python -m tests.adversary --show '{program.name}'"])
+    assert not repaired, f"these cells are right now, remove them from known.txt: {repaired}"
 
 
 @pytest.mark.fast
-def test_the_default_run_takes_at_least_400_programs() -> None:
+def test_the_default_run_has_at_least_400_programs() -> None:
     assert sum(not p.night for p in PROGRAMS) >= 400
 
 
 @pytest.mark.fast
-def test_no_two_programs_have_one_name_and_what_is_known_to_be_wrong_is_a_program() -> None:
+def test_names_of_programs_are_unique_and_known_txt_lists_existing_programs() -> None:
     names = {p.name for p in PROGRAMS}
     assert len(names) == len(PROGRAMS)
     assert {line.rpartition(" [")[0] for line in LISTED} - names <= {"the long program"}

@@ -1,4 +1,4 @@
-"""A real training program with state everywhere is equal to itself without optimize, over its 200 steps."""
+"""A realistic training program with state everywhere computes the same with and without optimize, over 200 steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "adversary_long_program"
 
 
 def run(way: str | None) -> tuple[Any, list[nn.Module]]:
-    """What is seen of the program after a run, and the modules that were optimized in it."""
+    """Runs the program, and returns a snapshot of its state and the modules that were optimized."""
     spec = importlib.util.spec_from_file_location(NAME, Path(__file__).parent / "long_program.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -48,13 +48,13 @@ def original() -> Any:
 
 
 @pytest.mark.parametrize("way", [WAYS[0], pytest.param(WAYS[1], marks=pytest.mark.night)])
-def test_a_program_with_state_everywhere_is_equal_over_its_200_steps(way: str) -> None:
-    wrong = _wrong(way)
+def test_a_program_with_state_everywhere_computes_the_same_over_200_steps(way: str) -> None:
+    wrong = _find_differences(way)
     known = f"the long program [{way}]" in KNOWN.read_text().splitlines()
-    assert bool(wrong) == known, wrong or "take it out of known.txt, it is right now"
+    assert bool(wrong) == known, wrong or "the program is right now, remove it from known.txt"
 
 
-def _wrong(way: str) -> list[str]:
+def _find_differences(way: str) -> list[str]:
     try:
         seen, optimized = run(way)
     except Exception as error:

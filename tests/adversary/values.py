@@ -1,4 +1,4 @@
-"""Plain data of what a program holds: snapshots that can be compared after the program has run on."""
+"""Snapshots of what a program holds, as plain data. They can be compared after the program has continued."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Numbers:
     """A tensor or an array at one moment."""
 
     values: Tensor
-    kind: str  # type, dtype, shape and what autograd knows of it
+    kind: str  # type, dtype, shape, and whether it is a leaf or has a gradient function
 
 
 def plain(value: Any, own: str, seen: dict[int, Any] | None = None) -> Any:
-    """A snapshot of a value, down to numbers and text. own: the module whose classes and functions are looked into."""
+    """A snapshot of a value, as numbers and text. own: the module whose classes and functions are read too."""
     seen = {} if seen is None else seen
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
@@ -70,7 +70,7 @@ def _numbers(value: Any) -> Numbers | None:
 def _copy(value: Tensor) -> Tensor:
     try:
         return value.detach().clone() if isinstance(value, LazyLogits) else value.detach().as_subclass(Tensor).clone()
-    except Exception as error:  # a fake tensor that has got out, say: what it is shows in its kind
+    except Exception as error:  # for example a leaked fake tensor, which its kind shows
         return torch.tensor(float(len(str(type(error)))))
 
 
@@ -78,7 +78,7 @@ def _structure(value: Any, own: str, seen: dict[int, Any]) -> Any:
     if isinstance(value, nn.Module):
         return _of_module(value, own, seen)
     if isinstance(value, weakref.WeakKeyDictionary):
-        return type(value).__name__  # a cache of somebody's, as that of functools.singledispatch
+        return type(value).__name__  # a cache of a library, such as that of functools.singledispatch
     if isinstance(value, weakref.WeakSet | weakref.WeakValueDictionary):
         return (type(value).__name__, len(value))
     if isinstance(value, Mapping):
@@ -113,7 +113,7 @@ def _of_class(value: type, own: str, seen: dict[int, Any]) -> Any:
 
 
 def _of_function(value: types.FunctionType, own: str, seen: dict[int, Any]) -> Any:
-    """A function by what it holds; one that autofuse has put in its place is like it, but for what is autofuse's."""
+    """What a function holds. A replacement by autofuse has the same snapshot as its original."""
     if value.__module__ != own:
         return f"function {value.__qualname__}"
     names = value.__code__.co_freevars
@@ -164,7 +164,7 @@ def _of_object(value: Any, own: str, seen: dict[int, Any]) -> Any:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What an object holds: by its dict, and by the slots of its classes."""
+    """The attributes of an object, from its dict and from the slots of its classes."""
     if isinstance(value, threading.Thread) or type(value).__module__ in ("logging", "_thread", "queue", "_io"):
         return {}
     found = dict(getattr(value, "__dict__", {}))
@@ -182,11 +182,13 @@ def _data(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_parts(parts: Mapping[str, Any], own: str, seen: dict[int, Any]) -> dict[str, Any]:
-    return {str(k): plain(v, own, seen) for k, v in parts.items() if k != "_hidden"}  # what differs from run to run
+    return {
+        str(k): plain(v, own, seen) for k, v in parts.items() if k != "_hidden"
+    }  # `_hidden` differs from run to run
 
 
 def of_namespace(module: types.ModuleType) -> Any:
-    """What a program's module holds: its data, its classes and functions, and the modules that it brought."""
+    """A snapshot of a program's module: its data, its classes and functions, and the modules that it added."""
     inside = {k: v for k, v in vars(module).items() if not k.startswith(("__", "autofuse_"))}
     own = {k: v for k, v in inside.items() if _is_own(v, module.__name__)}
     return _plain_parts(own, module.__name__, {})

@@ -1,7 +1,7 @@
-"""Runs a program in a world of its own: its text is executed anew, so that nothing is shared with another run of it.
+"""Runs a program in a world of its own: each run executes the text again, so runs share nothing.
 
-What is seen of a run is a list of snapshots: each call's outputs, gradients, arguments afterwards, everything that the
-program's module and its model hold, the random number generators, and what was printed.
+A run is recorded as a list of snapshots: the outputs and gradients of each call, its arguments after the call,
+everything that the program's module and its model hold, the random number generators, and the printed text.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NAME = "adversary_program"
 
 
 @dataclass
-class Seen:
-    """What was seen of one run: snapshots by what they are of, what optimize itself changed, and what it reports."""
+class RunRecord:
+    """The record of one run: labelled snapshots, the state before and after `optimize`, and its report."""
 
     snapshots: list[tuple[str, Any]] = field(default_factory=list)
     before_optimize: Any = None
@@ -40,9 +40,9 @@ class Seen:
     report: str = ""
 
 
-def seen_of(program: Program, way: str | None, folder: Path) -> Seen:
-    """Run the program: as it is where `way` is None, else optimized in that way."""
-    seen, printed = Seen(), io.StringIO()
+def record_run(program: Program, way: str | None, folder: Path) -> RunRecord:
+    """Runs the program: unchanged if `way` is None, otherwise optimized in that way."""
+    seen, printed = RunRecord(), io.StringIO()
     with _world(program, folder) as module, contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         world = _World(program, module, printed)
@@ -63,7 +63,7 @@ def seen_of(program: Program, way: str | None, folder: Path) -> Seen:
     return seen
 
 
-def _optimize(world: _World, way: str, seen: Seen) -> None:
+def _optimize(world: _World, way: str, seen: RunRecord) -> None:
     examples = world.arguments(0) if way == "examples" else None
     seen.before_optimize = world.everything(examples)
     try:
@@ -75,18 +75,18 @@ def _optimize(world: _World, way: str, seen: Seen) -> None:
 
 @contextlib.contextmanager
 def _world(program: Program, folder: Path) -> Iterator[types.ModuleType]:
-    """The program's module, freshly executed from a file, while it stands in sys.modules."""
+    """Executes the program's module from a file, and keeps it in sys.modules until the end of the block."""
     settings = ["adversary_settings"]
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
     file = folder / f"{NAME}.py"
-    file.write_text(program.whole)
+    file.write_text(program.full_text)
     module = types.ModuleType(NAME)
     module.__file__ = str(file)
     sys.modules[NAME] = module
     try:
-        exec(compile(program.whole, str(file), "exec", dont_inherit=True), vars(module))
+        exec(compile(program.full_text, str(file), "exec", dont_inherit=True), vars(module))
         yield module
     finally:
         for name in [NAME, *settings]:
@@ -94,7 +94,7 @@ def _world(program: Program, folder: Path) -> Iterator[types.ModuleType]:
 
 
 class _World:
-    """One run: the module, its model, and how to call and look at them."""
+    """One run: the module and its model, with methods that call them and take snapshots."""
 
     def __init__(self, program: Program, module: types.ModuleType, printed: io.StringIO) -> None:
         self.program, self.module, self.printed = program, module, printed
@@ -107,35 +107,35 @@ class _World:
         return (self.module.numbers(2, 4, 8, step=step),)
 
     def everything(self, arguments: Any) -> Any:
-        """All that optimize must leave as it is."""
-        drawn = (hash(random.getstate()), hash(str(np.random.get_state())), _hashed(torch.get_rng_state()))
+        """A snapshot of everything that `optimize` must not change."""
+        drawn = (hash(random.getstate()), hash(str(np.random.get_state())), _hash_of(torch.get_rng_state()))
         model = plain(self.model, NAME)
         return [of_namespace(self.module), model, plain(arguments, NAME), self.printed.getvalue(), drawn]
 
     def snapshots(self, called: Any, call: str, step: int) -> list[tuple[str, Any]]:
         if call in ("change", "back"):
-            return self._changed(call, step)
+            return self._apply_change(call, step)
         label = f"call {step + 1} ({call})"
         arguments = self.arguments(step)
         for p in self.model.parameters():
             p.grad = None
         try:
             with _mode(self.model, call):
-                result = self._called(called, arguments, call)
+                result = self._call_model(called, arguments, call)
                 kept = [(f"{label} result", plain(result, NAME)), (f"{label} returned", _identities(result, arguments))]
                 kept += [(f"{label} gradients", self._gradients(result, arguments))]
         except Exception as error:
             kept = [(f"{label} result", f"raises {type(error).__name__}")]
         return [*kept, *self._state(label, arguments)]
 
-    def _changed(self, call: str, step: int) -> list[tuple[str, Any]]:
+    def _apply_change(self, call: str, step: int) -> list[tuple[str, Any]]:
         try:
             getattr(self.module, call, lambda m: None)(self.model)
         except Exception as error:
             return [(f"call {step + 1} ({call})", f"raises {type(error).__name__}")]
         return [(f"call {step + 1} ({call})", "done")]
 
-    def _called(self, called: Any, arguments: tuple[Any, ...], call: str) -> Any:
+    def _call_model(self, called: Any, arguments: tuple[Any, ...], call: str) -> Any:
         if torch.is_grad_enabled():
             for a in arguments:
                 if isinstance(a, Tensor) and a.is_floating_point() and a.is_leaf:
@@ -162,7 +162,7 @@ class _World:
 
 @contextlib.contextmanager
 def _mode(model: nn.Module, call: str) -> Iterator[None]:
-    """The modes that a call names: train, eval; no_grad, grad, inference, autocast, deterministic; both by "+"."""
+    """Enters the modes that a call names, joined by "+": train, eval, no_grad, grad, inference, autocast, ..."""
     words = set(call.split("+"))
     if words & {"train", "eval"}:
         model.train("train" in words)
@@ -193,11 +193,11 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _identities(result: Any, arguments: tuple[Any, ...]) -> Any:
-    """Which parts of the result are an argument, or share its memory."""
+    """The arguments that the result is, and for each tensor of the result those that share its memory."""
     given = [a for a in arguments if isinstance(a, Tensor | list | dict) or hasattr(a, "__dict__")]
-    whole = [i for i, a in enumerate(given) if result is a]
+    returned = [i for i, a in enumerate(given) if result is a]
     parts = [[i for i, a in enumerate(_tensors(arguments)) if _shares(t, a)] for t in _tensors(result)]
-    return (whole, parts)
+    return (returned, parts)
 
 
 def _shares(a: Tensor, b: Tensor) -> bool:
@@ -207,5 +207,5 @@ def _shares(a: Tensor, b: Tensor) -> bool:
         return a is b
 
 
-def _hashed(state: Tensor) -> int:
+def _hash_of(state: Tensor) -> int:
     return hash(state.numpy().tobytes())

@@ -1,7 +1,8 @@
-"""Runs programs of the attack on files by hand: `python -m tests.adversary_text [words of their names] [--show]`.
+"""Runs adversarial programs for the codemod by hand: `python -m tests.adversary_text [words of their names] [--show]`.
 
---show prints the texts before and after, with what was said of them. --known runs those of known.txt, and writes it
-anew with what is still wrong; --all-known runs all that are asked for, and lists all of them that are wrong.
+--show prints the texts before and after the edits, with the messages. --known runs only the programs in known.txt, and
+writes that file again with those that are still wrong. --all-known runs all requested programs, and lists in known.txt
+all of them that are wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import Counter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests.adversary_text.judge import MOST, Broken, Verdict, verdicts
+from tests.adversary_text.judge import MOST, BrokenProgram, Verdict, verdicts
 from tests.adversary_text.program import KNOWN, Program
 from tests.adversary_text.tables import every_program
 
@@ -30,7 +31,7 @@ def main(words: list[str]) -> None:
     for program in chosen:
         try:
             found = verdicts(program)
-        except Broken as broken:
+        except BrokenProgram as broken:
             counts["broken"] += 1
             print(f"BROKEN {broken}")
             continue
@@ -48,7 +49,7 @@ def main(words: list[str]) -> None:
 
 
 def _write_known(wrong: list[str], judged: set[str], programs: set[str]) -> None:
-    """What is wrong now of the programs that were judged; the others stay as they are listed, if they still exist."""
+    """Writes the judged programs that are wrong to known.txt, and keeps the other listed programs that still exist."""
     listed = {line: line.rpartition(" [")[0] for line in KNOWN.read_text().splitlines()}
     kept = [line for line, name in listed.items() if name in programs - judged]
     KNOWN.write_text("".join(f"{cell}\n" for cell in sorted([*kept, *wrong])))
@@ -61,7 +62,7 @@ def _why(verdict: Verdict, show: bool) -> str:
 def _show(program: Program, found: list[Verdict]) -> None:
     print(program.text, *(f"  {told}" for told in found[0].told), f"drive: {program.drive}", sep="\n")
     for v in found:
-        print(f"--- {v.level}", v.text if v.text.strip() != program.text.strip() else "as it was", sep="\n")
+        print(f"--- {v.level}", v.text if v.text.strip() != program.text.strip() else "unchanged", sep="\n")
 
 
 main(sys.argv[1:])

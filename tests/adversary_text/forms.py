@@ -1,12 +1,12 @@
-"""What people write by hand, in the words that the texts of programs are put together from.
+"""Hand-written computations, and how they are inserted into the texts of programs.
 
-A form of forms.txt is the lines that compute one result. It is put into the text of a program at the words
+A form in forms.txt is a list of lines that compute one result. It replaces these placeholders in the text of a program:
 
     BODY, FIRST, LAST    all of its lines; all but the last; the last
-    ARGS, TYPED, CALL    its parameters; the same with annotations; what it is called with
-    OUT, MIDDLE, OPERAND its result; what goes when it is fused; what its last line reads, besides
-    SETUP                makes its parameters and children in `__init__`: then the lines read `self.weight`, and ARGS
-                         has no weight
+    ARGS, TYPED, CALL    its parameters; the same with annotations; the arguments of a call
+    OUT, MIDDLE, OPERAND its result; a value that a fusion removes; another value that its last line reads
+    SETUP                creates its parameters and children in `__init__`. Then the lines read `self.weight`, and ARGS
+                         contains no weight
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Form:
-    """One form. given: parameter -> how a drive makes it. held: the same for what a module holds, with its maker."""
+    """One form.
+
+    given: (parameter, the expression of a drive that makes the argument).
+    held: (name, the expression that makes it in `__init__`, the expression of a drive) for parameters of a module.
+    """
 
     name: str
     lines: tuple[str, ...]
@@ -34,11 +38,11 @@ class Form:
     operand: str
 
     def parameters(self, in_module: bool) -> list[tuple[str, str]]:
-        """Its parameters, each with how a drive makes it; what a module holds is none in a module."""
+        """Its parameters with their expressions. In a module, values that the module holds are not parameters."""
         return [*self.given, *([] if in_module else [(n, call) for n, _, call in self.held])]
 
     def put_into(self, text: str, in_module: bool) -> str:
-        """`text` with this form at its words."""
+        """`text` with the placeholders replaced."""
         given = self.parameters(in_module)
         names = {n for n, _, _ in self.held} if in_module else set()
         lines = [_of_self(line, names) for line in self.lines]

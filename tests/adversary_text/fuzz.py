@@ -1,7 +1,7 @@
-"""Programs that are drawn: a form, the place it stands in, types, contexts, what runs in between and what is read.
+"""Random programs: a form, its place, types, contexts, the statements in between, and what is read afterwards.
 
-By hand: `python -m tests.adversary_text.fuzz [SECONDS] [--all]`. With --all, options that fuzz_known.txt lists as wrong
-are drawn too, to see whether they still are.
+`python -m tests.adversary_text.fuzz [SECONDS] [--all]` runs them by hand. --all also uses the options that
+fuzz_known.txt lists as wrong, to show whether they still are.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.adversary_text.forms import Form, every_form, form_named
-from tests.adversary_text.judge import Broken, Verdict, verdicts
+from tests.adversary_text.judge import BrokenProgram, Verdict, verdicts
 from tests.adversary_text.program import IMPORTS, Program
 
-KNOWN = Path(__file__).parent / "fuzz_known.txt"  # options "kind: name" with which programs are wrong, until mended
+KNOWN = Path(__file__).parent / "fuzz_known.txt"  # options "kind: name" whose programs are known to be wrong
 
 PLACES = {
     "a function": "def f(ARGS_):\n    CODE\n    return RESULT_",
@@ -56,7 +56,7 @@ BETWEEN = {
     "an assert": "assert OPERAND.numel() > 0",
     "a branch": "if OPERAND.dim() > 9:\n    MIDDLE = MIDDLE * 2",
     "a new value": "other = OPERAND.detach().sum() + 1",
-    "the operand anew": "OPERAND = OPERAND * 1.5",
+    "the operand is computed again": "OPERAND = OPERAND * 1.5",
     "a write into the operand": "with torch.no_grad():\n    OPERAND.mul_(1.5)",
     "the middle is kept": "LOG.append(MIDDLE.detach())",
     "a hook on the middle": "MIDDLE.register_hook(lambda g: g * 2) if MIDDLE.requires_grad else None",
@@ -127,29 +127,29 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A program, and the options that it was made of."""
+class RandomProgram:
+    """A program, and the options that it combines."""
 
     program: Program
     chosen: tuple[str, ...]
 
 
-def drawn(left_out: frozenset[str]) -> st.SearchStrategy[Drawn]:
-    """Programs without the options of `left_out`."""
+def random_programs(left_out: frozenset[str]) -> st.SearchStrategy[RandomProgram]:
+    """A strategy for programs without the options in `left_out`."""
     kinds = ["form", "place", "between", "between", "after", "annotation", "imports", "dtype", "shape"]
     usual = {kind: next(iter(options)) for kind, options in OPTIONS.items()}
 
     def names(kind: str) -> st.SearchStrategy[str]:
         free = [name for name in OPTIONS[kind] if f"{kind}: {name}" not in left_out]
-        # Half of all choices are the usual one, so that what is strange about a program is seen alone.
+        # Half of all choices are the usual option, so most programs have few unusual options.
         return st.sampled_from(free) if kind == "form" else st.one_of(st.just(usual[kind]), st.sampled_from(free))
 
-    return st.tuples(*map(names, kinds)).map(lambda found: _made(*found))
+    return st.tuples(*map(names, kinds)).map(lambda found: _build_program(*found))
 
 
-def _made(
+def _build_program(
     form: str, place: str, first: str, second: str, after: str, annotation: str, imports: str, dtype: str, shape: str
-) -> Drawn:
+) -> RandomProgram:
     chosen = [("form", form), ("place", place), ("between", first), ("between", second), ("after", after)]
     chosen += [("annotation", annotation), ("imports", imports), ("dtype", dtype), ("shape", shape)]
     template, in_module = PLACES[place], "SETUP" in PLACES[place]
@@ -165,42 +165,45 @@ def _made(
         text = re.sub(r"(?<![\w.])F\.", "functional.", text)
     name = "; ".join(f"{kind}: {option}" for kind, option in chosen)
     program = Program(f"fuzz/{name}", (("model.py", text),), _drive(of, in_module, dtype, shape))
-    return Drawn(program, tuple(f"{kind}: {option}" for kind, option in chosen))
+    return RandomProgram(program, tuple(f"{kind}: {option}" for kind, option in chosen))
 
 
 def _drive(form: Form, in_module: bool, dtype: str, shape: str) -> str:
-    """Makes the arguments, varies them, and calls; `made` is only for modules."""
+    """The drive of a program: it makes the arguments, varies them, and calls `f`. `made` prepares a module."""
     given = form.parameters(in_module)
     calls = []
     for i, (_, call) in enumerate(given):
         if call.startswith("t("):
-            call = _varied(call, i, len(given), dtype, DTYPES)
-            call = _varied(call, i, len(given), shape, SHAPES)
+            call = _vary(call, i, len(given), dtype, DTYPES)
+            call = _vary(call, i, len(given), shape, SHAPES)
         calls.append(call)
     head = "f = made(f)" if in_module else "f"
     return f"{head}\n[f({', '.join(calls)}), LOG]"
 
 
-def _varied(call: str, i: int, count: int, option: str, options: dict[str, str]) -> str:
+def _vary(call: str, i: int, count: int, option: str, options: dict[str, str]) -> str:
     if option.startswith("the first") and i > 0 or option.startswith("the last") and i < count - 1:
         return call
     return f"(lambda x: {options[option].format('x')})({call})" if options[option] != "{0}" else call
 
 
-def known() -> frozenset[str]:
+def known_options() -> frozenset[str]:
     return frozenset(line for line in KNOWN.read_text().splitlines() if line and not line.startswith("#"))
 
 
-def judged(one: Drawn) -> list[Verdict] | None:
-    """None for a program that does not run by itself. What unsafe edits change is left open: their assumptions are."""
+def judge_program(one: RandomProgram) -> list[Verdict] | None:
+    """The verdicts; None if the program does not run unchanged.
+
+    Results that an unsafe edit changes do not count, because the program may break the assumption of the edit.
+    """
     try:
         found = verdicts(one.program)
-    except Broken:
+    except BrokenProgram:
         return None
     return [v for v in found if v.level == "safe" or not v.only_results]
 
 
-def wrong(found: list[Verdict]) -> list[str]:
+def errors_of(found: list[Verdict]) -> list[str]:
     return [f"[{v.level}] {w}" for v in found for w in v.wrong]
 
 
@@ -210,20 +213,20 @@ _QUIETLY = settings(
 
 
 def hunt(seconds: float, left_out: frozenset[str]) -> Counter[str]:
-    """Draws for so long, and prints what is wrong; how often each option was wrong, and how many were judged."""
+    """Draws programs for `seconds` of CPU time, and prints what is wrong. Counts the failures of each option."""
     counts: Counter[str] = Counter()
     ends = time.process_time() + seconds
 
-    def one(found: Drawn) -> None:
-        result = judged(found)
+    def one(found: RandomProgram) -> None:
+        result = judge_program(found)
         counts["broken" if result is None else "judged"] += 1
-        for why in wrong(result or [])[:1]:
+        for why in errors_of(result or [])[:1]:
             counts["wrong"] += 1
             counts.update(c for c in set(found.chosen) if c not in _USUAL)
             print(f"{found.program.name}: {why[:160]}", flush=True)
 
     while time.process_time() < ends:
-        seed(time.time_ns())(_QUIETLY(given(drawn(left_out))(one)))()
+        seed(time.time_ns())(_QUIETLY(given(random_programs(left_out))(one)))()
     return counts
 
 
@@ -232,5 +235,6 @@ _USUAL = frozenset(f"{kind}: {next(iter(options))}" for kind, options in OPTIONS
 
 if __name__ == "__main__":
     numbers = [float(a) for a in sys.argv[1:] if a.replace(".", "").isdigit()]
-    for what, count in hunt(*(numbers or [60.0]), frozenset() if "--all" in sys.argv else known()).most_common():
+    excluded = frozenset[str]() if "--all" in sys.argv else known_options()
+    for what, count in hunt(*(numbers or [60.0]), excluded).most_common():
         print(f"{count:6} {what}")

@@ -1,4 +1,4 @@
-"""Judges one program: it is rewritten as a user would, and run before and after in every context."""
+"""Judges one program: rewrites it as a user would, and runs it before and after in every context."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from autofuse.cli import main
 from tests.adversary.compare import differences
 from tests.adversary.values import Numbers
 from tests.adversary_text.program import LEVELS, Program
-from tests.adversary_text.world import CONTEXTS, RAISES, Context, Seen, seen_of, tolerance_of
+from tests.adversary_text.world import CONTEXTS, RAISES, Context, RunRecord, record_run, tolerance_of
 
-MOST = 4  # differences that are told of one program
-SECONDS = 5.0  # of CPU, that autofuse may take for one of these small programs
+MOST = 4  # differences reported for one program
+SECONDS = 5.0  # of CPU that autofuse may use for one of these small programs
 _OPTIONS: dict[str, list[str]] = {"safe": [], "unsafe": ["--unsafe"]}
 _COARSER = (
     (re.compile(r"\b(?:bfloat16|half|float16)\b"), torch.bfloat16),
@@ -37,23 +37,23 @@ _MORE_TERMS = 4  # a gradient is a sum of more terms than an output
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of the edits of one level. wrong: empty where nothing changed that the program does."""
+    """The outcome of the edits of one level. wrong: what is wrong, empty if the program still does the same."""
 
     level: str
-    outcome: str  # edited; left; as safe: nothing more is edited; wrong; excused: its stated assumption is broken
+    outcome: str  # edited; left; wrong; as safe: no further edit; excused: the program breaks a stated assumption
     wrong: tuple[str, ...]
     text: str
     told: tuple[str, ...]  # the messages of all edits that were offered
 
     @property
     def only_results(self) -> bool:
-        """Whether all that is wrong is what the program does: nothing of the rewrite itself."""
+        """Whether only results of the program are wrong, and nothing about the rewrite itself."""
         return _only_results(self.wrong)
 
 
 @dataclass(frozen=True)
-class Broken(Exception):
-    """The program does not run as its author wrote it: it attacks nothing."""
+class BrokenProgram(Exception):
+    """The program does not run unchanged, so it tests nothing."""
 
     why: str
 
@@ -62,27 +62,27 @@ class Broken(Exception):
 
 
 def verdicts(program: Program) -> list[Verdict]:
-    """One for each level. Raises Broken for a program that does not run by itself."""
+    """Returns one verdict for each level. Raises BrokenProgram if the program does not run unchanged."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write(program, folder)
-        original = [seen_of(folder, program.drive, c) for c in CONTEXTS]
+        original = [record_run(folder, program.drive, c) for c in CONTEXTS]
         if original[0].error and not program.raises:
-            raise Broken(f"{program}: raises {original[0].error}")
+            raise BrokenProgram(f"{program}: raises {original[0].error}")
         found, done = [], {_texts(folder): original}
         for level in LEVELS:
             _write(program, folder)
             found.append(_verdict(program, folder, level, done))
             if level == "unsafe" and found[0].text == found[1].text:
-                found[1] = replace(found[1], outcome="as safe", wrong=())  # told of the safe edits already
+                found[1] = replace(found[1], outcome="as safe", wrong=())  # the safe level reports it
         return found
 
 
-def offered(program: Program) -> tuple[str, ...]:
+def offered_edits(program: Program) -> tuple[str, ...]:
     """`status code: message` for each finding in a program."""
     with tempfile.TemporaryDirectory() as folder:
         _write(program, Path(folder))
-        return tuple(_offered(Path(folder)))
+        return tuple(_find_edits(Path(folder)))
 
 
 def _write(program: Program, folder: Path) -> None:
@@ -95,31 +95,31 @@ def _texts(folder: Path) -> tuple[str, ...]:
     return tuple(file.read_text() for file in sorted(folder.rglob("*.py")))
 
 
-def _verdict(program: Program, folder: Path, level: str, done: dict[tuple[str, ...], list[Seen]]) -> Verdict:
+def _verdict(program: Program, folder: Path, level: str, done: dict[tuple[str, ...], list[RunRecord]]) -> Verdict:
     given = folder / "model.py" if program.alone else folder
     original = next(iter(done.values()))
     before, told = _texts(folder), ()
     wrong = []
     try:
-        with _limit(SECONDS):
-            told = tuple(_offered(given))
-            wrong += _rewritten(given, level)
+        with _limit_cpu_time(SECONDS):
+            told = tuple(_find_edits(given))
+            wrong += _rewrite(given, level)
             after = _texts(folder)
             if after != before:
-                wrong += [f"second run: {w}" for w in _rewritten(given, level)]
+                wrong += [f"second run: {w}" for w in _rewrite(given, level)]
                 wrong += ["a second run changes it again"] * (_texts(folder) != after)
     except TimeoutError:
-        wrong += [f"takes more than {SECONDS} s of CPU"]
+        wrong += [f"autofuse uses more than {SECONDS} s of CPU"]
     after = _texts(folder)
     for text in after:
-        wrong += _does_not_parse(text)
+        wrong += _syntax_errors(text)
     if not wrong and after != before:
         if after not in done:
-            done[after] = [seen_of(folder, program.drive, c) for c in CONTEXTS]
-        wrong += changed(program, original, done[after])
-    excused = level == "unsafe" and bool(wrong) and _only_results(wrong) and _stated(program, told)
+            done[after] = [record_run(folder, program.drive, c) for c in CONTEXTS]
+        wrong += changes_of(program, original, done[after])
+    excused = level == "unsafe" and bool(wrong) and _only_results(wrong) and _states_assumption(program, told)
     if level == "safe" and program.safe and after == before and not wrong:
-        wrong = ["nothing stands in the way, but no edit is made without asking"]
+        wrong = ["an edit must be safe, but no safe edit is made"]
     outcome = "excused" if excused else "wrong" if wrong else "left" if after == before else "edited"
     return Verdict(level, outcome, () if excused else tuple(wrong[:MOST]), "\n".join(after), told)
 
@@ -131,7 +131,7 @@ def _only_results(wrong: Sequence[str]) -> bool:
     return all(w.startswith(_LABELS) for w in wrong)
 
 
-def _stated(program: Program, told: tuple[str, ...]) -> bool:
+def _states_assumption(program: Program, told: tuple[str, ...]) -> bool:
     """Whether the message of an edit names what the program breaks."""
     return any(re.search(pattern, message) for pattern in program.breaks for message in told)
 
@@ -146,8 +146,8 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def _offered(given: Path) -> Iterator[str]:
-    """`status code: message` for each finding that is, or might be, acted on."""
+def _find_edits(given: Path) -> Iterator[str]:
+    """Yields `status code: message` for each finding."""
     code, out, _ = _run(["check", "--format", "json", "--declined", str(given)])
     if code not in (0, 1):
         return
@@ -155,8 +155,8 @@ def _offered(given: Path) -> Iterator[str]:
         yield f"{finding['status']} {finding['code']}: {finding['message']}"
 
 
-def _rewritten(given: Path, level: str) -> list[str]:
-    """What goes wrong in `autofuse rewrite`; it writes the files."""
+def _rewrite(given: Path, level: str) -> list[str]:
+    """Runs `autofuse rewrite`, which writes the files, and returns its errors."""
     try:
         code, _, err = _run(["rewrite", *_OPTIONS[level], str(given)])
     except TimeoutError:
@@ -169,32 +169,32 @@ def _rewritten(given: Path, level: str) -> list[str]:
     )
 
 
-def _does_not_parse(text: str) -> list[str]:
+def _syntax_errors(text: str) -> list[str]:
     try:
         compile(text, "model.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        return [f"does not parse any more: {error}"]
+        return [f"does not parse after the edits: {error}"]
     return []
 
 
-def changed(program: Program, original: list[Seen], now: list[Seen]) -> list[str]:
-    """What differs between the runs of a program before and after, a line for each, by context."""
+def changes_of(program: Program, original: list[RunRecord], now: list[RunRecord]) -> list[str]:
+    """The differences between the runs of a program before and after its edits, one line each, by context."""
     both = zip(CONTEXTS, original, now, strict=True)
     named = [tolerance_of(dtype) for pattern, dtype in _COARSER if pattern.search(f"{program.text}\n{program.drive}")]
-    return [w for c, b, a in both for w in islice(_of_context(c, b, a, named), MOST)]
+    return [w for c, b, a in both for w in islice(_differences_in_context(c, b, a, named), MOST)]
 
 
 def _tolerance(context: Context, outcome: Any, named: list[float]) -> float:
-    """That of the coarsest dtype in which something was computed, as far as the text and the outcome show."""
+    """The tolerance of the coarsest dtype that the text or the outcome shows."""
     return max([context.tolerance, *named, *(tolerance_of(n.values.dtype) for n in _numbers(outcome))])
 
 
-def _where_it_ran(before: Any, after: Any) -> Any:
-    """`after`, but for parts that raised torch's own error before: of these nothing is claimed."""
+def _skip_failed_parts(before: Any, after: Any) -> Any:
+    """`after` without the parts that raised an error of torch before the edits: those are not compared."""
     if isinstance(before, str) and before.startswith(RAISES):
         return before
     if isinstance(before, list | tuple) and type(before) is type(after) and len(before) == len(after):
-        return type(before)(map(_where_it_ran, before, after)) if not isinstance(before, torch.Size) else after
+        return type(before)(map(_skip_failed_parts, before, after)) if not isinstance(before, torch.Size) else after
     return after
 
 
@@ -205,8 +205,8 @@ def _numbers(value: Any) -> Iterator[Numbers]:
         yield from _numbers(part)
 
 
-def _of_context(context: Context, before: Seen, after: Seen, named: list[float]) -> Iterator[str]:
-    """What differs. Where the original raises torch's own error in this context, nothing is claimed."""
+def _differences_in_context(context: Context, before: RunRecord, after: RunRecord, named: list[float]) -> Iterator[str]:
+    """Yields the differences. A context in which the original raises an error of torch is not compared."""
     if before.error and ":" not in before.error and before.error != after.error:
         return
     if before.error != after.error:
@@ -217,14 +217,14 @@ def _of_context(context: Context, before: Seen, after: Seen, named: list[float])
     for warned in sorted(set(after.warned) - set(before.warned)):
         yield f"{context.name}: warns {warned[:100]}"
     allowed = _tolerance(context, before.outcome, named)
-    outcome = _where_it_ran(before.outcome, after.outcome)
+    outcome = _skip_failed_parts(before.outcome, after.outcome)
     yield from differences(before.outcome, outcome, allowed, f"{context.name}: outcome")
     yield from differences(before.gradients, after.gradients, allowed * _MORE_TERMS, f"{context.name}: gradient")
 
 
 @contextlib.contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in what takes more CPU than that."""
+def _limit_cpu_time(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in the block after `seconds` of CPU time."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError

@@ -1,19 +1,19 @@
-"""What a program of the attack on files is: its files, how it is driven, and what is expected of its edits.
+"""An adversarial program for the codemod: its files, the code that runs it, and the expected edits.
 
-programs/*.txt hold them, in sections under a line `=== title`. A section says, in lines `> key value`:
+programs/*.txt contain the programs, in sections under a line `=== title`. A section has lines `> key value`:
 
-    drive CODE       runs the program, in the namespace of model.py with the words of world.py; the last line is the
-                     outcome that is compared. Several such lines are one text
-    forms NAMES      the section is a program for each of these forms (forms.txt), in whose words its text is written
-    each WORD: a | b one program for each text that stands for WORD; \\n in it is a line break
-    safe             nothing stands in the way, so an edit must be made without asking
+    drive CODE       runs the program in the namespace of model.py, with the functions of world.py. The value of the
+                     last line is compared. Several such lines are one text
+    forms NAMES      the section is one program for each of these forms (forms.txt), and uses their placeholders
+    each WORD: a | b one program for each text that replaces WORD; \\n in it is a line break
+    safe             a safe edit must be made
     breaks PATTERN   breaks an assumption: an unsafe edit whose message matches may change what the program does
-    raises           the program lets an exception out
-    alone            only model.py is given to autofuse, not the files beside it
-    bare             no imports stand above the text
+    raises           the program raises an exception
+    alone            autofuse gets only model.py, not the files next to it
+    bare             no imports are added above the text
     night            runs by night only
 
-The text of another file stands under a line `#### name.py`.
+A line `#### name.py` begins the text of another file.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tests.adversary_text.forms import Form, form_named
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
-KNOWN = HERE / "known.txt"  # what is wrong, until it is mended: lines "name [level]"
-LEVELS = ("safe", "unsafe")  # edits that are made without asking, and all of them
+KNOWN = HERE / "known.txt"  # programs that are known to be wrong: lines "name [level]"
+LEVELS = ("safe", "unsafe")  # safe edits only, and all edits
 
 IMPORTS = """\
 import math
@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Program:
-    """One program. files: texts by their names, `model.py` among them. breaks: patterns of messages of edits."""
+    """One program. files: (name, text), including `model.py`. breaks: patterns of messages of edits."""
 
     name: str
     files: tuple[tuple[str, str], ...]
@@ -85,7 +85,7 @@ def _with_words(section: Section, title: str, form: Form | None) -> Iterator[Pro
 
 def _program(section: Section, name: str, said: dict[str, str], form: Form | None) -> Program:
     def put(text: str) -> str:
-        for word, value in [*said.items()] * 2:  # a word may stand in what is put for another
+        for word, value in [*said.items()] * 2:  # the text of one word may contain another word
             text = re.sub(rf"\b{word}\b", lambda _, v=value: v, text)
         return form.put_into(text, "SETUP" in section.code) if form else text
 

@@ -1,4 +1,4 @@
-"""Every program of the attack on files, from its tables."""
+"""Every adversarial program for the codemod, from the tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tests.adversary_text.program import PROGRAMS, Program, programs_of
 
 
 def every_program() -> Iterator[Program]:
-    """All programs, those for the night too."""
+    """Yields all programs, including those for the night."""
     for file in sorted(PROGRAMS.glob("*.txt")):
         yield from programs_of(file.stem)

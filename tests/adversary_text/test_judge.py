@@ -1,4 +1,4 @@
-"""The judge of the attack on files notices every kind of change, and nothing that is only rounding."""
+"""The judge of adversarial programs notices every kind of change, and ignores rounding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.adversary_text.judge import Broken, changed, verdicts
+from tests.adversary_text.judge import BrokenProgram, changes_of, verdicts
 from tests.adversary_text.program import IMPORTS, Program
-from tests.adversary_text.world import CONTEXTS, seen_of
+from tests.adversary_text.world import CONTEXTS, record_run
 
 CALL = "f(t(2, 5))"
 NOTICED = {
@@ -42,27 +42,28 @@ def program(body: str, drive: str = CALL) -> Program:
     return Program("judge/one", (("model.py", f"{IMPORTS}def f(x):\n    {body}\n"),), drive, raises=True)
 
 
-def found(before: str, after: str, folder: Path) -> list[str]:
+def changes_between(before: str, after: str, folder: Path) -> list[str]:
     seen = []
     for body in (before, after):
         (folder / "model.py").write_text(program(body).text)
-        seen.append([seen_of(folder, CALL, c) for c in CONTEXTS])
-    return changed(program(before), *seen)
+        seen.append([record_run(folder, CALL, c) for c in CONTEXTS])
+    return changes_of(program(before), *seen)
 
 
 @pytest.mark.parametrize("kind", NOTICED)
 def test_a_change_is_noticed(kind: str, tmp_path: Path) -> None:
     before, after, told = NOTICED[kind]
-    assert any(told in line for line in found(before, after, tmp_path)), found(before, after, tmp_path)
+    changes = changes_between(before, after, tmp_path)
+    assert any(told in line for line in changes), changes
 
 
 @pytest.mark.parametrize("kind", EXCUSED)
-def test_what_is_no_change_is_not_told(kind: str, tmp_path: Path) -> None:
-    assert not found(*EXCUSED[kind], tmp_path)
+def test_a_harmless_difference_is_not_reported(kind: str, tmp_path: Path) -> None:
+    assert not changes_between(*EXCUSED[kind], tmp_path)
 
 
-def test_what_differs_in_one_context_alone_is_noticed(tmp_path: Path) -> None:
-    told = found(
+def test_a_difference_in_only_one_context_is_noticed(tmp_path: Path) -> None:
+    told = changes_between(
         "return (x @ x.mT) * 1", "return (x @ x.mT).float() * 1 if x.dtype is torch.float32 else x @ x.mT * 1", tmp_path
     )
     assert told and all(line.startswith("autocast:") for line in told)
@@ -72,21 +73,21 @@ def test_patches_of_torch_are_undone(tmp_path: Path) -> None:
     before = F.silu, torch.sigmoid, Tensor.mean, torch.get_default_dtype()
     patches = "F.silu = torch.sigmoid = Tensor.mean = None\n    torch.set_default_dtype(torch.float64)\n    F.mine = 3"
     (tmp_path / "model.py").write_text(program(f"{patches}\n    return x").text)
-    assert not seen_of(tmp_path, CALL, CONTEXTS[0]).error
+    assert not record_run(tmp_path, CALL, CONTEXTS[0]).error
     assert before == (F.silu, torch.sigmoid, Tensor.mean, torch.get_default_dtype()) and not hasattr(F, "mine")
 
 
-def test_a_program_that_does_not_run_is_no_attack() -> None:
+def test_a_program_that_does_not_run_is_an_error() -> None:
     text = f"{IMPORTS}def f(x):\n    return x.no_such\n"
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenProgram):
         verdicts(Program("judge/broken", (("model.py", text),), CALL))
 
 
-def test_an_edit_that_is_right_is_counted_as_one() -> None:
+def test_a_correct_edit_counts_as_an_edit() -> None:
     safe, unsafe = verdicts(program("x = x.abs()\n    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)"))
     assert safe.outcome == "edited" and unsafe.outcome == "as safe" and "rms_norm" in safe.text
 
 
-def test_what_must_be_edited_and_is_not_is_wrong() -> None:
+def test_a_program_without_its_required_safe_edit_is_wrong() -> None:
     one = Program("judge/safe", program("return x + 1").files, CALL, safe=True)
     assert verdicts(one)[0].outcome == "wrong"

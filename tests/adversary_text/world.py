@@ -1,13 +1,13 @@
-"""Runs the files of a program in a process that is put back afterwards, in one context of dtype, mode and autocast.
+"""Runs the files of a program in one context of dtype, mode and autocast, and then restores the process.
 
-The words that a drive knows, beside what model.py holds:
+A drive can use the names of model.py and these functions:
 
-    t(2, 5, scale=1.0)   a tensor of the context's dtype that needs a gradient; `fixed(...)` needs none
-    positive(2, 5)       the same, of entries between 0.5 and 1.5
-    bools(2, 5)          True in two of three, and at the first entry of each row; ints(9, 2, 5): below 9
-    made(module)         the module in the context's dtype and mode, with parameters drawn
+    t(2, 5, scale=1.0)   a tensor of the context's dtype that requires a gradient; `fixed(...)` requires none
+    positive(2, 5)       the same with entries between 0.5 and 1.5
+    bools(2, 5)          True for two of three entries and for the first entry of each row; ints(9, 2, 5): below 9
+    made(module)         the module in the context's dtype and mode, with random parameters
     here                 the module model.py itself
-    tried(call)          what a call gives, or the exception that it raises
+    tried(call)          the result of a call, or the exception that it raises
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tests.adversary.values import plain
 
 NAME = "model"
 BESIDE = Path(__file__).parent / "beside"
-RAISES = "raises"  # how the outcome of `tried` begins where torch raised an error
-_ROUNDED = 16  # steps of rounding that a chain of a few operations may take
-_CONSTANTS = 1e-9  # constants are written with so many digits
+RAISES = "raises"  # the first word of the outcome of `tried` if the call raised an error
+_ROUNDED = 16  # roundings in a chain of a few operations
+_CONSTANTS = 1e-9  # the precision of constants in the programs
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Relative to the largest entry."""
+    """The tolerance of a result in this dtype, relative to the largest entry."""
     return max(_CONSTANTS, _ROUNDED * torch.finfo(dtype).eps)
 
 
@@ -68,8 +68,8 @@ CONTEXTS = (
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one run shows. error: what it let out, by type and, where the program raised it itself, by message."""
+class RunRecord:
+    """The record of one run. error: the type of its exception, with the message if the program itself raised it."""
 
     outcome: Any
     gradients: Any
@@ -78,26 +78,31 @@ class Seen:
     error: str
 
 
-def seen_of(folder: Path, drive: str, context: Context) -> Seen:
-    """Run the files in `folder` once."""
+def record_run(folder: Path, drive: str, context: Context) -> RunRecord:
+    """Runs the files in `folder` once."""
     printed, maker = io.StringIO(), _Maker(context)
     outcome, gradients, error = None, None, ""
-    with _put_back(), warnings.catch_warnings(record=True) as told, _at(folder), contextlib.redirect_stdout(printed):
+    with (
+        _restore_process(),
+        warnings.catch_warnings(record=True) as told,
+        _importable(folder),
+        contextlib.redirect_stdout(printed),
+    ):
         warnings.simplefilter("always")
         torch.set_warn_always(True)
         try:
             with contextlib.redirect_stderr(printed):
-                outcome = _driven(folder / f"{NAME}.py", drive, maker)
+                outcome = _run_drive(folder / f"{NAME}.py", drive, maker)
             gradients = plain(maker.gradients(outcome), NAME)
             outcome = plain(outcome, NAME)
         except Exception as raised:
-            error = _told(raised, folder)
+            error = _error_text(raised, folder)
         finally:
             torch.set_warn_always(False)
-    return Seen(outcome, gradients, printed.getvalue(), tuple(str(w.message) for w in told), error)
+    return RunRecord(outcome, gradients, printed.getvalue(), tuple(str(w.message) for w in told), error)
 
 
-def _driven(path: Path, drive: str, maker: _Maker) -> Any:
+def _run_drive(path: Path, drive: str, maker: _Maker) -> Any:
     module = types.ModuleType(NAME)
     module.__file__ = str(path)
     sys.modules[NAME] = module
@@ -113,8 +118,8 @@ def _driven(path: Path, drive: str, maker: _Maker) -> Any:
         return eval(compile(ast.Expression(last.value), "<drive>", "eval"), known)
 
 
-def _told(error: Exception, folder: Path) -> str:
-    """Its type; its message too where the program itself raised it, by `raise` or `assert`."""
+def _error_text(error: Exception, folder: Path) -> str:
+    """The type of the error, with its message if the program raised it by `raise` or `assert`."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
@@ -125,7 +130,7 @@ def _told(error: Exception, folder: Path) -> str:
 
 
 class _Maker:
-    """Makes what a program is given, and knows all of it that can have a gradient."""
+    """Makes the arguments of a program, and keeps those that can have a gradient."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -134,8 +139,9 @@ class _Maker:
         self.modules: list[nn.Module] = []
 
     def words(self) -> dict[str, Any]:
-        names = ("t", "fixed", "positive", "bools", "ints", "made", "tried")
-        return {name: getattr(self, name) for name in names} | {"dtype": self.context.dtype}
+        names = ("t", "fixed", "positive", "bools", "ints", "tried")
+        named = {name: getattr(self, name) for name in names}
+        return named | {"made": self.prepare_module, "dtype": self.context.dtype}
 
     def fixed(self, *shape: int, scale: float = 1.0) -> Tensor:
         return (torch.randn(shape, generator=self.drawn, dtype=torch.float64) * scale).to(self.context.dtype)
@@ -158,7 +164,7 @@ class _Maker:
     def ints(self, below: int, *shape: int) -> Tensor:
         return torch.randint(below, shape, generator=self.drawn)
 
-    def made(self, module: nn.Module) -> nn.Module:
+    def prepare_module(self, module: nn.Module) -> nn.Module:
         module = module.to(self.context.dtype).train(self.context.training)
         with torch.no_grad():
             for p in module.parameters():
@@ -174,7 +180,7 @@ class _Maker:
             return f"{RAISES} {type(error).__name__}"
 
     def gradients(self, outcome: Any) -> list[Tensor | None]:
-        """Of all leaves, for a weighted sum of everything that the outcome holds."""
+        """The gradients of all leaves, for a weighted sum of all tensors in the outcome."""
         ends = [o for o in _tensors(outcome) if o.requires_grad and o.is_floating_point() and not o.is_inference()]
         leaves = [*self.leaves, *(p for m in self.modules for p in m.parameters())]
         leaves = [leaf for leaf in leaves if leaf.requires_grad]
@@ -204,8 +210,8 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def _at(folder: Path) -> Iterator[None]:
-    """`folder`, and the libraries beside this file, can be imported from; what was imported is forgotten."""
+def _importable(folder: Path) -> Iterator[None]:
+    """Makes `folder` and the libraries in `beside` importable, and forgets the imported modules at the end."""
     before = set(sys.modules)
     sys.path[:0] = [str(folder), str(BESIDE)]
     linecache.checkcache()
@@ -226,8 +232,8 @@ _PATCHED_CLASSES = (nn.Module, nn.Linear, nn.Softmax, nn.Dropout, nn.LayerNorm, 
 
 
 @contextlib.contextmanager
-def _put_back() -> Iterator[None]:
-    """What a program may have done to the process is undone: patches of torch, default dtype, generators."""
+def _restore_process() -> Iterator[None]:
+    """Restores the process at the end of the block: patches of torch, the default dtype, random generators."""
     held = [(place, dict(vars(place))) for place in (*_PATCHED, *_PATCHED_CLASSES)]
     methods = {name: vars(Tensor)[name] for name in vars(Tensor)}
     default, drawn = torch.get_default_dtype(), torch.get_rng_state()

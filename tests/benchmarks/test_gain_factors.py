@@ -27,18 +27,18 @@ def test_the_packaged_table_is_computed_from_the_committed_results() -> None:
     assert prediction_classes() == classes_from(gain_factors.table_of(results))
 
 
-def test_enough_untuned_models_stand_behind_it() -> None:
+def test_the_factors_rest_on_enough_untuned_models() -> None:
     table = json.loads(gain_factors.TABLE.read_text())
     assert table["untuned_models"] >= 20
     assert table["coverage"]["within_2x"] > table["coverage"]["point"]
 
 
-def test_what_matters_in_no_step_is_not_learned_from() -> None:
+def test_places_with_a_negligible_share_are_not_used() -> None:
     kinds = kinds_of([row("a", ("AF1", 0.02, 0.001, 0.002), ("AF2", 0.02, 0.006, 0.003))])
     assert kinds == [Kind("a", False, "AF2", 0.02, 0.006, 0.003)]
 
 
-def test_a_rule_with_few_kinds_has_no_class_of_its_own_and_sizes_are_apart() -> None:
+def test_a_rule_with_few_kinds_has_no_separate_class_and_sizes_are_separate() -> None:
     kinds = [Kind(str(n), n == 0, "AF1", 0.005, 0.002, 0.002 * n / 10) for n in range(11)]
     kinds += [Kind("x", False, "AF2", 0.5, 0.2, 0.1)]
     kinds += [Kind(str(n), False, f"AF{n}", 0.5, -0.1, 0.05) for n in range(5)]

@@ -97,7 +97,7 @@ def test_a_causal_mask_halves_the_flops_of_attention(folder: Path) -> None:
     assert row["flops"] == 0.5 * 3 * 2 * (2 * batch * heads * length * length * head_dim)
 
 
-def test_training_agrees_with_eager_and_says_what_it_does_a_second(folder: Path) -> None:
+def test_training_agrees_with_eager_and_reports_its_rate(folder: Path) -> None:
     found = rows(folder)
     eager, ours = found["training/llama-1b/eager"], found["training/llama-1b/autofuse"]
     assert ours["losses"] == pytest.approx(eager["losses"], rel=2e-2)  # bf16 weights
@@ -106,7 +106,7 @@ def test_training_agrees_with_eager_and_says_what_it_does_a_second(folder: Path)
     assert eager["mfu"] is None and "GPUs" in found["training/llama-1b/Liger"]["absent"]
 
 
-def test_a_profile_is_kept_whole_beside_its_row(folder: Path) -> None:
+def test_the_full_profile_is_stored_next_to_its_row(folder: Path) -> None:
     row = rows(folder)["profiles/gpt2-124m/before"]
     profile = Profile.from_dict(json.loads((folder / "profile-gpt2-124m-before.json").read_text()))
     assert row["rungs"] == {rung.name: rung.value for rung in profile.ladder}
@@ -122,7 +122,7 @@ def test_the_page_shows_every_section(folder: Path) -> None:
     assert "failed" not in page and "WRONG" not in page
 
 
-def test_rows_that_are_there_are_not_made_again(folder: Path, tmp_path: Path) -> None:
+def test_existing_rows_are_not_measured_again(folder: Path, tmp_path: Path) -> None:
     results = Results(folder, CPU)
     assert results.has("roofs/copy") and not results.has("roofs/other")
 
@@ -132,7 +132,7 @@ def test_rows_of_another_machine_are_not_added_to(folder: Path) -> None:
         Results(folder, Setting(torch.device("cpu"), toy=False))
 
 
-def test_a_row_that_raises_says_so_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_row_that_raises_reports_the_error_and_the_next_one_runs(tmp_path: Path) -> None:
     results = Results(tmp_path, CPU)
     assert results.run(Task("a/b", lambda: {}["missing"]))["failed"] == "KeyError: 'missing'"
     assert results.run(Task("a/c", lambda: {"value": 1})) == {"key": "a/c", "value": 1}
@@ -141,21 +141,21 @@ def test_a_row_that_raises_says_so_and_the_next_one_runs(tmp_path: Path) -> None
 
 
 def test_a_row_that_ended_its_process_twice_is_left_out_and_listed(tmp_path: Path) -> None:
-    def ended() -> dict[str, Any]:
+    def end_of_process() -> dict[str, Any]:
         raise SystemExit  # as near as a test comes to a process that is killed
 
     for _ in range(2):
         results = Results(tmp_path, CPU)
         assert not results.has("a/b")
         with pytest.raises(SystemExit):
-            results.run(Task("a/b", ended))
+            results.run(Task("a/b", end_of_process))
     results = Results(tmp_path, CPU)
     assert results.has("a/b")
     results.write(lambda results: "")
     assert json.loads((tmp_path / "results.json").read_text())["ended_their_process"] == ["a/b"]
 
 
-def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_without_a_gpu_there_is_a_message_with_advice(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     assert main(["--out", str(tmp_path)]) == 2

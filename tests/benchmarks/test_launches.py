@@ -26,7 +26,7 @@ for name in launches.OPERATION_NAMES:
 
 
 @pytest.mark.night
-def test_every_operation_goes_to_our_kernel_and_afterwards_to_whom_it_went_before() -> None:
+def test_every_operation_uses_our_kernel_and_then_its_previous_provider_again() -> None:
     """In a process of its own: in this one Triton may be set to interpret, which launches nothing."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-c", CODE]

@@ -15,7 +15,7 @@ def test_model_states_take_16_bytes_a_parameter_and_nothing_under_autocast_is_co
         assert abs(case.error) < 1e-3, case  # AdamW counts its steps in a number for each tensor
 
 
-def test_the_stages_of_zero_take_what_its_table_says() -> None:
+def test_the_stages_of_zero_need_the_memory_of_the_published_table() -> None:
     for case in plan_accuracy.zero_cases(ZERO_TABLE[1:2]):
         assert abs(case.planned - case.expected) <= 0.051, case  # the table has one digit after the point
 

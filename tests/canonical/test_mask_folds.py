@@ -187,12 +187,12 @@ def test_a_mask_is_expanded_to_the_split_shape_and_folded(split: str, joined: st
     view, given = canonical(f"{_SCORES}return sin, {split}, {joined}, {query}")
     mask, first, second, sizes = given.inputs
     found = expanded_and_folded(view, mask, first, second)
-    assert (None if found is None else described(found, mask)) == (
+    assert (None if found is None else operator_and_sizes(found, mask)) == (
         None if wanted is None else told_sizes(sizes, second)
     )
 
 
-def described(refold: Value, mask: Value) -> tuple[str, list[str], list[str]]:
+def operator_and_sizes(refold: Value, mask: Value) -> tuple[str, list[str], list[str]]:
     of, sizes, back = refold.inputs
     assert of is mask
     return refold.op, list(map(written, sizes.inputs)), list(map(written, back.inputs))

@@ -54,7 +54,7 @@ NAMED = {
 }
 
 
-def described(part: Value | Sizes) -> str:
+def description(part: Value | Sizes) -> str:
     if isinstance(part, Sizes):
         return f"{part.of.data}[{part.less}]"
     return "a value" if part.op == LEAF else str(part.data)
@@ -64,7 +64,7 @@ def described(part: Value | Sizes) -> str:
 def test_the_arguments_of_a_view_are_listed_one_by_one(arguments: str, wanted: list[str] | None) -> None:
     view, viewed = canonical(f"return cos.view({arguments})")
     found = dimensions(view, viewed.inputs[1])
-    assert (None if found is None else list(map(described, found))) == wanted
+    assert (None if found is None else list(map(description, found))) == wanted
 
 
 # Two values, and whether they have the same shape.

@@ -15,7 +15,7 @@ from autofuse.results.profile import Profile
 from tests.display.samples import gpt
 
 
-def timed(profile: Profile, seconds: float) -> Profile:
+def profile_with_time(profile: Profile, seconds: float) -> Profile:
     timing = replace(
         profile.timing, seconds=(seconds,) * 20, interval=Interval(seconds, seconds), yardstick=(0.001,) * 20
     )
@@ -25,8 +25,8 @@ def timed(profile: Profile, seconds: float) -> Profile:
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
-    before.write_text(timed(gpt(), 0.3).to_json())
-    after.write_text(timed(gpt(True), 0.1).to_json())
+    before.write_text(profile_with_time(gpt(), 0.3).to_json())
+    after.write_text(profile_with_time(gpt(True), 0.1).to_json())
     return str(before), str(after)
 
 
@@ -136,7 +136,9 @@ def test_raw_traces_are_compared_by_layer_and_by_kernel(tmp_path: Path, capsys: 
     assert "kernels that changed" in capsys.readouterr().out
 
 
-def test_what_is_neither_a_result_nor_a_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_names_a_file_that_is_neither_a_result_nor_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, bad = trace_file(tmp_path / "a.json", 500), tmp_path / "b.json"
     bad.write_text("{}")
     assert main(["compare", good, str(bad)]) == 2

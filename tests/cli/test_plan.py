@@ -49,7 +49,7 @@ def test_json_is_all_that_goes_to_stdout(factory: str, capsys: pytest.CaptureFix
     assert found["before"]["largest_batch"] > 16
 
 
-def test_what_does_not_fit_is_one(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_does_not_fit_exits_1(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", f"{factory}:small", "--memory", "10kB", "--no-fusion"]) == 1
     shown = capsys.readouterr().out
     assert "does not fit" in shown and "simulated" in shown.lower()
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_one(factory: str, capsys: pytest.CaptureFixture[st
         (["missing"], "has no 'missing'"),
     ],
 )
-def test_what_cannot_be_planned_is_two_and_a_sentence(
+def test_a_model_that_cannot_be_planned_exits_2_with_a_message(
     factory: str, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", f"{factory}:{arguments[0]}", *arguments[1:]]) == 2

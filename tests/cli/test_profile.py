@@ -50,7 +50,7 @@ def test_a_factory_is_profiled(capsys: pytest.CaptureFixture[str]):
         (["--output", "af_made_for_a_test.py", "af_made_for_a_test:pair"], "cannot be written to"),
     ],
 )
-def test_bad_input_is_a_sentence_and_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+def test_bad_input_exits_2_with_a_message(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
     assert main([*FEW, *arguments]) == 2
     assert said in capsys.readouterr().err
     assert not Path("autofuse-profile", "profile.json").exists()

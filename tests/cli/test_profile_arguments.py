@@ -16,13 +16,13 @@ from autofuse.cli.arguments import parser
         ("package.module:factory", ["package.module:factory"]),
     ],
 )
-def test_what_follows_the_script_is_the_script_s(line: str, target: list[str]):
+def test_arguments_after_the_script_belong_to_the_script(line: str, target: list[str]):
     options = parser().parse_args(["profile", *line.split()])
     assert options.target == target
     assert options.steps == (3 if line.startswith("--steps") else 20)
 
 
-def test_a_module_takes_all_that_follows_too():
+def test_arguments_after_a_module_belong_to_the_module():
     options = parser().parse_args("profile --warmup 0 -m package.train --steps 4".split())
     assert (options.module, options.steps, options.warmup) == (["package.train", "--steps", "4"], 20, 0)
 

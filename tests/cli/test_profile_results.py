@@ -18,7 +18,7 @@ def test_a_file_is_written_and_replaced_and_nothing_else_is_left(tmp_path: Path)
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path):
+def test_unwritable_outputs_are_reported_before_the_run(tmp_path: Path):
     assert unwritable(tmp_path / "new" / "folder") is None
     assert (tmp_path / "new" / "folder").is_dir()
     (tmp_path / "file").write_text("")
@@ -28,7 +28,7 @@ def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("rank", "name"), [(0, "trace.json.gz"), (3, "trace.rank3.json.gz")])
-def test_every_process_of_a_job_has_files_of_its_own(rank: int, name: str):
+def test_every_process_of_a_job_writes_its_own_files(rank: int, name: str):
     assert Results(Path("out"), "text", rank).path("trace.json.gz") == Path("out") / name
 
 
@@ -41,7 +41,7 @@ def options(folder: Path, fail_if: list[str], baseline: Path | None = None, stri
 @pytest.mark.parametrize(
     ("condition", "code"), [("mfu<0.9", 1), ("mfu<0.01", 0), ("step_seconds>0.2539", 0), ("time_ratio>1", 0)]
 )
-def test_a_profile_alone_is_held_to_conditions_too(tmp_path: Path, condition: str, code: int):
+def test_conditions_also_apply_to_a_single_profile(tmp_path: Path, condition: str, code: int):
     assert Results.of(options(tmp_path, [condition])).finish(gpt()) == code
 
 
@@ -53,7 +53,7 @@ def test_a_condition_on_a_layer_that_does_not_exist_is_an_error(
     assert "No layer is named 'h.*.attm'" in capsys.readouterr().err
 
 
-def test_what_is_undecided_or_not_known_fails_where_that_is_asked_for(tmp_path: Path):
+def test_an_undecided_or_unknown_condition_fails_only_on_request(tmp_path: Path):
     assert Results.of(options(tmp_path, ["time_ratio>1"], strict=True)).finish(gpt()) == 1
 
 

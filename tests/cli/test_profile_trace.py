@@ -51,7 +51,7 @@ def test_a_folder_stands_for_the_traces_in_it(trace: Path, capsys: pytest.Captur
         assert [rank["rank"] for rank in json.loads(capsys.readouterr().out)["ranks"]] == [0, 1]
 
 
-def test_a_folder_without_traces_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_without_traces_gives_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "empty").mkdir()
     assert main(["profile", "--output", str(tmp_path), "--trace", str(tmp_path / "empty")]) == 2
     assert "holds no trace" in capsys.readouterr().err
@@ -72,7 +72,7 @@ def test_json_goes_to_stdout_and_nothing_else(trace: Path, capsys: pytest.Captur
     assert shown.err == ""
 
 
-def test_bad_input_is_a_sentence_and_2(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_bad_input_exits_2_with_a_message(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     broken, out = tmp_path / "broken.json", ["profile", "--output", str(tmp_path / "out")]
     broken.write_text("{")
     (tmp_path / "file").write_text("")

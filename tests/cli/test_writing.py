@@ -202,7 +202,7 @@ def test_without_file_locks_only_an_old_file_is_a_leftover(monkeypatch: pytest.M
 # full disks
 
 
-def limited() -> None:
+def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 
 
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_written_stays_whole() -> None:
     paths = [Path("long.py"), Path("short.py")]
     paths[0].write_text(long)
     paths[1].write_text("import torch\n\n\ndef f(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n")
-    done = subprocess.run(REWRITE, capture_output=True, text=True, preexec_fn=limited, timeout=120)
+    done = subprocess.run(REWRITE, capture_output=True, text=True, preexec_fn=limit_file_size, timeout=120)
     assert done.returncode == 2 and "long.py: cannot be written: File too large." in done.stderr, done.stderr
     assert paths[0].read_text() == long and "silu" in paths[1].read_text() and leftovers() == []
 

@@ -1,4 +1,4 @@
-"""A headless Chromium as the tests' reader of pages, over its DevTools pipe: no port, no package, no network."""
+"""A headless Chromium that renders pages for the tests, over its DevTools pipe: no port, no package, no network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARGUMENTS = (
 
 
 def executable() -> str | None:
-    """Where a Chromium is, or None."""
+    """The path of a Chromium, or None."""
     return next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
 
 
@@ -54,7 +54,7 @@ class Browser:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def looked_at(self, page: Path, script: str, width: int, dark: bool, media: str = "") -> tuple[Any, list[str]]:
-        """What `script` finds on the page, and what went wrong: console messages, requests besides the page itself.
+        """Returns the result of `script` on the page, and the faults: console messages and requests to other addresses.
 
         media: "print", or "" for a screen.
         """

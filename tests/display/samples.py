@@ -1,4 +1,4 @@
-"""Profiles made up for the tests of what draws them: their numbers hang together, and nobody measured them."""
+"""Invented profiles for the tests of drawing code. Their numbers are consistent, but nobody measured them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def place(rule: str, status: str, seconds: float = 0.02, saving: float = 0.012, 
 
 
 def block(i: int, fused: bool = False) -> list[Layer]:
-    """One block of a GPT: its attention by hand or fused, its norms, its MLP."""
+    """One block of a GPT: hand-written or fused attention, norms and an MLP."""
     scores = (
         (work(2.1, 0.11, 3, 4), work(5.0, 0.3, 9, 6)) if fused else (work(9.0, 0.11, 96, 14), work(16.0, 0.3, 180, 20))
     )
@@ -142,7 +142,7 @@ def gpt(fused: bool = False, blocks: int = 4) -> Profile:
 
 
 def comparison() -> Comparison:
-    """Of the two GPTs."""
+    """A comparison of the hand-written and the fused GPT."""
     before, after = gpt().timing.seconds, gpt(True).timing.seconds
     return Comparison(
         1.75, Interval(1.6, 1.81), Estimate(1.0, Interval(0.98, 1.03)), "confirmed",
@@ -151,7 +151,7 @@ def comparison() -> Comparison:
 
 
 def trace_of_a_job() -> Profile:
-    """What a trace of four GPUs tells: no FLOPs, no memory, no layers."""
+    """A profile from a trace of four GPUs: without FLOPs, memory and layers."""
     known = {
         "busy": Level("busy", 1.0, "kernels of 2 steps"),
         "sm_efficiency": Level("sm_efficiency", 1 / 132, "kernels of 2 steps"),
@@ -196,7 +196,7 @@ def rank_steps() -> tuple[RankSteps, ...]:
 
 
 def almost_nothing() -> Profile:
-    """What an empty trace gives."""
+    """The profile of an empty trace."""
     return Profile(
         name="empty.json",
         kind="trace",

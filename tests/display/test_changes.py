@@ -32,7 +32,7 @@ def test_less_than_a_hundredth_of_the_step_is_no_change_however_many_times_the_l
     assert changes(profile(a=0.001), profile(a=0.009))[0].kind == "about the same"
 
 
-def test_the_table_holds_what_changed_only() -> None:
+def test_the_table_contains_only_changes() -> None:
     found = changes(profile(a=0.4, b=0.2), profile(a=0.2, b=0.2))
     assert [row[0].text for row in changes_table(found).rows] == ["a"]
     many = tuple(replace(found[0], fqn=str(i)) for i in range(12))

@@ -1,4 +1,4 @@
-"""Charts: well-formed SVG that says what the numbers say."""
+"""Charts are well-formed SVG and show the numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autofuse.display.charts import LineChart, StripChart
 
 
-def parsed(svg: str) -> Document:
+def parse_svg(svg: str) -> Document:
     return parseString(svg)
 
 
@@ -27,7 +27,7 @@ def points(path: Element) -> list[tuple[float, float]]:
 
 
 def curve(*values: float) -> Element:
-    document = parsed(LineChart("Loss", "step", "loss", {"eager": values}).svg())
+    document = parse_svg(LineChart("Loss", "step", "loss", {"eager": values}).svg())
     return with_class(document, "line")[0]
 
 
@@ -38,7 +38,7 @@ def test_a_falling_loss_falls_on_the_page() -> None:
 
 def test_equal_curves_lie_on_each_other() -> None:
     svg = LineChart("Loss", "step", "loss", {"eager": [3.0, 1.0], "optimized": [3.0, 1.0]}).svg()
-    first, second = with_class(parsed(svg), "line")[:2]
+    first, second = with_class(parse_svg(svg), "line")[:2]
     assert first.getAttribute("d") == second.getAttribute("d")
     assert first.getAttribute("class") != second.getAttribute("class")
 
@@ -48,22 +48,22 @@ def test_a_value_that_is_not_finite_leaves_a_gap() -> None:
     assert path.count("M") == 2 and path.count("L") == 1
 
 
-def test_curves_labels_and_names_are_there() -> None:
+def test_a_chart_has_curves_labels_and_names() -> None:
     svg = LineChart("Loss <train>", "step", "nats", {"a & b": [1.0, 2.0]}).svg()
-    document = parsed(svg)
+    document = parse_svg(svg)
     texts = [text.firstChild.data for text in document.getElementsByTagName("text")]
     assert {"step", "nats", "a & b"} <= set(texts)
     assert document.documentElement.getAttribute("aria-label") == "Loss <train>"
 
 
 def test_every_sample_is_a_dot_and_the_median_has_a_mark() -> None:
-    document = parsed(StripChart("Step time", "ms", {"before": [12.0, 13.0, 14.0], "after": [8.0, 9.0]}).svg())
+    document = parse_svg(StripChart("Step time", "ms", {"before": [12.0, 13.0, 14.0], "after": [8.0, 9.0]}).svg())
     assert len(document.getElementsByTagName("circle")) == 5
     assert len(with_class(document, "median")) == 2
 
 
 def test_the_axis_of_times_begins_at_zero() -> None:
-    document = parsed(StripChart("Step time", "ms", {"before": [10.0], "after": [5.0]}).svg())
+    document = parse_svg(StripChart("Step time", "ms", {"before": [10.0], "after": [5.0]}).svg())
     before, after = (float(mark.getAttribute("x1")) for mark in with_class(document, "median"))
     start = 64
     assert (before - start) == pytest.approx(2 * (after - start))
@@ -79,14 +79,14 @@ def test_the_axis_of_times_begins_at_zero() -> None:
         StripChart("infinite", "x", {"a": [math.inf]}),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_by_name(chart: LineChart | StripChart) -> None:
+def test_the_error_names_the_values_that_cannot_be_drawn(chart: LineChart | StripChart) -> None:
     with pytest.raises(ValueError, match=repr(chart.title)):
         chart.svg()
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=30))
 def test_every_curve_stays_on_the_page(values: list[float]) -> None:
-    document = parsed(LineChart("any", "x", "y", {"a": values}).svg())
+    document = parse_svg(LineChart("any", "x", "y", {"a": values}).svg())
     _, _, width, height = map(float, document.documentElement.getAttribute("viewBox").split())
     drawn = points(with_class(document, "line")[0])
     assert len(drawn) == len(values)
@@ -95,5 +95,5 @@ def test_every_curve_stays_on_the_page(values: list[float]) -> None:
 
 @given(st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=30))
 def test_every_axis_has_a_few_round_ticks(values: list[float]) -> None:
-    document = parsed(StripChart("any", "x", {"a": values}).svg())
+    document = parse_svg(StripChart("any", "x", {"a": values}).svg())
     assert 1 <= len(with_class(document, "grid")) <= 12

@@ -1,4 +1,4 @@
-"""The diagnosis stands first, wherever a profile is shown."""
+"""Every form of a profile starts with the diagnosis."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_a_notebook_begins_with_it() -> None:
     assert "&lt;while&gt;" in shown
 
 
-def test_without_one_nothing_is_shown() -> None:
+def test_without_a_diagnosis_nothing_is_shown() -> None:
     assert "Diagnosis" not in profile_page.html(almost_nothing())
     assert profile_terminal.notebook({"": almost_nothing()})
 
 
-def test_what_is_not_predicted_saves_nothing_that_is_said() -> None:
+def test_no_saving_is_shown_without_a_prediction() -> None:
     assert saving(FOUND.actions[1]) == ""

@@ -1,4 +1,4 @@
-"""JUnit reports and step summaries: what fails, what is undecided, and names that mean nothing to XML and Markdown."""
+"""JUnit reports and step summaries: failed and undecided conditions, and names with characters of XML and Markdown."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_without_conditions_there_is_one_passing_test() -> None:
     assert suite.get("tests") == "1" and suite.get("failures") == "0" and len(suite) == 1
 
 
-def test_what_xml_cannot_hold_is_replaced() -> None:
+def test_characters_that_xml_does_not_allow_are_replaced() -> None:
     (suite,) = ElementTree.fromstring(junit('a<b>&"\x00\x1b\ud800', OUTCOMES).encode())
     assert suite.get("name") == 'a<b>&"???'
 
 
-def test_the_summary_says_what_to_do_first() -> None:
+def test_the_summary_starts_with_the_actions() -> None:
     diagnosis = Diagnosis("data", "Waiting for data.", (Action("loader-workers", "Use more workers.", 120.0),))
     text = step_summary(replace(gpt(), diagnosis=diagnosis), OUTCOMES)
     places = [

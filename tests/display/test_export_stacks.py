@@ -1,4 +1,4 @@
-"""Flame graphs: the weights add up to the time of the layers, and the files have the form that their readers expect."""
+"""Flame graphs: the weights add up to the time of the layers, and the files have the published formats."""
 
 from __future__ import annotations
 

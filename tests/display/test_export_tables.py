@@ -1,4 +1,4 @@
-"""CSV files: every row, full numbers, empty cells for what is unknown, and no cell that a spreadsheet would run."""
+"""CSV files: every row, full numbers, empty cells for unknown values, and no cell that a spreadsheet would execute."""
 
 from __future__ import annotations
 

@@ -14,18 +14,18 @@ from autofuse.results.findings import FIELDS, Finding, as_json
 
 FOUND = Finding(
     code="AF101", rule="HandWrittenAttention", path="src/model.py", line=3, end_line=7, column=9,
-    symbol="Block.forward", status="safe", message="attention spelled out", reason="",
+    symbol="Block.forward", status="safe", message="hand-written attention", reason="",
 )  # fmt: skip
 
 
-def test_a_line_says_where_what_and_how_sure() -> None:
+def test_a_line_has_place_message_and_status() -> None:
     text = "".join(text for text, _ in line_of(FOUND))
-    assert text == "src/model.py:3:9: AF101 [safe] Block.forward: attention spelled out\n"
+    assert text == "src/model.py:3:9: AF101 [safe] Block.forward: hand-written attention\n"
 
 
-def test_a_reason_is_told_once() -> None:
+def test_a_reason_is_printed_once() -> None:
     because = dataclasses.replace(FOUND, reason="assumes much")
-    assert "".join(t for t, _ in line_of(because)).endswith("attention spelled out (assumes much)\n")
+    assert "".join(t for t, _ in line_of(because)).endswith("hand-written attention (assumes much)\n")
     twice = dataclasses.replace(because, message="attention: assumes much")
     assert "".join(t for t, _ in line_of(twice)).endswith("attention: assumes much\n")
 
@@ -37,7 +37,7 @@ def test_the_json_has_the_documented_fields_in_their_order() -> None:
     assert printed["findings"][0]["end_line"] == 7
 
 
-def test_an_annotation_escapes_what_would_end_it() -> None:
+def test_an_annotation_escapes_line_ends_and_separators() -> None:
     odd = dataclasses.replace(FOUND, path="a:b,c.py", message="100 %\nand more", status="report")
     assert annotation_of(odd) == (
         "::notice file=a%3Ab%2Cc.py,line=3,endLine=7,col=9,title=AF101 HandWrittenAttention::100 %25%0Aand more\n"
@@ -61,7 +61,7 @@ def test_findings_are_counted_by_status() -> None:
         ("é\u2028b\nc\n".encode(), "é\u2028b\nC\n".encode()),
     ],
 )
-def test_a_diff_is_a_patch_that_applies(tmp_path: Path, before: bytes, after: bytes) -> None:
+def test_patch_can_apply_a_diff(tmp_path: Path, before: bytes, after: bytes) -> None:
     (tmp_path / "model.py").write_bytes(before)
     patch = "".join(text for text, _ in diff_of("model.py", before, after)).encode()
     subprocess.run(["git", "apply", "-p0", "-"], input=patch, check=True, cwd=tmp_path)

@@ -1,17 +1,17 @@
-"""Layers that repeat, as one: which names are one pattern, and what their sums are."""
+"""Repeated layers are shown as one: which names are one pattern, and their sums."""
 
 from __future__ import annotations
 
 import pytest
 
-from autofuse.display.folding import folded, folded_places, gain_together, own_share
+from autofuse.display.folding import fold_layers, folded_places, gain_together, own_share
 from autofuse.results.comparison import Interval
 from autofuse.results.profile_parts import Layer, Place, Work
 from autofuse.results.repeated_names import patterns_of
 from tests.display.samples import gpt, layer, place, work
 
 
-def test_blocks_of_one_kind_are_one_pattern_with_all_that_is_in_them() -> None:
+def test_blocks_of_one_kind_and_their_children_are_one_pattern() -> None:
     kinds = {"h.0": "Block", "h.0.attn": "Attention", "h.1": "Block", "h.1.attn": "Attention", "head": "Linear"}
     assert patterns_of(kinds) == {
         "h.0": "h.*",
@@ -27,27 +27,27 @@ def test_the_layers_of_a_small_sequential_keep_their_numbers() -> None:
     assert patterns_of(kinds) == {name: name for name in kinds}
 
 
-def test_a_sequential_whose_activation_is_not_seen_keeps_its_numbers_too() -> None:
+def test_a_sequential_without_a_profiled_activation_keeps_its_numbers() -> None:
     assert patterns_of({"mlp.0": "Linear", "mlp.2": "Linear"}) == {"mlp.0": "mlp.0", "mlp.2": "mlp.2"}
 
 
-def test_numbers_within_repeated_blocks_are_told_apart() -> None:
+def test_numbers_within_repeated_blocks_stay_separate() -> None:
     kinds = {f"h.{i}.{part}": kind for i in range(3) for part, kind in (("mlp.0", "Linear"), ("mlp.1", "GELU"))}
     kinds |= {f"h.{i}": "Block" for i in range(3)}
     assert set(patterns_of(kinds).values()) == {"h.*", "h.*.mlp.0", "h.*.mlp.1"}
 
 
-def test_blocks_that_take_turns_are_folded_by_their_kind() -> None:
+def test_alternating_blocks_are_folded_by_their_kind() -> None:
     kinds = {f"layers.{i}": "Mamba" if i % 4 else "Attention" for i in range(12)}
     layers = [layer(name, kind, work(1), work(1)) for name, kind in kinds.items()]
-    assert {(fold.name, fold.kind, fold.count) for fold in folded(layers)} == {
+    assert {(fold.name, fold.kind, fold.count) for fold in fold_layers(layers)} == {
         ("layers.*", "Mamba", 9), ("layers.*", "Attention", 3),
     }  # fmt: skip
 
 
 def test_a_fold_is_the_sum_of_its_layers_and_nothing_is_lost() -> None:
     layers = gpt().layers
-    folds = folded(layers)
+    folds = fold_layers(layers)
     assert sum(fold.count for fold in folds) == len(layers)
     assert sum(fold.work.seconds for fold in folds) == pytest.approx(sum(found.own_seconds for found in layers))
     attention = next(fold for fold in folds if fold.name == "h.*.attn")
@@ -58,12 +58,12 @@ def test_a_fold_is_the_sum_of_its_layers_and_nothing_is_lost() -> None:
     assert [fold.work.seconds for fold in folds] == sorted((fold.work.seconds for fold in folds), reverse=True)
 
 
-def test_averages_weigh_by_time_and_leave_out_what_is_not_known() -> None:
+def test_averages_are_weighted_by_time_and_omit_unknown_values() -> None:
     layers = [
         layer("h.0", "A", work(3), work(0), roofline=0.2), layer("h.1", "A", work(1), work(0), roofline=0.6),
         layer("h.2", "A", work(9), work(0), roofline=None),
     ]  # fmt: skip
-    (fold,) = folded(layers)
+    (fold,) = fold_layers(layers)
     assert fold.roofline == pytest.approx(0.3)
     assert fold.sm_efficiency is None
 
@@ -104,7 +104,7 @@ def test_reasons_that_differ_in_numbers_only_are_one_and_equal_numbers_stay() ->
     assert fold.reason == "nothing to gain: … ms of 16 ms in h.*"
 
 
-def test_what_applies_is_one_whether_there_is_much_to_gain_or_little() -> None:
+def test_places_where_a_rule_applies_are_one_whatever_their_gain() -> None:
     found = [
         Place("AF101", "applies", reason, "autofuse.ops.attention") for reason in ("", "", "nothing to gain: 0 ms")
     ]
@@ -117,7 +117,7 @@ def test_numbers_in_reasons_that_name_no_block_are_kept() -> None:
     assert fold.reason == "1.5 is not 2.0 in torch.float32"
 
 
-def test_gains_that_add_up_to_the_whole_step_are_not_told() -> None:
+def test_gains_that_add_up_to_the_whole_step_are_not_shown() -> None:
     assert gain_together([2.0, 2.0]) is None
     assert gain_together([None]) is None
     assert gain_together([2.0, None]) == pytest.approx(2.0)

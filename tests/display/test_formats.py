@@ -1,4 +1,4 @@
-"""Findings for machines: each format holds every finding, and is what its readers take."""
+"""Machine-readable findings: each format has every finding and follows its standard."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CELL = replace(SAFE, path="a.ipynb", cell=3, status="report", code="AF602")
 FOUND = [SAFE, ODD, CELL]
 FIXES = {SAFE: (LineChange(5, 7, "    return 1\n"), LineChange(9, 9, "import torch\n"), LineChange(11, 12, ""))}
 
-# What SARIF 2.1.0 wants of the parts that are written. The schema itself may not be distributed with this repository:
-# a log with every part was validated against it by hand.
+# The requirements of SARIF 2.1.0 for the written parts. The schema itself may not be distributed with this repository.
+# A log with every part was validated against it by hand.
 TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
 REGION = {
     "type": "object",
@@ -114,12 +114,12 @@ SARIF = {
 }  # fmt: skip
 
 
-def test_the_command_line_offers_the_formats_that_there_are() -> None:
+def test_the_command_line_offers_every_format() -> None:
     assert sorted(NAMES) == sorted(formats.NAMES)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_holds_every_finding_and_nothing_that_a_terminal_obeys(name: str) -> None:
+def test_every_format_has_every_finding_and_no_terminal_escapes(name: str) -> None:
     text = FORMATS[name](FOUND, FIXES)
     assert "\x1b" not in text and "\x00" not in text
     assert FORMATS[name]([], {}) is not None
@@ -128,7 +128,7 @@ def test_every_format_holds_every_finding_and_nothing_that_a_terminal_obeys(name
         json.loads(text)
 
 
-def test_sarif_is_what_the_standard_wants() -> None:
+def test_sarif_has_the_parts_that_the_standard_requires() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     for found in (FOUND, []):
         log = json.loads(FORMATS["sarif"](found, FIXES))
@@ -149,7 +149,7 @@ def test_junit_is_xml_with_a_failure_for_each_finding() -> None:
     assert len(root.findall("testsuite/testcase/failure")) == 3
 
 
-def test_gitlab_tells_findings_apart_that_look_alike() -> None:
+def test_equal_looking_findings_have_different_fingerprints_for_gitlab() -> None:
     issues = json.loads(FORMATS["gitlab"]([SAFE, SAFE, ODD], {}))
     assert len({i["fingerprint"] for i in issues}) == 3
     assert {"description", "check_name", "fingerprint", "severity", "location"} <= issues[0].keys()
@@ -169,5 +169,5 @@ TEXTS = ["", "a\n", "a\nb\nc\n", "a\nx\nc", "b\n\x0cc\r\nd\n", "a\nb\nc\nd\ne\n"
 
 @pytest.mark.parametrize("before", TEXTS)
 @pytest.mark.parametrize("after", TEXTS)
-def test_replacements_make_the_one_text_of_the_other(before: str, after: str) -> None:
+def test_replacements_change_one_text_into_the_other(before: str, after: str) -> None:
     assert replaced(before, replacements(before, after)) == after

@@ -1,4 +1,4 @@
-"""The heat map shows the rank that others wait for, though all steps are equally long."""
+"""The heat map shows the rank that others wait for, although all steps are equally long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_only_the_late_rank_is_dark() -> None:
     assert {place for place, shade in shades.items() if shade} == {(2, 3)} and shades[2, 3] == 5
 
 
-def test_a_shade_stands_for_a_twentieth_above_the_median() -> None:
+def test_a_shade_is_a_twentieth_above_the_median() -> None:
     ranks = [RankSteps(i, (), (1.0, 1.0, 1.0 + 0.06 * i), ()) for i in range(4)]
     found = heat_map(ranks)
     assert found is not None and found.middle == 1.0
@@ -36,7 +36,7 @@ def test_a_terminal_has_a_character_for_each_cell() -> None:
     assert [line.split()[2] for line in found.text().plain.splitlines()[1:]] == ["······", "······", "···█··", "······"]
 
 
-def test_nothing_is_drawn_of_one_rank_or_of_unequal_steps() -> None:
+def test_one_rank_or_unequal_steps_have_no_heat_map() -> None:
     ranks = rank_steps()
     assert heat_map(ranks[:1]) is None
     assert heat_map((ranks[0], replace(ranks[1], seconds=(0.1,)))) is None

@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, readable in light and dark."""
+"""The page is self-contained, escaped, and readable in light and dark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ URLS = {"href", "src", "srcset", "action", "poster", "data"}
 
 
 class Checker(HTMLParser):
-    """Collects tags that are not closed in order, and every attribute that could fetch something."""
+    """Collects tags that are not closed in order, and every attribute that could cause a request."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class Checker(HTMLParser):
             self.wrong.append(tag)
 
 
-def test_every_tag_is_closed_in_its_place() -> None:
+def test_every_tag_is_closed_in_order() -> None:
     checker = Checker(PAGE)
     assert not checker.wrong and not checker.open
 
 
-def test_the_page_asks_nobody_for_anything() -> None:
+def test_the_page_requests_nothing_from_the_network() -> None:
     checker = Checker(PAGE)
     assert not checker.fetched
     assert not {"link", "img", "iframe"} & set(checker.seen)
@@ -84,7 +84,7 @@ def test_a_quantity_is_marked_with_the_number_to_sort_it_by() -> None:
     assert "<table data-sorts>" in drawn
 
 
-def test_light_and_dark_are_both_provided_for() -> None:
+def test_the_page_has_a_light_and_a_dark_theme() -> None:
     assert "prefers-color-scheme: dark" in PAGE
     light, dark = re.findall(r"--paper: (#\w+)", PAGE)
     assert light != dark
@@ -110,7 +110,7 @@ def test_code_that_is_no_diff_stays_plain() -> None:
     assert "<code>print(1 &lt; 2)</code>" in PAGE
 
 
-def test_nothing_that_is_passed_in_becomes_markup() -> None:
+def test_passed_texts_never_become_markup() -> None:
     evil = "<script>alert(1)</script>"
     table = Table(evil, (Column(evil),), ((Cell(evil),),), evil)
     charts = (LineChart(evil, evil, evil, {evil: [1.0]}), StripChart(evil, evil, {evil: [1.0]}))
@@ -119,7 +119,7 @@ def test_nothing_that_is_passed_in_becomes_markup() -> None:
     assert "<script>alert" not in text and text.count("<script") == 1
 
 
-def test_what_is_folded_away_is_all_there() -> None:
+def test_a_closed_section_has_its_full_content() -> None:
     text = page("t", "s", [Section("h", (Details("more <here>", (TABLE, "last")),), "a note")])
     assert "<details><summary>more &lt;here&gt;</summary>" in text
     assert text.index("AF101") < text.index("<p>last</p></details>")
@@ -132,7 +132,7 @@ def test_a_chart_with_kinds_has_a_legend_below_it() -> None:
     assert '<rect class="fill part-0"/></svg>forward &amp; more</li>' in text
 
 
-def test_a_row_is_headed_by_what_it_is_about() -> None:
+def test_the_first_cell_of_a_row_is_its_heading() -> None:
     assert '<th scope="row" class="left plain">AF101</th>' in PAGE
     assert '<th scope="col" class="left">rule</th>' in PAGE
 

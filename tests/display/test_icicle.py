@@ -1,4 +1,4 @@
-"""The icicle view: equal layers are one bar, parts never exceed the whole, names are escaped."""
+"""The icicle view: equal layers are one bar, parts are never longer than their parent, names are escaped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_parts_never_exceed_the_whole() -> None:
     assert found.nodes[0].seconds == pytest.approx(0.5 + 1.0 + 2.5)
 
 
-def test_names_are_escaped_and_every_bar_says_what_it_is() -> None:
+def test_names_are_escaped_and_every_bar_has_a_label() -> None:
     found = icicle_chart([layer("", 1.0, 0.0), layer("<b>", 1.0, 0.5), layer("<b>.c", 0.5, 0.5)], 1.0)
     assert found is not None
     text = found.markup()
@@ -50,7 +50,7 @@ def test_names_are_escaped_and_every_bar_says_what_it_is() -> None:
     ]
 
 
-def test_what_is_too_narrow_to_point_at_is_left_out() -> None:
+def test_bars_that_are_too_narrow_for_a_pointer_are_omitted() -> None:
     layers = [layer("", 1.0, 0.0), layer("a", 0.9995, 0.9995), layer("b", 0.0005, 0.0005)]
     found = icicle_chart(layers, 1.0)
     assert found is not None and "b: " not in found.markup() and "a: " in found.markup()

@@ -1,4 +1,4 @@
-"""The tables of layers and places: repeated ones as one row, every one in the long list."""
+"""The tables of layers and places: repeated layers are one row, and the long list has every layer."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_the_short_table_has_plain_numbers_and_the_rule_below_the_name() -> None
     assert column(table, "layer")[-1] == "32 more layers"
 
 
-def test_columns_that_nothing_is_known_for_are_left_out() -> None:
+def test_columns_without_known_values_are_omitted() -> None:
     unknown = tuple(replace(layer, roofline=None, peak_bytes=None, regime="unknown") for layer in gpt().layers)
     table = tables.layers_table(replace(gpt(), layers=unknown))
     assert not {"roofline", "at peak", "limit", "SM eff."} & set(headings(table))
 
 
-def test_none_is_said_of_rules_only_where_somebody_looked() -> None:
+def test_the_column_of_rules_says_none_only_if_rules_were_searched() -> None:
     bare = replace(gpt(), layers=tuple(replace(layer, places=()) for layer in gpt().layers))
     assert "rule" in headings(tables.layers_table(gpt()))
     assert "rule" not in headings(tables.layers_table(bare))
@@ -48,7 +48,7 @@ def test_none_is_said_of_rules_only_where_somebody_looked() -> None:
     assert "rule" in headings(tables.both_layers_table(bare, gpt()))
 
 
-def test_every_layer_is_in_the_long_list_in_the_models_order_with_why() -> None:
+def test_the_long_list_has_every_layer_in_model_order_with_reasons() -> None:
     table = tables.every_layer_table(gpt())
     assert len(table.rows) == len(gpt().layers)
     assert column(table, "layer")[:2] == ["wte", "h.0"]
@@ -66,7 +66,7 @@ def test_layers_of_two_sides_are_matched_by_name() -> None:
     ]
 
 
-def test_a_place_shows_what_it_takes_what_it_would_save_and_what_it_becomes() -> None:
+def test_a_place_shows_its_time_its_saving_and_its_fused_operation() -> None:
     table = tables.places_table(gpt())
     first = {name: column(table, name)[0] for name in headings(table)}
     assert first == {
@@ -76,7 +76,7 @@ def test_a_place_shows_what_it_takes_what_it_would_save_and_what_it_becomes() ->
     assert column(table, "becomes, or reason")[-1] == "the scores are returned too; gpt.py:31"
 
 
-def test_of_two_profiles_the_one_whose_places_were_measured_is_the_telling_one() -> None:
+def test_the_profile_with_measured_places_is_shown_of_two() -> None:
     fused = replace(place("AF101", "fused"), measured_seconds=0.01)
     layers = tuple(replace(layer, places=(fused,) if layer.places else ()) for layer in gpt().layers)
     before, bare = replace(gpt(), layers=layers), replace(gpt(), layers=())
@@ -86,7 +86,7 @@ def test_of_two_profiles_the_one_whose_places_were_measured_is_the_telling_one()
     assert column(tables.both_layers_table(before, gpt(True), 1), "rule") == ["AF101 fused"]
 
 
-def test_what_was_measured_stands_beside_what_was_predicted() -> None:
+def test_measured_and_predicted_savings_are_next_to_each_other() -> None:
     measured = replace(place("AF101", "fused", 0.02, 0.012), measured_seconds=0.01)
     layers = tuple(replace(layer, places=(measured,) if layer.kind == "Attention" else ()) for layer in gpt().layers)
     table = tables.places_table(replace(gpt(), layers=layers))
@@ -98,18 +98,18 @@ def test_a_part_of_a_larger_place_says_so() -> None:
     assert tables.place_in_words(part) == "AF301 in AF304: 1.10x"
 
 
-def test_a_rule_is_named_once_with_what_its_places_gain_together() -> None:
+def test_a_rule_is_named_once_with_the_total_gain_of_its_places() -> None:
     found = [Place("AF304", "applies", reason, predicted_gain=1.1) for reason in ("", "little")]
     assert tables.rules_in_words(folded_places([("mlp", one) for one in found])) == ["AF304 applies: 1.22x"]
 
 
-def test_what_a_place_needs_more_is_no_saving() -> None:
+def test_additional_time_of_a_place_is_not_a_saving() -> None:
     more = replace(place("AF101", "applies"), saved_flops=-67_000_000)
     layers = tuple(replace(layer, places=(more,) if layer.fqn == "h.0.attn" else ()) for layer in gpt().layers)
     assert column(tables.places_table(replace(gpt(), layers=layers)), "saved") == ["64 MiB, 67 MFLOP more"]
 
 
-def test_the_short_table_of_places_has_one_line_for_each_and_says_what_is_part_of_what() -> None:
+def test_the_short_table_has_one_line_for_each_place_and_names_larger_places() -> None:
     part = Place("AF301", "applies", "", "autofuse.ops.gelu", part_of="AF304 in mlp")
     layers = tuple(replace(layer, places=(*layer.places, part) if layer.places else ()) for layer in gpt().layers)
     table = tables.short_places_table(replace(gpt(), layers=layers), 5)

@@ -17,7 +17,7 @@ def test_a_fragment_is_well_formed_and_holds_everything() -> None:
     assert "title" in html and "caption" in html and TONES["bad"] in html
 
 
-def test_text_is_escaped_wherever_it_stands() -> None:
+def test_text_is_escaped_everywhere() -> None:
     html = table(Table("<t>", (Column("<c>"),), ((Cell("<d>"),),), "<e>"))
     parseString(html)
     assert all(f"&lt;{letter}&gt;" in html for letter in "tcde")

@@ -1,4 +1,4 @@
-"""What a profile's charts hold: the numbers that belong beside each other, and nothing where none are."""
+"""The charts of a profile show the numbers that belong together, and omit unknown numbers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_a_levels_bar_and_its_loss_reach_to_the_level_above() -> None:
     assert "SM activity" not in rows  # the page names what is not known in one line
 
 
-def test_before_and_after_have_a_bar_each_also_where_one_of_them_is_not_known() -> None:
+def test_before_and_after_have_one_bar_each_even_if_one_is_unknown() -> None:
     sides = {"before": almost_nothing(), "after": gpt()}
     busy = charts.ladder_chart(sides).rows[0]
     assert busy.bars[0] == () and busy.bars[1][0].length == 0.941
     assert busy.value == "n/a → 94.1 %"
 
 
-def test_steps_are_as_long_as_they_are_against_each_other() -> None:
+def test_bars_of_steps_have_the_proportions_of_their_times() -> None:
     chart = charts.shares_chart(BOTH)
     assert chart is not None
     before, after = (sum(segment.length for segment in row.bars[0]) for row in chart.rows[:2])
@@ -39,7 +39,7 @@ def test_steps_are_as_long_as_they_are_against_each_other() -> None:
     assert after == pytest.approx(145 / 254)
 
 
-def test_shares_that_are_known_of_a_trace_without_timed_steps_are_drawn() -> None:
+def test_known_shares_of_a_trace_without_timed_steps_are_drawn() -> None:
     timing = almost_nothing().timing
     chart = charts.shares_chart({"": replace(gpt(), timing=timing)})
     assert chart is not None and chart.rows[0].value == "254 ms"
@@ -67,7 +67,7 @@ def test_layers_have_forward_and_backward_and_their_rules() -> None:
     assert both is not None and both.rows[0].value == "100 ms → 28.4 ms" and both.rows[0].note == "AF101 fused"
 
 
-def test_a_layer_that_is_gone_afterwards_leaves_a_gap() -> None:
+def test_a_layer_that_is_missing_afterwards_leaves_a_gap() -> None:
     after = replace(gpt(True), layers=tuple(found for found in gpt(True).layers if not found.fqn.endswith("ln_1")))
     chart = charts.layers_chart({"before": gpt(), "after": after})
     assert chart is not None
@@ -85,7 +85,7 @@ def test_only_layers_with_flops_bytes_and_time_are_on_the_roofline_plot() -> Non
     assert attention.intensity == pytest.approx(0.41e9 / (276 * 2**20))
 
 
-def test_layers_before_are_pale_and_those_after_say_what_was_done() -> None:
+def test_layers_before_are_pale_and_layers_after_name_their_rules() -> None:
     chart = charts.roofline_chart(BOTH)
     assert chart is not None
     kinds = {dot.kind for dot in chart.dots}
@@ -93,7 +93,7 @@ def test_layers_before_are_pale_and_those_after_say_what_was_done() -> None:
     assert all(not dot.name for dot in chart.dots if dot.kind == "lost")
 
 
-def test_where_nobody_looked_for_rules_no_legend_says_that_none_applies() -> None:
+def test_the_legend_says_that_no_rule_applies_only_if_rules_were_searched() -> None:
     layers = tuple(replace(found, places=()) for found in gpt().layers)
     chart = charts.roofline_chart({"": replace(gpt(), layers=layers, roof=Roof())})
     assert chart is not None and chart.legend == {}
@@ -109,7 +109,7 @@ def test_phases_have_the_same_colours_in_every_chart() -> None:
     assert job is not None and job.kinds["communication"] == "part-4" and "communication" in job.legend.values()
 
 
-def test_nothing_is_drawn_of_what_is_not_known() -> None:
+def test_unknown_values_are_not_drawn() -> None:
     for made in (
         charts.shares_chart, charts.memory_chart, charts.layers_chart, charts.categories_chart, charts.roofline_chart,
         charts.steps_chart, charts.losses_chart,

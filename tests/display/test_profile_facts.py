@@ -1,4 +1,4 @@
-"""What is said of a whole step, in words."""
+"""The sentences about a whole step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def facts(profile: Profile) -> dict[str, str]:
     return {label: text.plain for label, text in facts_of(profile)}
 
 
-def test_a_title_says_what_and_from_where() -> None:
+def test_a_title_names_the_model_and_the_source() -> None:
     assert title_of(gpt()) == "GPT · AMD EPYC, 2 threads"
     assert title_of(trace_of_a_job()) == "rank0.json.gz, and 3 more · from a trace"
 
@@ -25,26 +25,26 @@ def test_one_step_has_no_interval() -> None:
     assert step_of(replace(gpt(), timing=one)).plain == "250 ms · 1 step"
 
 
-def test_what_is_not_known_is_named_once_for_each_reason() -> None:
+def test_unknown_values_are_listed_once_for_each_reason() -> None:
     assert facts(almost_nothing())["n/a"] == "memory, regime, power: n/a, because it was not measured"
     told = [text.plain for label, text in facts_of(gpt()) if label == "n/a"]
     assert told == ["power: n/a, because NVML is not there: it needs an NVIDIA GPU"]
 
 
-def test_shares_that_cannot_be_told_stand_behind_their_reason() -> None:
+def test_unknown_shares_follow_their_reason() -> None:
     assert facts(gpt())["of it"] == (
         "host overhead: n/a, because on a CPU the host computes · "
         "communication, exposed communication: n/a, because there is one process only"
     )
 
 
-def test_memory_has_its_largest_part_first_and_nothing_that_is_not_there() -> None:
+def test_memory_lists_the_largest_part_first_and_omits_empty_parts() -> None:
     assert facts(gpt())["memory"].startswith("peak 202 MiB · activations 180 MiB · temporaries")
     lean = replace(gpt().memory, optimizer=0)
     assert "optimizer" not in facts(replace(gpt(), memory=lean))["memory"]
 
 
-def test_the_probe_is_told_with_its_interval() -> None:
+def test_the_probe_is_shown_with_its_interval() -> None:
     probe = Probe(1.2, Interval(1.1, 1.3), "overhead")
     assert (
         facts(replace(gpt(), probe=probe))["regime"] == "overhead: twice the batch takes 1.20x the time (1.10 to 1.30)"
@@ -61,12 +61,12 @@ def test_ranks_of_the_same_speed_have_no_spread() -> None:
     assert "ranks" not in facts(replace(gpt(), ranks=ranks[:1]))
 
 
-def test_two_sides_are_told_as_changes_and_missing_memory_by_its_reason() -> None:
+def test_two_sides_are_shown_as_changes_and_missing_memory_has_a_reason() -> None:
     both = {label: text.plain for label, text in facts_of_both({"before": gpt(), "after": gpt(True)})}
     assert "forward 78.7 ms → 44.9 ms" in both["time"] and "peak 202 MiB → 82 MiB" in both["memory"]
     half = {label: text.plain for label, text in facts_of_both({"before": almost_nothing(), "after": gpt()})}
     assert half["n/a"] == "memory: n/a, because it was not measured"
 
 
-def test_a_sentence_that_goes_on_has_no_full_stop() -> None:
+def test_a_sentence_that_continues_has_no_full_stop() -> None:
     assert end("It is so. ") == "It is so"

@@ -1,4 +1,4 @@
-"""The page of a profile: what it says, and, where a Chromium is at hand, how it looks."""
+"""The page of a profile: its content and, if a Chromium is installed, its layout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGES = {
     "nothing": html(almost_nothing()),
     "large": html(large(12)),
 }
-# What stands outside of its drawing, what overlaps, what is too pale, what makes the page scroll sideways.
+# Finds elements outside of their drawing, overlapping texts, low contrast, and elements wider than the page.
 LOOK = """(() => {
   for (const folded of document.querySelectorAll('details')) folded.open = true;
   const visible = e => e.getClientRects().length && e.getBoundingClientRect().width > 0;
@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1400])
 @pytest.mark.parametrize("name", PAGES)
-def test_in_a_browser_it_is_whole_quiet_and_legible(
+def test_a_browser_shows_the_page_completely_legibly_and_without_errors(
     browser: Browser, folder: Path, name: str, width: int, dark: bool
 ) -> None:
     seen, wrong = browser.looked_at(folder / f"{name}.html", LOOK, width, dark)
@@ -111,7 +111,7 @@ def test_in_a_browser_it_is_whole_quiet_and_legible(
     assert (sum(map(int, re.findall(r"\d+", seen["paper"]))) < 200) is dark
 
 
-def test_the_look_finds_what_it_looks_for(browser: Browser, tmp_path: Path) -> None:
+def test_the_layout_check_finds_every_kind_of_fault(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
     page.write_text(
         "<body style='background:#fff'><p style='color:#999;width:2000px'>pale and wide</p>"
@@ -125,7 +125,7 @@ def test_the_look_finds_what_it_looks_for(browser: Browser, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_it_holds_one_script_of_its_own_and_asks_nobody_for_anything(name: str) -> None:
+def test_the_page_has_one_inline_script_and_requests_nothing(name: str) -> None:
     assert PAGES[name].count("<script>") == PAGES[name].count("<script") == 1
     assert not re.search(r"<link|<img|<iframe|url\(|@import|src=|href=\"[^#]|https?://|fetch\(|XMLHttp", PAGES[name])
 
@@ -208,7 +208,7 @@ def test_the_icicle_opens_by_click_and_keyboard(browser: Browser, folder: Path) 
     assert seen["above"].startswith("h.*:") and seen["below"].startswith("h.*.attn:")
 
 
-def test_the_timeline_is_enlarged_and_its_labels_stay_in_sight(browser: Browser, folder: Path) -> None:
+def test_the_timeline_zooms_and_its_labels_stay_visible(browser: Browser, folder: Path) -> None:
     script = """(() => {
       const frame = document.querySelector('[data-zooms]'), drawing = frame.querySelector('svg');
       const width = () => Math.round(drawing.getBoundingClientRect().width / frame.clientWidth);
@@ -245,27 +245,27 @@ def test_every_control_and_drawing_has_a_name_and_every_table_headings(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_level_is_there_in_order_with_its_formula(name: str) -> None:
+def test_every_level_is_shown_in_order_with_its_formula(name: str) -> None:
     text = PAGES[name].replace("&#39;", "'").replace("&#34;", '"')
     places = [text.index(f'<th scope="row" class="left wraps plain">{kind.title}</th>') for kind in LEVELS]
     assert places == sorted(places)
     assert all(kind.formula in text and kind.source in text for kind in LEVELS)
 
 
-def test_what_cannot_be_told_says_why_and_how_to_get_it() -> None:
+def test_an_unknown_value_has_a_reason_and_advice() -> None:
     text = PAGES["nothing"].replace("&#39;", "'")
     assert all(f"n/a, because there is no kernel in it; to get it, {kind.get}" in text for kind in LEVELS)
     assert "no step was timed" in text
     assert "Memory</h2>" not in text and "layer by layer" not in text
 
 
-def test_every_layer_is_there_and_the_long_list_is_folded_away() -> None:
+def test_every_layer_is_shown_and_the_long_list_is_closed() -> None:
     shown, _, folded = PAGES["one"].partition("Every layer, all 40 by name")
     assert "h.2.attn.c_attn" not in shown and "h.*.attn.c_attn ×4" in shown
     assert all(f"h.{i}.attn.c_attn" in folded for i in range(4))
 
 
-def test_two_profiles_stand_side_by_side_with_verdict_and_diff() -> None:
+def test_two_profiles_are_shown_side_by_side_with_verdict_and_diff() -> None:
     text = PAGES["both"]
     assert "1.75x" in text and "confirmed" in text and ">100 ms → 28.4 ms<" in text
     assert '<span class="added">+attention(q, k, v)</span>' in text
@@ -280,7 +280,7 @@ def test_names_and_notes_never_become_markup() -> None:
     assert "alert(1)</" not in html(profile) + html_of_both(profile, profile, None, evil)
 
 
-def test_a_loss_that_is_no_number_and_a_step_that_takes_no_time_are_drawn_as_far_as_they_go() -> None:
+def test_a_nan_loss_and_a_step_without_time_can_be_drawn() -> None:
     assert "The loss" in html(replace(gpt(), losses=(2.0, math.nan, 1.0)))
     assert "The loss</h2>" not in html(replace(gpt(), losses=(math.nan,)))
     nothing = replace(gpt().timing, seconds=(0.0,))

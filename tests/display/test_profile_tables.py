@@ -1,4 +1,4 @@
-"""A profile's tables of the whole step: every number under its name, for one profile or for two."""
+"""The tables of the whole step: every number with its name, for one profile or two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_ladder_has_every_level_in_order_with_value_loss_and_origin() -> Non
     assert rows(table)["SM activity"][:2] == ["n/a", ""]
 
 
-def test_what_is_missing_says_why_and_how_to_get_it_once() -> None:
+def test_a_missing_value_has_its_reason_and_advice_once() -> None:
     assert (
         tables.missing_in_words("there is no GPU.", "find one") == "n/a, because there is no GPU; to get it, find one"
     )
@@ -32,13 +32,13 @@ def test_what_is_missing_says_why_and_how_to_get_it_once() -> None:
     assert tables.missing_in_words("none; find one", "find one") == "n/a, because none; find one"
 
 
-def test_a_side_that_lacks_a_level_and_a_level_of_a_later_version_are_both_there() -> None:
+def test_a_missing_level_and_a_level_of_a_later_version_are_shown() -> None:
     newer = replace(gpt(), ladder=(*gpt().ladder, Level("tma_active", 0.5)))
     found = rows(tables.ladder_table({"before": gpt(), "after": newer}))
     assert found["tma_active"][:4] == ["n/a", "", "50 %", ""]
 
 
-def test_losses_in_words_name_what_they_are_of() -> None:
+def test_the_text_of_a_loss_names_its_level() -> None:
     words = {levels["before"].name: tables.loss_in_words(levels) for levels in tables.levels_of(BOTH)}
     assert words["busy"] == "5.9 % → 5.9 % of the step lost"
     assert words["hfu"] == "77 % → 66.7 % below busy time"
@@ -46,14 +46,14 @@ def test_losses_in_words_name_what_they_are_of() -> None:
     assert words["occupancy"] == ""
 
 
-def test_shares_beside_the_rest_come_last_with_their_reasons() -> None:
+def test_overlapping_shares_come_last_with_their_reasons() -> None:
     table = rows(tables.shares_table({"": gpt()}))
     assert list(table)[-3:] == ["host overhead", "communication", "exposed communication"]
     assert table["forward"] == ["78.7 ms", "31 %", "ranges of the trace"]
     assert table["communication"] == ["n/a", "n/a", "there is one process only"]
 
 
-def test_memory_adds_up_and_is_not_told_where_it_was_not_measured() -> None:
+def test_memory_adds_up_and_is_omitted_if_it_was_not_measured() -> None:
     table = rows(tables.memory_table(BOTH))
     assert table["activations"] == ["180 MiB", "89.1 %", "60 MiB", "73.2 %"]
     assert table["together"] == ["202 MiB", "", "82 MiB", ""]
@@ -61,19 +61,19 @@ def test_memory_adds_up_and_is_not_told_where_it_was_not_measured() -> None:
     assert set(nothing["parameters"] + nothing["together"]) == {"n/a", ""}
 
 
-def test_categories_of_either_side_are_there_the_longest_first() -> None:
+def test_categories_of_both_sides_are_shown_with_the_longest_first() -> None:
     table = rows(tables.categories_table(BOTH))
     assert list(table) == ["matmul", "elementwise", "softmax", "attention"]
     assert table["attention"][:4] == ["0", "0 s", "12", "20 ms"]
 
 
-def test_of_the_ranks_the_slowest_is_named() -> None:
+def test_the_slowest_rank_is_named() -> None:
     table = rows(tables.ranks_table(trace_of_a_job()))
     assert table["0"] == ["100 ms", "99 %", "20 ms", "5 ms", "n/a", ""]
     assert [name for name, cells in table.items() if cells[-1] == "slowest"] == ["3"]
 
 
-def test_a_number_that_is_the_most_it_can_be_says_so() -> None:
+def test_an_upper_bound_is_marked_as_such() -> None:
     assert tables.value_of(Level("occupancy", 0.45, at_most=True)) == "≤ 45 %"
     assert tables.value_of(Level("occupancy", 0.45)) == "45 %"
     assert tables.value_of(Level("occupancy", None, at_most=True)) == "n/a"
@@ -91,7 +91,7 @@ def test_the_waits_of_a_collective_name_the_ranks_only_if_all_take_part() -> Non
     ]  # fmt: skip
 
 
-def test_a_rank_says_what_it_does_where_that_is_known() -> None:
+def test_a_rank_shows_its_known_activities() -> None:
     ranks = tuple(replace(rank, computing=0.05, host=0.01) for rank in trace_of_a_job().ranks)
     names = [column.name for column in tables.ranks_table(replace(trace_of_a_job(), ranks=ranks)).columns]
     assert "computes" in names and "waits for the host" in names and "waits for data" not in names

@@ -1,4 +1,4 @@
-"""A profile on a terminal: one screen, and nothing that was not measured."""
+"""A profile on a terminal fits one screen and shows only measured values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def screen(profile: Profile, width: int = 110) -> str:
     return text(summary(profile), width)
 
 
-def joined(profile: Profile) -> str:
-    """Without line breaks, for sentences that may be anywhere in a line."""
+def joined_text(profile: Profile) -> str:
+    """The text without line breaks, for sentences that may start anywhere in a line."""
     return " ".join(screen(profile).split())
 
 
 @pytest.mark.parametrize("blocks", [2, 12, 96])
-def test_it_fits_one_screen_however_deep_the_model(blocks: int) -> None:
+def test_a_profile_fits_one_screen_for_a_model_of_any_depth(blocks: int) -> None:
     assert len(screen(gpt(blocks=blocks)).splitlines()) <= 60
 
 
@@ -36,7 +36,7 @@ def test_no_line_is_wider_than_the_terminal(profile: Profile, width: int) -> Non
 
 @pytest.mark.parametrize("profile", [gpt(), trace_of_a_job()], ids=lambda p: p.name[:12])
 def test_levels_that_are_missing_for_several_reasons_are_one_line(profile: Profile) -> None:
-    told = joined(profile)
+    told = joined_text(profile)
     assert all(kind.title in told for kind in LEVELS)
     missing = ", ".join(level.kind.title for level in profile.ladder if level.value is None)
     assert sum(told.count(level.reason) for level in profile.ladder if level.reason) == 0
@@ -44,13 +44,13 @@ def test_levels_that_are_missing_for_several_reasons_are_one_line(profile: Profi
     assert "The page and the JSON say why, and how to get them." in told
 
 
-def test_without_a_known_level_the_reasons_are_there() -> None:
-    told = joined(almost_nothing())
+def test_without_a_known_level_the_reasons_are_shown() -> None:
+    told = joined_text(almost_nothing())
     assert all(level.reason in told and " ".join(level.kind.get.split()) in told for level in almost_nothing().ladder)
 
 
-def test_on_a_cpu_what_is_asked_of_gpus_is_one_sentence() -> None:
-    told = joined(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
+def test_on_a_cpu_missing_gpu_values_are_one_sentence() -> None:
+    told = joined_text(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
     assert f"SM sub-partitions active: n/a, because {ON_CPU}; to get it, profile on a GPU" in told
     assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in LEVELS)
 
@@ -63,34 +63,34 @@ def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:
     assert "h.2" not in screen(gpt())
 
 
-def test_a_declined_place_says_why() -> None:
-    assert "the scores are returned too" in joined(gpt())
+def test_a_declined_place_has_its_reason() -> None:
+    assert "the scores are returned too" in joined_text(gpt())
 
 
-def test_rates_shares_memory_and_notes_are_there() -> None:
-    told = joined(gpt())
+def test_rates_shares_memory_and_notes_are_shown() -> None:
+    told = joined_text(gpt())
     for part in ("254 ms (251 ms to 257 ms)", "31.5 samples/s", "8,065 tokens/s", "forward 31 %", "optimizer 5 %",
                  "peak 202 MiB", "activations 180 MiB", "twice the batch takes 1.93x the time (1.88 to 1.99)",
                  "98.1 % of the forward", "1.31x as long", "The step's time is of 30 steps"):  # fmt: skip
         assert part in told
 
 
-def test_what_was_not_measured_has_no_number() -> None:
-    told = joined(almost_nothing())
+def test_an_unmeasured_value_has_no_number() -> None:
+    told = joined_text(almost_nothing())
     assert "no step was timed" in told
     assert not any(sign in told for sign in ("%", " ms", "MiB", "samples/s", " W"))
 
 
 def test_ranks_name_the_slowest_and_the_spread() -> None:
-    assert "the slowest is rank 3 with 103 ms · spread 2.91 % of it" in joined(trace_of_a_job())
+    assert "the slowest is rank 3 with 103 ms · spread 2.91 % of it" in joined_text(trace_of_a_job())
 
 
-def test_power_is_told_with_what_it_buys() -> None:
+def test_power_is_shown_with_its_tokens() -> None:
     power = replace(gpt().power, watts=412.0, joules_per_step=104.6, tokens_per_joule=19.6, reason="")
-    assert "412 W · 105 J/step · 19.6 tokens/J" in joined(replace(gpt(), power=power))
+    assert "412 W · 105 J/step · 19.6 tokens/J" in joined_text(replace(gpt(), power=power))
 
 
-def test_before_and_after_stand_side_by_side_with_the_verdict() -> None:
+def test_before_and_after_are_shown_side_by_side_with_the_verdict() -> None:
     told = " ".join(text(summary_of_both(gpt(), gpt(True), comparison()), 110).split())
     for part in ("confirmed: 1.75x (1.60 to 1.81)", "peak 202 MiB → 82 MiB", "forward 78.7 ms → 44.9 ms",
                  "h.*.attn ×4 100 ms 28.4 ms", "AF101 fused", "17.1 %", "27.4 %"):  # fmt: skip

@@ -1,4 +1,4 @@
-"""How far long work has come."""
+"""The progress of long work."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rich.console import Console
 from autofuse.display.progress import progress_bar, quietly
 
 
-def test_a_terminal_is_told_the_stage_and_how_far_it_is() -> None:
+def test_a_terminal_shows_the_stage_and_its_progress() -> None:
     shown = io.StringIO()
     with progress_bar("work", Console(file=shown, force_terminal=True, width=100)) as tell:
         assert list(tell("first", [1, 2, 3], 3)) == [1, 2, 3]
     assert "work: first" in shown.getvalue() and "/3" in shown.getvalue()
 
 
-def test_a_file_is_told_nothing() -> None:
+def test_progress_is_not_written_to_a_file() -> None:
     shown = io.StringIO()
     with progress_bar("work", Console(file=shown)) as tell:
         assert list(tell("first", [1, 2], 2)) == [1, 2]
     assert shown.getvalue() == ""
 
 
-def test_nobody_is_told_quietly() -> None:
+def test_quiet_mode_shows_no_progress() -> None:
     assert list(quietly("stage", [1, 2], 2)) == [1, 2]

@@ -1,4 +1,4 @@
-"""The roofline plot: dots lie where their numbers put them, and names stand on nothing else."""
+"""The roofline plot: numbers determine the positions of dots, and names overlap nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_areas_compare_as_times_do() -> None:
     assert large == pytest.approx(2 * small)
 
 
-def test_names_of_a_crowd_do_not_stand_on_each_other_and_the_longest_has_its_own() -> None:
+def test_names_do_not_overlap_in_a_crowd_and_the_longest_layer_is_named() -> None:
     crowd = [Dot(f"layer number {i}", 5.0 + i / 10, 1e11 + i, 20.0 - i, "x") for i in range(20)]
     for plot in plots(*crowd):
         names = [e for e in plot.getElementsByTagName("text") if e.getAttribute("class") == "name"]
@@ -72,7 +72,7 @@ def test_only_roofs_that_are_known_are_drawn(roof: Roof, count: int) -> None:
     assert len(lines(plots(Dot("a", 1.0, 1e10, 1.0, "x"), roof=roof)[0])) == count
 
 
-def test_the_cache_has_a_slope_of_its_own_under_the_same_compute_roof() -> None:
+def test_the_cache_has_its_own_slope_below_the_same_compute_roof() -> None:
     roof = Roof(1e12, 1e11, cached_bytes_per_second=1e12)  # the cache's slope reaches the roof at 1 FLOP a byte
     (plot, _) = plots(Dot("a", 0.1, 1e10, 1.0, "x"), roof=roof)
     slope, flat, cache = lines(plot)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from autofuse.display import markup
-from autofuse.display.terminal import STYLES, drawn, fitted, text
+from autofuse.display.terminal import STYLES, as_rich, fitted, text
 from autofuse.results.table import Cell, Column, Table, Tone
 
 TABLE = Table(
@@ -20,7 +20,7 @@ TABLE = Table(
 )
 
 
-def test_title_caption_and_cells_are_there_and_markup_is_not_read() -> None:
+def test_title_caption_and_cells_are_printed_without_markup() -> None:
     shown = text(TABLE)
     assert all(part in shown for part in ("title", "caption", "[red]not markup[/red]", "7"))
 
@@ -28,7 +28,7 @@ def test_title_caption_and_cells_are_there_and_markup_is_not_read() -> None:
 def test_tones_are_colours_on_a_terminal_only() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
     with console.capture() as captured:
-        console.print(drawn(TABLE))
+        console.print(as_rich(TABLE))
     assert "\x1b[32m" in captured.get()
     assert "\x1b" not in text(TABLE)
 
@@ -53,13 +53,13 @@ def test_every_tone_has_a_style_and_a_colour() -> None:
     assert set(STYLES) == set(markup.TONES) == set(get_args(Tone))
 
 
-def test_columns_give_way_in_groups_and_only_as_many_as_must() -> None:
+def test_columns_are_dropped_in_groups_and_only_as_many_as_necessary() -> None:
     names = ("layer", "before", "after", "share")
     table = Table("", tuple(Column(name) for name in names), (tuple(Cell("x" * 10) for _ in names),))
 
-    def left(width: int) -> list[str]:
+    def remaining_columns(width: int) -> list[str]:
         return [column.name for column in fitted(table, width, (("before", "after"), ("share",))).columns]
 
-    assert left(60) == list(names)
-    assert left(40) == ["layer", "share"]
-    assert left(20) == ["layer"]
+    assert remaining_columns(60) == list(names)
+    assert remaining_columns(40) == ["layer", "share"]
+    assert remaining_columns(20) == ["layer"]

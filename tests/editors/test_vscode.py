@@ -1,4 +1,4 @@
-"""The VS Code extension: its settings are those that it reads, and it starts the server that there is."""
+"""The VS Code extension: it declares the settings that it reads, and it starts the existing server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXTENSION = REPOSITORY / "editors" / "vscode"
 MANIFEST = json.loads((EXTENSION / "package.json").read_text())
 SOURCE = (EXTENSION / "src" / "extension.js").read_text()
 
-# Loads the extension with the two modules that only an editor has, and tells what it asks of them.
+# Loads the extension with replacements for the two modules that only an editor has, and prints the calls to them.
 LOAD = """
 const Module = require("module"), load = Module._load, said = [], changed = [];
 const settings = JSON.parse(process.argv[2]);
@@ -50,7 +50,7 @@ const extension = require(process.argv[1]), context = { subscriptions: [] };
 """
 
 
-def started(**settings: object) -> list[list[object]]:
+def start_extension(**settings: object) -> list[list[object]]:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed here")
@@ -61,22 +61,22 @@ def started(**settings: object) -> list[list[object]]:
     return found
 
 
-def test_the_settings_are_those_that_the_extension_reads() -> None:
+def test_the_extension_declares_exactly_the_settings_and_commands_that_it_uses() -> None:
     declared = set(MANIFEST["contributes"]["configuration"]["properties"])
     assert declared == {f"autofuse.{name}" for name in re.findall(r'settings\.get\("(\w+)"', SOURCE)}
     commands = {c["command"] for c in MANIFEST["contributes"]["commands"]}
     assert commands == set(re.findall(r'registerCommand\("([\w.]+)"', SOURCE))
 
 
-def test_it_bears_the_version_and_the_licence_of_the_package() -> None:
+def test_the_extension_has_the_version_and_the_licence_of_the_package() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert (MANIFEST["version"], MANIFEST["license"]) == (project["version"], project["license"])
     assert (EXTENSION / "LICENSE").read_text() == (REPOSITORY / "LICENSE").read_text()
     assert MANIFEST["main"] == "./dist/extension.js" and "dist/extension.js" in MANIFEST["scripts"]["build"]
 
 
-def test_it_starts_the_server_and_starts_it_anew_when_settings_change() -> None:
-    said = started(command=["python", "-m", "autofuse"], select=["AF1"])
+def test_the_extension_starts_the_server_and_restarts_it_when_settings_change() -> None:
+    said = start_extension(command=["python", "-m", "autofuse"], select=["AF1"])
     assert [s[0] for s in said] == ["start", "stop", "start", "stop"]
     _, server, client = said[0]
     assert isinstance(server, dict) and isinstance(client, dict)
@@ -86,8 +86,8 @@ def test_it_starts_the_server_and_starts_it_anew_when_settings_change() -> None:
     assert client["documentSelector"] == [{"scheme": "file", "language": "python"}]
 
 
-def test_a_server_that_does_not_start_is_told_with_what_it_needs() -> None:
-    assert any(s[0] == "error" and "pygls>=2.1" in str(s[1]) for s in started(fails=True))
+def test_the_error_for_a_server_that_does_not_start_names_the_required_package() -> None:
+    assert any(s[0] == "error" and "pygls>=2.1" in str(s[1]) for s in start_extension(fails=True))
 
 
 @pytest.mark.parametrize("editor", ["VS Code", "Neovim", "Zed"])

@@ -1,7 +1,7 @@
-"""Runs an example as it stands, optimized and rewritten, from the same seed, and compares the loss curves.
+"""Trains an example unchanged, optimized and rewritten, from the same seed, and compares the loss curves.
 
-The bound on their difference is the demo's (autofuse/demo/agreement.py): what gradients that are wrong by as much as
-verification allows do to the same training.
+The bound on their difference is that of the demo (autofuse/demo/agreement.py): the effect of the largest gradient error
+that verification allows on the same training.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS, SEED = 6, 3
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The curves' agreement, the rules that were fused, and the text of the file that ran."""
+    """The agreement of the loss curves, the rules of the fused sites, and the text of the file that ran."""
 
     agreement: Agreement
     fused: frozenset[str]
@@ -39,7 +39,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """An example, loaded; `model_name` is its model's class, and `config` what differs from its defaults."""
+    """A loaded example. `model_name` is the class of its model, and `config` overrides its defaults."""
 
     path: Path
     module: ModuleType
@@ -47,27 +47,27 @@ class Script:
     config: dict[str, Any]
 
     def model(self, source: ModuleType | None = None) -> nn.Module:
-        """A new model of the example, or of the same file rewritten: always with the same weights."""
+        """A new model of the example or of its rewritten file, always with the same weights."""
         module = source or self.module
         torch.manual_seed(SEED)
         return getattr(module, self.model_name)(module.Config(**self.config))
 
-    def optimized(self, example_inputs: Any) -> Outcome:
-        """Train the original and an optimized copy."""
+    def train_optimized(self, example_inputs: Any) -> Outcome:
+        """Trains the original and an optimized copy."""
         model = autofuse.optimize(self.model(), example_inputs)
         report = autofuse.report(model)
         fused = [site for site in report.sites if site.status == "fused"]
         error = gradient_error([site.max_error for site in fused])
         losses = self.module.train(model, STEPS, SEED)
-        return Outcome(self.compared(losses, error), frozenset(s.rule for s in fused), self.path.read_text())
+        return Outcome(self.compare(losses, error), frozenset(s.rule for s in fused), self.path.read_text())
 
-    def rewritten(self, folder: Path, *options: str) -> Outcome:
-        """Train the original and what `autofuse rewrite` makes of the file; a second rewrite must change nothing."""
-        other = self.rewritten_module(folder, *options)
+    def train_rewritten(self, folder: Path, *options: str) -> Outcome:
+        """Trains the original and the file after `autofuse rewrite`. A second rewrite must change nothing."""
+        other = self.rewrite_module(folder, *options)
         losses = other.train(self.model(other), STEPS, SEED)
-        return Outcome(self.compared(losses, gradient_error([])), frozenset(), (folder / self.path.name).read_text())
+        return Outcome(self.compare(losses, gradient_error([])), frozenset(), (folder / self.path.name).read_text())
 
-    def rewritten_module(self, folder: Path, *options: str) -> ModuleType:
+    def rewrite_module(self, folder: Path, *options: str) -> ModuleType:
         """The file after `autofuse rewrite` with these options, loaded."""
         target = folder / self.path.name
         target.write_bytes(self.path.read_bytes())
@@ -75,10 +75,10 @@ class Script:
         text = target.read_text()
         assert cli(["rewrite", *options, str(target)]) == 0
         assert target.read_text() == text
-        return loaded(target)
+        return load_module(target)
 
-    def compared(self, losses: list[float], error: float) -> Agreement:
-        """`losses` against the original's."""
+    def compare(self, losses: list[float], error: float) -> Agreement:
+        """Compares `losses` with the losses of the original."""
         eager = self.module.train(self.model(), STEPS, SEED)
         handle = register_optimizer_step_pre_hook(wrong_gradients(error, SEED))
         try:
@@ -88,8 +88,8 @@ class Script:
         return agreement(eager, losses, control, error)
 
 
-def loaded(path: Path) -> ModuleType:
-    """The file as a module; registered, because dataclasses look their own module up."""
+def load_module(path: Path) -> ModuleType:
+    """Loads a file as a module, and registers it, because dataclasses look up their module."""
     name = f"example_{path.stem}_{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
@@ -101,11 +101,11 @@ def loaded(path: Path) -> ModuleType:
 
 @pytest.fixture
 def script() -> Iterator[Any]:
-    """Loads an example by name."""
+    """Yields a function that loads an example by name."""
 
     def load(name: str, model_name: str, **config: Any) -> Script:
         path = EXAMPLES / f"{name}.py"
-        return Script(path, loaded(path), model_name, config)
+        return Script(path, load_module(path), model_name, config)
 
     before = set(sys.modules)
     yield load

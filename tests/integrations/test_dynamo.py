@@ -36,7 +36,7 @@ def tokens() -> Tensor:
     return torch.randint(0, 20, (2, 8))
 
 
-def analysed(model: nn.Module, *inputs: Tensor, **options: object) -> Analysis:
+def analyse(model: nn.Module, *inputs: Tensor, **options: object) -> Analysis:
     compiled = torch.compile(model, backend=analyze, options=options or None)
     compiled(*inputs)
     return autofuse.analysis(compiled)
@@ -61,7 +61,7 @@ def test_the_backend_changes_neither_results_nor_gradients(tokens: Tensor) -> No
 
 
 def test_equal_layers_are_one_entry_with_a_count_and_all_names(tokens: Tensor) -> None:
-    site = attention_of(analysed(Gpt(0.1), tokens))
+    site = attention_of(analyse(Gpt(0.1), tokens))
     assert (site.status, site.count, site.modules) == ("unfused", 2, ("blocks.0.attn", "blocks.1.attn"))
     assert site.file == inspect.getfile(Attention)
     assert site.line == line_of(Attention.forward, "att @ v")
@@ -70,7 +70,7 @@ def test_equal_layers_are_one_entry_with_a_count_and_all_names(tokens: Tensor) -
 
 
 def test_the_listed_sites_are_those_that_optimize_fuses(tokens: Tensor) -> None:
-    listed = {(s.rule, s.file, s.line) for s in analysed(Gpt(0.1), tokens).with_status("unfused")}
+    listed = {(s.rule, s.file, s.line) for s in analyse(Gpt(0.1), tokens).with_status("unfused")}
     report = autofuse.report(autofuse.optimize(Gpt(0.1), tokens, verify=False))
     fused = {(s.rule, s.file, s.line) for s in report.with_status("fused")}
     assert fused and fused <= listed
@@ -78,7 +78,7 @@ def test_the_listed_sites_are_those_that_optimize_fuses(tokens: Tensor) -> None:
 
 def test_an_optimized_model_has_no_attention_left_to_list(tokens: Tensor) -> None:
     model = autofuse.optimize(Gpt(), tokens, verify=False)
-    found = analysed(model, tokens)
+    found = analyse(model, tokens)
     assert found.graphs == 1
     assert not {s.rule for s in found.with_status("unfused")} & {"AF101", "AF304"}
 
@@ -91,8 +91,8 @@ def test_symbolic_sizes_hide_no_site(tokens: Tensor) -> None:
 
 def test_a_second_model_that_reuses_a_graph_has_its_own_sites(tokens: Tensor) -> None:
     first, second = Gpt(), Gpt()
-    analysed(first, tokens)
-    assert attention_of(analysed(second, tokens)).count == 2
+    analyse(first, tokens)
+    assert attention_of(analyse(second, tokens)).count == 2
     assert attention_of(autofuse.analysis(first)).count == 2
     assert autofuse.analysis(Gpt()).graphs == 0
 
@@ -107,7 +107,7 @@ class Watched(Attention):
 
 
 def test_a_near_miss_has_a_reason() -> None:
-    (site,) = (s for s in analysed(Watched(), torch.randn(2, 8, 16)) if s.rule == "AF101")
+    (site,) = (s for s in analyse(Watched(), torch.randn(2, 8, 16)) if s.rule == "AF101")
     assert site.status == "declined"
     assert "`weights` is returned" in site.reason and "graph break" not in site.reason
     assert site.advice and site.value == "weights"
@@ -135,7 +135,7 @@ class InALoop(nn.Module):
 
 
 def test_a_graph_break_and_the_site_that_it_splits_have_reasons_and_lines() -> None:
-    found = analysed(Broken(), torch.randn(2, 8, 16))
+    found = analyse(Broken(), torch.randn(2, 8, 16))
     (told,) = found.breaks
     assert (told.file, told.line) == (__file__, line_of(Broken.forward, "graph_break()"))
     assert "graph_break" in told.reason and told.count == 1
@@ -146,7 +146,7 @@ def test_a_graph_break_and_the_site_that_it_splits_have_reasons_and_lines() -> N
 
 
 def test_a_function_that_runs_entirely_in_python_is_reported() -> None:
-    found = analysed(InALoop(), torch.ones(3))
+    found = analyse(InALoop(), torch.ones(3))
     (told,) = found.breaks
     assert (told.file, told.line) == (__file__, line_of(InALoop.forward, "item()"))
     assert "all of forward (test_dynamo.py" in told.reason
@@ -175,7 +175,7 @@ class Checkpointed(Gpt):
 
 
 def test_sites_in_checkpointed_code_are_listed(tokens: Tensor) -> None:
-    assert attention_of(analysed(Checkpointed(), tokens)).modules == ("blocks.0.attn", "blocks.1.attn")
+    assert attention_of(analyse(Checkpointed(), tokens)).modules == ("blocks.0.attn", "blocks.1.attn")
 
 
 def test_another_backend_may_compile_the_graph() -> None:
@@ -186,26 +186,26 @@ def test_another_backend_may_compile_the_graph() -> None:
         return gm.forward
 
     x = torch.randn(2, 8, 16)
-    assert analysed(Attention(), x, then=other).graphs == len(compiled) == 1
+    assert analyse(Attention(), x, then=other).graphs == len(compiled) == 1
     torch._dynamo.reset()
-    assert analysed(Attention(), x, then="eager").graphs == 1
+    assert analyse(Attention(), x, then="eager").graphs == 1
 
 
 def test_rules_are_selected_by_options() -> None:
     x = torch.randn(2, 8, 16)
-    assert {s.rule for s in analysed(Attention(), x, select="AF1")} == {"AF101"}
+    assert {s.rule for s in analyse(Attention(), x, select="AF1")} == {"AF101"}
     torch._dynamo.reset()
-    assert not analysed(Attention(), x, ignore=["AF1"]).sites
+    assert not analyse(Attention(), x, ignore=["AF1"]).sites
 
 
 def test_the_error_for_an_unknown_option_lists_the_options() -> None:
     with pytest.raises(Exception, match=r"no option 'them'. Its options are then, select, ignore"):
-        analysed(Attention(), torch.randn(2, 8, 16), them="inductor")
+        analyse(Attention(), torch.randn(2, 8, 16), them="inductor")
 
 
 def test_a_reset_of_dynamo_clears_the_records() -> None:
     model = Attention()
-    analysed(model, torch.randn(2, 8, 16))
+    analyse(model, torch.randn(2, 8, 16))
     torch._dynamo.reset()
     assert autofuse.analysis(model) == autofuse.analysis() == Analysis()
 

@@ -26,7 +26,7 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def trained(folder: Path, fused: bool, resume: Path | None = None, **options: Any) -> tuple[dict[int, float], set[str]]:
+def train(folder: Path, fused: bool, resume: Path | None = None, **options: Any) -> tuple[dict[int, float], set[str]]:
     """The loss of each step, and the attention kernels that ran."""
     torch.manual_seed(0)
     size = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 50}
@@ -55,12 +55,12 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_run_resumes_from_a_checkpoint_of_the_other(options: dict[str, Any], tmp_path: Path) -> None:
     bound = 2.0**-7 if options.get("bf16") else 64 * 2.0**-22  # losses of four; Trainer rounds none of them
-    plain, none = trained(tmp_path / "plain", False, **options)
-    fused, some = trained(tmp_path / "fused", True, **options)
+    plain, none = train(tmp_path / "plain", False, **options)
+    fused, some = train(tmp_path / "fused", True, **options)
     assert not none and some
     assert fused == pytest.approx(plain, abs=bound, rel=0) and len(plain) == STEPS
-    onward, _ = trained(tmp_path / "onward", True, tmp_path / "plain" / "checkpoint-2", **options)
-    back, _ = trained(tmp_path / "back", False, tmp_path / "fused" / "checkpoint-2", **options)
+    onward, _ = train(tmp_path / "onward", True, tmp_path / "plain" / "checkpoint-2", **options)
+    back, _ = train(tmp_path / "back", False, tmp_path / "fused" / "checkpoint-2", **options)
     for resumed in (onward, back):
         for step in (3, 4):
             assert resumed[step] == pytest.approx(plain[step], abs=bound, rel=0)

@@ -54,7 +54,7 @@ def tokens(**more: Tensor) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(1)), **more}
 
 
-def padded(left: bool = False) -> dict[str, Tensor]:
+def padded_inputs(left: bool = False) -> dict[str, Tensor]:
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :4] = 0
     return tokens(attention_mask=mask if left else mask.flip(-1))
@@ -80,10 +80,14 @@ GEMMA = ("Gemma2ForCausalLM", "Gemma2Config", {"head_dim": 8, "query_pre_attn_sc
     ("model", "given", "kernels"),
     [
         (LLAMA, tokens(), [False, False]),
-        (LLAMA, padded(), [True, True]),
-        (LLAMA, padded(left=True), []),  # queries without a key: on a CPU the gradient that eager lets through is kept
+        (LLAMA, padded_inputs(), [True, True]),
+        (
+            LLAMA,
+            padded_inputs(left=True),
+            [],
+        ),  # queries without a key: on a CPU the gradient that eager lets through is kept
         (MISTRAL, tokens(), [True, True]),
-        (GEMMA, padded(), []),
+        (GEMMA, padded_inputs(), []),
     ],
 )
 def test_outputs_and_gradients_match_eager(
@@ -118,8 +122,8 @@ def test_requested_weights_match_eager_and_the_next_call_uses_the_kernel() -> No
     other = with_autofuse_attention(eager)
     for asked in (False, True, False):
         with Kernels() as ran:
-            found = other(**padded(), output_attentions=asked)
-        expected = eager(**padded(), output_attentions=asked)
+            found = other(**padded_inputs(), output_attentions=asked)
+        expected = eager(**padded_inputs(), output_attentions=asked)
         assert len(ran.masked) == (0 if asked else 2)
         torch.testing.assert_close(found.attentions, expected.attentions, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(found.logits, expected.logits, atol=2e-5, rtol=1e-4)
@@ -139,7 +143,9 @@ def test_tokens_are_generated_with_a_cache_and_layers_are_checkpointed() -> None
     eager: Any = make_model(*LLAMA[:2]).eval()
     other: Any = with_autofuse_attention(eager)
     options = {"max_new_tokens": 5, "do_sample": False}
-    assert torch.equal(other.generate(**padded(left=True), **options), eager.generate(**padded(left=True), **options))
+    assert torch.equal(
+        other.generate(**padded_inputs(left=True), **options), eager.generate(**padded_inputs(left=True), **options)
+    )
     other.train().gradient_checkpointing_enable()
     for one, two in zip(
         outputs_and_gradients(eager.train(), tokens()), outputs_and_gradients(other, tokens()), strict=True

@@ -14,7 +14,7 @@ def tensor(*shape: int, grad: bool = True, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=_RANDOM).requires_grad_(grad)
 
 
-def scattered(*shape: int, grad: bool = True, seed: int = 1) -> Tensor:
+def scattered_tensor(*shape: int, grad: bool = True, seed: int = 1) -> Tensor:
     """The same with the first two dimensions exchanged in memory."""
     first, second, *rest = shape
     return tensor(second, first, *rest, grad=False, seed=seed).transpose(0, 1).requires_grad_(grad)

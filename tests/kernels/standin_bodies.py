@@ -48,7 +48,7 @@ def _flash_attention(a: Named) -> Tensor:
     return _attend(a["q"], a["k"], a["v"], a)
 
 
-def _packed(a: Named) -> Tensor:
+def _attend_packed(a: Named) -> Tensor:
     starts = [a[name].tolist() for name in ("cu_seqlens_q", "cu_seqlens_k")]
     assert a["max_seqlen_q"] >= max(e - s for s, e in zip(starts[0], starts[0][1:], strict=False))
     parts = []
@@ -228,11 +228,11 @@ _LIGER = "liger_kernel.ops."
 BODIES: dict[str, Callable[[Named], Any]] = {
     "apex.optimizers.fused_adam.FusedAdam": _adam,
     "flash_attn.flash_attn_interface.flash_attn_func": _flash_attention,
-    "flash_attn.flash_attn_interface.flash_attn_varlen_func": _packed,
+    "flash_attn.flash_attn_interface.flash_attn_varlen_func": _attend_packed,
     "flash_attn_interface.flash_attn_func": lambda a: _attend(a["q"], a["k"], a["v"], a),
-    "flash_attn_interface.flash_attn_varlen_func": lambda a: _packed(a),
+    "flash_attn_interface.flash_attn_varlen_func": lambda a: _attend_packed(a),
     "flash_attn.cute.interface.flash_attn_func": lambda a: (_attend(a["q"], a["k"], a["v"], a), None),
-    "flash_attn.cute.interface.flash_attn_varlen_func": lambda a: (_packed(a), None),
+    "flash_attn.cute.interface.flash_attn_varlen_func": lambda a: (_attend_packed(a), None),
     "flash_attn.ops.triton.layer_norm.layer_norm_fn": _flash_norm,
     "flash_attn.layers.rotary.apply_rotary_emb": lambda a: _rotate(a["x"], a["cos"], a["sin"], a["interleaved"]),
     "flash_attn.ops.activations.SwiGLUFunction": lambda a: _swiglu(a["x"], a["y"]),

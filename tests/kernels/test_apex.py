@@ -12,7 +12,7 @@ from autofuse.kernels.apex import PROVIDERS
 from autofuse.kernels.packages import TORCH
 from autofuse.ops.adamw import update_of
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives, assert_refuses_second_derivatives
-from tests.kernels.operands import classes, scattered, tensor
+from tests.kernels.operands import classes, scattered_tensor, tensor
 
 adamw_module = importlib.import_module("autofuse.ops.adamw")  # the function bears the name of its file
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("others")
 _MLP = (tensor(16, 8), tensor(16, seed=2), tensor(24, 16), tensor(24, seed=3))
 
 
-@pytest.mark.parametrize("x", [tensor(5, 24), scattered(3, 4, 24)], ids=["rows", "strides"])
+@pytest.mark.parametrize("x", [tensor(5, 24), scattered_tensor(3, 4, 24)], ids=["rows", "strides"])
 def test_norms_agree(x: torch.Tensor) -> None:
     for weight in (tensor(24), None):
         assert_agrees(BY_NAME["rms_norm"], x, weight, 1e-3)
@@ -34,7 +34,7 @@ def test_cross_entropy_agrees_whatever_is_ignored(reduction: str, ignored: int) 
     target = classes(6, count=9, ignored=ignored)
     options = {"reduction": reduction, "ignore_index": None if ignored == -100 else ignored}
     assert (target == 0).any() or ignored
-    assert_agrees(BY_NAME["cross_entropy"], scattered(6, 9), target, label_smoothing=0.1, **options)
+    assert_agrees(BY_NAME["cross_entropy"], scattered_tensor(6, 9), target, label_smoothing=0.1, **options)
 
 
 def test_class_0_counts_unless_ignored() -> None:
@@ -51,8 +51,8 @@ def test_cross_entropy_of_float16_has_its_losses_and_their_gradient_in_float32()
 
 
 def test_two_projections_agree() -> None:
-    weights = tuple(scattered(*w.shape) if w.ndim > 1 else w for w in _MLP)
-    assert_agrees(BY_NAME["mlp"], scattered(2, 4, 8), *weights, activation="gelu_tanh")
+    weights = tuple(scattered_tensor(*w.shape) if w.ndim > 1 else w for w in _MLP)
+    assert_agrees(BY_NAME["mlp"], scattered_tensor(2, 4, 8), *weights, activation="gelu_tanh")
 
 
 def test_second_derivatives_are_those_of_the_formula_or_an_error() -> None:

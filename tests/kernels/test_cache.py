@@ -36,7 +36,7 @@ def path() -> Path:
     return found
 
 
-def test_what_was_added_is_read_and_replaced_by_key() -> None:
+def test_an_added_entry_is_read_and_replaced_by_key() -> None:
     assert HERE.read() == {}
     assert HERE.add({"a": 1, "b": [2.5, None]})
     assert HERE.add({"a": 3})

@@ -12,20 +12,20 @@ from autofuse.kernels.compiled_regions import CompiledRegion, region
 pytestmark = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs a C++ compiler")
 
 
-def _scaled(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+def _scale_rows(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
     root = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
     return (x * root if weight is None else x * root * weight), root
 
 
 def _check(made: CompiledRegion, x: Tensor, weight: Tensor | None) -> None:
-    expected = _scaled(x.double(), None if weight is None else weight.double(), 1e-6)
+    expected = _scale_rows(x.double(), None if weight is None else weight.double(), 1e-6)
     for found, exact in zip(made(x, weight, 1e-6), expected, strict=True):
         torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
 def scaled() -> CompiledRegion:
-    return region(rows="x")(_scaled)
+    return region(rows="x")(_scale_rows)
 
 
 def test_any_number_of_rows_runs_in_few_compilations(scaled: CompiledRegion) -> None:

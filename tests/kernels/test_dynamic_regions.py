@@ -12,19 +12,19 @@ from autofuse.kernels.dynamic_regions import DynamicRegion, free_region
 pytestmark = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs a C++ compiler")
 
 
-def _weighted(x: Tensor, weight: Tensor | None, factor: float) -> tuple[Tensor, Tensor]:
+def _weight_rows(x: Tensor, weight: Tensor | None, factor: float) -> tuple[Tensor, Tensor]:
     scaled = x * factor if weight is None else x * weight * factor
     return scaled, scaled.sum(-1, keepdim=True)
 
 
 def _check(made: DynamicRegion, x: Tensor, weight: Tensor | None) -> None:
-    for found, exact in zip(made(x, weight, 0.5), _weighted(x, weight, 0.5), strict=True):
+    for found, exact in zip(made(x, weight, 0.5), _weight_rows(x, weight, 0.5), strict=True):
         torch.testing.assert_close(found, exact)
 
 
 @pytest.fixture(scope="module")
 def weighted() -> DynamicRegion:
-    return free_region()(_weighted)
+    return free_region()(_weight_rows)
 
 
 def test_any_sizes_run_in_one_compilation(weighted: DynamicRegion) -> None:

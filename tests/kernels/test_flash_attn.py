@@ -10,13 +10,15 @@ from torch import Tensor
 
 from autofuse.kernels.flash_attn import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives, assert_refuses_second_derivatives
-from tests.kernels.operands import scattered, tensor
+from tests.kernels.operands import scattered_tensor, tensor
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
 
 
-def grouped(query: Tensor, key: Tensor, value: Tensor, *, scale: float, is_causal: bool = False, **_: Any) -> Tensor:
+def grouped_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, is_causal: bool = False, **_: Any
+) -> Tensor:
     """Attention of groups of heads, causal from the top left."""
     key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
     scores = query @ key.mT * scale
@@ -25,7 +27,7 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, *, scale: float, is_causa
     return scores.softmax(-1) @ value
 
 
-def packed(
+def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, of_keys: Tensor, *_: int, scale: float, is_causal: bool
 ) -> Tensor:
     """The same for each sequence by itself."""
@@ -33,7 +35,7 @@ def packed(
     for i in range(len(starts) - 1):
         rows, keys = slice(starts[i], starts[i + 1]), slice(of_keys[i], of_keys[i + 1])
         operands = (t.transpose(0, 1)[None] for t in (query[rows], key[keys], value[keys]))
-        parts.append(grouped(*operands, scale=scale, is_causal=is_causal)[0].transpose(0, 1))
+        parts.append(grouped_attention(*operands, scale=scale, is_causal=is_causal)[0].transpose(0, 1))
     return torch.cat(parts)
 
 
@@ -41,8 +43,12 @@ def packed(
 @pytest.mark.parametrize("heads", [4, 2, 1])
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (1, 6)])
 def test_attention_agrees(is_causal: bool, heads: int, queries: int, keys: int) -> None:
-    operands = (scattered(2, 4, queries, 8), tensor(2, heads, keys, 8), scattered(2, heads, keys, 8, seed=5))
-    assert_agrees(BY_NAME["attention"], *operands, scale=0.3, is_causal=is_causal, formula=grouped)
+    operands = (
+        scattered_tensor(2, 4, queries, 8),
+        tensor(2, heads, keys, 8),
+        scattered_tensor(2, heads, keys, 8, seed=5),
+    )
+    assert_agrees(BY_NAME["attention"], *operands, scale=0.3, is_causal=is_causal, formula=grouped_attention)
 
 
 @pytest.mark.parametrize("widths", [(8, 4), (4, 8)])
@@ -76,11 +82,11 @@ def test_packed_sequences_agree(is_causal: bool) -> None:
     check, run = BY_NAME["varlen_attention"].check, BY_NAME["varlen_attention"].run
     assert check(*operands, scale=0.3, is_causal=is_causal) == ""  # lengths that are one tensor stay one
     torch.testing.assert_close(
-        run(*operands, scale=0.3, is_causal=is_causal), packed(*operands, scale=0.3, is_causal=is_causal)
+        run(*operands, scale=0.3, is_causal=is_causal), packed_attention(*operands, scale=0.3, is_causal=is_causal)
     )
     assert "bottom right" in check(*operands[:4], starts.clone(), 5, 5, is_causal=True)
     if not is_causal:
-        assert_agrees(BY_NAME["varlen_attention"], *operands, scale=0.3, is_causal=False, formula=packed)
+        assert_agrees(BY_NAME["varlen_attention"], *operands, scale=0.3, is_causal=False, formula=packed_attention)
 
 
 def test_second_derivatives_are_those_of_the_formula_or_an_error() -> None:

@@ -7,8 +7,8 @@ import torch
 
 from autofuse.kernels.flash_attn_3 import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives
-from tests.kernels.operands import scattered, tensor
-from tests.kernels.test_flash_attn import grouped, packed
+from tests.kernels.operands import scattered_tensor, tensor
+from tests.kernels.test_flash_attn import grouped_attention, packed_attention
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("others")
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("heads", "keys"), [(4, 5), (2, 7)])
 def test_attention_agrees(is_causal: bool, heads: int, keys: int) -> None:
-    operands = (scattered(2, 4, 5, 8), tensor(2, heads, keys, 8), scattered(2, heads, keys, 8, seed=5))
-    assert_agrees(BY_NAME["attention"], *operands, scale=0.3, is_causal=is_causal, formula=grouped)
+    operands = (scattered_tensor(2, 4, 5, 8), tensor(2, heads, keys, 8), scattered_tensor(2, heads, keys, 8, seed=5))
+    assert_agrees(BY_NAME["attention"], *operands, scale=0.3, is_causal=is_causal, formula=grouped_attention)
     assert_has_second_derivatives(BY_NAME["attention"], *(tensor(1, 2, 3, 8, seed=i) for i in range(3)), scale=0.3)
 
 
@@ -27,7 +27,7 @@ def test_soft_capping_and_packed_sequences_agree() -> None:
     assert_agrees(BY_NAME["soft_capped_attention"], *operands, cap=2.0, scale=0.3)
     starts = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
     packed_operands = (tensor(9, 4, 8), tensor(9, 2, 8), tensor(9, 2, 8, seed=3), starts, starts, 5, 5)
-    assert_agrees(BY_NAME["varlen_attention"], *packed_operands, scale=0.3, is_causal=False, formula=packed)
+    assert_agrees(BY_NAME["varlen_attention"], *packed_operands, scale=0.3, is_causal=False, formula=packed_attention)
 
 
 def test_dropout_odd_widths_and_wide_heads_are_refused() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from autofuse.kernels.flash_attn_parts import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives, assert_refuses_second_derivatives
-from tests.kernels.operands import classes, scattered, tensor
+from tests.kernels.operands import classes, scattered_tensor, tensor
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
@@ -15,7 +15,7 @@ _MLP = (tensor(128, 128), tensor(128, seed=2), tensor(128, 128, seed=4), tensor(
 
 
 def test_norms_agree() -> None:
-    assert_agrees(BY_NAME["rms_norm"], scattered(3, 4, 24), tensor(24), 1e-3)
+    assert_agrees(BY_NAME["rms_norm"], scattered_tensor(3, 4, 24), tensor(24), 1e-3)
     assert_agrees(BY_NAME["layer_norm"], tensor(3, 4, 24), tensor(24), tensor(24, seed=3), 1e-3)
     assert_agrees(BY_NAME["layer_norm"], tensor(5, 24), tensor(24), None, 1e-3)
 
@@ -23,7 +23,7 @@ def test_norms_agree() -> None:
 @pytest.mark.parametrize("prenorm", [False, True])
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_add_and_norm_agree(prenorm: bool, norm: str) -> None:
-    operands = (scattered(3, 4, 24), tensor(3, 4, 24), tensor(24), tensor(24, seed=6))
+    operands = (scattered_tensor(3, 4, 24), tensor(3, 4, 24), tensor(24), tensor(24, seed=6))
     assert_agrees(BY_NAME["dropout_add_norm"], *operands, eps=1e-3, norm=norm, prenorm=prenorm, dropout_p=0.5)
 
 
@@ -39,17 +39,17 @@ def test_dropout_reaches_the_norm_in_training() -> None:
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_embeddings_agree(interleaved: bool) -> None:
     angles = (tensor(5, 4, grad=False), tensor(5, 4, grad=False, seed=1))
-    assert_agrees(BY_NAME["rotary"], scattered(2, 3, 5, 8), *angles, interleaved)
+    assert_agrees(BY_NAME["rotary"], scattered_tensor(2, 3, 5, 8), *angles, interleaved)
 
 
 def test_swiglu_agrees() -> None:
-    assert_agrees(BY_NAME["gated_product"], tensor(3, 4, 10), scattered(3, 4, 10), activation="silu")
+    assert_agrees(BY_NAME["gated_product"], tensor(3, 4, 10), scattered_tensor(3, 4, 10), activation="silu")
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_cross_entropy_agrees(reduction: str) -> None:
     options = {"reduction": reduction, "label_smoothing": 0.1}
-    assert_agrees(BY_NAME["cross_entropy"], scattered(6, 9), classes(6, count=9), **options)
+    assert_agrees(BY_NAME["cross_entropy"], scattered_tensor(6, 9), classes(6, count=9), **options)
     assert_agrees(BY_NAME["cross_entropy"], tensor(9), torch.tensor(3), **options)
 
 

@@ -7,13 +7,15 @@ import torch
 
 from autofuse.kernels.liger import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives, assert_refuses_second_derivatives
-from tests.kernels.operands import classes, scattered, tensor
+from tests.kernels.operands import classes, scattered_tensor, tensor
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
 
 
-@pytest.mark.parametrize("x", [tensor(5, 24), tensor(2, 3, 24), scattered(3, 4, 24)], ids=["rows", "batch", "strides"])
+@pytest.mark.parametrize(
+    "x", [tensor(5, 24), tensor(2, 3, 24), scattered_tensor(3, 4, 24)], ids=["rows", "batch", "strides"]
+)
 def test_norms_agree(x: torch.Tensor) -> None:
     assert_agrees(BY_NAME["rms_norm"], x, tensor(24), 1e-3)
     assert_agrees(BY_NAME["layer_norm"], x, tensor(24), tensor(24, seed=3), 1e-3)
@@ -22,13 +24,13 @@ def test_norms_agree(x: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("prenorm", [False, True])
 def test_add_and_rms_norm_agree(prenorm: bool) -> None:
-    operands = (scattered(3, 4, 24), tensor(3, 4, 24), tensor(24))
+    operands = (scattered_tensor(3, 4, 24), tensor(3, 4, 24), tensor(24))
     assert_agrees(BY_NAME["dropout_add_norm"], *operands, eps=1e-3, norm="rms", prenorm=prenorm)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_gated_activations_agree(activation: str) -> None:
-    assert_agrees(BY_NAME["gated_product"], tensor(3, 4, 10), scattered(3, 4, 10), activation=activation)
+    assert_agrees(BY_NAME["gated_product"], tensor(3, 4, 10), scattered_tensor(3, 4, 10), activation=activation)
     for first in (True, False):
         assert_agrees(BY_NAME["gated_activation"], tensor(3, 4, 10), activation=activation, gate_first=first)
 
@@ -37,7 +39,7 @@ def test_gated_activations_agree(activation: str) -> None:
     ("x", "angles"),
     [
         (tensor(2, 3, 5, 8), (5, 4)),
-        (scattered(2, 3, 5, 8), (1, 1, 5, 4)),
+        (scattered_tensor(2, 3, 5, 8), (1, 1, 5, 4)),
         (tensor(2, 5, 3, 8), (5, 1, 4)),
         (tensor(2, 5, 3, 8).detach().transpose(1, 2).requires_grad_(), (5, 4)),
     ],
@@ -47,7 +49,7 @@ def test_rotary_embeddings_agree_and_rotate_a_copy(x: torch.Tensor, angles: tupl
 
 
 def test_softmax_agrees() -> None:
-    assert_agrees(BY_NAME["masked_softmax"], scattered(3, 4, 7), scale=0.5)
+    assert_agrees(BY_NAME["masked_softmax"], scattered_tensor(3, 4, 7), scale=0.5)
     assert_agrees(BY_NAME["masked_softmax"], tensor(3, 4, 7))
 
 
@@ -64,7 +66,7 @@ def test_cross_entropy_agrees_and_keeps_the_logits(reduction: str, ignore_index:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("bias", [None, tensor(9, seed=4)], ids=["plain", "bias"])
 def test_linear_and_cross_entropy_agree(reduction: str, bias: torch.Tensor | None) -> None:
-    operands = (scattered(2, 3, 8), tensor(9, 8), classes(2, 3, count=9))
+    operands = (scattered_tensor(2, 3, 8), tensor(9, 8), classes(2, 3, count=9))
     assert_agrees(BY_NAME["linear_cross_entropy"], *operands, bias=bias, reduction=reduction, label_smoothing=0.1)
 
 

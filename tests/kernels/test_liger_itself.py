@@ -15,7 +15,7 @@ import torch
 
 from autofuse.kernels.liger import PROVIDERS
 from tests.kernels.agreement import assert_agrees
-from tests.kernels.operands import classes, scattered, tensor
+from tests.kernels.operands import classes, scattered_tensor, tensor
 
 pytest.importorskip("liger_kernel")
 tl = pytest.importorskip("triton.language")
@@ -44,22 +44,22 @@ def as_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_norms_agree() -> None:
-    assert_agrees(BY_NAME["rms_norm"], scattered(3, 2, 20), tensor(20), EPS)
+    assert_agrees(BY_NAME["rms_norm"], scattered_tensor(3, 2, 20), tensor(20), EPS)
     assert_agrees(BY_NAME["layer_norm"], tensor(5, 20), tensor(20), tensor(20, seed=3), EPS)
-    operands = (scattered(3, 2, 20), tensor(3, 2, 20), tensor(20))
+    operands = (scattered_tensor(3, 2, 20), tensor(3, 2, 20), tensor(20))
     for prenorm in (True, False):
         assert_agrees(BY_NAME["dropout_add_norm"], *operands, eps=EPS, norm="rms", prenorm=prenorm)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_gated_activations_agree(activation: str) -> None:
-    assert_agrees(BY_NAME["gated_product"], tensor(3, 4, 10), scattered(3, 4, 10), activation=activation)
+    assert_agrees(BY_NAME["gated_product"], tensor(3, 4, 10), scattered_tensor(3, 4, 10), activation=activation)
     assert_agrees(BY_NAME["gated_activation"], tensor(2, 3, 10), activation=activation)
 
 
 def test_rotary_embeddings_agree() -> None:
     angles = (tensor(5, 4, grad=False), tensor(5, 4, grad=False, seed=1))
-    assert_agrees(BY_NAME["rotary"], scattered(2, 3, 5, 8), *angles)
+    assert_agrees(BY_NAME["rotary"], scattered_tensor(2, 3, 5, 8), *angles)
     assert_agrees(BY_NAME["rotary"], tensor(2, 5, 3, 8), *(t.unsqueeze(1) for t in angles))
 
 
@@ -72,7 +72,7 @@ def test_cross_entropies_agree(reduction: str) -> None:
     options: dict[str, Any] = {"reduction": reduction, "label_smoothing": 0.1}
     assert_agrees(BY_NAME["cross_entropy"], tensor(6, 9), classes(6, count=9), **options)
     if reduction != "none":
-        operands = (scattered(2, 3, 8), tensor(9, 8), classes(2, 3, count=9))
+        operands = (scattered_tensor(2, 3, 8), tensor(9, 8), classes(2, 3, count=9))
         assert_agrees(BY_NAME["linear_cross_entropy"], *operands, bias=tensor(9, seed=4), **options)
 
 

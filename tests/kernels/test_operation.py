@@ -34,7 +34,7 @@ def _twice(x: Tensor) -> Tensor:
     return x * 2
 
 
-def test_a_default_comes_before_torch_where_it_takes_the_call(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_a_default_comes_before_torch_if_it_supports_the_call(make_operation) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(
         _provider("own", _twice, default=True, check=lambda x: "" if x.ndim == 1 else "Only vectors.")
     )
@@ -52,13 +52,13 @@ def test_a_default_comes_before_torch_where_it_takes_the_call(make_operation) ->
         {"default": False},
     ],
 )
-def test_what_is_absent_or_elsewhere_or_unmeasured_is_not_asked(make_operation, more) -> None:  # type: ignore[no-untyped-def]
+def test_missing_providers_and_other_devices_and_unmeasured_providers_are_not_checked(make_operation, more) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(_provider("own", _twice, **{"default": True} | more))
     doubled(torch.ones(8))
     assert "own" not in doubled.counts
 
 
-def test_one_that_raises_changes_nothing_but_the_choice(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_a_provider_that_raises_changes_only_the_choice(make_operation) -> None:  # type: ignore[no-untyped-def]
     def broken(x: Tensor) -> Tensor:
         raise TypeError("unexpected keyword")
 
@@ -68,14 +68,14 @@ def test_one_that_raises_changes_nothing_but_the_choice(make_operation) -> None:
     assert doubled.failures == {"own": "It raised TypeError: unexpected keyword"}
 
 
-def test_a_checkpoint_that_has_recomputed_enough_is_no_failure(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_the_early_stop_of_a_checkpoint_is_not_a_failure(make_operation) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(_provider("own", lambda x: x.exp(), default=True))
     x = torch.ones(8, requires_grad=True)
     checkpoint(doubled, x, use_reentrant=False).sum().backward()
     assert not doubled.failures
 
 
-def test_what_is_small_double_or_transformed_goes_to_torch(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_small_and_double_and_transformed_calls_go_to_torch(make_operation) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(_provider("own", _twice, default=True))
     doubled(torch.ones(2))
     doubled(torch.ones(8, dtype=torch.float64))
@@ -85,7 +85,7 @@ def test_what_is_small_double_or_transformed_goes_to_torch(make_operation) -> No
     assert "own" not in doubled.counts
 
 
-def test_deterministic_mode_leaves_out_what_is_not(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_deterministic_mode_excludes_nondeterministic_providers(make_operation) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(_provider("own", _twice, default=True, deterministic=False))
     doubled(torch.ones(8))
     torch.use_deterministic_algorithms(True)
@@ -96,7 +96,7 @@ def test_deterministic_mode_leaves_out_what_is_not(make_operation) -> None:  # t
     assert doubled.counts == {"own": 1, "torch": 1}
 
 
-def test_the_settings_restrict_who_may_be_chosen(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_the_settings_restrict_the_providers(make_operation) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(_provider("own", _twice, default=True))
     with using(providers=("torch", "liger")):
         doubled(torch.ones(8))
@@ -107,7 +107,7 @@ def test_the_settings_restrict_who_may_be_chosen(make_operation) -> None:  # typ
     assert doubled.counts == {"torch": 1, "own": 1}
 
 
-def test_what_was_measured_goes_before_the_defaults_and_torch_ends_the_list(make_operation, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_measured_providers_come_first_and_torch_comes_last(make_operation, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(_provider("own", _twice, default=True), _provider("other", _twice))
     monkeypatch.setattr(operation_module, "measured_ranking", lambda kind: ("other", "absent", "torch", "own"))
     doubled(torch.ones(8))
@@ -126,7 +126,7 @@ def test_calls_are_recorded_within_a_block_and_only_there(make_operation) -> Non
     assert len(inner) == 1
 
 
-def test_autocast_is_asked_about_anew(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_the_state_of_autocast_is_read_at_each_call(make_operation) -> None:  # type: ignore[no-untyped-def]
     def outside(x: Tensor) -> str:
         return "It computes outside of autocast." if torch.is_autocast_enabled("cpu") else ""
 
@@ -138,7 +138,7 @@ def test_autocast_is_asked_about_anew(make_operation) -> None:  # type: ignore[n
     assert doubled.counts == {"own": 2, "torch": 1}
 
 
-def test_what_has_no_hash_goes_to_torch(make_operation) -> None:  # type: ignore[no-untyped-def]
+def test_calls_with_unhashable_arguments_go_to_torch(make_operation) -> None:  # type: ignore[no-untyped-def]
     doubled = make_operation(_provider("own", lambda x, sizes=None: x * 2, default=True))
     doubled.torch = _provider("torch", lambda x, sizes=None: x + x)
     assert torch.equal(doubled(torch.ones(8), [1, 2]), torch.full((8,), 2.0))

@@ -7,14 +7,14 @@ import torch
 
 from autofuse.kernels.quack import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives, assert_refuses_second_derivatives
-from tests.kernels.operands import classes, scattered, tensor
+from tests.kernels.operands import classes, scattered_tensor, tensor
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
 _MLP = (tensor(16, 8), tensor(16, seed=2), tensor(24, 16), tensor(24, seed=3))
 
 
-@pytest.mark.parametrize("x", [tensor(5, 24), scattered(3, 4, 24)], ids=["rows", "strides"])
+@pytest.mark.parametrize("x", [tensor(5, 24), scattered_tensor(3, 4, 24)], ids=["rows", "strides"])
 def test_norms_agree(x: torch.Tensor) -> None:
     assert_agrees(BY_NAME["rms_norm"], x, tensor(24), 1e-3)
     assert_agrees(BY_NAME["rms_norm"], x, None, 1e-3)
@@ -25,36 +25,36 @@ def test_norms_agree(x: torch.Tensor) -> None:
 @pytest.mark.parametrize("prenorm", [False, True])
 @pytest.mark.parametrize("bias", [None, tensor(24, seed=5)], ids=["plain", "bias"])
 def test_add_and_rms_norm_agree(prenorm: bool, bias: torch.Tensor | None) -> None:
-    operands = (scattered(3, 4, 24), tensor(3, 4, 24), tensor(24), bias)
+    operands = (scattered_tensor(3, 4, 24), tensor(3, 4, 24), tensor(24), bias)
     assert_agrees(BY_NAME["dropout_add_norm"], *operands, eps=1e-3, norm="rms", prenorm=prenorm)
 
 
 def test_softmax_agrees() -> None:
-    assert_agrees(BY_NAME["masked_softmax"], scattered(3, 4, 7))
+    assert_agrees(BY_NAME["masked_softmax"], scattered_tensor(3, 4, 7))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_cross_entropy_agrees(reduction: str) -> None:
-    assert_agrees(BY_NAME["cross_entropy"], scattered(6, 9), classes(6, count=9), reduction=reduction)
+    assert_agrees(BY_NAME["cross_entropy"], scattered_tensor(6, 9), classes(6, count=9), reduction=reduction)
     assert_agrees(BY_NAME["cross_entropy"], tensor(2, 9, 5), classes(2, 5, count=9, ignored=1), reduction=reduction,
                   ignore_index=1)  # fmt: skip
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_linear_and_cross_entropy_agree(reduction: str) -> None:
-    operands = (scattered(2, 4, 8), scattered(16, 8), classes(2, 4, count=16))
+    operands = (scattered_tensor(2, 4, 8), scattered_tensor(16, 8), classes(2, 4, count=16))
     assert_agrees(BY_NAME["linear_cross_entropy"], *operands, reduction=reduction)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_embeddings_agree(interleaved: bool) -> None:
     angles = (tensor(5, 4, grad=False), tensor(5, 4, grad=False, seed=1))
-    assert_agrees(BY_NAME["rotary"], scattered(2, 3, 5, 8), *angles, interleaved)
+    assert_agrees(BY_NAME["rotary"], scattered_tensor(2, 3, 5, 8), *angles, interleaved)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "relu_squared", "silu"])
 def test_two_projections_agree(activation: str) -> None:
-    assert_agrees(BY_NAME["mlp"], scattered(2, 3, 8), *_MLP, activation=activation)
+    assert_agrees(BY_NAME["mlp"], scattered_tensor(2, 3, 8), *_MLP, activation=activation)
     assert_agrees(BY_NAME["mlp"], tensor(3, 8), _MLP[0], None, _MLP[2], None, activation=activation)
 
 

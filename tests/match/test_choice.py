@@ -22,7 +22,7 @@ def everything(site: Site) -> bool:
     return True
 
 
-def refused(site: Site, verdict: Verdict, steps: int) -> Site:
+def refused_site(site: Site, verdict: Verdict, steps: int) -> Site:
     """A declined match of the same rule at the same root, with `steps` matched steps."""
     return replace(site, verdict=verdict, steps=frozenset(sorted(site.steps, key=lambda v: v.serial)[:steps]))
 
@@ -38,19 +38,19 @@ def refused(site: Site, verdict: Verdict, steps: int) -> Site:
 def test_of_two_reasons_for_one_root_one_is_reported(
     site: Site, one: tuple[Verdict, int], other: tuple[Verdict, int], turned: bool
 ) -> None:
-    sites = [refused(site, *one), refused(site, *other)]
+    sites = [refused_site(site, *one), refused_site(site, *other)]
     (told,) = choose_sites(reversed(sites) if turned else sites, everything)
     assert isinstance(told.verdict, (Fails, Unknown)) and told.verdict.why == "near"
 
 
 def test_reasons_for_two_roots_are_both_reported_in_program_order(site: Site) -> None:
-    earlier = replace(refused(site, Fails("earlier"), 1), root=min(site.steps, key=lambda v: v.serial))
-    later = refused(site, Fails("later"), 1)
+    earlier = replace(refused_site(site, Fails("earlier"), 1), root=min(site.steps, key=lambda v: v.serial))
+    later = refused_site(site, Fails("later"), 1)
     assert [s.verdict.why for s in choose_sites([later, earlier], everything)] == ["earlier", "later"]  # type: ignore[union-attr]
 
 
 def test_a_reason_is_not_reported_where_the_rule_is_applied(site: Site) -> None:
-    assert choose_sites([refused(site, Fails("why"), 1), site], everything) == [replace(site, covers=())]
+    assert choose_sites([refused_site(site, Fails("why"), 1), site], everything) == [replace(site, covers=())]
 
 
 def test_a_site_that_is_not_usable_blocks_no_other(site: Site) -> None:

@@ -95,13 +95,17 @@ def assert_same(fused: torch.nn.Module, original: torch.nn.Module, optional: boo
 
 
 @pytest.mark.parametrize(("first", "second"), by_day_and_night())
-def test_it_is_fused_and_computes_the_same_through_both_doors(first: str, second: str, tmp_path: Path) -> None:
+def test_attention_is_fused_by_the_fx_pass_and_the_codemod_with_equal_results(
+    first: str, second: str, tmp_path: Path
+) -> None:
     holds(_MODEL.format(first=MASKS[first], second=MASKS.get(second, "pass")), tmp_path / "model.py")
 
 
 @pytest.mark.parametrize("whole", WHOLE)
 @pytest.mark.parametrize("mask", MASKS)
-def test_so_it_is_where_scores_are_split_for_the_mask_and_folded_back(mask: str, whole: str, tmp_path: Path) -> None:
+def test_attention_is_fused_if_scores_are_split_for_the_mask_and_folded_back(
+    mask: str, whole: str, tmp_path: Path
+) -> None:
     split = _SPLIT.format(whole=WHOLE[whole])
     holds(_FOLDED.format(split=split, first=MASKS[mask], second="pass", folded=_BACK), tmp_path / "model.py")
 

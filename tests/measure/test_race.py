@@ -20,14 +20,14 @@ CPU = torch.device("cpu")
 def test_every_action_runs_in_every_round_and_the_first_twice() -> None:
     counts = {"a": 0, "b": 0}
 
-    def counted(name: str):  # type: ignore[no-untyped-def]
+    def count_calls(name: str):  # type: ignore[no-untyped-def]
         def action() -> None:
             counts[name] += 1
             time.sleep(0.001)
 
         return action
 
-    result = race({name: counted(name) for name in counts}, seconds=0.0, seed=0, device=CPU)
+    result = race({name: count_calls(name) for name in counts}, seconds=0.0, seed=0, device=CPU)
     assert len(result.samples["a"]) == len(result.samples["b"]) == len(result.control) == MIN_ROUNDS
     assert counts == {"a": 2 * MIN_ROUNDS, "b": MIN_ROUNDS}
     assert all(s > 0.0009 for s in (*result.samples["a"], *result.control))
@@ -80,7 +80,7 @@ def test_two_races_can_be_joined() -> None:
     assert both.control == (1.0, 2.0)
 
 
-def timed(seconds: float, core: float, kept_core: bool = True) -> TimedRun:
+def time_action(seconds: float, core: float, kept_core: bool = True) -> TimedRun:
     return TimedRun(seconds, core, kept_core)
 
 
@@ -96,12 +96,12 @@ CLOCKS = {
 @pytest.mark.parametrize("case", CLOCKS)
 def test_runs_that_wait_for_a_core_are_compared_by_core_time(case: str) -> None:
     runs, clock = CLOCKS[case]
-    result = _race_by_best_clock({"a": tuple(timed(*r) for r in runs)}, tuple(timed(*r) for r in runs))
+    result = _race_by_best_clock({"a": tuple(time_action(*r) for r in runs)}, tuple(time_action(*r) for r in runs))
     assert result.samples["a"] == result.control == tuple(r[clock == "core"] for r in runs)
 
 
 def test_joined_races_use_one_clock() -> None:
-    quiet, busy = (timed(1.0, 1.0),) * 8, (timed(3.0, 1.0),) * 8
+    quiet, busy = (time_action(1.0, 1.0),) * 8, (time_action(3.0, 1.0),) * 8
     result = _race_by_best_clock({"a": quiet}, quiet).followed_by(_race_by_best_clock({"a": busy}, busy))
     assert result.samples["a"] == result.control == (1.0,) * 16, "half of the time was spent waiting"
 

@@ -22,18 +22,18 @@ class Output:
     hidden: tuple[Tensor, ...] = ()
 
 
-def scaled(x: Tensor, by: float = 1.0) -> Tensor:
+def scaled_loss(x: Tensor, by: float = 1.0) -> Tensor:
     return x * by
 
 
 @pytest.mark.parametrize("inputs", [X, (X,), {"x": X}, (X, 1.0), {"x": X, "by": 1.0}])
 def test_inputs_can_be_a_tensor_a_tuple_or_a_dict(inputs: Any) -> None:
-    assert torch.equal(call_model(scaled, inputs), X)
+    assert torch.equal(call_model(scaled_loss, inputs), X)
 
 
 def test_inputs_of_another_type_raise_an_error_with_advice() -> None:
     with pytest.raises(TypeError, match="pass a tensor, a tuple"):
-        call_model(scaled, [X])  # type: ignore[arg-type]
+        call_model(scaled_loss, [X])  # type: ignore[arg-type]
 
 
 def test_tensors_are_found_in_nested_containers() -> None:
@@ -81,5 +81,5 @@ def test_a_frozen_model_runs_forward_only() -> None:
 def test_gradients_of_nested_tensors_are_cleared() -> None:
     x = torch.randn(3, requires_grad=True)
     x.sum().backward()
-    clear_gradients((scaled,), ({"deep": [x]},))
+    clear_gradients((scaled_loss,), ({"deep": [x]},))
     assert x.grad is None

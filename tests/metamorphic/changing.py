@@ -1,7 +1,7 @@
 """Mutations: each changes the meaning of a program in a way that a rewrite may overlook.
 
-A mutated program may still be fused, in part or even as it was; what it computes must stay what it is. Mutations in
-ESCAPES let an intermediate value be seen from outside.
+A mutated program may still be fused, partly or completely, but its results must stay the same. Mutations in ESCAPES
+expose an intermediate value.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def write_in_place(draft: Draft) -> Iterator[Change]:
             ):  # fmt: skip
                 if (
                     text.startswith("torch.")
-                    and "torch" not in draft.imported
+                    and "torch" not in draft.imports
                     or "F." in text
-                    and "F" not in draft.imported
+                    and "F" not in draft.imports
                 ):
                     continue
                 yield lambda block=block, i=i, text=text: block.__setitem__(slice(i, i), ast.parse(text).body)
@@ -241,7 +241,7 @@ def add_an_operation(draft: Draft) -> Iterator[Change]:
             "x - x.mean(-1, keepdim=True)", "x.exp()", "x.expand_as(x)", "x.masked_fill(x > 1, 0.0)",
             "x.nan_to_num()", "x.unsqueeze(0)",
         ):  # fmt: skip
-            if "torch" in text and "torch" not in draft.imported:
+            if "torch" in text and "torch" not in draft.imports:
                 continue
 
             def change(part: ast.expr = part, text: str = text) -> None:
@@ -341,7 +341,7 @@ def shadow_a_name(draft: Draft) -> Iterator[Change]:
     """Define `torch`, `F`, or a function of theirs in the file."""
     functions = {n.attr for n in draft.expressions(ast.Attribute) if draft.qualified(n).startswith("torch")}
     last = max(i for i, n in enumerate(draft.tree.body) if isinstance(n, (ast.Import, ast.ImportFrom)))
-    for own, meaning in draft.imported.items():
+    for own, meaning in draft.imports.items():
         if not meaning.startswith(("torch", "math")):
             continue
         for function in sorted(functions | {"sqrt"}):
@@ -389,7 +389,7 @@ def replace_a_layer(draft: Draft) -> Iterator[Change]:
                 f"self.{layer}.register_forward_pre_hook(lambda m, a: (a[0] + 1,))",
                 f"self.{layer} = nn.utils.parametrizations.weight_norm(self.{layer})",
             ):  # fmt: skip
-                if "ARGS" in text or "nn" in text and "nn" not in draft.imported:
+                if "ARGS" in text or "nn" in text and "nn" not in draft.imports:
                     continue
                 yield lambda c=constructor, text=text: c.body.append(statement(text))
 

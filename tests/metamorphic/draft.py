@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.metamorphic.programs import Program, arguments, forgotten, instance, loaded
+from tests.metamorphic.programs import Program, arguments, forget, instance, load_text
 
 Change = Callable[[], None]
 Transformation = Callable[["Draft"], Iterator[Change]]
@@ -71,7 +71,7 @@ class Draft:
                         yield n
 
     @cached_property
-    def imported(self) -> dict[str, str]:
+    def imports(self) -> dict[str, str]:
         """Imported names -> qualified names."""
         found = {}
         for node in self.tree.body:
@@ -87,14 +87,14 @@ class Draft:
     def qualified(self, node: ast.AST) -> str:
         """torch.nn.functional.softmax of `F.softmax`; "" for what is not imported."""
         if isinstance(node, ast.Name):
-            return self.imported.get(node.id, "")
+            return self.imports.get(node.id, "")
         if isinstance(node, ast.Attribute) and (owner := self.qualified(node.value)):
             return f"{owner}.{node.attr}"
         return ""
 
     def of_name(self, name: str) -> ast.expr:
         """An expression for a qualified name, by an import that is there, or one that is added: `torch.matmul`."""
-        for own, meaning in self.imported.items():
+        for own, meaning in self.imports.items():
             if name == meaning or name.startswith(meaning + "."):
                 return _expression(own + name.removeprefix(meaning))
         top = name.partition(".")[0]
@@ -113,7 +113,7 @@ class Draft:
         found |= {n.arg for n in ast.walk(self.tree) if isinstance(n, ast.arg)}
         found |= {n.attr for n in ast.walk(self.tree) if isinstance(n, ast.Attribute)}
         found |= {n.name for n in ast.walk(self.tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-        return found | set(self.imported) | set(dir(builtins))
+        return found | set(self.imports) | set(dir(builtins))
 
     def fresh(self, wanted: str = "") -> str:
         """An unused name."""
@@ -162,7 +162,7 @@ class Draft:
         code = ast.unparse(ast.fix_missing_locations(tree))
         file = None
         try:
-            file = loaded(code)
+            file = load_text(code)
             file.__dict__["__note__"] = note
             with torch.no_grad():
                 instance(file, self.program.entry).eval()(*arguments(self.program))
@@ -170,7 +170,7 @@ class Draft:
             return {}
         finally:
             if file is not None:
-                forgotten(file)
+                forget(file)
         return found
 
     def kind(self, node: ast.expr) -> type | None:
@@ -258,7 +258,7 @@ def name(identifier: str) -> ast.Name:
     return ast.Name(identifier, ast.Load())
 
 
-def assigned(target: str, value: ast.expr) -> ast.Assign:
+def assignment(target: str, value: ast.expr) -> ast.Assign:
     return ast.Assign([ast.Name(target, ast.Store())], value, lineno=0)
 
 

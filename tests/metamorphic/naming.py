@@ -11,7 +11,7 @@ from tests.metamorphic.draft import (
     Draft,
     Function,
     Scope,
-    assigned,
+    assignment,
     binds,
     expression,
     name,
@@ -118,7 +118,7 @@ def spell_an_import_out(draft: Draft) -> Iterator[Change]:
             draft.insert_import("import torch.nn.functional" if "functional" in meaning else "import torch")
             draft.replace(node, expression(meaning))
 
-        if draft.imported.get("torch", "torch") == "torch":
+        if draft.imports.get("torch", "torch") == "torch":
             yield change
 
 
@@ -154,7 +154,7 @@ def name_a_function(draft: Draft) -> Iterator[Change]:
             def change(node: ast.Attribute = node) -> None:
                 new = draft.fresh()
                 last = max(i for i, n in enumerate(draft.tree.body) if isinstance(n, (ast.Import, ast.ImportFrom)))
-                draft.tree.body.insert(last + 1, assigned(new, expression(ast.unparse(node))))
+                draft.tree.body.insert(last + 1, assignment(new, expression(ast.unparse(node))))
                 draft.replace(node, name(new))
 
             yield change

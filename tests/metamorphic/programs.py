@@ -116,7 +116,7 @@ def _importable(text: str) -> bool:
 
 
 @cache
-def spelled() -> list[Program]:
+def found_spellings() -> list[Program]:
     """The spellings that the codemod and the FX pass find, or at least one of them."""
     return [p for s in SPELLED if (p := _of_spelling(s)) and p.doors]
 
@@ -152,7 +152,7 @@ def _of_spelling(s: Spelling) -> Program | None:
 # Loading.
 
 
-def loaded(text: str) -> ModuleType:
+def load_text(text: str) -> ModuleType:
     """Load `text` as a module with source lines, like a file."""
     name = f"metamorphic_{next(_numbers)}"
     file = f"<{name}>"
@@ -163,12 +163,12 @@ def loaded(text: str) -> ModuleType:
     try:
         exec(compile(text, file, "exec"), module.__dict__)
     except BaseException:
-        forgotten(module)
+        forget(module)
         raise
     return module
 
 
-def forgotten(module: ModuleType) -> None:
+def forget(module: ModuleType) -> None:
     sys.modules.pop(module.__name__, None)
     linecache.cache.pop(module.__file__ or "", None)
 
@@ -226,7 +226,7 @@ def _argument(index: int, kind: str, case: Case, dtype: torch.dtype) -> Any:
     return made if kind in (*MASKS, "weights of targets", "angles", "half the angles") else made.requires_grad_()
 
 
-def ran(file: ModuleType, module: nn.Module, given: tuple[Any, ...], training: bool) -> dict[str, Any]:
+def run_module(file: ModuleType, module: nn.Module, given: tuple[Any, ...], training: bool) -> dict[str, Any]:
     """Everything that a caller can observe of one call."""
     seen = file.__dict__.setdefault("SEEN", [])
     seen.clear()

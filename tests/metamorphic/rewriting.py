@@ -19,7 +19,7 @@ from autofuse.results.findings import Finding
 from autofuse.source.find.check import proposals
 from tests.metamorphic import changing, naming, spelling, structure, temporaries, typesetting
 from tests.metamorphic.draft import Draft
-from tests.metamorphic.programs import Program, arguments, differences, forgotten, instance, loaded, ran
+from tests.metamorphic.programs import Program, arguments, differences, forget, instance, load_text, run_module
 from tests.source.rewriting import rewritten_bytes
 
 PRESERVING = (*naming.ALL, *temporaries.ALL, *spelling.ALL, *structure.ALL)
@@ -86,18 +86,18 @@ def outcome(program: Program, text: str) -> Outcome:
     """Run `text`."""
     file = None
     try:
-        file = loaded(text)
-        return _ran(program, file, instance(file, program.entry))
+        file = load_text(text)
+        return _run(program, file, instance(file, program.entry))
     except Exception as error:
         return Outcome(program, error=f"{type(error).__name__}: {error}")
     finally:
         if file is not None:
-            forgotten(file)
+            forget(file)
 
 
-def _ran(program: Program, file: Any, module: nn.Module) -> Outcome:
+def _run(program: Program, file: Any, module: nn.Module) -> Outcome:
     modes = (False,) if program.random else (True, False)
-    return Outcome(program, [ran(file, module, arguments(program), mode) for mode in modes])
+    return Outcome(program, [run_module(file, module, arguments(program), mode) for mode in modes])
 
 
 @cache
@@ -116,18 +116,18 @@ class Live:
 
 
 def live(program: Program, text: str) -> Live:
-    file = loaded(text)
+    file = load_text(text)
     try:
         module = instance(file, program.entry)
-        expected = _ran(program, file, instance(file, program.entry))
+        expected = _run(program, file, instance(file, program.entry))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fused = autofuse.optimize(module.train(), arguments(program))
         report = autofuse.report(fused)
-        now = _ran(program, file, fused)
+        now = _run(program, file, fused)
         return Live(tuple(report.sites), str(report), expected.off(now), now)
     finally:
-        forgotten(file)
+        forget(file)
 
 
 def through_text(text: str, unsafe: bool = True) -> tuple[str, list[Finding]]:

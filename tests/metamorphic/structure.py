@@ -10,7 +10,7 @@ from tests.metamorphic.draft import (
     Draft,
     Function,
     Scope,
-    assigned,
+    assignment,
     binds,
     call,
     expression,
@@ -192,7 +192,7 @@ def choose_by_statement(draft: Draft) -> Iterator[Change]:
     for _, block, i in draft.statements():
         match block[i]:
             case ast.Assign(targets=[ast.Name(id=target)], value=ast.IfExp(test=test, body=yes, orelse=no)):
-                made = ast.If(test, [assigned(target, yes)], [assigned(target, no)])
+                made = ast.If(test, [assignment(target, yes)], [assignment(target, no)])
                 yield lambda block=block, i=i, made=made: block.__setitem__(i, made)
             case ast.Return(value=ast.IfExp(test=test, body=yes, orelse=no)):
                 early = ast.If(test, [ast.Return(yes)], [])
@@ -328,7 +328,7 @@ def take_the_layers_part(draft: Draft) -> Iterator[Change]:
                     ) -> None:
                         new = draft.fresh()
                         part.func = name(new)
-                        block.insert(i, assigned(new, layer))
+                        block.insert(i, assignment(new, layer))
 
                     yield change
 

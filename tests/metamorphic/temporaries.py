@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.metamorphic.draft import Change, Draft, Scope, assigned, binds, name, reads, writes
+from tests.metamorphic.draft import Change, Draft, Scope, assignment, binds, name, reads, writes
 
 _SIMPLE = (ast.Assign, ast.Return, ast.Expr, ast.AnnAssign)
 
@@ -17,7 +17,7 @@ def name_a_part(draft: Draft) -> Iterator[Change]:
 
         def change(block: list[ast.stmt] = block, i: int = i, part: ast.expr = part, new: str = new) -> None:
             draft.replace(part, name(new))
-            block.insert(i, assigned(new, part))
+            block.insert(i, assignment(new, part))
 
         yield change
 
@@ -115,7 +115,7 @@ def reuse_a_name(draft: Draft) -> Iterator[Change]:
         after = set[str]().union(*map(reads, block[i + 1 :]), *map(binds, block[i + 1 :]))
         if _has_closure(function) or any(new in binds(s) | reads(s) for s in block[:i]) or new in reads(value):
             continue
-        for old in sorted(reads(value) - after - set(draft.imported) - {"self"}):
+        for old in sorted(reads(value) - after - set(draft.imports) - {"self"}):
             local = old in binds(function) | {a.arg for a in function.args.args}
 
             def change(
@@ -167,7 +167,7 @@ def give_a_second_name(draft: Draft) -> Iterator[Change]:
                         block: list[ast.stmt] = block, i: int = i, part: ast.Name = part, new: str = new
                     ) -> None:
                         draft.replace(part, name(new))
-                        block.insert(i, assigned(new, name(part.id)))
+                        block.insert(i, assignment(new, name(part.id)))
 
                     yield change
 
@@ -203,7 +203,7 @@ def name_the_result(draft: Draft) -> Iterator[Change]:
             def change(block: list[ast.stmt] = block, i: int = i, s: ast.Return = s) -> None:
                 assert s.value is not None
                 new = draft.fresh()
-                block.insert(i, assigned(new, s.value))
+                block.insert(i, assignment(new, s.value))
                 s.value = name(new)
 
             yield change

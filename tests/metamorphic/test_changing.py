@@ -1,6 +1,6 @@
-"""A program that means something else stays what it is: outputs, gradients and all that can be seen, before and after.
+"""A mutated program computes the same before and after: outputs, gradients and everything else that is visible.
 
-Whether a mutated program may still be fused is not asked: where it is, it must compute what the mutated program does.
+A mutated program may still be fused. Then the fused code must compute what the mutated program computes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.metamorphic import changing
 from tests.metamorphic.draft import Draft
-from tests.metamorphic.programs import Program, fused_examples, has_nan, kept_examples, lookalikes, spelled
+from tests.metamorphic.programs import Program, found_spellings, fused_examples, has_nan, kept_examples, lookalikes
 from tests.metamorphic.rewriting import (
     CHANGING,
     PRESERVING,
@@ -64,7 +64,7 @@ def check_live(program: Program, wanted: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("program", [*fused_examples(), *kept_examples()], ids=str)
-def test_a_mutated_example_stays_what_it_is_in_text(program: Program, record_property: Count) -> None:
+def test_the_codemod_keeps_the_results_of_a_mutated_example(program: Program, record_property: Count) -> None:
     @each_of(3, MUTATED, REWRITTEN)
     def check(mutations: list[Step], others: list[Step]) -> None:
         record_property("programs", 1)
@@ -73,8 +73,8 @@ def test_a_mutated_example_stays_what_it_is_in_text(program: Program, record_pro
     check()
 
 
-def test_mutated_spellings_stay_what_they_are_in_text(record_property: Count) -> None:
-    @each_of(100, st.sampled_from([*spelled(), *lookalikes()]), MUTATED, REWRITTEN)
+def test_the_codemod_keeps_the_results_of_mutated_spellings(record_property: Count) -> None:
+    @each_of(100, st.sampled_from([*found_spellings(), *lookalikes()]), MUTATED, REWRITTEN)
     def check(program: Program, mutations: list[Step], others: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, [*mutations, *others])
@@ -82,8 +82,8 @@ def test_mutated_spellings_stay_what_they_are_in_text(record_property: Count) ->
     check()
 
 
-def test_mutated_programs_stay_what_they_are_live(record_property: Count) -> None:
-    @each_of(8, st.sampled_from([*fused_examples(), *spelled(), *lookalikes()]), MUTATED)
+def test_the_fx_pass_keeps_the_results_of_mutated_programs(record_property: Count) -> None:
+    @each_of(8, st.sampled_from([*fused_examples(), *found_spellings(), *lookalikes()]), MUTATED)
     def check(program: Program, mutations: list[Step]) -> None:
         record_property("programs", 1)
         check_live(program, mutations)
@@ -92,7 +92,7 @@ def test_mutated_programs_stay_what_they_are_live(record_property: Count) -> Non
 
 
 @pytest.mark.parametrize("program", [p for p in fused_examples() if p.code == "AF101"], ids=str)
-def test_what_is_used_afterwards_is_not_fused_away(program: Program) -> None:
+def test_a_value_that_is_used_afterwards_is_not_removed(program: Program) -> None:
     text = program.text.replace("return F.softmax", "weights = F.softmax").replace(
         " @ v\n", "\n    return weights @ v\n"
     )
@@ -102,6 +102,6 @@ def test_what_is_used_afterwards_is_not_fused_away(program: Program) -> None:
 
 
 def test_every_mutation_applies_somewhere() -> None:
-    programs = [*fused_examples(), *spelled()[::40]]
+    programs = [*fused_examples(), *found_spellings()[::40]]
     idle = {m.__name__ for m in changing.ALL if not any(any(True for _ in m(Draft(p, p.text))) for p in programs)}
     assert not idle

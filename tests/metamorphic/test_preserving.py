@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autofuse.reasons import writing
 from tests.metamorphic import structure, temporaries
-from tests.metamorphic.programs import Program, fused_examples, spelled
+from tests.metamorphic.programs import Program, found_spellings, fused_examples
 from tests.metamorphic.rewriting import (
     PRESERVING,
     TYPESETTING,
@@ -63,7 +63,7 @@ def check_live(program: Program, wanted: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("program", fused_examples(), ids=str)
-def test_an_example_is_rewritten_however_it_is_written(program: Program, record_property: Count) -> None:
+def test_every_spelling_of_an_example_is_rewritten(program: Program, record_property: Count) -> None:
     @each_of(3, WRITTEN, SET)
     def check(wanted: list[Step], layout: list[Step]) -> None:
         record_property("programs", 1)
@@ -73,7 +73,7 @@ def test_an_example_is_rewritten_however_it_is_written(program: Program, record_
 
 
 @pytest.mark.parametrize("program", fused_examples(), ids=str)
-def test_an_example_is_optimized_however_it_is_written(program: Program, record_property: Count) -> None:
+def test_every_spelling_of_an_example_is_optimized(program: Program, record_property: Count) -> None:
     @each_of(1, WRITTEN)
     def check(wanted: list[Step]) -> None:
         record_property("programs", 1)
@@ -82,8 +82,8 @@ def test_an_example_is_optimized_however_it_is_written(program: Program, record_
     check()
 
 
-def test_spellings_are_rewritten_however_they_are_written(record_property: Count) -> None:
-    @each_of(40, st.sampled_from([p for p in spelled() if "text" in p.doors]), WRITTEN, SET)
+def test_every_variant_of_the_spellings_is_rewritten(record_property: Count) -> None:
+    @each_of(40, st.sampled_from([p for p in found_spellings() if "text" in p.doors]), WRITTEN, SET)
     def check(program: Program, wanted: list[Step], layout: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, wanted, layout)
@@ -91,8 +91,8 @@ def test_spellings_are_rewritten_however_they_are_written(record_property: Count
     check()
 
 
-def test_spellings_are_optimized_however_they_are_written(record_property: Count) -> None:
-    @each_of(8, st.sampled_from([p for p in spelled() if "live" in p.doors]), WRITTEN)
+def test_every_variant_of_the_spellings_is_optimized(record_property: Count) -> None:
+    @each_of(8, st.sampled_from([p for p in found_spellings() if "live" in p.doors]), WRITTEN)
     def check(program: Program, wanted: list[Step]) -> None:
         record_property("programs", 1)
         check_live(program, wanted)

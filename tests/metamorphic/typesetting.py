@@ -87,10 +87,10 @@ def indent_by_tabs(text: str) -> Iterator[Rewrite]:
     """Tabs, or two blanks."""
     if "\t" not in text and "'''" not in text and '"""' not in text and "\\\n" not in text:
         for unit in ("\t", "  "):
-            yield lambda unit=unit: "".join(_indented(line, unit) for line in text.splitlines(keepends=True))
+            yield lambda unit=unit: "".join(_indent(line, unit) for line in text.splitlines(keepends=True))
 
 
-def _indented(line: str, unit: str) -> str:
+def _indent(line: str, unit: str) -> str:
     bare = line.lstrip(" ")
     count, rest = divmod(len(line) - len(bare), 4)
     return unit * count + " " * rest + bare

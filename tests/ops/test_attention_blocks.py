@@ -42,7 +42,7 @@ def operands(groups: int = H, dtype: torch.dtype = torch.float64, t: int = T, s:
     return [x.to(dtype).requires_grad_() for x in (query, key, value)]
 
 
-def expected(
+def expected_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, causal: bool, cap: float, seed: Tensor
 ) -> Tensor:
     """The formula, with the kernel's own dropout factors."""
@@ -95,7 +95,7 @@ def compare(given: list[Tensor], mask: Tensor | None, p: float, causal: bool, ca
     torch.manual_seed(1)
     found = blocks.attention_by_blocks(*given, mask, p, causal, 0.4, cap)
     torch.manual_seed(1)
-    right = expected(*given, mask, p, causal, cap, blocks.draw_seed(torch.device("cpu")))
+    right = expected_attention(*given, mask, p, causal, cap, blocks.draw_seed(torch.device("cpu")))
     leaves = [*given, *([mask] if mask is not None and mask.requires_grad else [])]
     upstream = torch.randn_like(right)
     close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
@@ -111,7 +111,7 @@ def test_errors_in_half_and_single_precision_are_within_rounding(dtype: torch.dt
     given = operands(2, dtype)
     exact = [x.detach().double().requires_grad_() for x in given]
     found = blocks.attention_by_blocks(*given, None, 0.0, causal, 0.4)
-    right = expected(*exact, None, 0.0, causal, 0.0, torch.zeros(1))
+    right = expected_attention(*exact, None, 0.0, causal, 0.0, torch.zeros(1))
     upstream = torch.randn_like(right).to(dtype)
     results = [found, *torch.autograd.grad(found, given, upstream)]
     truths = [right, *torch.autograd.grad(right, exact, upstream.double())]
@@ -239,11 +239,11 @@ def test_its_flops_are_those_of_the_formula() -> None:
             run().sum().backward()
         return int(counter.get_total_flops())
 
-    def unfused() -> Tensor:
+    def unfused_attention() -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):
             return nn.functional.scaled_dot_product_attention(*given, scale=0.4)
 
-    assert count(lambda: blocks.attention_by_blocks(*given, None, 0.0, False, 0.4)) == count(unfused)
+    assert count(lambda: blocks.attention_by_blocks(*given, None, 0.0, False, 0.4)) == count(unfused_attention)
 
 
 def test_blocks_stay_within_their_size_and_contain_every_score_once() -> None:

@@ -27,7 +27,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return weights @ v
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def fused_function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return ops.attention(q, k, v, scale=1 / math.sqrt(q.shape[-1]), is_causal=True)
 
 
@@ -50,34 +50,38 @@ def penalty_gradients(attend: Callable[..., Tensor], operands: tuple[Tensor, ...
 
 
 def test_the_gradient_of_a_gradient_penalty_is_that_of_code_by_hand(operands: tuple[Tensor, ...]) -> None:
-    for found, expected in zip(penalty_gradients(fused, operands), penalty_gradients(by_hand, operands), strict=True):
+    for found, expected in zip(
+        penalty_gradients(fused_function, operands), penalty_gradients(by_hand, operands), strict=True
+    ):
         torch.testing.assert_close(found, expected)
-    assert kernels_run(lambda: penalty_gradients(fused, operands)) == 1
+    assert kernels_run(lambda: penalty_gradients(fused_function, operands)) == 1
 
 
 def test_its_derivatives_agree_with_finite_differences(operands: tuple[Tensor, ...]) -> None:
     small = tuple(x[:1, :1, :, :2].detach().requires_grad_() for x in operands)
-    assert gradcheck(fused, small, check_forward_ad=True)
-    assert gradgradcheck(fused, small)
+    assert gradcheck(fused_function, small, check_forward_ad=True)
+    assert gradgradcheck(fused_function, small)
 
 
 def test_a_mask_counts_in_second_derivatives(operands: tuple[Tensor, ...]) -> None:
     mask = torch.rand(2, 1, 5, 5) > 0.3
     mask[..., 0] = True
 
-    def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def masked_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return ops.attention(q, k, v, mask=mask)
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.softmax((q @ k.mT).masked_fill(~mask, -math.inf), -1) @ v
 
-    for found, expected in zip(penalty_gradients(masked, operands), penalty_gradients(plain, operands), strict=True):
+    for found, expected in zip(
+        penalty_gradients(masked_softmax, operands), penalty_gradients(plain, operands), strict=True
+    ):
         torch.testing.assert_close(found, expected)
 
 
 def test_one_tensor_may_be_query_key_and_value(operands: tuple[Tensor, ...]) -> None:
     x = operands[:1]
-    (found,) = penalty_gradients(lambda t: fused(t, t, t), x)
+    (found,) = penalty_gradients(lambda t: fused_function(t, t, t), x)
     (expected,) = penalty_gradients(lambda t: by_hand(t, t, t), x)
     torch.testing.assert_close(found, expected)
 
@@ -86,11 +90,11 @@ def test_transforms_of_torch_func_nest(operands: tuple[Tensor, ...]) -> None:
     q, k, v = (x.detach() for x in operands)
     small = q[:1, :1]
     for transform in (lambda f: hessian(f)(small), lambda f: grad(lambda y: grad(f)(y).square().sum())(small)):
-        found, expected = (transform(lambda t, a=a: a(t, k, v).square().sum()) for a in (fused, by_hand))
+        found, expected = (transform(lambda t, a=a: a(t, k, v).square().sum()) for a in (fused_function, by_hand))
         torch.testing.assert_close(found, expected)
     tangents = (torch.ones_like(q),)
     for found, expected in zip(
-        *(jvp(lambda t, a=a: a(t, k, v), (q,), tangents) for a in (fused, by_hand)), strict=True
+        *(jvp(lambda t, a=a: a(t, k, v), (q,), tangents) for a in (fused_function, by_hand)), strict=True
     ):
         torch.testing.assert_close(found, expected)
 
@@ -99,7 +103,7 @@ def test_a_graph_around_torch_func_goes_through_its_gradient(operands: tuple[Ten
     """An inner step with torch.func.grad, an outer step with backward: MAML."""
     q, k, v = operands
     results = []
-    for attend in (fused, by_hand):
+    for attend in (fused_function, by_hand):
         inner = grad(lambda t, a=attend: a(t, k, v).square().sum())(q)
         results.append(torch.autograd.grad((q - 0.1 * inner).square().sum(), operands, allow_unused=True))
     for found, expected in zip(*results, strict=True):
@@ -108,7 +112,7 @@ def test_a_graph_around_torch_func_goes_through_its_gradient(operands: tuple[Ten
 
 def test_an_ordinary_backward_pass_runs_only_the_kernels(operands: tuple[Tensor, ...]) -> None:
     def work() -> None:
-        fused(*operands).sum().backward()
+        fused_function(*operands).sum().backward()
 
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         work()
@@ -119,7 +123,7 @@ def test_an_ordinary_backward_pass_runs_only_the_kernels(operands: tuple[Tensor,
 
 def test_a_checkpoint_with_create_graph_works(operands: tuple[Tensor, ...]) -> None:
     """A checkpoint unpacks saved tensors only once, so the gradient is the kernel's."""
-    result = checkpoint(fused, *operands, use_reentrant=False)
+    result = checkpoint(fused_function, *operands, use_reentrant=False)
     found = torch.autograd.grad(result.square().sum(), operands, create_graph=True)
     for gradient, expected in zip(found, torch.autograd.grad(by_hand(*operands).square().sum(), operands), strict=True):
         torch.testing.assert_close(gradient, expected)

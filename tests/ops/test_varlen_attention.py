@@ -24,7 +24,7 @@ LENGTHS = {
 }
 
 
-def packed(lengths: list[int]) -> Tensor:
+def sequence_starts(lengths: list[int]) -> Tensor:
     return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
 
 
@@ -38,7 +38,7 @@ def operands(queries: list[int], keys: list[int], groups: int = H, dtype: torch.
 @pytest.mark.parametrize("groups", [H, 2])
 def test_each_sequence_attends_to_its_own_keys(assert_agree: Agree, lengths: Any, is_causal: bool, groups: int) -> None:
     queries, keys = lengths
-    starts = (packed(queries), packed(keys), max(queries), max(keys))
+    starts = (sequence_starts(queries), sequence_starts(keys), max(queries), max(keys))
     run = lambda f: lambda q, k, v: f(q, k, v, *starts, is_causal=is_causal)
     given = operands(queries, keys, groups)
     assert_agree(run(ops.varlen_attention), run(reference.varlen_attention), *given, terms=16)
@@ -47,7 +47,7 @@ def test_each_sequence_attends_to_its_own_keys(assert_agree: Agree, lengths: Any
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_the_code_for_compilers_gives_the_same(is_causal: bool) -> None:
     queries, keys = LENGTHS["some without tokens"]
-    given, starts = operands(queries, keys), (packed(queries), packed(keys))
+    given, starts = operands(queries, keys), (sequence_starts(queries), sequence_starts(keys))
     told = {"scale": 0.3, "is_causal": is_causal, "dropout_p": 0.0, "training": True}
     expected = ops.varlen_attention(*given, *starts, 3, 4, scale=0.3, is_causal=is_causal)
     torch.testing.assert_close(_as_one(*given, *starts, told), expected)
@@ -58,7 +58,9 @@ def test_the_code_for_compilers_gives_the_same(is_causal: bool) -> None:
 def test_weights_are_dropped_in_training_only() -> None:
     queries, keys = LENGTHS["several"]
     query, key, value = operands(queries, keys)
-    run = lambda **told: ops.varlen_attention(query, key, value, packed(queries), packed(keys), 5, 6, **told)
+    run = lambda **told: ops.varlen_attention(
+        query, key, value, sequence_starts(queries), sequence_starts(keys), 5, 6, **told
+    )
     assert torch.equal(run(dropout_p=0.5), run())
     assert not torch.equal(run(dropout_p=0.5, training=True), run())
 
@@ -75,6 +77,12 @@ def test_weights_are_dropped_in_training_only() -> None:
 )
 def test_lengths_that_do_not_fit_are_refused(change: dict[str, Tensor], word: str) -> None:
     query, key, value = operands([2, 2], [2, 2])
-    given = {"query": query, "key": key, "value": value, "cu_seqlens_q": packed([2, 2]), "cu_seqlens_k": packed([2, 2])}
+    given = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "cu_seqlens_q": sequence_starts([2, 2]),
+        "cu_seqlens_k": sequence_starts([2, 2]),
+    }
     with pytest.raises(ValueError, match=word):
         ops.varlen_attention(**{**given, **change}, max_q=2, max_k=2)

@@ -260,7 +260,7 @@ def test_a_class_with_a_fixed_forward_stays(kind: Any, why: str, example: bool) 
     assert site.advice == "define `forward` as a function, in a class that allows assignment to its attributes"
 
 
-def refused(body: str, *args: Any, dropped: Any = frozenset()) -> Untraceable:
+def untraceable(body: str, *args: Any, dropped: Any = frozenset()) -> Untraceable:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with pytest.raises(Untraceable) as error:
         trace_forward(make_block(Refused("by hand", body)), args, {}, fake_world(mode), mode, dropped)
@@ -269,13 +269,13 @@ def refused(body: str, *args: Any, dropped: Any = frozenset()) -> Untraceable:
 
 def test_a_step_after_the_dropout_of_a_child_is_refused() -> None:
     q, k, v = torch.randn(3, 2, 4, 8)
-    error = refused(ATTENDS + "return self.fc(p @ v) + 1", q, k, v, dropped=frozenset({(Tail("fc"),)}))
+    error = untraceable(ATTENDS + "return self.fc(p @ v) + 1", q, k, v, dropped=frozenset({(Tail("fc"),)}))
     assert error.reason.code == forwards.DROPOUT_NOT_LAST and error.place is not None
     assert error.reason.advice() == "make the dropout the last step"
 
 
 def test_the_refusal_of_a_symbolic_size_names_it() -> None:
     size = ShapeEnv().create_unbacked_symint()
-    error = refused("return q.view(k)", torch.randn(4), size, None)
+    error = untraceable("return q.view(k)", torch.randn(4), size, None)
     assert str(error) == "k is a symbolic size: optimize before compiling"
     assert error.reason.code == forwards.SYMBOLIC_SIZE and not error.reason.advice()

@@ -22,7 +22,7 @@ def test_the_table_names_rule_count_modules_place_operation_and_mask() -> None:
         assert word in text
 
 
-def test_graph_breaks_have_a_table_of_their_own() -> None:
+def test_graph_breaks_have_a_separate_table() -> None:
     assert "model.py:50" in str(ANALYSIS) and "Tensor.item() call" in ANALYSIS._repr_html_()
     assert "graph break" not in str(Analysis((UNFUSED,))).replace("0 graph breaks", "")
 
@@ -48,5 +48,5 @@ def test_json_has_every_field_and_is_what_the_page_describes() -> None:
     assert [n for n in (*printed["sites"][0], *printed["breaks"][0], "graphs") if f"`{n}`" not in section] == []
 
 
-def test_an_analysis_without_sites_is_an_answer() -> None:
+def test_an_analysis_without_sites_can_be_shown() -> None:
     assert Analysis() and not len(Analysis())

@@ -1,4 +1,4 @@
-"""Files are replaced whole or not at all."""
+"""Files are replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_content_changes_and_the_mode_stays(tmp_path: Path, mode: int) -> No
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-def test_a_file_that_is_not_there_is_made_with_the_mode_of_any_new_file(tmp_path: Path) -> None:
+def test_a_new_file_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
     made, other = tmp_path / "made.json", tmp_path / "other.json"
     other.touch()
     put(str(made), b"one")
@@ -29,7 +29,7 @@ def test_a_file_that_is_not_there_is_made_with_the_mode_of_any_new_file(tmp_path
     assert sorted(tmp_path.iterdir()) == [made, other]
 
 
-def test_a_file_that_is_there_is_replaced_and_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_and_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "made.json"
     path.write_bytes(b"old")
     path.chmod(0o600)
@@ -61,7 +61,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypa
     assert os.listdir(tmp_path) == ["model.py"]
 
 
-def test_a_file_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_deleted_file_is_not_created_again(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         replace(str(tmp_path / "gone.py"), b"new")
     assert os.listdir(tmp_path) == []

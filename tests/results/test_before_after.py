@@ -1,4 +1,4 @@
-"""What places saved, from layers before and after, with the answers on paper."""
+"""The savings of places, from layers before and after, compared with calculations by hand."""
 
 import json
 
@@ -27,21 +27,21 @@ def places(before, after, now, then):
     return [p for one in with_what_was_measured(before, after, now, then)[0].layers for p in one.places]
 
 
-def test_a_place_saved_what_its_layers_take_less():
+def test_the_saving_of_a_place_is_the_difference_of_its_layers():
     before = profile(layer("attn", 10.0, place()))
     after = profile(layer("attn", 99.0, place(status="fused")))
     (found,) = places(before, after, {"attn": 10.0}, {"attn": 5.0})
     assert found.status == "fused" and found.measured_saving == 5 and found.predicted_saving == 4
 
 
-def test_what_was_recorded_in_turns_is_put_to_the_profiles_own_seconds():
+def test_interleaved_seconds_are_scaled_to_the_seconds_of_the_profile():
     before = profile(layer("attn", 10.0, place()))
     after = profile(layer("attn", 1.0, place(status="fused")))
     (found,) = places(before, after, {"attn": 20.0}, {"attn": 10.0})  # the machine was half as fast meanwhile
     assert found.measured_saving == 5
 
 
-def test_children_that_are_no_longer_called_count_with_the_layer_that_reads_past_them():
+def test_children_that_are_no_longer_called_count_with_their_parent():
     both = place("AF304", layers=("mlp", "mlp.up", "mlp.down"))
     before = profile(layer("mlp", 1.0, both), layer("mlp.up", 4.0), layer("mlp.down", 5.0))
     after = profile(layer("mlp", 7.0, place("AF304", "fused")))
@@ -49,7 +49,7 @@ def test_children_that_are_no_longer_called_count_with_the_layer_that_reads_past
     assert found.measured_saving == pytest.approx(3)
 
 
-def test_places_that_share_a_layer_have_what_was_saved_in_it_by_their_predictions():
+def test_places_that_share_a_layer_divide_its_saving_by_their_predictions():
     first, second = place("AF101", predicted=2.0), place("AF401", seconds=4.0, predicted=2.0)
     before = profile(layer("attn", 12.0, first, second))
     after = profile(layer("attn", 4.0, place("AF101", "fused"), place("AF401", "fused")))
@@ -57,14 +57,14 @@ def test_places_that_share_a_layer_have_what_was_saved_in_it_by_their_prediction
     assert [p.measured_saving for p in found] == [6, 2]
 
 
-def test_what_was_not_fused_was_not_measured_and_says_why():
+def test_a_place_that_was_not_fused_has_no_measurement_and_a_reason():
     before = profile(layer("attn", 10.0, place()))
     after = profile(layer("attn", 10.0, Place("AF101", "declined", "measured here, the original stays", **AT)))
     (found,) = places(before, after, {"attn": 10.0}, {"attn": 10.0})
     assert found.status == "declined" and "the original stays" in found.reason and found.measured_seconds is None
 
 
-def test_a_part_of_a_larger_place_has_no_measured_seconds_of_its_own():
+def test_a_part_of_a_larger_place_has_no_separate_measurement():
     part = place("AF301", part_of="AF304 in mlp", layers=("mlp.act",))
     before = profile(layer("mlp.act", 8.0, part))
     (found,) = places(before, profile(layer("mlp.act", 0.0, place("AF301", "fused"))), {"mlp.act": 8.0}, {})

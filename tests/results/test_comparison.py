@@ -50,11 +50,11 @@ def test_the_summary_is_one_line() -> None:
     assert COMPARISON.summary == "confirmed: 1.50x (1.40 to 1.62)"
 
 
-def test_memory_that_could_not_be_measured_is_left_out() -> None:
+def test_unmeasured_memory_is_omitted() -> None:
     assert "memory" not in str(replace(COMPARISON, before_peak_bytes=None, after_peak_bytes=None))
 
 
-def test_operators_stand_with_the_costliest_first_and_new_ones_are_named() -> None:
+def test_operators_are_sorted_by_cost_and_new_ones_are_named() -> None:
     rows = [[cell.text for cell in row] for row in COMPARISON.operators_table().rows]
     assert [row[0] for row in rows] == ["matmul", "attention", "softmax"]
     assert rows[1][1:3] == ["0", "1"]
@@ -87,7 +87,7 @@ def test_a_comparison_can_be_copied_and_pickled() -> None:
     assert copy.deepcopy(COMPARISON) == pickle.loads(pickle.dumps(COMPARISON)) == COMPARISON
 
 
-def test_an_interval_holds_what_lies_between_its_ends() -> None:
+def test_an_interval_contains_the_values_between_its_ends() -> None:
     interval = Interval(0.9, 1.1)
     assert all(value in interval for value in (0.9, 1, 1.1))
     assert not any(value in interval for value in (0.89, 1.11, "1", None))

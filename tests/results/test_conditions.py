@@ -1,11 +1,11 @@
-"""Conditions: what they may say, and how an interval decides them. Answers by hand."""
+"""Conditions: their syntax, and how an interval decides them, compared with calculations by hand."""
 
 from __future__ import annotations
 
 import pytest
 
 from autofuse.results.comparison import Interval
-from autofuse.results.conditions import NotACondition, Quantity, Relation, condition, decided
+from autofuse.results.conditions import NotACondition, Quantity, Relation, check_condition, condition
 
 SLOWER = Quantity("", 1.10, Interval(1.05, 1.15))
 EXACT = Quantity("", 0.5)
@@ -14,7 +14,7 @@ KNOWN = {"time_ratio": SLOWER, "peak_memory_ratio": EXACT, "mfu": UNKNOWN}
 
 
 def holds(text: str) -> bool | None:
-    return decided(condition(text), KNOWN).holds
+    return check_condition(condition(text), KNOWN).holds
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_only_the_whole_interval_decides(text: str, expected: bool | None) -> No
         ("mfu<0.3 and time_ratio>1.02 and peak_memory_ratio<1", None),
     ],
 )
-def test_and_takes_all_of_them(text: str, expected: bool | None) -> None:
+def test_and_requires_all_comparisons(text: str, expected: bool | None) -> None:
     assert holds(text) is expected
 
 
@@ -57,23 +57,23 @@ def test_and_takes_all_of_them(text: str, expected: bool | None) -> None:
         "time_ratio>one", "time_ratio>1 and", "time_ratio>1>2", "time_ratio>__import__('os')", "time_ratio>nan",
     ],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_condition_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(NotACondition, match=r"time_ratio>1\.02"):
         condition(text)
 
 
-def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(NotACondition, match=r"no quantity time_ration\. Did you mean time_ratio\? There are: time_rat"):
-        decided(condition("time_ration>1"), KNOWN)
+        check_condition(condition("time_ration>1"), KNOWN)
 
 
-def test_an_unknown_name_is_refused_behind_an_and_that_is_false_already() -> None:
+def test_an_unknown_name_is_refused_even_after_a_false_comparison() -> None:
     with pytest.raises(NotACondition, match="no quantity nothing"):
-        decided(condition("time_ratio>9 and nothing>1"), KNOWN)
+        check_condition(condition("time_ratio>9 and nothing>1"), KNOWN)
 
 
-def test_the_sentence_says_value_interval_and_why_something_is_not_known() -> None:
-    assert decided(condition("time_ratio>1.1 and mfu<1"), KNOWN).sentence == (
+def test_the_sentence_has_value_interval_and_the_reason_for_unknown_values() -> None:
+    assert check_condition(condition("time_ratio>1.1 and mfu<1"), KNOWN).sentence == (
         "time_ratio>1.1 and mfu<1 is undecided: time_ratio is 1.1 (1.05 to 1.15); "
         "mfu is not known, because no step was timed."
     )
@@ -83,7 +83,7 @@ def test_a_condition_is_its_comparisons_in_order() -> None:
     assert condition("a<1 and  b>=-.5e1").comparisons == (Relation("a", "<", 1.0), Relation("b", ">=", -5.0))
 
 
-def test_a_name_may_have_layers_in_brackets_and_one_of_them_may_be_called_and() -> None:
+def test_a_name_may_have_layers_in_brackets_even_one_named_and() -> None:
     asked = condition("layer_share[and.and]>0.5 and layer_seconds[h.*.attn]<1e-3")
     assert [(c.name, c.operator, c.threshold) for c in asked.comparisons] == [
         ("layer_share[and.and]", ">", 0.5), ("layer_seconds[h.*.attn]", "<", 1e-3),

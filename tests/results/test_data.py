@@ -1,4 +1,4 @@
-"""Plain data to JSON and back, and what is said of data that is something else."""
+"""Plain data to JSON and back, and the errors for malformed data."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ TREE = Tree(
 )  # fmt: skip
 
 
-def test_what_was_written_is_read_back_as_it_was() -> None:
+def test_written_data_is_read_back_unchanged() -> None:
     assert loaded(Tree, json.loads(json.dumps(dumped(TREE)))) == TREE
 
 
-def test_a_field_that_is_missing_has_its_default_and_an_unknown_one_is_passed_over() -> None:
+def test_a_missing_field_has_its_default_and_an_unknown_field_is_ignored() -> None:
     assert loaded(Tree, {"name": "x", "of a later version": 1}) == Tree("x")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_json_cannot_write_becomes_null_and_comes_back_as_no_number(value: float) -> None:
+def test_numbers_that_json_cannot_write_become_null_and_are_read_as_nan(value: float) -> None:
     assert dumped(Leaf(1, value))["ratio"] is None
     assert math.isnan(loaded(Leaf, {"count": 1, "ratio": None}).ratio)
 
@@ -79,7 +79,7 @@ def test_whole_numbers_are_numbers_too_but_a_boolean_is_no_number() -> None:
         ({"name": "x", "maybe": 10**400}, "Tree.maybe is too large to be a number."),
     ],
 )
-def test_data_that_is_something_else_is_refused_with_the_place_and_what_stands_there(data: Any, said: str) -> None:
+def test_malformed_data_is_refused_with_its_place_and_value(data: Any, said: str) -> None:
     with pytest.raises(Malformed) as caught:
         loaded(Tree, data)
     assert said in str(caught.value)

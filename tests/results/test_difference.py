@@ -1,4 +1,4 @@
-"""What may be said of runs that were measured apart, on machines that are made up."""
+"""Verdicts on runs that were measured separately, on simulated machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.display.samples import gpt
 
 
 def run(draws: random.Random, step: float, *, load: float, speed: float = 1.0, steps: int = 20) -> MeasuredSide:
-    """A run on a machine of some speed, where others hold the core for `load` of the time in slices of 4 ms."""
+    """A run on a machine of some speed. Other programs hold the core for `load` of the time, in slices of 4 ms."""
 
     def takes(work: float) -> float:
         left, passed = work * speed * draws.lognormvariate(0, 0.02), 0.0
@@ -39,7 +39,7 @@ def test_one_program_measured_twice_is_never_called_faster(step: float, loads: t
 
 
 @pytest.mark.parametrize("speeds", [(1.3, 1.0), (1.0, 1.3), (2.0, 1.0)])
-def test_nor_is_one_measured_on_a_machine_that_was_slower_then(speeds: tuple[float, float]) -> None:
+def test_one_program_on_a_machine_that_was_slower_is_never_called_faster(speeds: tuple[float, float]) -> None:
     for seed in range(3):
         draws = random.Random(seed)
         before, after = (run(draws, 0.02, load=0.0, speed=speed) for speed in speeds)
@@ -65,19 +65,19 @@ STEADY = MeasuredSide((1.0,) * 10, (0.1,) * 10)
 TWICE = MeasuredSide((2.0,) * 10, (0.1,) * 10)
 
 
-def test_the_ratio_is_that_of_the_medians_and_the_interval_holds_every_way_to_compare() -> None:
+def test_the_ratio_is_that_of_the_medians_and_the_interval_covers_every_comparison() -> None:
     found = judged(TWICE, MeasuredSide((1.0,) * 10, (0.2,) * 10))
     assert found.ratio == Estimate(2.0, Interval(2.0, 4.0))  # by the yardstick 20 / 5 = 4
 
 
-def test_steps_without_yardsticks_are_judged_only_anyway() -> None:
+def test_steps_without_reference_times_are_judged_only_on_request() -> None:
     bare = replace(TWICE, yardstick=())
     assert judged(bare, STEADY).verdict == "inconclusive"
     assert "--anyway" in judged(bare, STEADY).reason
     assert judged(bare, STEADY, anyway=True).verdict == "confirmed"
 
 
-def test_other_conditions_are_named_and_judged_only_anyway() -> None:
+def test_different_conditions_are_named_and_judged_only_on_request() -> None:
     found = judged(TWICE, STEADY, ["torch: 2.6 before, 2.13 after."])
     assert found.verdict == "inconclusive"
     assert "torch: 2.6 before, 2.13 after." in found.reason
@@ -85,7 +85,7 @@ def test_other_conditions_are_named_and_judged_only_anyway() -> None:
     assert (again.verdict, again.caveats) == ("confirmed", ("torch: 2.6 before, 2.13 after.",))
 
 
-def test_a_handful_of_steps_tells_nothing_even_anyway() -> None:
+def test_a_few_steps_have_no_verdict_even_on_request() -> None:
     few = MeasuredSide((2.0,) * 7, (0.1,) * 7)
     assert judged(few, STEADY, anyway=True).verdict == "inconclusive"
     nothing = judged(MeasuredSide(()), STEADY)
@@ -93,7 +93,7 @@ def test_a_handful_of_steps_tells_nothing_even_anyway() -> None:
     assert nothing.summary == "inconclusive (measured apart)"
 
 
-def test_profiles_name_what_differs_in_surroundings_and_in_work() -> None:
+def test_profiles_name_differences_of_environment_and_work() -> None:
     before = gpt()
     after = replace(
         before,
@@ -116,14 +116,14 @@ def test_interleaved_pairs_keep_their_verdict() -> None:
     assert found.summary == "confirmed: 2.00x (1.90 to 2.10) (interleaved)"
 
 
-def test_of_two_comparisons_what_each_was_compared_with_is_the_yardstick() -> None:
+def test_the_controls_of_two_comparisons_are_the_reference_times() -> None:
     slower_machine = replace(COMPARISON, before_seconds=(4.0,) * 10, after_seconds=(2.0,) * 10)
     assert of_comparisons(slower_machine, COMPARISON).verdict == "inconclusive"
     worse = replace(COMPARISON, after_seconds=(1.6,) * 10)
     assert of_comparisons(worse, COMPARISON).verdict == "confirmed"
 
 
-def test_either_side_without_yardsticks_is_without() -> None:
+def test_one_side_without_reference_times_counts_as_none() -> None:
     bare, nothing = replace(STEADY, yardstick=()), replace(STEADY, yardstick=(0.1,) * 9 + (0.0,))
     for side in (bare, nothing, replace(STEADY, yardstick=(0.1,) * 9)):
         assert judged(TWICE, side).verdict == judged(side, TWICE).verdict == "inconclusive"
@@ -141,11 +141,11 @@ def test_either_side_without_yardsticks_is_without() -> None:
         (1.05, 0.05, "inconclusive"),  # by the yardstick twice: from 1.05 to 2.1
     ],
 )
-def test_a_verdict_takes_a_tenth_by_every_way(seconds: float, sticks: float, verdict: str) -> None:
+def test_a_verdict_requires_ten_percent_in_every_comparison(seconds: float, sticks: float, verdict: str) -> None:
     assert judged(MeasuredSide((seconds,) * 10, (sticks,) * 10), STEADY).verdict == verdict
 
 
-def test_a_quarter_of_undisturbed_steps_tells_as_much_as_the_median() -> None:
+def test_the_first_quartile_is_compared_as_well_as_the_median() -> None:
     """Of 13 steps 6 took one second and 7 took two: the fourth shortest is 1, the median 2."""
     disturbed = MeasuredSide((1.0,) * 6 + (2.0,) * 7)
     found = judged(disturbed, MeasuredSide((1.0,) * 13), anyway=True)
@@ -153,11 +153,11 @@ def test_a_quarter_of_undisturbed_steps_tells_as_much_as_the_median() -> None:
     assert found.ratio.interval == Interval(1.0, 2.0)
 
 
-def test_times_of_nothing_are_no_steps() -> None:
+def test_zero_times_are_not_steps() -> None:
     assert judged(MeasuredSide((0.0,) * 10), STEADY, anyway=True).ratio is None
 
 
-def test_work_that_one_of_the_two_does_not_tell_or_that_is_equal_is_no_caveat() -> None:
+def test_unknown_or_equal_work_is_not_a_caveat() -> None:
     before = gpt()
     assert of_profiles(before, before).caveats == ()
     untold = replace(before, timing=replace(before.timing, tokens=None))
@@ -174,7 +174,7 @@ def test_without_a_time_on_each_side_there_is_no_ratio(before: tuple[float, ...]
     assert (found.verdict, found.ratio) == ("inconclusive", None) and "no step was timed" in found.reason
 
 
-def test_several_processes_are_not_one_and_one_is_the_same_as_none_told() -> None:
+def test_several_processes_differ_from_one_and_an_unknown_number_counts_as_one() -> None:
     one = gpt()
     two = replace(one, ranks=(one.ranks or (None,))[:1] * 2)  # type: ignore[arg-type]
     assert of_profiles(replace(one, ranks=()), two).caveats == ("processes: 1 before, 2 after.",)

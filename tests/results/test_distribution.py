@@ -50,7 +50,7 @@ def test_the_search_leaves_the_right_name(text: str) -> None:
     assert not WRONG.search(text)
 
 
-def test_nothing_tells_people_to_install_the_unrelated_package() -> None:
+def test_no_text_says_to_install_the_unrelated_package() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True)
     paths = listed.stdout.splitlines() if listed.returncode == 0 else [
         str(p.relative_to(REPOSITORY)) for p in REPOSITORY.rglob("*") if ".venv" not in p.parts

@@ -1,4 +1,4 @@
-"""Conditions on layers: named as in the table, summed over a pattern, and a misspelt name is an error."""
+"""Conditions on layers have the names of the table and sum over a pattern; a misspelt name is an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.results import quantities
 from autofuse.results.comparison import Estimate, Interval
-from autofuse.results.conditions import NotACondition, condition, decided
+from autofuse.results.conditions import NotACondition, check_condition, condition
 from autofuse.results.difference import BETWEEN_RUNS
 from autofuse.results.profile import OUTSIDE
 from tests.display.samples import almost_nothing, gpt
@@ -26,16 +26,16 @@ def test_a_pattern_sums_the_layers_of_the_table_and_stops_at_a_dot() -> None:
     assert known[f"layer_seconds[{OUTSIDE}]"].value == profile.layer(OUTSIDE).seconds
 
 
-def test_a_layer_is_known_as_well_as_two_runs_agree() -> None:
+def test_the_uncertainty_of_a_layer_is_the_difference_between_runs() -> None:
     known = quantities.of_profile(gpt())
     share = known["layer_share[h.*.attn]"].value
     assert share is not None
-    assert decided(condition(f"layer_share[h.*.attn]>{share / (1 + 2 * BETWEEN_RUNS)}"), known).holds is True
-    assert decided(condition(f"layer_share[h.*.attn]>{share * (1 - BETWEEN_RUNS / 2)}"), known).holds is None
-    assert decided(condition(f"layer_share[h.*.attn]>{share * (1 + 2 * BETWEEN_RUNS)}"), known).holds is False
+    assert check_condition(condition(f"layer_share[h.*.attn]>{share / (1 + 2 * BETWEEN_RUNS)}"), known).holds is True
+    assert check_condition(condition(f"layer_share[h.*.attn]>{share * (1 - BETWEEN_RUNS / 2)}"), known).holds is None
+    assert check_condition(condition(f"layer_share[h.*.attn]>{share * (1 + 2 * BETWEEN_RUNS)}"), known).holds is False
 
 
-def test_the_interval_of_a_share_is_that_of_the_profile_where_it_has_one() -> None:
+def test_the_interval_of_a_share_is_that_of_the_profile_if_known() -> None:
     profile = gpt()
     layers = tuple(
         replace(layer, share_interval=Interval(layer.share - 0.01, layer.share + 0.02)) for layer in profile.layers
@@ -53,16 +53,16 @@ def test_a_ratio_is_at_least_as_uncertain_as_that_of_the_step() -> None:
 
 
 def test_without_a_baseline_a_ratio_is_not_known() -> None:
-    outcome = decided(condition("layer_ratio[h.*]>1"), quantities.of_profile(gpt()))
+    outcome = check_condition(condition("layer_ratio[h.*]>1"), quantities.of_profile(gpt()))
     assert outcome.holds is None and "--baseline" in outcome.sentence
 
 
 def test_a_misspelt_layer_is_an_error_and_a_close_name_is_offered() -> None:
     with pytest.raises(NotACondition, match=r"No layer is named 'h\.0\.atn'.*h\.0\.attn"):
-        decided(condition("layer_share[h.0.atn]>0.1"), quantities.of_profile(gpt()))
+        check_condition(condition("layer_share[h.0.atn]>0.1"), quantities.of_profile(gpt()))
     with pytest.raises(NotACondition, match=r"layer_share\[LAYER\]"):
-        decided(condition("layer_shar[h.0]>0.1"), quantities.of_profile(gpt()))
+        check_condition(condition("layer_shar[h.0]>0.1"), quantities.of_profile(gpt()))
 
 
 def test_a_profile_without_layers_leaves_the_condition_undecided() -> None:
-    assert decided(condition("layer_share[h.0]>0.1"), quantities.of_profile(almost_nothing())).holds is None
+    assert check_condition(condition("layer_share[h.0]>0.1"), quantities.of_profile(almost_nothing())).holds is None

@@ -1,4 +1,4 @@
-"""Intervals of medians, by hand from the binomial distribution."""
+"""Intervals of medians, compared with the binomial distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_ends_are_the_order_statistics_of_the_binomial_table() -> None:
     assert median_interval([2, 1, 3]) == (1, 3)
 
 
-def test_it_holds_the_median_of_a_lopsided_distribution_as_often_as_it_says() -> None:
+def test_the_interval_contains_the_median_of_a_skewed_distribution_with_its_level() -> None:
     draws = random.Random(0)
     true = median(draws.lognormvariate(0, 1) for _ in range(100_001))
     hits = sum(true in median_interval([draws.lognormvariate(0, 1) for _ in range(12)]) for _ in range(2000))
@@ -46,16 +46,18 @@ def test_without_times_there_is_no_interval() -> None:
         (3, 0.75, 0),  # 2 x 1/8 is just what is left out
     ],
 )
-def test_as_many_numbers_are_left_out_as_a_coin_allows(count: int, level: float, cut: int | None) -> None:
+def test_the_number_of_excluded_values_follows_the_binomial_distribution(
+    count: int, level: float, cut: int | None
+) -> None:
     assert outer(count, level) == cut
 
 
-def test_of_too_few_numbers_no_interval_is_as_sure_as_asked() -> None:
+def test_too_few_numbers_have_no_interval_of_the_requested_level() -> None:
     assert interval_at([9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0], 0.95) == (2.0, 8.0)
     assert interval_at([9.0, 1.0, 8.0, 2.0, 7.0], 0.95) is None
 
 
-def test_a_percentile_interval_leaves_as_many_resamples_out_at_either_end() -> None:
+def test_a_percentile_interval_excludes_equally_many_resamples_at_both_ends() -> None:
     # 2.5 % of 200 are 5 below; 97.5 % are 195, of which the last is the end.
     assert percentile_interval(list(range(200, 0, -1))) == (6, 195)
     assert percentile_interval([3.0]) == (3, 3)

@@ -16,16 +16,16 @@ AFTER = Side(Memory(8 * GIB, parameters=4 * GIB, activations=4 * GIB), 0.13, {"a
 PLAN = Plan("Model", Setting(4, 128), BEFORE, AFTER, "checked", Capacity(10 * GIB, "Card", "its sheet"))
 
 
-def test_it_survives_json() -> None:
+def test_a_plan_is_unchanged_after_json() -> None:
     assert Plan.from_dict(json.loads(PLAN.to_json())) == PLAN
 
 
-def test_something_else_is_refused() -> None:
+def test_other_data_is_refused() -> None:
     with pytest.raises(Malformed, match="not a plan"):
         Plan.from_dict({"type": "profile", "version": 1})
 
 
-def test_every_form_says_that_it_is_simulated_and_how_far_off_it_may_be() -> None:
+def test_every_form_states_that_the_plan_is_simulated_and_its_error() -> None:
     for form in (str(PLAN), PLAN._repr_html_()):
         words = " ".join(form.split())
         assert "Simulated: nothing was run or allocated." in words
@@ -33,7 +33,7 @@ def test_every_form_says_that_it_is_simulated_and_how_far_off_it_may_be() -> Non
         assert "does not fit" in words and "12 GiB" in words and "8 GiB" in words
 
 
-def test_what_could_not_be_planned_has_no_numbers_and_a_reason() -> None:
+def test_an_impossible_plan_has_no_numbers_and_a_reason() -> None:
     plan = Plan("Model", Setting(), BEFORE, Side(Memory(), reason="It asks for numbers."), "checked")
     assert plan.saved_bytes is None
     assert "n/a" in str(plan) and "It asks for numbers." in str(plan)

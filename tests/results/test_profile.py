@@ -16,7 +16,7 @@ from tests.display.samples import almost_nothing, gpt, large, trace_of_a_job
 
 
 @pytest.mark.parametrize("made", [gpt, trace_of_a_job, almost_nothing, large])
-def test_what_was_written_is_read_back_as_it_was(made: object) -> None:
+def test_written_data_is_read_back_unchanged(made: object) -> None:
     profile = made()  # type: ignore[operator]
     assert Profile.from_dict(json.loads(profile.to_json())) == profile
 
@@ -41,12 +41,12 @@ def test_a_diverged_loss_stays_one_and_the_file_stays_json() -> None:
         ({"type": "profile", "version": 1}, "Profile lacks name"),
     ],
 )  # fmt: skip
-def test_other_data_is_refused_in_a_sentence(data: object, said: str) -> None:
+def test_other_data_is_refused_with_a_message(data: object, said: str) -> None:
     with pytest.raises(Malformed, match=said):
         Profile.from_dict(data)
 
 
-def test_fields_of_a_later_version_are_passed_over_and_missing_ones_have_their_defaults() -> None:
+def test_fields_of_a_later_version_are_ignored_and_missing_ones_have_defaults() -> None:
     data = json.loads(almost_nothing().to_json())
     minimal = {key: data[key] for key in ("version", "type", "name", "timing", "ladder")} | {"news": 1}
     assert Profile.from_dict(minimal) == replace(almost_nothing(), kind="live")
@@ -72,10 +72,10 @@ def test_places_come_with_the_greatest_saving_first() -> None:
     assert savings[-1] == 0.0
 
 
-def test_its_page_is_the_one_that_the_command_writes() -> None:
+def test_the_page_of_a_profile_is_that_of_the_command() -> None:
     assert gpt().to_html() == html(gpt())
 
 
-def test_it_prints_on_a_terminal_and_in_a_notebook() -> None:
+def test_a_profile_is_printed_on_a_terminal_and_in_a_notebook() -> None:
     assert str(gpt()).startswith("GPT")
     assert "<table" in gpt()._repr_html_() and "<script" not in gpt()._repr_html_()

@@ -1,4 +1,4 @@
-"""What conditions may name, with intervals by hand."""
+"""The quantities that conditions may name, with intervals calculated by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROFILE = gpt()
 TIMED = replace(PROFILE, timing=replace(PROFILE.timing, seconds=(2.0,), interval=Interval(1.0, 4.0), tokens=8))
 
 
-def test_a_profile_tells_its_levels_and_rates_and_not_the_ratios() -> None:
+def test_a_single_profile_has_levels_and_rates_but_no_ratios() -> None:
     known = of_profile(TIMED)
     assert known["time_ratio"].value is None and "--baseline" in known["time_ratio"].reason
     assert known["tokens_per_second"].value == 4.0
@@ -23,7 +23,7 @@ def test_a_profile_tells_its_levels_and_rates_and_not_the_ratios() -> None:
     assert {kind.name for kind in LEVELS} <= set(known)
 
 
-def test_mfu_lies_where_the_steps_time_puts_it() -> None:
+def test_the_interval_of_mfu_follows_from_the_time_of_the_step() -> None:
     mfu = of_profile(TIMED)["mfu"]
     value = PROFILE.level("mfu").value
     assert value is not None and mfu.interval is not None

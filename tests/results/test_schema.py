@@ -1,4 +1,4 @@
-"""The schemas that are shipped are those of the dataclasses, and what is written conforms to them."""
+"""The shipped schemas are those of the dataclasses, and written data conforms to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {
 
 
 def faults(value: Any, rule: dict[str, Any], where: str = "$") -> list[str]:
-    """What of a JSON value is against a schema, for the words that ours are made of."""
+    """The violations of a schema by a JSON value, for the keywords that our schemas use."""
     if "$ref" in rule:
         return faults(value, SCHEMA["$defs"][rule["$ref"].rpartition("/")[2]], where)
     if "anyOf" in rule:
@@ -50,17 +50,17 @@ def faults(value: Any, rule: dict[str, Any], where: str = "$") -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(texts()))
-def test_the_schema_that_is_shipped_is_the_dataclasses(name: str) -> None:
+def test_the_shipped_schema_is_that_of_the_dataclass(name: str) -> None:
     assert SHIPPED.joinpath(name).read_text() == texts()[name], "run `python -m tools.schema`"
 
 
 @pytest.mark.parametrize("profile", [gpt(), gpt(True), trace_of_a_job(), almost_nothing()], ids=lambda p: p.name)
-def test_what_a_profile_writes_conforms(profile: Profile) -> None:
+def test_the_json_of_a_profile_conforms_to_the_schema(profile: Profile) -> None:
     assert faults(json.loads(profile.to_json()), SCHEMA) == []
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("jsonschema"), reason="jsonschema is not installed")
-def test_a_validator_that_others_use_says_the_same() -> None:
+def test_the_jsonschema_package_agrees() -> None:
     jsonschema = importlib.import_module("jsonschema")
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(json.loads(gpt().to_json()), SCHEMA)
@@ -78,7 +78,7 @@ def test_data_that_does_not_conform_is_found() -> None:
     ]  # fmt: skip
 
 
-def test_every_field_and_every_object_is_there() -> None:
+def test_the_schema_has_every_field_and_object() -> None:
     assert {"version", "type", "name", "timing", "ladder", "layers"} <= set(
         SCHEMA["required"] + list(SCHEMA["properties"])
     )
@@ -87,7 +87,7 @@ def test_every_field_and_every_object_is_there() -> None:
     assert SCHEMA["$defs"]["Place"]["properties"]["line"] == {"type": ["integer", "null"]}
 
 
-def test_a_type_without_a_form_is_refused_by_name() -> None:
+def test_the_error_names_an_unsupported_type() -> None:
     @dataclass
     class Odd:
         what: complex

@@ -1,4 +1,4 @@
-"""Results are data until somebody looks at them: JSON needs no drawing, and drawing is loaded when it is asked for."""
+"""Results are data: JSON needs no drawing code, which is loaded when a result is shown."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Numbers(Shown):
         return {"a": float("inf"), "b": [float("nan"), 1.5], "c": {"d": None}}
 
 
-def test_nothing_that_draws_is_loaded_before_a_result_is_looked_at() -> None:
+def test_drawing_code_is_loaded_only_when_a_result_is_shown() -> None:
     done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_json_has_no_word_for_infinity_and_none_is_written_in_its_place() -> None:
+def test_infinity_becomes_null_in_json() -> None:
     assert json.loads(Numbers().to_json()) == {"a": None, "b": [None, 1.5], "c": {"d": None}}
 
 
-def test_a_result_without_a_form_of_its_own_says_so() -> None:
+def test_a_result_without_its_own_form_raises_an_error() -> None:
     with pytest.raises(NotImplementedError):
         Shown().to_json()

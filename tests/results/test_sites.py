@@ -29,7 +29,7 @@ def test_a_reason_is_shown_as_it_is_written_even_with_brackets() -> None:
     assert "x[0] is written in place" in terminal.text(REPORT, width=120)
 
 
-def test_a_long_reason_wraps_and_loses_no_word() -> None:
+def test_a_long_reason_wraps_and_keeps_all_words() -> None:
     reason = " ".join(f"word{i}" for i in range(60))
     text = terminal.text(Report((SiteReport("AF101", "attn", "declined", reason),)), width=80)
     assert all(f"word{i}" in text for i in range(60))
@@ -59,7 +59,7 @@ def test_the_summary_counts_what_occurs() -> None:
     assert Report((FUSED, FUSED)).summary == "2 fused"
 
 
-def test_sites_can_be_picked_by_status() -> None:
+def test_sites_can_be_selected_by_status() -> None:
     assert REPORT.with_status("declined") == (DECLINED,)
 
 
@@ -105,7 +105,7 @@ FALLEN = Report(
 )
 
 
-def test_calls_that_fell_back_are_a_table_of_their_own() -> None:
+def test_calls_that_fell_back_have_a_separate_table() -> None:
     printed = str(FALLEN)
     assert "guard that failed" in printed and "mask is None" in printed and "captured anew" in printed
     assert "(model)" in printed and "12" in printed
@@ -139,13 +139,13 @@ def test_equal_places_of_repeated_layers_are_one_line_with_the_largest_error() -
     assert other.startswith("AF304") and "h.*.mlp x12" in other
 
 
-def test_a_place_that_is_fused_as_part_of_another_has_no_line_of_its_own() -> None:
+def test_a_place_that_is_fused_as_part_of_another_has_no_line() -> None:
     assert not any("AF301" in line for line in lines(Report(layers(3))))
     assert any("AF301" in line for line in lines(Report((SiteReport("AF301", "mlp", "fused", kernel="gelu"),))))
 
 
 @pytest.mark.parametrize("changed", [{"status": "declined"}, {"kernel": "flash"}, {"rule": "AF102"}])
-def test_what_differs_in_more_than_its_layer_has_a_line_of_its_own(changed: dict[str, object]) -> None:
+def test_places_that_differ_in_more_than_the_layer_have_separate_lines(changed: dict[str, object]) -> None:
     found = lines(Report(layers(4, **changed)))
     assert len(found) == 3 and any("h.*.attn x3" in line for line in found)
 

@@ -1,4 +1,4 @@
-"""What a step takes reads as one line."""
+"""The times of a step are one line of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_line_has_the_ratio_its_interval_and_both_times() -> None:
     assert str(TIMED) == "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"
 
 
-def test_what_was_not_timed_says_why() -> None:
+def test_an_untimed_step_has_a_reason() -> None:
     assert str(UNTIMED) == "inference not timed: a step takes 0.2 ms"
 
 
@@ -33,9 +33,9 @@ def test_the_dictionary_has_every_field() -> None:
     assert UNTIMED.to_dict()["interval"] is None
 
 
-def test_modes_have_words() -> None:
+def test_each_mode_has_a_name() -> None:
     assert (step_mode(True), step_mode(False)) == ("training", "inference")
 
 
-def test_what_an_earlier_process_timed_says_so() -> None:
+def test_a_time_of_an_earlier_process_is_marked_as_such() -> None:
     assert str(replace(TIMED, remembered=True)).endswith("(timed by an earlier process)")

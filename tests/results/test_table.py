@@ -14,7 +14,7 @@ def test_a_row_that_does_not_fit_is_refused() -> None:
         Table("sizes", COLUMNS, ((Cell("a"),),))
 
 
-def test_only_columns_empty_in_every_row_go() -> None:
+def test_only_columns_that_are_empty_in_every_row_are_removed() -> None:
     rows = ((Cell("a"), Cell(""), Cell("")), (Cell("b"), Cell(""), Cell("c")))
     table = without_empty_columns(Table("", COLUMNS, rows, "below"))
     assert [column.name for column in table.columns] == ["one", "three"]

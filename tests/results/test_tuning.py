@@ -1,4 +1,4 @@
-"""A tuning's result as text, as a table and as JSON."""
+"""The result of tuning as text, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULT = TuningResult(
 )  # fmt: skip
 
 
-def test_json_holds_everything_and_comes_back_the_same() -> None:
+def test_json_has_everything_and_is_read_back_unchanged() -> None:
     text = RESULT.to_json()
     assert json.loads(text)["version"] == 1
     assert TuningResult.from_dict(json.loads(text)) == RESULT
@@ -33,7 +33,7 @@ def test_another_version_or_form_is_refused() -> None:
         TuningResult.from_dict({"version": 1})
 
 
-def test_the_table_goes_from_the_best_to_those_that_took_no_part() -> None:
+def test_the_table_lists_the_best_first_and_excluded_candidates_last() -> None:
     lines = str(RESULT).splitlines()
     order = [
         next(i for i, line in enumerate(lines) if line.split()[:1] == [n]) for n in ("compiled", "torch", "triton")
@@ -50,6 +50,6 @@ def test_memory_counts_what_is_kept_twice() -> None:
     assert ABSENT.memory is None
 
 
-def test_an_unknown_candidate_is_told_with_those_that_there_are() -> None:
+def test_the_error_for_an_unknown_candidate_lists_the_known_ones() -> None:
     with pytest.raises(KeyError, match="triton, torch, compiled"):
         RESULT.trial("liger")

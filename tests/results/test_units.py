@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers with units, for people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_times_have_the_unit_that_suits_them(seconds: float | None, shown: str) 
     [(1 / 132, "0.758 %"), (0.372, "37.2 %"), (1.0, "100 %"), (0.0, "0 %"), (1e-6, "< 0.01 %"), (None, "n/a"),
      (math.inf, "n/a")],
 )  # fmt: skip
-def test_what_is_more_than_nothing_never_reads_as_nothing(fraction: float | None, shown: str) -> None:
+def test_a_positive_value_is_never_shown_as_zero(fraction: float | None, shown: str) -> None:
     assert units.percent(fraction) == shown
 
 
@@ -58,7 +58,7 @@ def test_rates_and_gains() -> None:
 
 
 @given(st.floats(1e-12, 1e12))
-def test_three_digits_are_kept_of_any_number(value: float) -> None:
+def test_any_number_keeps_three_digits(value: float) -> None:
     shown = float(units.digits(value).replace(",", ""))
     assert shown == pytest.approx(value, rel=0.05 if value < 1e-4 else 0.005)
 
@@ -71,7 +71,7 @@ def test_three_digits_are_kept_of_any_number(value: float) -> None:
         ("", "n/a"),
     ],
 )  # fmt: skip
-def test_a_reason_goes_on_after_because(reason: str, told: str) -> None:
+def test_a_reason_continues_after_because(reason: str, told: str) -> None:
     assert units.because(reason) == told
 
 
@@ -91,7 +91,7 @@ def test_other_text_has_no_magnitude(text: str) -> None:
     assert units.magnitude(text) is None
 
 
-def test_a_share_has_its_interval_and_is_sorted_by_itself() -> None:
+def test_a_share_has_its_interval_and_is_sorted_by_its_value() -> None:
     text = units.percent_within(0.372, (0.36, 0.381))
     assert text == "37.2 % (36 to 38.1 %)" and units.magnitude(text) == pytest.approx(0.372)
     assert units.percent_within(0.372, None) == "37.2 %" and units.percent_within(None, None) == "n/a"

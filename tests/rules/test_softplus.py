@@ -22,7 +22,7 @@ def finding(expression: str, parameters: str = "x", name: str = "softplus") -> F
     return found.finding
 
 
-def thresholded(threshold: str) -> str:
+def softplus_with_threshold(threshold: str) -> str:
     return f"torch.where(x > {threshold}, x, torch.log1p(torch.exp(x)))"
 
 
@@ -31,8 +31,8 @@ def thresholded(threshold: str) -> str:
     [
         (BARE, "where exp(x) overflows, this code returns infinity"),
         ("torch.log1p(x.exp())", "where exp(x) overflows, this code returns infinity"),
-        (thresholded("20"), "in float16, exp overflows below the threshold"),
-        (thresholded("100.0"), "below the threshold exp overflows"),
+        (softplus_with_threshold("20"), "in float16, exp overflows below the threshold"),
+        (softplus_with_threshold("100.0"), "below the threshold exp overflows"),
     ],
 )
 def test_an_edit_that_removes_an_infinity_is_made_only_on_request(expression: str, why: str) -> None:
@@ -41,15 +41,15 @@ def test_an_edit_that_removes_an_infinity_is_made_only_on_request(expression: st
 
 
 def test_a_threshold_below_which_nothing_overflows_is_safe() -> None:
-    floats = thresholded("11").replace("x,", "x.float(),").replace("(x", "(x.float()")
+    floats = softplus_with_threshold("11").replace("x,", "x.float(),").replace("(x", "(x.float()")
     assert finding(floats).status == "safe"
-    assert "assumes that `x` is floating-point" in finding(thresholded("11"), name="f").message
+    assert "assumes that `x` is floating-point" in finding(softplus_with_threshold("11"), name="f").message
 
 
 def test_if_the_threshold_may_be_a_tensor_only_the_inner_softplus_is_offered() -> None:
-    found = finding(thresholded("limit"), "x, limit")
+    found = finding(softplus_with_threshold("limit"), "x, limit")
     assert found.status == "unsafe" and "where exp(x) overflows" in found.message
-    assert found.rule == "HandWrittenSoftplus" and finding(thresholded("11")).rule == "ThresholdedSoftplus"
+    assert found.rule == "HandWrittenSoftplus" and finding(softplus_with_threshold("11")).rule == "ThresholdedSoftplus"
 
 
 class Bare(nn.Module):

@@ -27,7 +27,7 @@ LOOP = """
 """
 
 
-def reported(step: str, text: str = LOOP) -> list[Finding]:
+def find_findings(step: str, text: str = LOOP) -> list[Finding]:
     body = textwrap.indent(textwrap.dedent(step).strip("\n"), " " * 12)
     return [f for f in findings(text.format(step=body)) if f.code == "AF606"]
 
@@ -52,7 +52,7 @@ def reported(step: str, text: str = LOOP) -> list[Finding]:
     ],
 )
 def test_waiting_for_the_device_at_every_step_is_reported_once(step: str, called: str) -> None:
-    (finding,) = reported(step)
+    (finding,) = find_findings(step)
     assert finding.status == "report" and f"`{called}" in finding.message
     text = LOOP.format(step=textwrap.indent(step, " " * 12))
     assert rewritten(text) == source(text)
@@ -75,16 +75,16 @@ def test_waiting_for_the_device_at_every_step_is_reported_once(step: str, called
     ],
 )
 def test_occasional_waiting_is_left_alone(step: str) -> None:
-    assert reported(step) == []
+    assert find_findings(step) == []
 
 
 def test_the_advice_contains_the_statement_to_write() -> None:
-    (finding,) = reported("running += loss.item() * x.size(0)")
+    (finding,) = find_findings("running += loss.item() * x.size(0)")
     assert "`running += loss.detach() * x.size(0)`" in finding.advice
 
 
 def test_a_number_that_was_read_once_is_not_read_again() -> None:
-    found = reported("loss = loss.item()\nprint(loss)\nrunning += loss")
+    found = find_findings("loss = loss.item()\nprint(loss)\nrunning += loss")
     assert [f.line for f in found] == [14]
 
 
@@ -147,7 +147,8 @@ def test_without_training_on_a_gpu_nothing_is_reported(text: str) -> None:
 
 def test_a_loop_in_a_test_function_is_ignored_only_if_it_asserts() -> None:
     assert [
-        f.code for f in reported("running += loss.item()", LOOP + "\n    def test_loop(model):\n        return model\n")
+        f.code
+        for f in find_findings("running += loss.item()", LOOP + "\n    def test_loop(model):\n        return model\n")
     ] == ["AF606"]
 
 

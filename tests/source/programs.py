@@ -1,8 +1,8 @@
-"""Random functions of tensors, as nobody would write them: every kind of statement around and inside attention.
+"""Random functions of tensors, with every kind of statement around and inside attention.
 
-All tensors are (2, 3, 4, 4), so that whatever is multiplied or transposed fits. A program is a text; `run` executes it.
+All tensors are (2, 3, 4, 4), so every product and transpose has matching shapes. A program is a text; `run` executes it.
 """
-# ruff: noqa: E501 (programs that stand one below the other are easier to compare)
+# ruff: noqa: E501 (programs in consecutive lines are easier to compare)
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OTHER = [
 
 
 class Program:
-    """Writes one function, statement by statement; `names` are those that surely hold a tensor."""
+    """Writes one function, statement by statement. `names` always hold a tensor."""
 
     def __init__(self, rng: Random) -> None:
         self.rng, self.names, self.made, self.depth = rng, ["query", "key", "value"], 0, 0
@@ -122,7 +122,7 @@ class Program:
         return [line + self.comment()]
 
     def steps(self) -> list[str]:
-        """Attention over several statements, with others between."""
+        """Attention in several statements, with other statements between them."""
         scores, rng = self.fresh(), self.rng
         lines = [f"{scores} = {rng.choice(_SCORES).format(self.name(), self.name())}{self.comment()}"]
         self.names += [scores] if scores not in self.names else []
@@ -175,7 +175,7 @@ class Program:
         return self.rng.choice(options)
 
     def block(self, count: int = 3) -> list[str]:
-        """The statements of a block; what only it binds is not known to be bound after it."""
+        """The statements of a block. Names that only the block binds are unknown after it."""
         names, self.depth = list(self.names), self.depth + 1
         lines = [line for _ in range(self.rng.randint(1, count)) for line in self.statement()]
         deleted = [n for n in names if f"del {n}" in lines]
@@ -257,7 +257,7 @@ def program(rng: Random) -> str:
 
 
 def run(text: str, flag: bool, with_mask: bool) -> list[torch.Tensor] | str:
-    """All results of `attend` and the gradients of its operands, or what it raised."""
+    """All results of `attend` and the gradients of its operands, or the name of its exception."""
     made = ModuleType("program")
     generator = torch.Generator().manual_seed(7)
     given = [torch.randn(2, 3, 4, 4, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)]
@@ -278,7 +278,7 @@ def run(text: str, flag: bool, with_mask: bool) -> list[torch.Tensor] | str:
 
 
 def close(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    """Equal within float64's rounding of a few hundred additions, relative to the largest entry."""
+    """Whether results are equal up to the float64 rounding of a few hundred additions, relative to the largest entry."""
     return len(before) == len(after) and all(
         a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-10 * (1 + _largest(a)), equal_nan=True)
         for a, b in zip(before, after, strict=True)

@@ -1,4 +1,4 @@
-"""Helpers for the tests of the source door: rewrite a text, import it, compare what two texts compute."""
+"""Helpers for the tests of the codemod: they rewrite a text, import it, and compare the results of two texts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def source(text: str) -> str:
 
 
 def findings(text: str, target: str = DEFAULT) -> list[Finding]:
-    """What is found in a text, declined places included."""
+    """All findings in a text, including declined sites."""
     return [p.finding for p in proposals(source(text).encode(), "file.py", rules=load_rules(), target=target)]
 
 
 def rewritten(text: str, unsafe: bool = True, target: str = DEFAULT) -> str:
-    """The text with every wanted edit made, until none is left."""
+    """The text after all edits. Rewriting is repeated until no edit is left."""
     return rewritten_bytes(source(text).encode(), unsafe, target).decode()
 
 
@@ -42,19 +42,19 @@ def rewritten_bytes(before: bytes, unsafe: bool = True, target: str = DEFAULT) -
         if not edits:
             return before
         before = apply_proposals(before, edits)
-    raise AssertionError("the rewrite does not settle")
+    raise AssertionError(f"the text still changes after {ROUNDS} rewrites")
 
 
 def module_of(text: str) -> ModuleType:
-    made = ModuleType("rewritten")
-    exec(compile(source(text), "rewritten.py", "exec"), made.__dict__)
-    return made
+    module = ModuleType("rewritten")
+    exec(compile(source(text), "rewritten.py", "exec"), module.__dict__)
+    return module
 
 
 def assert_same(before: str, after: str, name: str, inputs: Sequence[Tensor | None], *arguments: object) -> None:
-    """Outputs and all gradients of class `name` agree, in training and evaluation.
+    """Asserts that outputs and all gradients of class `name` agree, in training and evaluation.
 
-    The tolerance is that of one attention or norm in float64: rounding of a few hundred additions.
+    The tolerance is the float64 rounding of a few hundred additions, as in one attention or norm.
     """
     original, new = (getattr(module_of(t), name)(*arguments).double() for t in (before, after))
     new.load_state_dict(original.state_dict())

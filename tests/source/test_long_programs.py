@@ -1,4 +1,4 @@
-"""Whatever is repeated or nested, however often: the work stays within its steps, and the rest of a file is read."""
+"""Long repetition and deep nesting: the work stays within its limit of steps, and the rest of a file is read."""
 
 import signal
 
@@ -14,12 +14,12 @@ from autofuse.source.find.check import proposals
 from autofuse.source.find.file_reader import SkippedFunction
 from tests.source.long_programs import KINDS, program
 
-_HANGS = 120  # seconds: only a program that never ends takes so long
+_HANGS = 120  # seconds; only an endless loop takes so long
 
-# Not read at a length of 64, for what they ask for is exponential, or the square of their length.
+# Not read at a length of 64, because they need an exponential or quadratic number of steps.
 _DECLINED = {"masks of views", "helpers of helpers", "calls of a long Sequential"}
-_STEEP = {"views that are written"}  # each write is remembered by every view
-# More than linear, and read all the same.
+_STEEP = {"views that are written"}  # every view records each write
+# Read, although they need more than a linear number of steps.
 _QUADRATIC = {
     "GELUs", "GELUs by tanh", "attention with a mask", "SiLUs in loops", "SiLUs of one value",
     "masks one after the other", "fills one after the other", "buffers", "SiLUs in map", "writes", "writes to parts",
@@ -39,7 +39,7 @@ def no_hang():
 
 
 def read(text):
-    """The proposals of a program, what of it is not read, and the steps that it took."""
+    """The proposals of a program, the skipped functions, and the number of steps."""
     skipped, rules = list[SkippedFunction](), load_rules()
     with limit_steps(10**9) as steps:
         found = proposals(text.encode(), "long.py", rules=rules, skipped=skipped)
@@ -74,13 +74,13 @@ def test_no_length_takes_more_than_the_steps_of_the_text(kind):
     assert spent <= allowed
 
 
-def test_what_is_not_read_is_named_with_its_line_and_what_it_takes():
+def test_a_skipped_function_is_reported_with_its_line_and_reason():
     _, skipped, _ = read(program("calls of a long Sequential", 64))
     assert [(u.symbol, u.line) for u in skipped] == [("M.forward", 12)]
     assert "steps to follow" in skipped[0].why and skipped[0].error is None
 
 
-def test_a_function_that_asks_for_too_much_takes_no_steps_from_the_next_ones():
+def test_a_function_that_needs_too_many_steps_takes_none_from_later_functions():
     greedy = program("calls of a long Sequential", 64)
     after = "\n\ndef after{}(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n"
     text = greedy + "".join(map(after.format, range(200)))
@@ -89,7 +89,7 @@ def test_a_function_that_asks_for_too_much_takes_no_steps_from_the_next_ones():
     assert sum(p.finding.symbol.startswith("after") for p in found) == 200
 
 
-def test_a_file_has_an_end_of_its_steps_too(monkeypatch):
+def test_a_file_has_a_limit_of_steps(monkeypatch):
     monkeypatch.setattr(budgets, "FILE_STEPS", 2_000)
     monkeypatch.setattr(budgets, "FILE_STEPS_PER_BYTE", 0)
     monkeypatch.setattr(budgets, "MIN_STEPS", 50)
@@ -98,7 +98,7 @@ def test_a_file_has_an_end_of_its_steps_too(monkeypatch):
     assert spent <= 2_000 + 41 * budgets.MIN_STEPS
 
 
-def test_a_function_has_an_end_of_its_steps_however_long_it_is(monkeypatch):
+def test_a_function_of_any_length_has_a_limit_of_steps(monkeypatch):
     monkeypatch.setattr(budgets, "MAX_STEPS", 5_000)
     long = "import torch\n\n\ndef long(x):\n" + "    x = x * torch.sigmoid(x)\n" * 400 + "    return x\n\n\n"
     found, skipped, spent = read(f"{long}def last(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n")
@@ -108,7 +108,7 @@ def test_a_function_has_an_end_of_its_steps_however_long_it_is(monkeypatch):
 
 
 def test_the_same_program_takes_the_same_steps():
-    read(program("attention with a mask", 2))  # what is known of the rules is worked out once for a process
+    read(program("attention with a mask", 2))  # the first read in a process also prepares the rules
     assert len({read(program("attention with a mask", 8))[2] for _ in range(3)}) == 1
 
 
@@ -131,22 +131,22 @@ def after(x):
 """
 
 
-def _failing(monkeypatch, name="broken"):
-    """An error of ours while one function is read."""
+def _raise_while_reading(monkeypatch, name="broken"):
+    """Makes autofuse raise an internal error when it reads the function `name`."""
     from autofuse.source.find import check
 
     capture = check.capture
 
     def fails(function, *given):
         if function.name == name:
-            raise AssertionError("of ours")
+            raise AssertionError("a bug")
         return capture(function, *given)
 
     monkeypatch.setattr(check, "capture", fails)
 
 
-def test_an_error_of_ours_costs_the_function_and_not_the_file(monkeypatch, tmp_path):
-    _failing(monkeypatch)
+def test_an_internal_error_skips_the_function_and_not_the_file(monkeypatch, tmp_path):
+    _raise_while_reading(monkeypatch)
     path = tmp_path / "model.py"
     path.write_text(_WRONG)
     file, run = SourceFile(str(path), FileSettings(tmp_path), named=True), RewriteRun()
@@ -156,35 +156,35 @@ def test_an_error_of_ours_costs_the_function_and_not_the_file(monkeypatch, tmp_p
     (told,) = checked.problems
     assert told.error
     assert told.message == (
-        f"internal error on {path}:9, so broken is not read: AssertionError: of ours; please report it."
+        f"internal error on {path}:9, so broken is not read: AssertionError: a bug; please report it."
     )
     result = run.rewrite(checked, file)
     assert isinstance(result, RewriteResult) and result.edits == 2
     assert result.after.count(b"silu") == 2 and b"torch.sigmoid(x) * x" in result.after
 
 
-def test_the_traceback_of_an_error_of_ours_is_told_with_debug(monkeypatch, tmp_path):
-    _failing(monkeypatch)
+def test_debug_prints_the_traceback_of_an_internal_error(monkeypatch, tmp_path):
+    _raise_while_reading(monkeypatch)
     path = tmp_path / "model.py"
     path.write_text(_WRONG)
     checked = RewriteRun(debug=True).check(SourceFile(str(path), FileSettings(tmp_path), named=True))
     assert isinstance(checked, CheckedFile) and "Traceback" in checked.problems[0].message
 
 
-def test_an_error_of_ours_is_raised_to_whoever_tests_rules(monkeypatch):
-    _failing(monkeypatch)
-    with pytest.raises(AssertionError, match="of ours"):
+def test_an_internal_error_is_raised_unless_skipped_functions_are_collected(monkeypatch):
+    _raise_while_reading(monkeypatch)
+    with pytest.raises(AssertionError, match="a bug"):
         proposals(_WRONG.encode(), "", rules=load_rules())
 
 
-def test_an_edit_that_cannot_be_written_for_an_error_of_ours_costs_that_edit(monkeypatch, tmp_path):
+def test_an_internal_error_while_an_edit_is_written_skips_only_that_edit(monkeypatch, tmp_path):
     from autofuse.project import document
 
     apply_edits = document.apply_edits
 
     def fails(program, edits, *given):
         if any(e.spans[0].line == 11 for e in edits):
-            raise AssertionError("of ours")
+            raise AssertionError("a bug")
         return apply_edits(program, edits, *given)
 
     monkeypatch.setattr(document, "apply_edits", fails)

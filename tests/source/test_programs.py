@@ -1,4 +1,4 @@
-"""Programs that nobody wrote: none makes the source door stumble, and what it edits computes the same."""
+"""Random programs: the codemod reads all of them without an error, and its edits keep their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autofuse.source.write.file_edits import CannotWrite, apply_proposals
 from tests.source.programs import HEAD, close, program, run
 from tests.source.rewriting import rewritten_bytes
 
-_HINTS = "\n# torch softmax exp( optim DataLoader backward autocast\n"  # whatever it is about, it is read to the end
+_HINTS = "\n# torch softmax exp( optim DataLoader backward autocast\n"  # the words that rules require
 _QUICKLY = settings(
     max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
@@ -28,7 +28,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
 def read(text: str) -> None:
-    """Whatever Python can read is read, and edits of it can be made or are refused."""
+    """Reads a text if Python can parse it, and makes its edits or refuses them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -42,17 +42,17 @@ def read(text: str) -> None:
 
 @_QUICKLY
 @given(deferred(lambda: hypothesmith.from_grammar("file_input", auto_target=False)))
-def test_what_the_grammar_allows_is_read(text: str) -> None:
+def test_random_texts_of_the_grammar_are_read(text: str) -> None:
     read(text + _HINTS)
 
 
 @_QUICKLY
 @given(deferred(lambda: hypothesmith.from_node(auto_target=False)))
-def test_whatever_syntax_tree_is_read(text: str) -> None:
+def test_random_syntax_trees_are_read(text: str) -> None:
     read(text + _HINTS)
 
 
-def test_random_functions_of_tensors_compute_the_same_and_settle() -> None:
+def test_random_functions_of_tensors_compute_the_same_after_all_edits() -> None:
     seen: Counter[str] = Counter()
     for seed in range(24):
         before = program(Random(seed))
@@ -78,8 +78,8 @@ def writes_in_place(text: str) -> bool:
     return any(word in text for word in ("-=", "+=", "*=", "mul_(", "[0] ="))
 
 
-def mutated(lines: list[str], rng: Random) -> list[str]:
-    """One line gone, doubled, moved, or indented otherwise."""
+def mutate(lines: list[str], rng: Random) -> list[str]:
+    """A copy with one line deleted, repeated, moved, or indented differently."""
     lines, at, other = list(lines), rng.randrange(len(lines)), rng.randrange(len(lines))
     kind = rng.randrange(5)
     if kind == 0:
@@ -96,10 +96,10 @@ def mutated(lines: list[str], rng: Random) -> list[str]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_real_files_with_lines_moved_about_are_read_or_refused(path: Path) -> None:
+def test_real_files_with_changed_lines_are_read_or_refused(path: Path) -> None:
     original, rng = path.read_text().split("\n"), Random(path.stem)
     for _ in range(6):
-        text = "\n".join(mutated(mutated(original, rng), rng))
+        text = "\n".join(mutate(mutate(original, rng), rng))
         try:
             ast.parse(text)
         except SyntaxError:
@@ -107,5 +107,5 @@ def test_real_files_with_lines_moved_about_are_read_or_refused(path: Path) -> No
         ast.parse(rewritten_bytes(text.encode()))
 
 
-def test_the_head_of_random_programs_is_what_they_need() -> None:
+def test_the_head_of_random_programs_is_valid_python() -> None:
     assert ast.parse(HEAD)

@@ -187,9 +187,9 @@ class Stacked(nn.Module):
         shape = x.shape
         x = x.view(-1, WIDTH)
         weights, chosen = torch.topk(F.softmax(self.gate(x), dim=-1), self.k, dim=-1)
-        return self.mixed(x, chosen, weights).view(shape)
+        return self.mix_experts(x, chosen, weights).view(shape)
 
-    def mixed(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    def mix_experts(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         final = torch.zeros_like(hidden_states)
         with torch.no_grad():
             expert_mask = torch.nn.functional.one_hot(top_k_index, num_classes=self.num_experts + 1)
@@ -226,7 +226,7 @@ class GptOss(Stacked):
         up = up.clamp(min=-self.limit, max=self.limit)
         return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
 
-    def mixed(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    def mix_experts(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         next_states = torch.zeros_like(hidden_states)
         with torch.no_grad():
             expert_mask = torch.nn.functional.one_hot(top_k_index, num_classes=self.num_experts).permute(2, 1, 0)
@@ -245,7 +245,7 @@ class GptOss(Stacked):
 class StackedRange(Stacked):
     """A range, a mask of tokens, a transposed matrix."""
 
-    def mixed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    def mix_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         out = torch.zeros_like(x)
         for e in range(self.num_experts):
             token, nth = torch.where(chosen == e)

@@ -437,7 +437,7 @@ def _samples(module: nn.Module, args: tuple[Any, ...], runs: int, seed: int) -> 
     return torch.stack([torch.cat([t.flatten() for _, t in _tensors(module(*args), "")]) for _ in range(runs)]).double()
 
 
-def called(run: Callable[[], object]) -> set[tuple[str, str]]:
+def functions_called_by(run: Callable[[], object]) -> set[tuple[str, str]]:
     """(name, file) of every function that `run` calls. Builtins have no file."""
     found = set[tuple[str, str]]()
 

@@ -38,7 +38,7 @@ def test_the_text_of_an_expression_is_extracted(source: str, expected: list[str]
     assert list(texts(ast.parse(source, mode="eval").body)) == expected
 
 
-def test_an_error_says_more_than_a_name() -> None:
+def test_an_error_message_is_more_than_a_name() -> None:
     short = [m for m in ERRORS if len(m.text.split()) < 3 and "{" not in m.text]
     assert short == [] and all(re.match(r"[\w`\"'{(\[-]", m.text) for m in ERRORS)
 

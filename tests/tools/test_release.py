@@ -28,7 +28,7 @@ def test_the_versions_of_this_repository_agree() -> None:
     assert find_version_problems(REPOSITORY) == []
 
 
-def test_one_version_everywhere_is_no_problem(tmp_path: Path) -> None:
+def test_equal_versions_everywhere_are_not_reported(tmp_path: Path) -> None:
     assert find_version_problems(_repository(tmp_path)) == []
 
 

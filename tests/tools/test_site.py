@@ -29,16 +29,16 @@ _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix
 SETTINGS = yaml.load((REPOSITORY / "mkdocs.yml").read_text(), _Loader)
 
 
-def _navigated(nav: Any) -> Iterator[str]:
+def _pages_in_navigation(nav: Any) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
     elif isinstance(nav, list):
         for item in nav:
-            yield from _navigated(item)
+            yield from _pages_in_navigation(item)
     else:
         for title, value in nav.items():
             if not title.startswith("@"):
-                yield from _navigated(value)
+                yield from _pages_in_navigation(value)
 
 
 def _slug(heading: str) -> str:
@@ -55,7 +55,7 @@ def _anchors(page: Path) -> set[str]:
 def test_every_page_is_in_the_navigation() -> None:
     decisions = {f"decisions/{p.name}" for p in (REPOSITORY / "docs/decisions").glob("*.md")}
     pages = {p.relative_to(REPOSITORY / "docs").as_posix() for p in (REPOSITORY / "docs").rglob("*.md")}
-    assert pages - (decisions - {"decisions/README.md"}) | GENERATED == set(_navigated(SETTINGS["nav"]))
+    assert pages - (decisions - {"decisions/README.md"}) | GENERATED == set(_pages_in_navigation(SETTINGS["nav"]))
 
 
 def test_the_site_asks_no_other_host_for_fonts() -> None:

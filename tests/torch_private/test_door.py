@@ -85,7 +85,7 @@ def test_a_file_uses_private_names_of_torch_through_torch_private_only(file: Pat
         "torch.ops.aten._softmax(x, -1, False)", "function._handles", 'import_module("torch.utils._pytree")',
     ],
 )  # fmt: skip
-def test_the_search_finds_every_way_of_using_one(code: str) -> None:
+def test_the_search_finds_every_use_of_a_private_name(code: str) -> None:
     assert list(private_uses(ast.parse(code)))
 
 

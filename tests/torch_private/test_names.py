@@ -279,7 +279,7 @@ def hooked_after_steps(table: Mapping[int, Any]) -> bool:
     return seen
 
 
-def test_each_name_has_a_test_and_each_entry_says_what_for_and_what_else() -> None:
+def test_each_name_has_a_test_and_each_entry_has_a_purpose_and_a_replacement() -> None:
     assert set(RELIED_ON) == set(NAMES)
     for name, private in NAMES.items():
         assert private.use and private.missing and not private.missing.endswith("."), name
@@ -287,12 +287,12 @@ def test_each_name_has_a_test_and_each_entry_says_what_for_and_what_else() -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_this_torch_has_the_name_and_it_does_what_we_rely_on(name: str) -> None:
+def test_the_installed_torch_has_the_name_with_the_expected_behaviour(name: str) -> None:
     assert RELIED_ON[name](has(name))
 
 
 @pytest.mark.parametrize(("name", "path"), LOOKED_UP)
-def test_without_it_there_is_what_the_table_says(name: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_name_the_listed_replacement_is_used(name: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(missing, "resolve_name", _without(path))
     found, private = torch_private.look_up(name), NAMES[name]
     if private.fallback is not missing.RAISES:
@@ -318,11 +318,11 @@ def test_without_it_there_is_what_the_table_says(name: str, path: str, monkeypat
         ("get_tracing_state", None), ("get_interpreter_stack", ()),
     ],
 )  # fmt: skip
-def test_what_cannot_be_known_is_taken_to_be_the_case_that_changes_nothing(name: str, answer: object) -> None:
+def test_an_unknown_state_counts_as_the_case_that_changes_nothing(name: str, answer: object) -> None:
     assert NAMES[name].fallback() == answer
 
 
-def test_what_stands_in_computes_the_same() -> None:
+def test_a_replacement_computes_the_same() -> None:
     x = torch.randn(2, 3, 4)
     copied = NAMES["unsafe_view"].fallback(x.flatten(0, 1), x.shape)
     assert torch.equal(copied, x) and not copied._is_view()
@@ -334,7 +334,7 @@ def test_what_stands_in_computes_the_same() -> None:
     assert under_jit_trace(NAMES["get_tracing_state"].fallback)
 
 
-def test_a_name_that_is_written_down_nowhere_is_refused() -> None:
+def test_an_unlisted_name_is_refused() -> None:
     with pytest.raises(AttributeError, match=r"names\.py"):
         _ = torch_private.no_such_name
 
@@ -349,7 +349,7 @@ def test_the_mark_is_what_torchs_own_decorator_sets() -> None:
     assert vars(torch_private.assumed_constant(ours)) == vars(torch.compiler.assume_constant_result(theirs))
 
 
-def test_the_log_of_fakes_is_called_what_torch_calls_it() -> None:
+def test_the_log_of_fake_tensors_has_the_name_that_torch_uses() -> None:
     assert torch._subclasses.fake_tensor.log is logging.getLogger(torch_private.FAKE_TENSOR_LOG)
 
 
@@ -414,7 +414,7 @@ PATHS = sorted({path for _, path in LOOKED_UP if not re.search(r"_dynamo|_induct
         pytest.param([p for i, p in enumerate(PATHS) if i % 24], id="the others", marks=pytest.mark.night),
     ],
 )
-def test_without_any_one_of_them_autofuse_is_imported_and_models_compute_what_they_did(paths: list[str]) -> None:
+def test_autofuse_is_imported_and_models_compute_the_same_without_any_single_name(paths: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT, *paths], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -53,23 +53,23 @@ def numbers(found: Any) -> list[float]:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_tensors_come_in_order_out_of_containers_of_any_class(value: Any) -> None:
+def test_tensors_of_containers_of_any_class_are_listed_in_order(value: Any) -> None:
     assert numbers(tensors_in(value)) == [1.0, 2.0, 3.0]
 
 
-def test_a_tensor_is_found_wherever_it_lies_and_as_itself() -> None:
+def test_a_tensor_is_found_in_any_container_and_not_copied() -> None:
     assert [x is A for x in tensors_in((A, [A], {"a": A}))] == [True] * 3
     assert list(tensors_in(A)) == [A]
     assert [type(x) for x in tensors_in([torch.nn.Parameter(A)])] == [torch.nn.Parameter]
 
 
 @pytest.mark.parametrize("value", [None, Cache(), {"a": Cache()}, Record, torch.Size([2, 3]), "text", {1, 2}, ()])
-def test_what_is_no_container_is_not_opened(value: Any) -> None:
+def test_other_objects_than_containers_are_not_opened(value: Any) -> None:
     assert list(tensors_in(value)) == []
 
 
 @pytest.mark.parametrize("value", [OrderedDict(a=A), UserDict(a=A), Pair(A, B), Record(A), Slotted(A), [Pair(A, B)]])
-def test_plain_containers_are_none_of_derived_classes(value: Any) -> None:
+def test_containers_of_derived_classes_are_not_plain(value: Any) -> None:
     assert list(tensors_in(value, plain_parts)) == []
     assert numbers(tensors_in((A, [value, {"b": B}]), plain_parts)) == [1.0, 2.0]
 
@@ -83,7 +83,7 @@ def test_mapped_containers_are_copied_and_other_values_stay() -> None:
     assert given[0] is A and value["x"] is given and type(made["y"]) is tuple
 
 
-def test_what_is_no_tensor_is_mapped_too() -> None:
+def test_values_that_are_not_tensors_are_mapped_too() -> None:
     wider = {torch.float32: torch.float64}
     assert mapped(lambda x: wider.get(x, x), [torch.float32, (torch.int64, "a")]) == [
         torch.float64,

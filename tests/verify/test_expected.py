@@ -21,13 +21,13 @@ class Layer(nn.Module):
         return nn.functional.dropout(torch.tanh(self.linear(x)), self.p, self.training)
 
 
-def expected(p: float = 0.0, dtype: torch.dtype = torch.float32) -> ExpectedRuns:
+def expected_runs(p: float = 0.0, dtype: torch.dtype = torch.float32) -> ExpectedRuns:
     torch.manual_seed(0)
     return ExpectedRuns(Layer(p).to(dtype), ModuleCall((torch.randn(4, 8, dtype=dtype),), {}), True, None)
 
 
 def test_randomly_rounded_runs_are_kept_as_sizes() -> None:
-    found = expected()
+    found = expected_runs()
     spreads = found.rounded(found.unit)
     assert len(spreads) == DRAWS
     names = {"result", "gradient of x", "gradient of self.linear.weight", "gradient of self.linear.bias"}
@@ -38,7 +38,7 @@ def test_randomly_rounded_runs_are_kept_as_sizes() -> None:
 
 
 def test_coarser_rounding_has_a_larger_spread() -> None:
-    found = expected()
+    found = expected_runs()
     fine, coarse = found.rounded(2.0**-24)[0]["result"], found.rounded(2.0**-8)[0]["result"]
     assert coarse.largest > 1000 * fine.largest
 
@@ -54,7 +54,7 @@ def test_two_modes_with_equal_runs_share_tensors_and_keep_their_own_dropout_rate
 
 
 def test_every_result_and_gradient_has_an_error_of_the_original() -> None:
-    found = expected(dtype=torch.bfloat16)
+    found = expected_runs(dtype=torch.bfloat16)
     own = found.original_error("result")
     assert own is not None and 2**-12 < own < 2**-7
     assert found.original_error("gradient of self.linear.weight") and found.original_error("nothing") is None
@@ -63,7 +63,7 @@ def test_every_result_and_gradient_has_an_error_of_the_original() -> None:
 
 
 def test_a_large_run_in_double_is_released_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = expected()
+    found = expected_runs()
     first = found.exact
     found.release_if_large()
     assert found.exact is first

@@ -100,13 +100,15 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hand", [by_hand, upcast])
-@pytest.mark.parametrize("mask", ["none", "causal", "a row masked out whole"])
+@pytest.mark.parametrize("mask", ["none", "causal", "a row that is masked out entirely"])
 @pytest.mark.parametrize("magnitude", [1e-3, 1.0, 1e3])
 def test_fused_attention_passes(dtype: torch.dtype, hand: Forward, mask: str, magnitude: float) -> None:
     module = Attention(hand, p=0.1).to(dtype)
-    given = {"none": None, "causal": causal(), "a row masked out whole": causal() & (torch.arange(T) > 0)[:, None]}[
-        mask
-    ]
+    given = {
+        "none": None,
+        "causal": causal(),
+        "a row that is masked out entirely": causal() & (torch.arange(T) > 0)[:, None],
+    }[mask]
     core = fused if hand is by_hand else fused_with(fill=torch.finfo(torch.float32).min)
     x = (magnitude * torch.randn(B, T, C)).to(dtype)
     outcome = verify(module, rewritten(module, core=core), (x, given))

@@ -1,4 +1,4 @@
-"""Errors for lack of memory are recognized, and never count as a difference."""
+"""Out-of-memory errors are recognized, and never count as a difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autofuse.verify.out_of_memory import is_out_of_memory
     (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     (ValueError("memory"), False),
 ])  # fmt: skip
-def test_errors_for_lack_of_memory_are_recognized(error: Exception, expected: bool) -> None:
+def test_out_of_memory_errors_are_recognized(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
 
 

@@ -121,13 +121,13 @@ def stems() -> list[str]:
 def digest(stem: str, version: str, arch: Arch) -> str:
     """Return the digest of everything that the rows of a kernel file depend on."""
     made = sha256(f"{version} {TARGETS[arch].name} {stem}".encode())
-    for path in sorted(_imported(KERNELS / f"{stem}.py") | set(Path(__file__).parent.glob("*.py"))):
+    for path in sorted(_with_its_imports(KERNELS / f"{stem}.py") | set(Path(__file__).parent.glob("*.py"))):
         made.update(path.read_bytes())
     return made.hexdigest()[:24]
 
 
 @cache
-def _imported(path: Path) -> frozenset[Path]:
+def _with_its_imports(path: Path) -> frozenset[Path]:
     """A file of the package, and everything that it imports from the package."""
     found, waiting = set[Path](), [path]
     while waiting:

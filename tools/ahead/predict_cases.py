@@ -30,7 +30,7 @@ def cases(width: int, entries: int = ENTRIES, sample: Make = sample) -> Mapping[
     seed, numbers = sample(1, dtype=torch.int64), sample(rows, dtype=FP32)
     target = sample(rows, dtype=torch.int64)
 
-    def normed(residual: bool, seeded: bool, centred: bool) -> Call:
+    def norm_call(residual: bool, seeded: bool, centred: bool) -> Call:
         other, drawn = x if residual else None, seed if seeded else None
         # sample() makes a separate tensor for each operand; a shared tensor's bytes would count only once
         other = sample(rows, width) if residual else other
@@ -47,13 +47,13 @@ def cases(width: int, entries: int = ENTRIES, sample: Make = sample) -> Mapping[
     heads = sample(4, max(entries // 4 // width, 1), max(width // 128, 1), 128).transpose(1, 2)
     angles = sample(heads.shape[2], 64), sample(heads.shape[2], 64)
     return {
-        "RMS norm": normed(False, False, False),
+        "RMS norm": norm_call(False, False, False),
         "RMS norm, backward": back(False, False, False),
-        "add + RMS norm": normed(True, False, False),
+        "add + RMS norm": norm_call(True, False, False),
         "add + RMS norm, backward": back(True, False, False),
-        "layer norm": normed(False, False, True),
+        "layer norm": norm_call(False, False, True),
         "layer norm, backward": back(False, False, True),
-        "dropout + add + layer norm": normed(True, True, True),
+        "dropout + add + layer norm": norm_call(True, True, True),
         "dropout + add + layer norm, backward": back(True, True, True),
         "SwiGLU": lambda: gated.forward(x, up, "silu"),
         "SwiGLU, backward": lambda: gated.backward(grad, x, up, "silu"),

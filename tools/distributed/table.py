@@ -98,7 +98,7 @@ def _tables(results: Sequence[Result]) -> Iterable[str]:
 
 def _row(result: Result) -> str:
     cells = (
-        result.name, result.order, _listed(result.sites), _listed(result.seen), _number(result.difference),
+        result.name, result.order, _join(result.sites), _join(result.seen), _number(result.difference),
         _number(result.allowed), result.verdict,
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -112,7 +112,7 @@ def _notes(results: Sequence[Result]) -> Iterable[str]:
         yield "## Rows with a word to say\n\n" + "\n".join(f"- **{name}**: {why}" for name, why in told.items())
 
 
-def _listed(counts: dict[str, int]) -> str:
+def _join(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in counts.items())
 
 

@@ -79,7 +79,7 @@ def offload(job: Job, model: nn.Module) -> nn.Module:
 
 
 @way("FSDP1, bf16 MixedPrecision", recipe=Recipe(dtype=torch.bfloat16))
-def mixed(job: Job, model: nn.Module) -> nn.Module:
+def mixed_precision_blocks(job: Job, model: nn.Module) -> nn.Module:
     return _wrapped(job, model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16), use_orig_params=True)
 
 
@@ -97,7 +97,7 @@ def checkpointed(job: Job, model: nn.Module) -> nn.Module:
 
 
 @way("FSDP1, ignored_modules")
-def ignored(job: Job, model: nn.Module) -> nn.Module:
+def ignore_norms(job: Job, model: nn.Module) -> nn.Module:
     model = job.before(model)
     norms = [m for m in model.modules() if isinstance(m, RootMeanSquare)]
     policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})

@@ -71,7 +71,7 @@ def per_linear(job: Job, model: nn.Module) -> nn.Module:
 
 
 @way("FSDP2 per block, bf16 MixedPrecisionPolicy", recipe=Recipe(dtype=torch.bfloat16))
-def mixed(job: Job, model: nn.Module) -> nn.Module:
+def mixed_precision_blocks(job: Job, model: nn.Module) -> nn.Module:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     return _wrapped(job, model, Block, mp_policy=policy)
 
@@ -119,7 +119,7 @@ def low_rank(job: Job, model: nn.Module) -> nn.Module:
 
 
 @way("FSDP2 per block, ignored_params")
-def ignored(job: Job, model: nn.Module) -> nn.Module:
+def ignore_norms(job: Job, model: nn.Module) -> nn.Module:
     model = job.before(model)
     norms = {p for m in model.modules() if isinstance(m, RootMeanSquare) for p in m.parameters()}
     return job.after(_sharded(model, Block, ignored_params=norms))

@@ -130,7 +130,7 @@ def summoned(job: Job, model: nn.Module) -> nn.Module:
     return job.after(_fsdp1(job.before(model)))
 
 
-def _restored(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+def _compare_restored(job: Job, plain: nn.Module, fused: nn.Module) -> None:
     """restore gives every module its own class back, in every wrapping."""
     set_model_state_dict(fused, get_model_state_dict(plain, options=_WHOLE), options=_WHOLE)
     autofuse.restore(fused)
@@ -141,8 +141,8 @@ def _restored(job: Job, plain: nn.Module, fused: nn.Module) -> None:
 
 
 def _restorable(name: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
-    @way(f"{name}, restore", finish=_restored)
-    def restored(job: Job, model: nn.Module) -> nn.Module:
+    @way(f"{name}, restore", finish=_compare_restored)
+    def restore_optimized(job: Job, model: nn.Module) -> nn.Module:
         return job.after(wrap(job.before(model)))
 
 
@@ -187,12 +187,12 @@ def _agreement(job: Job, plain: nn.Module, fused: nn.Module) -> None:
     followed = autofuse.optimize(job.start(), tokens, ignore=["AF303"] if none else [])
     told = {s.rule: s.reason for s in autofuse.report(followed) if s.module == "blocks.0.mlp" and s.status != "fused"}
     assert none or told.get("AF303", "").startswith("rank 0 did not fuse it"), f"rank {job.rank} was told {told}"
-    _in_turn(job, lambda: _refused(job, lambda: autofuse.optimize(job.start(), tokens, ignore=_but_rank_0(job))))
+    _in_turn(job, lambda: _raises(job, lambda: autofuse.optimize(job.start(), tokens, ignore=_but_rank_0(job))))
     late = autofuse.optimize(job.start(), ignore=_but_rank_0(job))
-    _in_turn(job, lambda: _refused(job, lambda: late(tokens)))
+    _in_turn(job, lambda: _raises(job, lambda: late(tokens)))
     patience, ranks.PATIENCE = ranks.PATIENCE, 1.0
     try:
-        _in_turn(job, lambda: _refused(job, lambda: autofuse.optimize(job.start(), tokens)), zero_first=False)
+        _in_turn(job, lambda: _raises(job, lambda: autofuse.optimize(job.start(), tokens)), zero_first=False)
     finally:
         ranks.PATIENCE = patience
 
@@ -210,7 +210,7 @@ def _in_turn(job: Job, act: Callable[[], None], zero_first: bool = True) -> None
         dist.barrier()
 
 
-def _refused(job: Job, act: Callable[[], object]) -> None:
+def _raises(job: Job, act: Callable[[], object]) -> None:
     """Every rank but 0 raises."""
     if job.rank == 0:
         act()

@@ -97,7 +97,7 @@ def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
     micro = way.recipe.micro
     expected = {kind: n * micro for kind, n in way.expected.items()}
     found = {kind: n for kind, n in fused_ran.seen.items() if kind in expected}
-    assert found == expected, f"fused operators seen: {_listed(fused_ran.seen)}; expected: {_listed(expected)}"
+    assert found == expected, f"fused operators seen: {_join(fused_ran.seen)}; expected: {_join(expected)}"
     if way.finish is not None:
         way.finish(Job(device, rank, world, order, True, way.recipe), plain, fused)
 
@@ -140,7 +140,7 @@ def _together(number: int, raised: bool) -> bool:
     return len({store.get(k) for k in keys}) == 1
 
 
-def _listed(counts: dict[str, int]) -> str:
+def _join(counts: dict[str, int]) -> str:
     return ", ".join(f"{kind} {n}" for kind, n in sorted(counts.items())) or "none"
 
 

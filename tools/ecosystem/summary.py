@@ -102,7 +102,7 @@ def _by_rule(packages: Sequence[Package]) -> str:
 
 def _reasons(packages: Sequence[Package]) -> str:
     """The reasons why sites are declined or only reported, without names of the program."""
-    plain = (re.sub(r"`[^`]*`|\(line \d+\)", "…", f.reason) for p in packages for f in p.findings if _refused(f))
+    plain = (re.sub(r"`[^`]*`|\(line \d+\)", "…", f.reason) for p in packages for f in p.findings if _is_refused(f))
     reasons = Counter(re.sub(r"\s+", " ", text).strip() for text in plain)
     rows = _ordered(reasons)[:_MOST]
     return f"## Why places are left alone\n\nThe {len(rows)} most frequent reasons.\n\n" + _table(
@@ -115,7 +115,7 @@ def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
-def _refused(f: Finding) -> bool:
+def _is_refused(f: Finding) -> bool:
     return f.status in ("report", "declined") and bool(f.reason)
 
 

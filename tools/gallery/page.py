@@ -53,7 +53,7 @@ python -m tools.gallery CACHE --output docs/gallery.md
 ```
 
 Each program trains {STEPS} steps, {ROUNDS} times as it was, {ROUNDS} times as it was once more (the A/A control) and
-{ROUNDS} times rewritten, in turns. *Speed* is the time of a step before over the time after, above 1 where the
+{ROUNDS} times rewritten, interleaved. *Speed* is the time of a step before over the time after, above 1 where the
 rewritten program is faster, with its 95 % interval; *control* is the same between two identical programs. *First*
 is the relative difference of the first losses, before an optimizer has stepped: what the edits of the model make of
 it. *Losses* is the largest of all backward passes; it carries on what an optimizer rounds otherwise, too."""

@@ -1,4 +1,4 @@
-"""Runs a training program in turns: the original, the original again, and the rewritten program.
+"""Runs a training program interleaved: the original, the original again, the rewritten program, and so on.
 
 The runs are interleaved because the speed of the machine drifts. The second run of the original is the A/A control: it
 shows how much the machine's timings differ by chance. The first steps of each run are a warm-up and not timed.

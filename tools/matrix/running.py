@@ -32,7 +32,7 @@ def run_cell(cell: Cell, folder: Path, tests: tuple[str, ...] = _TESTS) -> Resul
         return Result(cell, absent=str(reason))
     version = _output(python, "import torch; print(torch.__version__)")
     smoke, error = _trained(python)
-    passed, skipped, failed = _tested(python, tests)
+    passed, skipped, failed = _run_tests(python, tests)
     return Result(cell, "", version, passed, skipped, failed, smoke, error)
 
 
@@ -49,7 +49,7 @@ def _trained(python: Path) -> tuple[dict[str, Any] | None, str]:
     return found, ""
 
 
-def _tested(python: Path, tests: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
+def _run_tests(python: Path, tests: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
     """The numbers of tests that passed and that were skipped, and the names of those that failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

@@ -39,7 +39,7 @@ def weighted_cross_entropy(
     )
     counts = targets != ignore_index
     total = (classes[targets.where(counts, 0)] * counts).sum() if reduction == "mean" else None
-    return _reduced(x, operands, targets, of_row, reduction, total, target.shape)
+    return _reduce_by_blocks(x, operands, targets, of_row, reduction, total, target.shape)
 
 
 def cross_entropy_of_probabilities(
@@ -51,7 +51,7 @@ def cross_entropy_of_probabilities(
     of_row = partial(F.cross_entropy, label_smoothing=smoothing, reduction="none")
     rows = _rows_of(target, 1)
     total = torch.full((), float(rows.shape[0]), device=x.device) if reduction == "mean" else None
-    return _reduced(x, operands, rows, of_row, reduction, total, (x.shape[0], *x.shape[2:]))
+    return _reduce_by_blocks(x, operands, rows, of_row, reduction, total, (x.shape[0], *x.shape[2:]))
 
 
 def kl_divergence(
@@ -70,7 +70,7 @@ def kl_divergence(
         found = F.kl_div(F.log_softmax(logits, -1), part.to(logits.dtype), reduction="none", log_target=log_target)
         return found.sum(-1)
 
-    return _reduced(x, operands, _rows_of(target, axis), of_row, "mean", total, ())
+    return _reduce_by_blocks(x, operands, _rows_of(target, axis), of_row, "mean", total, ())
 
 
 def result_dtype(x: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> torch.dtype:
@@ -81,7 +81,7 @@ def result_dtype(x: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Ten
         return loss(few, other).dtype
 
 
-def _reduced(
+def _reduce_by_blocks(
     x: LazyLogits, operands: Operands, target: Tensor, of_row: Callable[[Tensor, Tensor], Tensor], reduction: str,
     total: Tensor | None, shape: tuple[int, ...],
 ) -> Tensor:  # fmt: skip

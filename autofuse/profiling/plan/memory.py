@@ -1,7 +1,7 @@
 """Estimates the memory of one training step from a run on fake tensors, for one setting, before and after fusion.
 
-Knows how a setting changes a model and a step. profiling/live/memory.py tells what memory is for. An estimate lacks
-the workspaces of kernels, which do not pass the dispatcher: see ERROR_BASIS.
+This file knows how a setting changes a model and a step. profiling/live/memory.py knows what memory is for. An
+estimate lacks the workspaces of kernels, which do not pass the dispatcher: see ERROR_BASIS.
 """
 
 from __future__ import annotations

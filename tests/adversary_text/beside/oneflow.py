@@ -1,3 +1,3 @@
-"""Another library whose tensors are spelled as torch's."""
+"""Another library whose tensors have the names of torch's."""
 
 from tinygrad import Tensor as Tensor

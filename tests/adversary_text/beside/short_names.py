@@ -1,4 +1,4 @@
-"""What a star import brings: names of torch that mean something else."""
+"""Names of torch with another meaning, for a star import."""
 
 import math as F  # noqa: F401
 

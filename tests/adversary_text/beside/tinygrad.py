@@ -1,4 +1,4 @@
-"""A library with a `Tensor` that is spelled as torch's is, and is none."""
+"""A library with a `Tensor` that has the methods of torch's, but is another class."""
 
 from __future__ import annotations
 

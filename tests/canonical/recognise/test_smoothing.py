@@ -32,7 +32,7 @@ class ByLikelihoods(OverOthers):
         return (1 - self.smoothing) * likely + self.smoothing / (logits.size(-1) - 1) * others
 
 
-def drawn(classes: int) -> tuple[Tensor, Tensor]:
+def random_logits(classes: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(9, classes, generator=generator, dtype=torch.float64, requires_grad=True)
     return logits, torch.randint(classes, (9,), generator=generator)
@@ -50,7 +50,7 @@ def loss_and_gradient(module: nn.Module, logits: Tensor, target: Tensor) -> tupl
 def test_the_loss_is_torchs_with_smoothing_over_all_classes(
     cls: type[OverOthers], classes: int, smoothing: float
 ) -> None:
-    logits, target = drawn(classes)
+    logits, target = random_logits(classes)
     module = autofuse.optimize(cls(classes, smoothing), (logits.detach(), target), tune=False)
     assert [s.rule for s in autofuse.report(module).sites if s.status == "fused"] == ["AF501"]
     wanted = loss_and_gradient(cls(classes, smoothing), logits, target)
@@ -59,9 +59,9 @@ def test_the_loss_is_torchs_with_smoothing_over_all_classes(
 
 
 def test_the_original_runs_for_another_number_of_classes() -> None:
-    logits, target = drawn(11)
+    logits, target = random_logits(11)
     module = autofuse.optimize(OverOthers(11, 0.1), (logits.detach(), target), tune=False)
-    logits, target = drawn(7)
+    logits, target = random_logits(7)
     wanted = loss_and_gradient(OverOthers(11, 0.1), logits, target)
     for got, exact in zip(loss_and_gradient(module, logits, target), wanted, strict=True):
         torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-14)
@@ -69,6 +69,6 @@ def test_the_original_runs_for_another_number_of_classes() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.6, 0.95, -0.1])
 def test_smoothing_beyond_torchs_limit_is_left_alone(smoothing: float) -> None:
-    logits, target = drawn(11)
+    logits, target = random_logits(11)
     module = autofuse.optimize(ByLikelihoods(11, smoothing), (logits.detach(), target), tune=False)
     torch.testing.assert_close(module(logits, target), ByLikelihoods(11, smoothing)(logits, target))

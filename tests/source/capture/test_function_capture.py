@@ -17,7 +17,7 @@ HEAD = "import math\nimport torch\nfrom torch import nn\nimport torch.nn.functio
 ARITIES = {**dict.fromkeys(("identity",)), **ARITY}
 
 
-def captured(text: str, symbol: str = "f") -> CapturedFunction:
+def capture_function(text: str, symbol: str = "f") -> CapturedFunction:
     scope = file_scope(ast.parse(HEAD + source(text)))
     return next(capture(d.function, d.scope, d.owner) for d in functions(scope) if d.symbol == symbol)
 
@@ -278,7 +278,7 @@ class _Arity(dict[str, int | None]):
 
 
 def test_a_name_holds_a_choice_after_a_branch() -> None:
-    out = captured("""
+    out = capture_function("""
         def f(x, mask=None):
             if mask is not None:
                 x = x + mask
@@ -288,7 +288,7 @@ def test_a_name_holds_a_choice_after_a_branch() -> None:
 
 
 def test_a_name_that_a_loop_assigns_is_unknown_after_it() -> None:
-    out = captured("""
+    out = capture_function("""
         def f(xs):
             for x in xs:
                 y = x * 2
@@ -298,7 +298,7 @@ def test_a_name_that_a_loop_assigns_is_unknown_after_it() -> None:
 
 
 def test_an_unknown_call_is_never_merged_with_another() -> None:
-    out = captured("""
+    out = capture_function("""
         def f(x):
             return g(x) + g(x)
     """)
@@ -306,7 +306,7 @@ def test_an_unknown_call_is_never_merged_with_another() -> None:
 
 
 def test_a_write_changes_every_name_of_the_same_memory() -> None:
-    out = captured("""
+    out = capture_function("""
         def f(x):
             y = x * 1
             z = y.view(-1)

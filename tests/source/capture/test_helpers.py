@@ -23,7 +23,7 @@ HEAD = """
 Q, K, V = (torch.randn(2, 3, 4, 5, dtype=torch.float64) for _ in range(3))
 
 
-def fused(forward: str, top: str = "") -> str:
+def rewrite_model(forward: str, top: str = "") -> str:
     before = HEAD.replace("    class Model", top + "    class Model") + forward
     after = rewritten(before)
     assert_same(before, after, "Model", (Q, K, V))
@@ -31,7 +31,7 @@ def fused(forward: str, top: str = "") -> str:
 
 
 def test_a_nested_function_that_is_only_called_is_a_helper() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             def weights(scores):
                 return scores.softmax(dim=-1)
@@ -41,7 +41,7 @@ def test_a_nested_function_that_is_only_called_is_a_helper() -> None:
 
 
 def test_a_nested_function_sees_the_instance_of_its_method() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             def attention(q):
                 return self.attend(q @ k.mT * self.scale) @ v
@@ -51,7 +51,7 @@ def test_a_nested_function_sees_the_instance_of_its_method() -> None:
 
 
 def test_a_nested_function_that_is_passed_on_keeps_the_values_that_it_reads() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             weights = self.attend(q @ k.mT)
             def total(x):
@@ -67,7 +67,7 @@ def test_the_softmax_and_the_product_may_be_in_a_helper() -> None:
         return F.softmax(scores, dim=-1) @ v
 
 """
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             scores = q @ k.mT * self.scale
             return mix(v, scores)
@@ -76,7 +76,7 @@ def test_the_softmax_and_the_product_may_be_in_a_helper() -> None:
 
 
 def test_a_layer_may_have_a_local_name() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             softmax = self.attend
             return softmax(q @ k.mT) @ v
@@ -85,7 +85,7 @@ def test_a_layer_may_have_a_local_name() -> None:
 
 
 def test_a_record_function_block_does_not_change_its_content() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             with torch.profiler.record_function("scores"):
                 scores = q @ k.mT * self.scale
@@ -107,7 +107,7 @@ def test_a_number_is_not_inverted_by_logical_not() -> None:
 
 
 def test_an_unused_shape_keeps_its_name_bound() -> None:
-    fused("""
+    rewrite_model("""
         def forward(self, q, k, v):
             scores = q @ k.mT
             scores = scores - scores.amax(-1, keepdim=True)
@@ -118,7 +118,7 @@ def test_an_unused_shape_keeps_its_name_bound() -> None:
 
 
 def test_a_name_bound_in_a_branch_is_deleted_with_it() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v, mask=None):
             scores = q @ k.mT
             if mask is not None:
@@ -131,7 +131,7 @@ def test_a_name_bound_in_a_branch_is_deleted_with_it() -> None:
 
 
 def test_an_unused_harmless_call_does_not_prevent_an_edit() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             scores = q @ k.mT
             count = len(v)
@@ -163,7 +163,7 @@ def test_code_inside_a_helper_is_rewritten_only_there() -> None:
 
 
 def test_a_tensor_that_is_overwritten_through_a_view_is_used_with_its_new_content() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             scores = q @ k.mT * self.scale
             v = v * 1
@@ -174,7 +174,7 @@ def test_a_tensor_that_is_overwritten_through_a_view_is_used_with_its_new_conten
 
 
 def test_a_value_with_a_hook_is_kept() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             k_t = k.mT * self.scale
             k_t.register_hook(lambda g: g * 2)
@@ -184,7 +184,7 @@ def test_a_value_with_a_hook_is_kept() -> None:
 
 
 def test_a_number_that_is_added_to_the_scores_is_not_a_mask() -> None:
-    text = fused("""
+    text = rewrite_model("""
         def forward(self, q, k, v):
             return self.attend(q @ k.mT + self.scale) @ v
     """)
@@ -211,7 +211,7 @@ def test_a_name_that_the_last_step_overwrites_keeps_its_value() -> None:
 
 
 def test_scores_that_are_overwritten_after_their_last_use_stay_bound() -> None:
-    fused("""
+    rewrite_model("""
         def forward(self, q, k, v):
             scores = q @ k.mT
             scores = scores * self.scale

@@ -58,7 +58,7 @@ WRITTEN = {
     "one module of the file's own": ("bias = self.other()\nreturn scores + bias.view(1, 1, 5, 5)", CALL),
 }
 LEFT = {
-    "a call beside it": (LOOKED_UP + "seen = self.other()\nreturn scores + bias.permute(2, 0, 1)", CALL),
+    "another call": (LOOKED_UP + "seen = self.other()\nreturn scores + bias.permute(2, 0, 1)", CALL),
     "two calls": ("bias = self.other()\nbias = self.other() - bias\nreturn scores + bias", CALL),
     "random numbers": ("noise = torch.rand(5, 5)\nbias = self.other()\nreturn scores + bias * noise", CALL),
     "a name of the caller's": (

@@ -10,7 +10,7 @@ from tests.source.rewriting import rewritten, source
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 # A function, its arguments, the text that the edit must write, and text that it must not write.
 WRITTEN = {
-    "a name that a branch would have bound anew": (
+    "a name that a branch assigns again": (
         source("""
             def f(logits: torch.Tensor, temperature: float, top_k=None):
                 logits = logits / max(temperature, 1e-5)
@@ -24,7 +24,7 @@ WRITTEN = {
         ["ops.masked_softmax(logits, logits >= pivot if top_k is not None else None)"],
         ["operand"],
     ),
-    "a name that a branch between two others would have bound anew": (
+    "a name that a branch between two others assigns again": (
         source("""
             def f(x: torch.Tensor, mask=None, other=None):
                 scores = x @ x.mT
@@ -38,7 +38,7 @@ WRITTEN = {
         ["ops.masked_softmax(scores, ~mask.mT if mask is not None else None, fill=-1e9)"],
         ["scores_1", "operand"],
     ),
-    "a name that another branch binds to what is needed": (
+    "a name that another branch binds to the needed value": (
         source("""
             def f(x: torch.Tensor, mask=None, double=False):
                 scores = x @ x.mT
@@ -52,7 +52,7 @@ WRITTEN = {
         ["scale=2 if double else 1.0"],
         ["operand", "scores_1"],
     ),
-    "what would be bound in the line before, and is the first argument": (
+    "a name for the first argument in the line before": (
         source("""
             def f(x: torch.Tensor):
                 x, gate = torch.cat([x, x + 1], -1).chunk(2, dim=-1)
@@ -62,7 +62,7 @@ WRITTEN = {
         ["return ops.gated_activation(\n        torch.cat([x, x + 1], -1),"],
         ["x_1"],
     ),
-    "what would be bound before another statement": (
+    "a name before another statement": (
         source("""
             def f(x: torch.Tensor):
                 x, gate = torch.cat([x, x.tanh()], -1).chunk(2, dim=-1)

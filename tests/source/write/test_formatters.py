@@ -70,7 +70,7 @@ FORMATTERS = {
 INSTALLED = {"ruff": RUFF.exists(), "black": importlib.util.find_spec("black") is not None}
 
 
-def formatted(text: str, formatter: str) -> str:
+def format_text(text: str, formatter: str) -> str:
     made = subprocess.run(FORMATTERS[formatter], input=text, capture_output=True, check=True, text=True, cwd="/")
     return made.stdout
 
@@ -80,5 +80,5 @@ def formatted(text: str, formatter: str) -> str:
 def test_formatted_code_is_still_formatted_after_the_edits(name: str, formatter: str) -> None:
     if not INSTALLED[formatter]:
         pytest.skip(f"{formatter} is not installed")
-    after = rewritten(formatted(TEXTS[name], formatter))
-    assert formatted(after, formatter) == after
+    after = rewritten(format_text(TEXTS[name], formatter))
+    assert format_text(after, formatter) == after

@@ -30,11 +30,11 @@ def compiled_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, list
     """Records what would be compiled, and compiles nothing."""
     calls: list[tuple[str, Any, list[str]]] = []
 
-    def compiled(triton: Path, arch: Any, stems: list[str]) -> list[dict[str, Any]]:
+    def compile_version(triton: Path, arch: Any, stems: list[str]) -> list[dict[str, Any]]:
         calls.append((triton.name, arch, stems))
         return [row(stem, arch) for stem in stems]
 
-    monkeypatch.setattr(made_by, "_compiled", compiled)
+    monkeypatch.setattr(made_by, "_compiled", compile_version)
     monkeypatch.setattr(made_by, "installed", lambda home, version: home / f"triton-{version}")
     return calls
 
@@ -64,7 +64,7 @@ def test_a_version_does_not_compile_for_unknown_gpus(compiled_calls: list[Any], 
 
 
 def test_a_digest_depends_on_the_imports_of_a_file() -> None:
-    imported = {p.relative_to(REPOSITORY).as_posix() for p in made_by._imported(made_by.KERNELS / "gated.py")}
+    imported = {p.relative_to(REPOSITORY).as_posix() for p in made_by._with_its_imports(made_by.KERNELS / "gated.py")}
     assert {f"autofuse/kernels/triton/{name}.py" for name in ("gated", "activations", "launch", "rows")} <= imported
     assert "autofuse/kernels/triton/norm.py" not in imported and "autofuse/kernels/devices.py" in imported
     assert len({digest(stem, "3.7.1", arch) for stem in stems() for arch in TARGETS}) == len(stems()) * len(TARGETS)

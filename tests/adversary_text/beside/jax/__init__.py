@@ -1,1 +1,1 @@
-"""A library whose arrays are spelled as numpy's."""
+"""A library whose arrays have the names of numpy's."""

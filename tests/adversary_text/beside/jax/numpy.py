@@ -1,4 +1,4 @@
-"""Arrays that are spelled as numpy's."""
+"""Arrays with the names of numpy's."""
 
 from numpy import *  # noqa: F403
 from numpy import ndarray as ndarray

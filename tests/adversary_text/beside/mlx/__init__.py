@@ -1,1 +1,1 @@
-"""A library with a `Tensor` of its own."""
+"""A library with its own `Tensor`."""

@@ -1,4 +1,4 @@
-"""Arrays that are spelled as torch's tensors."""
+"""Arrays with the names of torch's tensors."""
 
 from tinygrad import Tensor as array
 

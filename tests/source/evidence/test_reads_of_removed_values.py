@@ -35,7 +35,7 @@ def f(q, k, v):
     return Program(name, text, drive, expected)
 
 
-def normed(name: str, read: str, expected: str) -> Program:
+def norm(name: str, read: str, expected: str) -> Program:
     text = f"""
 def f(x):
     b, h, t, d = x.shape
@@ -178,11 +178,11 @@ LAYOUTS = [
         "M(Outer())(T(2, 5, 3, 4), T(2, 5, 3, 4), T(2, 5, 3, 4))",
         "safe",
     ),
-    normed("a norm, turned and viewed", "return y.transpose(1, 2).view(b, t, h * d)", "kept"),
-    normed("a norm, permuted and viewed", "return y.permute(0, 2, 1, 3).view(b * t, h, d)", "kept"),
-    normed("a norm's strides", "return y, y.stride()", "kept"),
-    normed("a norm, turned and reshaped", "return y.transpose(1, 2).reshape(b, t, h * d)", "safe"),
-    normed("a norm, given back", "return y", "safe"),
+    norm("a norm, turned and viewed", "return y.transpose(1, 2).view(b, t, h * d)", "kept"),
+    norm("a norm, permuted and viewed", "return y.permute(0, 2, 1, 3).view(b * t, h, d)", "kept"),
+    norm("a norm's strides", "return y, y.stride()", "kept"),
+    norm("a norm, turned and reshaped", "return y.transpose(1, 2).reshape(b, t, h * d)", "safe"),
+    norm("a norm, given back", "return y", "safe"),
 ]
 
 
