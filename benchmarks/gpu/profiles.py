@@ -1,7 +1,7 @@
 """Profiles of the models' training steps before and after: the ladder, layers, what was predicted and what came of it.
 
 A profile is a file of its own, profile-MODEL-before.json and -after.json beside the rows, which `autofuse compare` and
-the HTML page read; a row holds the rungs and the step. Places are looked for in the model as it was.
+the HTML page read; a row holds the levels and the step. Places are looked for in the model as it was.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tasks(setting: Setting, results: Results) -> list[Task]:
 
 
 def row(trained: Trained, side: str, setting: Setting, folder: Path) -> Row:
-    """The rungs by name (None where the machine cannot tell), the step's seconds, and the places by predicted gain."""
+    """The levels by name (None where the machine cannot tell), the step's seconds, and the places by predicted gain."""
     model = trained.model(setting.device, torch.bfloat16)
     batch = trained.data(setting.device)
     if side == "after":
@@ -49,7 +49,7 @@ def row(trained: Trained, side: str, setting: Setting, folder: Path) -> Row:
     return {
         "model": trained.name, "side": side, "seconds": found.timing.median,
         "tokens_per_second": found.timing.tokens_per_second, "peak_bytes": found.memory.peak_bytes,
-        "rungs": {rung.name: rung.value for rung in found.ladder},
+        "rungs": {level.name: level.value for level in found.ladder},
         "attributed": {"forward": found.attribution.forward, "backward": found.attribution.backward},
         "places": _places(found), "notes": list(found.notes),
     }  # fmt: skip

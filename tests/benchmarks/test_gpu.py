@@ -109,7 +109,7 @@ def test_training_agrees_with_eager_and_says_what_it_does_a_second(folder: Path)
 def test_a_profile_is_kept_whole_beside_its_row(folder: Path) -> None:
     row = rows(folder)["profiles/gpt2-124m/before"]
     profile = Profile.from_dict(json.loads((folder / "profile-gpt2-124m-before.json").read_text()))
-    assert row["rungs"] == {rung.name: rung.value for rung in profile.ladder}
+    assert row["rungs"] == {level.name: level.value for level in profile.ladder}
     assert row["attributed"]["backward"] > 0.95 and row["notes"] == []
     assert {"AF101", "AF203"} <= {place["rule"] for place in row["places"]}
 

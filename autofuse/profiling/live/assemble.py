@@ -10,15 +10,15 @@ from autofuse.measure.environment import environment
 from autofuse.profiling.live.advice import advised
 from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.ranks import gathered, this_rank
-from autofuse.profiling.live.roofline import regimes, rungs
+from autofuse.profiling.live.roofline import levels, regimes
 from autofuse.profiling.live.roofs import Roofs, roofs
 from autofuse.profiling.trace.categories import categories_of, kernels_of
 from autofuse.profiling.trace.diagnosis.of_profile import diagnosed
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
+from autofuse.profiling.trace.levels import levels_of
 from autofuse.profiling.trace.overhead import as_clocked, corrected
 from autofuse.profiling.trace.owned_time import calm
-from autofuse.profiling.trace.rungs import rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.steps import steps_of
 from autofuse.profiling.trace.time_shares import shares_of
@@ -50,7 +50,7 @@ def _assembled(found: Measurements) -> Profile:
         Timing(
             tuple(found.seconds), median_interval(found.seconds), found.samples, found.tokens, tuple(found.yardstick)
         ),
-        ladder({**found.counters, **rungs(found.flops, seconds, machine, found.own)}, _NOT_MEASURED),
+        ladder({**found.counters, **levels(found.flops, seconds, machine, found.own)}, _NOT_MEASURED),
         kind=found.kind,
         memory=found.memory,
         shares=tuple(found.shares),
@@ -73,7 +73,7 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
     times = corrected(layers_of(found.trace, scope.steps), seconds, found.cost)
     shares = _shares(found.shares, shares_of(scope), seconds, found.rest)
     times = times if times.on_device else as_clocked(times, shares)
-    mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
+    mine = {level.name: level for level in made.ladder if level.reason != _NOT_MEASURED}
     kinds = {name: type(module).__name__ for name, module in found.names.items()}
     every = layers(
         times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times), share_intervals_of(times)
@@ -81,7 +81,7 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
     every = regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype, found.grown)
     return replace(
         made,
-        ladder=ladder(rungs_of(scope) | mine, _NOT_MEASURED),
+        ladder=ladder(levels_of(scope) | mine, _NOT_MEASURED),
         layers=advised(every, found.readings, seconds, found.device),
         shares=shares,
         attribution=times.attribution,
@@ -149,5 +149,5 @@ def _scaled(recorded: Interval | None, rest: Interval | None, recorded_left: flo
 
 def _line(rank: int, made: Profile) -> Rank:
     seconds = {share.name: share.seconds for share in made.shares}
-    busy = made.rung("busy").value
+    busy = made.level("busy").value
     return Rank(rank, made.timing.median, seconds.get("communication"), seconds.get("exposed communication"), busy)

@@ -17,7 +17,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import IO
 
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 
 FIELDS = {
     1002: "sm_active",
@@ -40,7 +40,7 @@ class Counters:
     """Reads the counters of one GPU for the length of a block: `with Counters(uuid) as counters: steps()`.
 
     uuid: the GPU's, as torch.cuda.get_device_properties(device).uuid or NVML give it; "" where the machine has one.
-    Never raises because DCGM is missing or refuses: `rungs` then say why.
+    Never raises because DCGM is missing or refuses: `levels` then say why.
     """
 
     def __init__(self, uuid: str = "") -> None:
@@ -84,7 +84,7 @@ class Counters:
         if ended_early:
             self.reason = _refusal(errors or self._said)
 
-    def rungs(self) -> dict[str, Rung]:
+    def levels(self) -> dict[str, Level]:
         """One for each field, after the block: the mean of its readings, or why there is none."""
         readings = [] if self.reason else _readings(self._said)
         found = {}
@@ -92,9 +92,9 @@ class Counters:
             values = [value for row in readings if (value := row[at]) is not None]
             if values:
                 basis = f"DCGM field {field}, {len(values)} readings {MILLISECONDS} ms apart"
-                found[name] = Rung(name, fmean(values), basis)
+                found[name] = Level(name, fmean(values), basis)
             else:
-                found[name] = Rung(name, reason=self.reason or _silence(readings, field))
+                found[name] = Level(name, reason=self.reason or _silence(readings, field))
         return found
 
     def _number(self, tool: str) -> int | None:

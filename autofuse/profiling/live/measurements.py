@@ -16,7 +16,7 @@ from autofuse.profiling.trace.overhead import LIKELY, RecordingCost
 from autofuse.profiling.trace.trace import Trace
 from autofuse.profiling.trace.work import Own
 from autofuse.results.comparison import Estimate, Interval
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 from autofuse.results.profile import Flops, Memory, Power, Probe, Share
 
 
@@ -28,7 +28,7 @@ class Measurements:
     seconds were clocked from outside (the wait for data); rest: the 95 % interval of what those leave. trace: of
     steps under the recorder; save writes it to a file; cost is what recording took. own: FLOPs, bytes and operators
     by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
-    grown: by module, its time with twice the batch / its time. counters: rungs that the hardware itself counted.
+    grown: by module, its time with twice the batch / its time. counters: levels that the hardware itself counted.
     readings: which rules apply where, one reading a model. cores: how long timed and recorded steps waited for a
     core.
     """
@@ -53,7 +53,7 @@ class Measurements:
     probe: Probe = field(default_factory=Probe)
     grown: Mapping[str, Estimate] = field(default_factory=dict)
     power: Power = field(default_factory=Power)
-    counters: Mapping[str, Rung] = field(default_factory=dict)
+    counters: Mapping[str, Level] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

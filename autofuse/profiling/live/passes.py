@@ -144,7 +144,7 @@ def _meter(workload: Workload, wishes: ProfilePasses, found: Measurements) -> No
         for _ in range(steps):
             workload.step()
         synchronize(found.device)
-    found.power, found.counters = meter.power(steps, found.tokens), counters.rungs()
+    found.power, found.counters = meter.power(steps, found.tokens), counters.levels()
 
 
 def _read(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:

@@ -236,7 +236,7 @@ class Conductor:
                     yield
                 synchronize(measured.device)
         for counter in counters:
-            measured.counters = counter.rungs()
+            measured.counters = counter.levels()
         for meter in meters:
             measured.power = meter.power(steps, measured.tokens)
 

@@ -1,4 +1,4 @@
-"""From FLOPs, bytes and seconds to utilisation: the rungs mfu, hfu and ideal, and what holds each layer back.
+"""From FLOPs, bytes and seconds to utilisation: the levels mfu, hfu and ideal, and what holds each layer back.
 
 Arithmetic on what others counted and timed; it neither counts nor times. A share of a roof above 1 cannot be: one of
 its parts is wrong then, so there is no number, and the reason says what came out and what to do.
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from autofuse.profiling.live.roofs import HERE, Roofs
 from autofuse.profiling.trace.work import Own
 from autofuse.results.comparison import Estimate
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 from autofuse.results.profile import Flops, Layer, Probe, Regime, Roof, Work
 
 HALF_STAYS = 1.5  # time with twice the batch / time: under this more than half does not grow with the batch
@@ -23,7 +23,7 @@ _NONE: Mapping[str, Estimate] = MappingProxyType({})
 DOMINATES = 0.5  # of a layer's time: launching that takes as much is what holds it back
 
 
-def rungs(flops: Flops, step_seconds: float, roofs: Roofs, works: Own) -> dict[str, Rung]:
+def levels(flops: Flops, step_seconds: float, roofs: Roofs, works: Own) -> dict[str, Level]:
     """mfu, hfu and ideal of a step that takes `step_seconds` without instruments, by name.
 
     MFU and HFU are FLOPs / seconds / the peak in the dtype that most FLOPs are in. ideal: the ideal seconds of every
@@ -43,20 +43,20 @@ def _counts(flops: Flops) -> tuple[tuple[str, int | None], ...]:
     return ("hfu", flops.hardware), ("mfu", flops.model)
 
 
-def _of_peak(name: str, count: int | None, flops: Flops, seconds: float, roofs: Roofs) -> Rung:
+def _of_peak(name: str, count: int | None, flops: Flops, seconds: float, roofs: Roofs) -> Level:
     if count is None:
-        return Rung(name, reason=flops.reason or "FLOPs were not counted.")
+        return Level(name, reason=flops.reason or "FLOPs were not counted.")
     if not count:
-        return Rung(name, reason=f"No product of matrices and no convolution was counted ({flops.basis}).")
+        return Level(name, reason=f"No product of matrices and no convolution was counted ({flops.basis}).")
     roof = roofs.roof(flops.dtype)
     if roof.flops_per_second is None:
-        return Rung(name, reason=roof.flops_source)
+        return Level(name, reason=roof.flops_source)
     if count > seconds * roof.flops_per_second:
         roofs.again(flops.dtype)
         roof = roofs.roof(flops.dtype)
     share = count / seconds / _rate(roof)
     basis = f"{_short(count)}FLOP / {seconds:.4g} s / {_peak(roof)}"
-    return Rung(name, share, basis) if share <= 1 else Rung(name, reason=_impossible(share, basis, roof.flops_source))
+    return Level(name, share, basis) if share <= 1 else Level(name, reason=_impossible(share, basis, roof.flops_source))
 
 
 def _rate(roof: Roof) -> float:
@@ -68,14 +68,14 @@ def _peak(roof: Roof) -> str:
     return f"{_short(_rate(roof))}FLOP/s in {roof.dtype} ({roof.flops_source})"
 
 
-def _ideal(work: Work, seconds: float, roofs: Roofs) -> Rung:
+def _ideal(work: Work, seconds: float, roofs: Roofs) -> Level:
     if work.ideal_seconds is None:
-        return Rung("ideal", reason="FLOPs and bytes were not counted, so there is no ideal step to compare with.")
+        return Level("ideal", reason="FLOPs and bytes were not counted, so there is no ideal step to compare with.")
     share = work.ideal_seconds / seconds
     basis = f"{work.operators} operators need {work.ideal_seconds:.4g} s at the roofs; the step takes {seconds:.4g} s"
     if share > 1:
-        return Rung("ideal", reason=_impossible(share, basis, roofs.bytes_source))
-    return Rung("ideal", share, basis)
+        return Level("ideal", reason=_impossible(share, basis, roofs.bytes_source))
+    return Level("ideal", share, basis)
 
 
 def _impossible(share: float, basis: str, source: str) -> str:

@@ -18,7 +18,7 @@ from autofuse.profiling.trace.intervals import IntervalLookup
 from autofuse.profiling.trace.kernels import category_of, uses_tensor_cores
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 
 COVERED = 0.98  # of the time of kernels of products and attention
 
@@ -62,14 +62,14 @@ def counted(scope: Scope) -> Counted | str:
     return Counted({name: count / scope.steps.count for name, count in flops.items()})
 
 
-def hfu_of(scope: Scope, found: Counted | str) -> Rung:
+def hfu_of(scope: Scope, found: Counted | str) -> Level:
     """Hardware FLOPs utilisation, where the FLOPs and the peak of the GPU are known."""
     if isinstance(found, str):
-        return Rung("hfu", reason=found)
+        return Level("hfu", reason=found)
     name, peak = scope.device_name, scope.peak
     rate = None if peak is None else peak.flops.get(found.dtype)
     if peak is None or not rate:
-        return Rung(
+        return Level(
             "hfu", reason=f"no data sheet is known here for {name or 'the GPU'} in {found.dtype}: pass --peak-flops"
         )
     seconds = scope.steps.seconds * max(1, len(scope.by_device))
@@ -77,8 +77,8 @@ def hfu_of(scope: Scope, found: Counted | str) -> Rung:
     of_peak = f"{rate:.4g} FLOP/s in {found.dtype} ({peak.source})"
     basis = f"{found.total:.4g} FLOP of recorded shapes / {seconds:.4g} s / {of_peak}"
     if share > 1:
-        return Rung("hfu", reason=f"it would be {share:.2f}, which cannot be: {basis}")
-    return Rung("hfu", share, basis)
+        return Level("hfu", reason=f"it would be {share:.2f}, which cannot be: {basis}")
+    return Level("hfu", share, basis)
 
 
 def _flops(event: Event) -> float | None:

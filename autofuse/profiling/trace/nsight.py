@@ -1,8 +1,8 @@
-"""Rungs from a report of NVIDIA Nsight Compute, exported as CSV: issue slots and SM sub-partitions.
+"""Levels from a report of NVIDIA Nsight Compute, exported as CSV: issue slots and SM sub-partitions.
 
 Knows the two layouts that `ncu --csv` writes: one row a kernel (`--page raw`, with a row of units), and one row a
 metric (`--page details`, and what `--metrics` prints); in either the program's own output may stand around the table.
-Numbers may be written as in any locale. A rung is the mean over the kernels of the report, weighed by their durations.
+Numbers may be written as in any locale. A level is the mean over the kernels of the report, weighed by their durations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 
 OPTIONS = "ncu --set full --csv --page raw"
 METRICS = (
@@ -60,7 +60,7 @@ _SECONDS = {
 }  # fmt: skip
 
 
-def rungs_of_report(path: Path) -> dict[str, Rung]:
+def levels_of_report(path: Path) -> dict[str, Level]:
     """issue_slots and sub_partitions; of one that the report lacks, the reason.
 
     Raises Unsuitable where the file is no such report or has neither, OSError where it cannot be read.
@@ -71,8 +71,8 @@ def rungs_of_report(path: Path) -> dict[str, Rung]:
     for name, ways in (("issue_slots", _ISSUE), ("sub_partitions", _ACTIVE)):
         value = _mean(kernels, ways)
         lacks = f"the report lacks {ways[0][0]}: profile with `{OPTIONS}` or `ncu --csv --metrics {METRICS}`"
-        found[name] = Rung(name, reason=lacks) if value is None else Rung(name, value, basis)
-    if all(rung.value is None for rung in found.values()):
+        found[name] = Level(name, reason=lacks) if value is None else Level(name, value, basis)
+    if all(level.value is None for level in found.values()):
         raise Unsuitable(
             f"{path} has neither issue slots nor active cycles of SM sub-partitions for its kernels, with their "
             f"durations. Profile with `{OPTIONS} python script.py > report.csv`, or `ncu --csv --metrics {METRICS}`."

@@ -1,7 +1,7 @@
 """A profile of nothing but traces: files from elsewhere, one for each rank of a job. It puts the parts together.
 
 What a live profile reads from its own trace comes from the same functions, each of which takes what
-`scope.scope_of(trace)` makes of a trace: `rungs.rungs_of`, `shares.shares_of`, `categories.categories_of`,
+`scope.scope_of(trace)` makes of a trace: `levels.levels_of`, `shares.shares_of`, `categories.categories_of`,
 `spans.spans_of`, `ranks.ranks_of`, `layers.layers_of`, and `timing_of` and `environment_of` here.
 """
 
@@ -21,16 +21,16 @@ from autofuse.profiling.trace.inputs.files import Inputs
 from autofuse.profiling.trace.kernel_places import with_kernel_places
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
+from autofuse.profiling.trace.levels import host_only_reason, levels_of
 from autofuse.profiling.trace.meetings import Meeting, clocks_of, meetings_of, rank_steps_of
-from autofuse.profiling.trace.nsight import rungs_of_report
+from autofuse.profiling.trace.nsight import levels_of_report
 from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
-from autofuse.profiling.trace.rungs import host_only_reason, rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
 from autofuse.profiling.trace.trace import Trace, Unreadable
 from autofuse.results.comparison import Interval
-from autofuse.results.ladder import Rung, ladder
+from autofuse.results.ladder import Level, ladder
 from autofuse.results.medians import median_interval
 from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Rank, Timing
 
@@ -47,10 +47,10 @@ def profile_of_inputs(
         made = profile_of_traces(inputs.traces, ncu, peak)
     else:
         made = Profile("a memory snapshot", Timing((), Interval(0.0, 0.0)), ladder({}, _ONLY_LIVE), kind="trace")
-    known = {rung.name: rung for rung in made.ladder if rung.value is not None or rung.name not in inputs.rungs}
+    known = {level.name: level for level in made.ladder if level.value is not None or level.name not in inputs.levels}
     return replace(
         made,
-        ladder=ladder(known | inputs.rungs, "") if inputs.rungs else made.ladder,
+        ladder=ladder(known | inputs.levels, "") if inputs.levels else made.ladder,
         memory=inputs.memory or made.memory,
         power=inputs.power or made.power,
         notes=(*made.notes, *inputs.notes),
@@ -65,7 +65,7 @@ def profile_of_traces(
 ) -> Profile:  # fmt: skip
     """What traces of one job tell, one trace a rank; of several ranks, the slowest one's numbers.
 
-    ncu: a report of Nsight Compute as CSV, for the rungs that it has. peak: FLOP/s and bytes a second of the device,
+    ncu: a report of Nsight Compute as CSV, for the levels that it has. peak: FLOP/s and bytes a second of the device,
     for one that no data sheet is known of here, or in place of it. Raises ValueError without any trace,
     nsight.Unsuitable where the report cannot be used, OSError where it cannot be read.
     """
@@ -80,7 +80,7 @@ def profile_of_traces(
     if waits is not None and waits.last is not None:
         shown = waits.last
     scope = scopes[shown]
-    known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
+    known = levels_of(scope) | _flops_level(scope) | (levels_of_report(ncu) if ncu else {})
     times = layers_of(scope.trace, scope.steps)
     worlds = [trace.world for trace in traces if trace.world is not None]
     return Profile(
@@ -192,7 +192,7 @@ def environment_of(scope: Scope) -> dict[str, str]:
     return {key: value for key, value in (found | versions).items() if value}
 
 
-def _flops_rung(scope: Scope) -> dict[str, Rung]:
+def _flops_level(scope: Scope) -> dict[str, Level]:
     return {"hfu": hfu_of(scope, counted(scope))} if scope.has_gpu else {}
 
 

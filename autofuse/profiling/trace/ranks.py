@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from autofuse.ir.operator_categories import is_collective
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.kernels import communicates
-from autofuse.profiling.trace.rungs import busy_of
+from autofuse.profiling.trace.levels import busy_of
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication
 from autofuse.profiling.trace.trace import Event

@@ -1,6 +1,6 @@
 """What of a trace is looked at: its steps, and the GPU's work in them. Knows which event is what, computes no metric.
 
-`rungs_of`, `shares_of`, `categories_of` and `spans_of` all take what `scope_of` makes of a trace, so that the steps
+`levels_of`, `shares_of`, `categories_of` and `spans_of` all take what `scope_of` makes of a trace, so that the steps
 are looked for once and are the same for all.
 """
 

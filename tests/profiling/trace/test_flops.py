@@ -65,8 +65,8 @@ def test_a_peak_that_is_stated_stands_in_for_a_data_sheet() -> None:
     found = scope(*product(0, "aten::mm", [[1000, 1000], [1000, 1000]]), devices=[{**H100, "name": "Accelerator 9"}])
     assert hfu_of(found, counted(found)).value is None
     told = scope_of(found.trace, peak=(1e15, None))
-    rung = hfu_of(told, counted(told))
-    assert rung.value == pytest.approx(2e9 / told.steps.seconds / 1e15) and "--peak-flops" in rung.basis
+    level = hfu_of(told, counted(told))
+    assert level.value == pytest.approx(2e9 / told.steps.seconds / 1e15) and "--peak-flops" in level.basis
 
 
 def test_numbers_are_of_one_step() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import fmean
 
 from autofuse.profiling.trace.trace import Unreadable
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import Power
 
-_RUNGS = {
+_LEVELS = {
     "DCGM_FI_PROF_SM_ACTIVE": "sm_active", "DCGM_FI_PROF_SM_OCCUPANCY": "sm_occupancy",
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": "tensor_active", "DCGM_FI_PROF_DRAM_ACTIVE": "dram_active",
     "DCGM_FI_PROF_PIPE_FP64_ACTIVE": "fp64_active", "DCGM_FI_PROF_PIPE_FP32_ACTIVE": "fp32_active",
@@ -30,8 +30,8 @@ def is_dcgm_text(head: bytes) -> bool:
     return b"DCGM_FI_" in head and not head.lstrip().startswith((b"{", b"["))
 
 
-def counters_of_text(path: Path) -> tuple[dict[str, Rung], Power]:
-    """The rungs that DCGM counts, means over GPUs and scrapes, and the power of a GPU. Raises Unreadable where the text
+def counters_of_text(path: Path) -> tuple[dict[str, Level], Power]:
+    """The levels that DCGM counts, means over GPUs and scrapes, and the power of a GPU. Raises Unreadable where the text
     has none of them, OSError as open does.
 
     Nothing in the text tells that it was scraped while the trace's steps ran: whoever passes both says so.
@@ -43,7 +43,7 @@ def counters_of_text(path: Path) -> tuple[dict[str, Rung], Power]:
         if found is None:
             continue
         name, labels, value = found[1], found[2] or "", float(found[3])
-        if name in _RUNGS and 0 <= value <= 1 or name == _POWER and 0 < value < 1e5:
+        if name in _LEVELS and 0 <= value <= 1 or name == _POWER and 0 < value < 1e5:
             samples[name].append(value)
             gpus[name].add(",".join(_GPU.findall(labels)))
     if not samples:
@@ -51,14 +51,14 @@ def counters_of_text(path: Path) -> tuple[dict[str, Rung], Power]:
             f"{path} has none of DCGM's profiling metrics: have the exporter serve DCGM_FI_PROF_SM_ACTIVE and the "
             "others (its dcp-metrics-included.csv)."
         )
-    rungs = {
-        _RUNGS[name]: Rung(_RUNGS[name], fmean(values), _basis(len(values), len(gpus[name])))
+    levels = {
+        _LEVELS[name]: Level(_LEVELS[name], fmean(values), _basis(len(values), len(gpus[name])))
         for name, values in samples.items()
-        if name in _RUNGS
+        if name in _LEVELS
     }
     watts = samples.get(_POWER)
     source = _basis(len(watts), len(gpus[_POWER])) if watts else ""
-    return rungs, Power(fmean(watts), source=source) if watts else Power(reason=f"the text has no {_POWER}")
+    return levels, Power(fmean(watts), source=source) if watts else Power(reason=f"the text has no {_POWER}")
 
 
 def _basis(count: int, gpus: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from autofuse.profiling.trace.inputs import dcgm_text, memory_snapshot, nsight_systems
 from autofuse.profiling.trace.inputs.rocprof import KEY, traces_of_rocprof, with_categories
 from autofuse.profiling.trace.trace import Trace, Unreadable, at_rest, content_of, of, something_of
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import Memory, Power
 
 ENDINGS = (".json", ".json.gz", ".sqlite", ".pickle", ".pkl", ".prom")  # of files that are looked for in folders
@@ -21,12 +21,12 @@ _HEAD = 1 << 16
 
 @dataclass
 class Inputs:
-    """traces: one for each process. memory: of the snapshot that held most; None without any. rungs, power: of DCGM's
+    """traces: one for each process. memory: of the snapshot that held most; None without any. levels, power: of DCGM's
     exporter. notes: what the snapshots say besides."""
 
     traces: list[Trace] = field(default_factory=list)
     memory: Memory | None = None
-    rungs: dict[str, Rung] = field(default_factory=dict)
+    levels: dict[str, Level] = field(default_factory=dict)
     power: Power | None = None
     notes: tuple[str, ...] = ()
 
@@ -42,7 +42,7 @@ def inputs_of(paths: Sequence[Path]) -> Inputs:
         elif head.startswith(memory_snapshot.MAGIC):
             _take(memory_snapshot.snapshot_of(path), found)
         elif dcgm_text.is_dcgm_text(head):
-            found.rungs, found.power = dcgm_text.counters_of_text(path)
+            found.levels, found.power = dcgm_text.counters_of_text(path)
         else:
             found.traces += _of_json(path)
     return found

@@ -68,8 +68,8 @@ def test_dispatches_become_kernels_with_their_launches() -> None:
     assert [event.name for event in found.of("hip_runtime")] == ["hipLaunchKernel"]
     profile = profile_of_traces([found])
     assert profile.timing.seconds == pytest.approx((10e-6,))
-    assert profile.rung("busy").value == pytest.approx(0.5)
-    assert profile.rung("tensor_share").value == pytest.approx(0.5)  # MI16x16 is a matrix core's
+    assert profile.level("busy").value == pytest.approx(0.5)
+    assert profile.level("tensor_share").value == pytest.approx(0.5)  # MI16x16 is a matrix core's
     assert profile.environment["device"] == "AMD Instinct MI300X" and profile.environment["SMs"] == "304"
     host = next(share for share in profile.shares if share.name == "host")
     assert host.share is not None  # the launch is found by its correlation
@@ -95,7 +95,7 @@ def test_processes_of_the_older_rocprof_tell_what_their_events_are() -> None:
         ("hipLaunchKernel", "hip_runtime"),
         ("attn_fwd.kd", "kernel"),
     ]
-    assert profile_of_traces([found]).rung("busy").value == pytest.approx(5 / 14)
+    assert profile_of_traces([found]).level("busy").value == pytest.approx(5 / 14)
 
 
 def test_a_trace_with_categories_stays_as_it_is() -> None:

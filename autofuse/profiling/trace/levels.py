@@ -1,7 +1,7 @@
-"""The rungs of the ladder that a trace tells: busy time, SM efficiency, occupancy, tensor-core share.
+"""The levels of the ladder that a trace tells: busy time, SM efficiency, occupancy, tensor-core share.
 
-`rungs_of(scope_of(trace))` is for live profiles too. Knows events and launch shapes; names, order and formulas of the
-rungs are those of autofuse/results/ladder.py.
+`levels_of(scope_of(trace))` is for live profiles too. Knows events and launch shapes; names, order and formulas of the
+levels are those of autofuse/results/ladder.py.
 
 Several GPUs in one trace count as the mean of those that ran a kernel. Kernels of several streams may overlap: at a
 moment at which several run, the GPU is busy once, and the parts of the SMs that they can occupy add up, to all of
@@ -19,7 +19,7 @@ from autofuse.profiling.trace.launch_shapes import Device, Shape, shape_of
 from autofuse.profiling.trace.phases import busy_on_host
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
-from autofuse.results.ladder import RUNGS, Rung
+from autofuse.results.ladder import LEVELS, Level
 
 KNOWN = 0.95  # of the kernels' time, for which launch shapes must be known
 _NO_GPU = "no GPU kernel is in the trace: it was taken on a CPU, or without ProfilerActivity.CUDA"
@@ -27,16 +27,16 @@ _NO_GPU = "no GPU kernel is in the trace: it was taken on a CPU, or without Prof
 Shaped = Sequence[tuple[Event, Shape]]
 
 
-def rungs_of(scope: Scope) -> dict[str, Rung]:
+def levels_of(scope: Scope) -> dict[str, Level]:
     """All that a trace tells of the ladder, by name; and for what only something else tells, why."""
     found = _of_gpus(scope) if scope.has_gpu else _of_host(scope)
-    for kind in RUNGS:
-        found.setdefault(kind.name, Rung(kind.name, reason="a trace does not tell it"))
+    for kind in LEVELS:
+        found.setdefault(kind.name, Level(kind.name, reason="a trace does not tell it"))
     return found
 
 
 def busy_of(scope: Scope) -> float:
-    """The busy rung: the part of the steps in which a kernel runs, or on a CPU an operator."""
+    """The busy level: the part of the steps in which a kernel runs, or on a CPU an operator."""
     if not scope.has_gpu:
         return scope.share(length(busy_on_host(scope)))
     return _mean([length(scope.moments(kernels)) for kernels in scope.by_device.values()], scope)
@@ -65,16 +65,16 @@ def host_only_reason(scope: Scope) -> str:
     )
 
 
-def _of_host(scope: Scope) -> dict[str, Rung]:
+def _of_host(scope: Scope) -> dict[str, Level]:
     if scope.host_only:
         names = ("busy", "sm_efficiency", "occupancy", "tensor_share")
-        return {name: Rung(name, reason=host_only_reason(scope)) for name in names}
-    found = {name: Rung(name, reason=_NO_GPU) for name in ("sm_efficiency", "occupancy", "tensor_share")}
+        return {name: Level(name, reason=host_only_reason(scope)) for name in names}
+    found = {name: Level(name, reason=_NO_GPU) for name in ("sm_efficiency", "occupancy", "tensor_share")}
     basis = f"operators of any thread, {scope.steps.basis}"
-    return {"busy": Rung("busy", busy_of(scope), basis), **found}
+    return {"busy": Level("busy", busy_of(scope), basis), **found}
 
 
-def _of_gpus(scope: Scope) -> dict[str, Rung]:
+def _of_gpus(scope: Scope) -> dict[str, Level]:
     basis = scope.steps.basis
     if len(scope.by_device) > 1:
         basis = f"mean of {len(scope.by_device)} GPUs, {basis}"
@@ -86,38 +86,38 @@ def _of_gpus(scope: Scope) -> dict[str, Rung]:
         for number, kernels in scope.by_device.items()
     ]
     return {
-        "busy": Rung("busy", busy_of(scope), basis),
+        "busy": Level("busy", busy_of(scope), basis),
         "sm_efficiency": _sm_efficiency(shaped, scope, basis),
         "occupancy": _occupancy(shaped, scope, basis),
-        "tensor_share": Rung("tensor_share", _mean(tensor, scope), f"names of kernels, {basis}"),
+        "tensor_share": Level("tensor_share", _mean(tensor, scope), f"names of kernels, {basis}"),
     }
 
 
-def _sm_efficiency(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Rung:
+def _sm_efficiency(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Level:
     every = [pair for pairs in shaped for pair in pairs]
     known = _known([pair for pair in every if pair[1].blocks is not None], every, scope)
     if known < KNOWN:
         why = f"the trace tells launch shapes and the number of SMs for {known:.0%} of the kernels' time only"
-        return Rung("sm_efficiency", reason=why)
+        return Level("sm_efficiency", reason=why)
     value = _mean([efficiency(pairs, scope) for pairs in shaped], scope)
-    return Rung("sm_efficiency", value, basis + _partly(known))
+    return Level("sm_efficiency", value, basis + _partly(known))
 
 
-def _occupancy(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Rung:
+def _occupancy(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Level:
     every = [pair for pairs in shaped for pair in pairs]
     if not every:
-        return Rung("occupancy", reason="no kernel runs in the steps")
+        return Level("occupancy", reason="no kernel runs in the steps")
     told = [(kernel, shape) for kernel, shape in every if shape.occupancy is not None]
     known = _known(told, every, scope)
     if known < KNOWN:
         why = f"the trace tells launch shapes and the SMs' limits for {known:.0%} of the kernels' time only"
-        return Rung("occupancy", reason=why)
+        return Level("occupancy", reason=why)
     weights = [scope.nanoseconds(kernel) for kernel, _ in told]
     total = sum(weights)
     value = sum(w * (s.occupancy or 0.0) for w, (_, s) in zip(weights, told, strict=True)) / total if total else 0.0
     bounded = any(shape.bounded for _, shape in told)
     most = "; at most, for registers or shared memory of some kernels are not told" if bounded else ""
-    return Rung("occupancy", value, basis + _partly(known) + most, at_most=bounded)
+    return Level("occupancy", value, basis + _partly(known) + most, at_most=bounded)
 
 
 def _known(some: Shaped, every: Shaped, scope: Scope) -> float:
