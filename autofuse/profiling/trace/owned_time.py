@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autofuse.profiling.trace.backward_links import NODE, Thread, thread_of
-from autofuse.profiling.trace.event_owners import WINDOW, Owned, is_message
+from autofuse.profiling.trace.event_owners import WINDOW, Owned, is_communication
 from autofuse.profiling.trace.kernels import communicates
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.steps import Steps, correlation
@@ -80,7 +80,7 @@ def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[OwnedTime]:
 def _owner(one: Owned, scope: Scope) -> str | None:
     """Whose it is; of what runs in no module, what ranks send each other is COMMUNICATION's, and what runs within an
     optimizer's step OPTIMIZER's."""
-    if one.owner == OUTSIDE and one.is_operator and is_message(one.event.name):
+    if one.owner == OUTSIDE and one.is_operator and is_communication(one.event.name):
         return COMMUNICATION
     if one.owner != OUTSIDE or one.phase != "forward" or scope.marks.phase_at(one.event) != "optimizer":
         return one.owner

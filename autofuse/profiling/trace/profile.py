@@ -16,7 +16,7 @@ from autofuse.profiling.trace.categories import categories_of, kernels_of
 from autofuse.profiling.trace.collective_rates import collective_rates
 from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of, seconds_of_ranks
 from autofuse.profiling.trace.diagnosis.messages import Waits, waits_of_job
-from autofuse.profiling.trace.flops import counted, hfu_of
+from autofuse.profiling.trace.flops import count_flops, hfu_of
 from autofuse.profiling.trace.inputs.files import Inputs
 from autofuse.profiling.trace.kernel_places import with_kernel_places
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
@@ -172,7 +172,7 @@ _APART = 0.02  # of a step: the mean and the median are said to differ
 
 def flops_of(scope: Scope) -> Flops:
     """What was executed in a step, where a GPU's trace recorded shapes. What the model asked for no trace tells."""
-    found = counted(scope) if scope.has_gpu else _ONLY_LIVE
+    found = count_flops(scope) if scope.has_gpu else _ONLY_LIVE
     if isinstance(found, str):
         return Flops(reason=found)
     return Flops(
@@ -193,7 +193,7 @@ def environment_of(scope: Scope) -> dict[str, str]:
 
 
 def _flops_level(scope: Scope) -> dict[str, Level]:
-    return {"hfu": hfu_of(scope, counted(scope))} if scope.has_gpu else {}
+    return {"hfu": hfu_of(scope, count_flops(scope))} if scope.has_gpu else {}
 
 
 def _name(traces: Sequence[Trace]) -> str:

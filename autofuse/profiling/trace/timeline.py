@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autofuse.ir.operator_categories import category_of
-from autofuse.profiling.trace.categories import kernel_category, short
+from autofuse.profiling.trace.categories import kernel_category, short_name
 from autofuse.profiling.trace.intervals import Interval, intersection
 from autofuse.profiling.trace.launch_shapes import device_number, stream_number
 from autofuse.profiling.trace.phases import device_moments, host_moments
@@ -54,7 +54,7 @@ def _of_gpus(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
     several = len(scope.by_device) > 1
     for work in scope.work:
         device = f"GPU {device_number(work)} " if several else "GPU "
-        yield f"{device}stream {stream_number(work)}", work, kernel_category(work, scope), short(work.name)
+        yield f"{device}stream {stream_number(work)}", work, kernel_category(work, scope), short_name(work.name)
 
 
 def _of_host(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from autofuse.profiling.trace.annotated import annotated
+from autofuse.profiling.trace.annotated import annotate_trace
 from autofuse.profiling.trace.profile import profile_of_traces
 from autofuse.profiling.trace.trace import of
 from autofuse.results.profile import Place
@@ -42,7 +42,7 @@ def made(gpu: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
         for layer in profile.layers
     )
     before = copy.deepcopy(raw)
-    found = annotated(raw, trace, replace(profile, layers=layers))
+    found = annotate_trace(raw, trace, replace(profile, layers=layers))
     assert raw == before
     return raw, found
 
@@ -100,7 +100,7 @@ def test_the_slices_of_a_track_are_disjoint_or_nested_and_the_file_reads_as_befo
 def test_a_bare_list_of_events_is_annotated_too() -> None:
     raw = content()["traceEvents"]
     trace = of(raw, "t.json")
-    assert len(annotated(raw, trace, profile_of_traces([trace]))["traceEvents"]) > len(raw)
+    assert len(annotate_trace(raw, trace, profile_of_traces([trace]))["traceEvents"]) > len(raw)
 
 
 def test_calls_that_are_no_layer_of_the_profile_are_left_out() -> None:
@@ -108,5 +108,5 @@ def test_calls_that_are_no_layer_of_the_profile_are_left_out() -> None:
     trace = of(raw, "t.json")
     profile = profile_of_traces([trace])
     fewer = replace(profile, layers=tuple(layer for layer in profile.layers if layer.fqn != "h.1"))
-    names = {e["name"] for e in tracks(annotated(raw, trace, fewer))["layers as the host calls them"]}
+    names = {e["name"] for e in tracks(annotate_trace(raw, trace, fewer))["layers as the host calls them"]}
     assert names == {"(the model itself)", "h.0", "h.0.attn", "h.1.attn"}

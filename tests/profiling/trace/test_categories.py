@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.ir.operator_categories import ORDER
-from autofuse.profiling.trace.categories import LONGEST, categories_of, short
+from autofuse.profiling.trace.categories import LONGEST, categories_of, short_name
 from autofuse.profiling.trace.scope import nested, scope_of
 from autofuse.results.comparison import Category
 from tests.profiling.trace.building import Entry, kernel, launch, mark, op, step, trace
@@ -76,8 +76,8 @@ def test_own_time_is_what_nothing_within_takes() -> None:
     ],
 )
 def test_names_lose_what_says_nothing(name: str, found: str) -> None:
-    assert short(name) == found
+    assert short_name(name) == found
 
 
 def test_long_names_are_cut() -> None:
-    assert len(short("x" * 500)) == LONGEST
+    assert len(short_name("x" * 500)) == LONGEST

@@ -234,7 +234,8 @@ def test_compiled_code_counts_for_the_module_that_was_compiled_and_a_note_says_s
     )  # fmt: skip
     assert microseconds(times) == {("", "forward"): 10, ("a", "forward"): 40, ("a", "backward"): 50}
     assert any(
-        note.startswith("80% of the time lies in code that torch.compile made (a)") for note in times.attribution.notes
+        note.startswith("80% of the time lies in code that torch.compile generated (a)")
+        for note in times.attribution.notes
     )
 
 

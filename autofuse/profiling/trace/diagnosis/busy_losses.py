@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from autofuse.profiling.trace.categories import short
+from autofuse.profiling.trace.categories import short_name
 from autofuse.profiling.trace.diagnosis.fusing import Fusible
 from autofuse.profiling.trace.diagnosis.limits import Limits
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
@@ -47,7 +47,7 @@ _WHAT = {
 def _fuse(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope: Scope) -> Action:
     count = len(found) / scope.steps.count
     each = sum(len(s.kernels) for s in found) / len(found)
-    example = " -> ".join(short(k.name)[:40] for k in max(found, key=lambda s: s.nanoseconds).kernels[:6])
+    example = " -> ".join(short_name(k.name)[:40] for k in max(found, key=lambda s: s.nanoseconds).kernels[:6])
     confidence: Confidence = "high"
     if kind == "attention":
         evidence = f"unfused attention: {each:.0f} kernels, {count:,.0f} times a step, {times(taken)}: {example}"
@@ -105,7 +105,7 @@ def _memory(scope: Scope, limits: Limits) -> Loss:
         "hardly compute; the bandwidth "
         "of the GPU's memory is the limit."
     )
-    told = f"{evidence}; most in {short(name)[:60]} ({percent(scope.seconds(longest), step)})"
+    told = f"{evidence}; most in {short_name(name)[:60]} ({percent(scope.seconds(longest), step)})"
     action = Action(
         "move-less",
         "Move fewer bytes: fuse what runs in a row (autofuse.optimize(model), "
@@ -152,7 +152,7 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
         text = "Make the batch larger, or the sequences: kernels have too few blocks to fill the GPU."
         evidence = (
             f"by launch shapes {limits.sms:.1%} of the multiprocessors have a block; most time in "
-            f"{short(limits.longest[0])[:60]}"
+            f"{short_name(limits.longest[0])[:60]}"
         )
         saved = milliseconds(busy * (1 - limits.sms / FEW_SMS))
         return Loss("compute", arithmetic, sentence, (Action("larger-batch", text, saved, evidence, "high"),))

@@ -14,7 +14,7 @@ from typing import Any
 
 from autofuse.profiling.peaks import DevicePeak
 from autofuse.profiling.trace.diagnosis.waiting import computes
-from autofuse.profiling.trace.flops import counted
+from autofuse.profiling.trace.flops import count_flops
 from autofuse.profiling.trace.intervals import IntervalLookup
 from autofuse.profiling.trace.kernels import category_of, uses_tensor_cores
 from autofuse.profiling.trace.launch_shapes import Device, device_number, shape_of
@@ -99,7 +99,7 @@ def _sms(work: Event, scope: Scope) -> float | None:
 
 
 def _achieved(scope: Scope, nanoseconds: float, peak: DevicePeak | None) -> float | None:
-    found = counted(scope)
+    found = count_flops(scope)
     rate = None if peak is None or isinstance(found, str) else peak.flops.get(found.dtype)
     if not rate or isinstance(found, str) or not nanoseconds:
         return None

@@ -31,10 +31,13 @@ def is_dcgm_text(head: bytes) -> bool:
 
 
 def counters_of_text(path: Path) -> tuple[dict[str, Level], Power]:
-    """The levels that DCGM counts, means over GPUs and scrapes, and the power of a GPU. Raises Unreadable where the text
-    has none of them, OSError as open does.
+    """Return the levels that DCGM counts and the power of a GPU, as means over GPUs and scrapes.
 
-    Nothing in the text tells that it was scraped while the trace's steps ran: whoever passes both says so.
+    The text does not show that it was scraped while the trace's steps ran. If you pass both, you assert it.
+
+    Raises:
+        Unreadable: The text has none of the metrics.
+        OSError: The file cannot be read.
     """
     samples: dict[str, list[float]] = defaultdict(list)
     gpus: dict[str, set[str]] = defaultdict(set)
