@@ -17,8 +17,8 @@ from autofuse.profiling.trace.diagnosis.of_profile import diagnosed
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.levels import levels_of
-from autofuse.profiling.trace.overhead import as_clocked, corrected
-from autofuse.profiling.trace.owned_time import calm
+from autofuse.profiling.trace.overhead import remove_recording_cost, scale_to_timed_phases
+from autofuse.profiling.trace.owned_time import shorter_half
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.steps import steps_of
 from autofuse.profiling.trace.time_shares import shares_of
@@ -70,9 +70,9 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
     scope = _scope(found)
     assert found.trace is not None
     seconds = made.timing.median
-    times = corrected(layers_of(found.trace, scope.steps), seconds, found.cost)
+    times = remove_recording_cost(layers_of(found.trace, scope.steps), seconds, found.cost)
     shares = _shares(found.shares, shares_of(scope), seconds, found.rest)
-    times = times if times.on_device else as_clocked(times, shares)
+    times = times if times.on_device else scale_to_timed_phases(times, shares)
     mine = {level.name: level for level in made.ladder if level.reason != _NOT_MEASURED}
     kinds = {name: type(module).__name__ for name, module in found.names.items()}
     every = layers(
@@ -94,7 +94,7 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
 def _scope(found: Measurements) -> Scope:
     assert found.trace is not None
     steps = steps_of(found.trace)  # of a live profile all do the same, so a longer one was disturbed
-    return scope_of(found.trace, calm(steps) if found.kind == "live" else steps)
+    return scope_of(found.trace, shorter_half(steps) if found.kind == "live" else steps)
 
 
 def _with_memory(every: tuple[Layer, ...], found: Measurements) -> tuple[Layer, ...]:

@@ -12,7 +12,7 @@ import torch
 from autofuse.measure.core_queue import CoreQueue
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.rule_places import Reading
-from autofuse.profiling.trace.overhead import LIKELY, RecordingCost
+from autofuse.profiling.trace.overhead import DEFAULT_COST, RecordingCost
 from autofuse.profiling.trace.trace import Trace
 from autofuse.profiling.trace.work import Own
 from autofuse.results.comparison import Estimate, Interval
@@ -45,7 +45,7 @@ class Measurements:
     tokens: int | None = None
     trace: Trace | None = None
     save: Callable[[Path], None] | None = None
-    cost: RecordingCost = LIKELY
+    cost: RecordingCost = DEFAULT_COST
     flops: Flops = field(default_factory=Flops)
     own: Own = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)

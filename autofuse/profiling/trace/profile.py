@@ -24,7 +24,7 @@ from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.levels import host_only_reason, levels_of
 from autofuse.profiling.trace.meetings import Meeting, clocks_of, meetings_of, rank_steps_of
 from autofuse.profiling.trace.nsight import levels_of_report
-from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
+from autofuse.profiling.trace.ranks import notes_of, ranks_of, scopes_by_rank
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
@@ -71,7 +71,7 @@ def profile_of_traces(
     """
     if not traces:
         raise ValueError("A profile of traces takes at least one trace; there is none.")
-    scopes, unnumbered = numbered([scope_of(trace, peak=peak) for trace in traces])
+    scopes, unnumbered = scopes_by_rank([scope_of(trace, peak=peak) for trace in traces])
     waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
     meetings = meetings_of(scopes)

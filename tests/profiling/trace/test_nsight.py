@@ -57,7 +57,7 @@ def test_both_layouts_are_weighed_by_duration(tmp_path: Path, content: str | byt
     levels = levels_of_report(written(tmp_path, content))
     assert levels["issue_slots"].value == pytest.approx(0.375)
     assert levels["sub_partitions"].value == pytest.approx(0.6)
-    assert levels["issue_slots"].basis == "Nsight Compute, 2 kernels, weighed by duration"
+    assert levels["issue_slots"].basis == "Nsight Compute, 2 kernels, weighted by duration"
 
 
 @pytest.mark.parametrize(

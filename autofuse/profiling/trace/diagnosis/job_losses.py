@@ -14,7 +14,7 @@ from autofuse.profiling.trace.diagnosis.remedies import REMEDIES
 from autofuse.profiling.trace.diagnosis.waiting import WaitedFor
 from autofuse.profiling.trace.diagnosis.words import clock_tool
 from autofuse.profiling.trace.intervals import length
-from autofuse.profiling.trace.ranks import collectives, messages
+from autofuse.profiling.trace.ranks import collectives, communication_events
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication
 from autofuse.profiling.trace.trace import Event
@@ -138,7 +138,7 @@ def sending(scope: Scope, lost: float, exposed: float) -> Loss:
     step = scope.steps.seconds
     alone = scope.seconds(length(communication(scope)[0]))
     kinds = Counter[str]()
-    for event in sorted(messages(scope), key=lambda e: -e.duration)[:_LOOKED_AT]:
+    for event in sorted(communication_events(scope), key=lambda e: -e.duration)[:_LOOKED_AT]:
         kinds[_kind(event, scope)] += event.duration
     kind = kinds.most_common(1)[0][0] if kinds else ""
     sizes = [size for event in collectives(scope) if (size := size_of(event)) is not None]
