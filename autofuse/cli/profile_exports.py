@@ -83,8 +83,8 @@ def _perfetto(profile: Profile, path: Path | None) -> bytes:
     if path is None:
         raise CannotExport("There is no trace to annotate: no step was recorded.")
     try:
-        content = traces.content_of(path)
-        found = annotate_trace(content, traces.of(content, path.name), profile)
+        content = traces.read_json(path)
+        found = annotate_trace(content, traces.parse_trace(content, path.name), profile)
     except traces.Unreadable as error:
         raise CannotExport(str(error)) from error
     except OSError as error:

@@ -125,7 +125,7 @@ class Recording:
     def trace(self) -> Trace:
         """What was recorded. Raises RuntimeError before the block's end."""
         if self._trace is None:
-            self._trace = traces.of(json.loads(gzip.decompress(self._written())), "recording")
+            self._trace = traces.parse_trace(json.loads(gzip.decompress(self._written())), "recording")
         return self._trace
 
     def save(self, path: str | Path) -> None:

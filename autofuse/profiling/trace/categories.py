@@ -13,7 +13,7 @@ from functools import lru_cache
 from autofuse.ir.operator_categories import COMPILED_GRAPH, ORDER, category_of, is_collective
 from autofuse.profiling.trace import kernels
 from autofuse.profiling.trace.phases import phase_of
-from autofuse.profiling.trace.scope import Scope, nested
+from autofuse.profiling.trace.scope import Scope, with_own_time
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.comparison import Category
 from autofuse.results.kernel_totals import KernelTotal
@@ -87,7 +87,7 @@ def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
     events = scope.trace.of("cpu_op", "user_annotation")
     # A collective appears as an operator and as its backend's range. Count the range if there is one.
     ranges = any(event.category == "user_annotation" and is_collective(event.name) for event in events)
-    for event, own in nested(events):
+    for event, own in with_own_time(events):
         category = category_of(event.name)
         if not category or not scope.begins(event):
             continue

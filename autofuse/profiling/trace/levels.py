@@ -1,11 +1,11 @@
-"""The levels of the ladder that a trace tells: busy time, SM efficiency, occupancy, tensor-core share.
+"""The levels of utilisation that a trace shows: busy time, SM efficiency, occupancy, tensor-core share.
 
-`levels_of(scope_of(trace))` is for live profiles too. Knows events and launch shapes; names, order and formulas of the
-levels are those of autofuse/results/ladder.py.
+Live profiles use `levels_of(scope_of(trace))`, too. autofuse/results/ladder.py defines the names, the order and the
+formulas.
 
-Several GPUs in one trace count as the mean of those that ran a kernel. Kernels of several streams may overlap: at a
-moment at which several run, the GPU is busy once, and the parts of the SMs that they can occupy add up, to all of
-them at most. So SM efficiency is never above busy time, and without overlap it is the sum of the formula.
+Several GPUs in one trace count as the mean of those that ran a kernel. Kernels of several streams may overlap. At such
+a moment the GPU is busy once, and the fractions of the SMs that the kernels can occupy add up to at most 1. So SM
+efficiency never exceeds busy time, and without overlap it equals the sum in the formula.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.ladder import LEVELS, Level
 
-KNOWN = 0.95  # of the kernels' time, for which launch shapes must be known
+KNOWN = 0.95  # the fraction of the kernels' time for which launch shapes must be known
 _NO_GPU = "no GPU kernel is in the trace: it was taken on a CPU, or without ProfilerActivity.CUDA"
 
 Shaped = Sequence[tuple[Event, Shape]]
 
 
 def levels_of(scope: Scope) -> dict[str, Level]:
-    """All that a trace tells of the ladder, by name; and for what only something else tells, why."""
+    """Return every level by name. A level that the trace does not show has a reason instead of a value."""
     found = _of_gpus(scope) if scope.has_gpu else _of_host(scope)
     for kind in LEVELS:
-        found.setdefault(kind.name, Level(kind.name, reason="a trace does not tell it"))
+        found.setdefault(kind.name, Level(kind.name, reason="a trace does not show it"))
     return found
 
 
 def busy_of(scope: Scope) -> float:
-    """The busy level: the part of the steps in which a kernel runs, or on a CPU an operator."""
+    """Return the busy level: the fraction of the steps in which a kernel runs, or on a CPU an operator."""
     if not scope.has_gpu:
         return scope.share(length(busy_on_host(scope)))
     return _mean([length(scope.moments(kernels)) for kernels in scope.by_device.values()], scope)
 
 
 def efficiency(shaped: Shaped, scope: Scope) -> float:
-    """Nanoseconds of one GPU weighed by the part of its SMs that has a block at that moment."""
+    """Return nanoseconds of one GPU, each moment weighted by the fraction of the SMs that have a block."""
     changes: list[tuple[int, int, float]] = []
     for kernel, shape in shaped:
         for start, end in scope.within(kernel):
@@ -53,15 +53,15 @@ def efficiency(shaped: Shaped, scope: Scope) -> float:
     for moment, more, part in sorted(changes):
         total += min(occupied, 1.0) * (moment - since)
         running, since = running + more, moment
-        occupied = occupied + part if running else 0.0  # exactly nothing, where rounding would leave a trace
+        occupied = occupied + part if running else 0.0  # exactly 0: sums of floats would leave a rounding error
     return total
 
 
 def host_only_reason(scope: Scope) -> str:
-    """Why an accelerator's numbers cannot be told, of a trace that shows its host only."""
+    """Return why an accelerator's numbers are unknown, for a trace that has the host's events only."""
     return (
-        f"host only: the trace shows that an accelerator was used ({scope.host_only}) and has none of its work; take "
-        "it with the activity of that device"
+        f"host only: the trace shows that an accelerator was used ({scope.host_only}), but it has none of its work; "
+        "take the trace with the activity of that device"
     )
 
 
@@ -94,40 +94,44 @@ def _of_gpus(scope: Scope) -> dict[str, Level]:
 
 
 def _sm_efficiency(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Level:
-    every = [pair for pairs in shaped for pair in pairs]
-    known = _known([pair for pair in every if pair[1].blocks is not None], every, scope)
+    all_pairs = [pair for pairs in shaped for pair in pairs]
+    known = _known_fraction([pair for pair in all_pairs if pair[1].blocks is not None], all_pairs, scope)
     if known < KNOWN:
-        why = f"the trace tells launch shapes and the number of SMs for {known:.0%} of the kernels' time only"
+        why = f"the trace has launch shapes and the number of SMs for only {known:.0%} of the kernels' time"
         return Level("sm_efficiency", reason=why)
     value = _mean([efficiency(pairs, scope) for pairs in shaped], scope)
-    return Level("sm_efficiency", value, basis + _partly(known))
+    return Level("sm_efficiency", value, basis + _coverage_note(known))
 
 
 def _occupancy(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Level:
-    every = [pair for pairs in shaped for pair in pairs]
-    if not every:
+    all_pairs = [pair for pairs in shaped for pair in pairs]
+    if not all_pairs:
         return Level("occupancy", reason="no kernel runs in the steps")
-    told = [(kernel, shape) for kernel, shape in every if shape.occupancy is not None]
-    known = _known(told, every, scope)
+    with_occupancy = [(kernel, shape) for kernel, shape in all_pairs if shape.occupancy is not None]
+    known = _known_fraction(with_occupancy, all_pairs, scope)
     if known < KNOWN:
-        why = f"the trace tells launch shapes and the SMs' limits for {known:.0%} of the kernels' time only"
+        why = f"the trace has launch shapes and the SMs' limits for only {known:.0%} of the kernels' time"
         return Level("occupancy", reason=why)
-    weights = [scope.nanoseconds(kernel) for kernel, _ in told]
+    weights = [scope.nanoseconds(kernel) for kernel, _ in with_occupancy]
     total = sum(weights)
-    value = sum(w * (s.occupancy or 0.0) for w, (_, s) in zip(weights, told, strict=True)) / total if total else 0.0
-    bounded = any(shape.bounded for _, shape in told)
-    most = "; at most, for registers or shared memory of some kernels are not told" if bounded else ""
-    return Level("occupancy", value, basis + _partly(known) + most, at_most=bounded)
+    value = (
+        sum(w * (s.occupancy or 0.0) for w, (_, s) in zip(weights, with_occupancy, strict=True)) / total
+        if total
+        else 0.0
+    )
+    bounded = any(shape.bounded for _, shape in with_occupancy)
+    upper_bound = "; at most, because registers or shared memory of some kernels are unknown" if bounded else ""
+    return Level("occupancy", value, basis + _coverage_note(known) + upper_bound, at_most=bounded)
 
 
-def _known(some: Shaped, every: Shaped, scope: Scope) -> float:
-    """The part of the kernels' time that some of them make up; 1 where there is none at all."""
-    total = sum(scope.nanoseconds(kernel) for kernel, _ in every)
+def _known_fraction(some: Shaped, all_pairs: Shaped, scope: Scope) -> float:
+    """Return the fraction of the kernels' time that `some` make up; 1 if there are no kernels."""
+    total = sum(scope.nanoseconds(kernel) for kernel, _ in all_pairs)
     return sum(scope.nanoseconds(kernel) for kernel, _ in some) / total if total else 1.0
 
 
-def _partly(known: float) -> str:
-    return "" if known == 1 else f"; {known:.1%} of the kernels' time, the rest counted as none"
+def _coverage_note(known: float) -> str:
+    return "" if known == 1 else f"; {known:.1%} of the kernels' time, the rest counted as 0"
 
 
 def _mean(nanoseconds: Sequence[float], scope: Scope) -> float:

@@ -6,7 +6,7 @@ import pytest
 
 from autofuse.ir.operator_categories import ORDER
 from autofuse.profiling.trace.categories import LONGEST, categories_of, short_name
-from autofuse.profiling.trace.scope import nested, scope_of
+from autofuse.profiling.trace.scope import scope_of, with_own_time
 from autofuse.results.comparison import Category
 from tests.profiling.trace.building import Entry, kernel, launch, mark, op, step, trace
 
@@ -63,7 +63,13 @@ def test_a_collective_counts_as_the_range_that_its_backend_runs_it_in() -> None:
 
 def test_own_time_is_what_nothing_within_takes() -> None:
     events = trace(op("a", 0, 100), op("b", 10, 30), op("c", 20, 5), op("d", 50, 10), op("e", 5, 50, thread=2)).events
-    assert {event.name: own // 1000 for event, own in nested(events)} == {"a": 60, "b": 25, "c": 5, "d": 10, "e": 50}
+    assert {event.name: own // 1000 for event, own in with_own_time(events)} == {
+        "a": 60,
+        "b": 25,
+        "c": 5,
+        "d": 10,
+        "e": 50,
+    }
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_without_launch_shapes_there_is_no_efficiency() -> None:
     levels = levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 10), kernel(20, 30, None))))
     assert levels["busy"].value == 0.4
     assert levels["sm_efficiency"].value is None
-    assert "for 25% of the kernels' time only" in levels["sm_efficiency"].reason
+    assert "for only 25% of the kernels' time" in levels["sm_efficiency"].reason
 
 
 def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
@@ -91,7 +91,7 @@ def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
 def test_a_few_kernels_without_a_shape_count_as_none_and_it_is_said() -> None:
     levels = levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 98), kernel(98, 2, None))))
     assert levels["sm_efficiency"].value == 0.98
-    assert levels["sm_efficiency"].basis.endswith("98.0% of the kernels' time, the rest counted as none")
+    assert levels["sm_efficiency"].basis.endswith("98.0% of the kernels' time, the rest counted as 0")
 
 
 def test_without_device_properties_kinetos_own_numbers_serve() -> None:
@@ -170,7 +170,7 @@ def test_an_occupancy_without_registers_or_shared_memory_is_a_most() -> None:
     def basis(**limits: int) -> str:
         return levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 264, 512, **limits))))["occupancy"].basis
 
-    assert "at most, for registers" in basis()
+    assert "at most, because registers" in basis()
     assert "at most" not in basis(registers_per_thread=32, shared_memory=0)
 
 

@@ -97,10 +97,10 @@ def test_kernels_keep_their_names(tmp_path: Path) -> None:
     [
         (RAW.replace("smsp__", "sm__"), "neither issue slots nor active cycles.*--set full --csv --page raw"),
         (RAW.replace("gpu__time_duration", "x__y"), "with their durations"),
-        ("a,b\n1,2\n", "no report of Nsight Compute as CSV"),
-        ("", "no report of Nsight Compute as CSV"),
+        ("a,b\n1,2\n", "is not a CSV report of Nsight Compute"),
+        ("", "is not a CSV report of Nsight Compute"),
         (b"NVR\x00\x01\x02", "binary report.*--import report.csv --csv --page raw"),
-        ("\n".join(RAW.splitlines()[:5]), "holds no kernel"),
+        ("\n".join(RAW.splitlines()[:5]), "has no kernels"),
     ],
 )
 def test_what_is_no_report_says_which_option_writes_one(tmp_path: Path, content: str | bytes, why: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autofuse.profiling.trace.profile import profile_of_traces
-from autofuse.profiling.trace.trace import of
+from autofuse.profiling.trace.trace import parse_trace
 from autofuse.results.ladder import LEVELS
 from autofuse.results.profile import Profile
 from tests.profiling.trace.building import H100, SECOND, kernel, launch, mark, op, step, trace
@@ -63,7 +63,7 @@ def test_a_report_of_nsight_compute_fills_its_levels(tmp_path: Path) -> None:
 
 def test_a_trace_without_events_says_that_nothing_can_be_said() -> None:
     profile = profile_of_traces([trace()])
-    assert any("nothing can be said" in note for note in profile.notes)
+    assert any("there is nothing to report" in note for note in profile.notes)
     assert json.loads(profile.to_json())
 
 
@@ -96,7 +96,7 @@ def test_a_field_that_holds_something_odd_costs_no_more_than_its_event(odd: Any)
                 else {**broken, field: odd}
             )
             others = [entry for entry in entries if entry is not broken]
-            profile = profile_of_traces([of({"traceEvents": [*others, changed], "deviceProperties": [H100]})])
+            profile = profile_of_traces([parse_trace({"traceEvents": [*others, changed], "deviceProperties": [H100]})])
             values = [level.value for level in profile.ladder if level.value is not None]
             assert all(0 <= value <= 1 for value in values) and json.loads(profile.to_json())
 

@@ -66,7 +66,7 @@ def test_files_that_are_named_by_rank_are_numbered_so() -> None:
 def test_traces_that_tell_none_or_the_same_are_numbered_as_they_come() -> None:
     for some in ([rank(None, 100), rank(None, 100)], [rank(0, 100), rank(0, 100)]):
         scopes, notes = scopes_by_rank(some)
-        assert list(scopes) == [0, 1] and "numbered as they came" in notes[0]
+        assert list(scopes) == [0, 1] and "numbered in the given order" in notes[0]
 
 
 def test_notes_name_the_slowest_the_last_and_the_missing() -> None:

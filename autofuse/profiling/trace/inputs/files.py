@@ -11,7 +11,14 @@ from pathlib import Path
 
 from autofuse.profiling.trace.inputs import dcgm_text, memory_snapshot, nsight_systems
 from autofuse.profiling.trace.inputs.rocprof import KEY, traces_of_rocprof, with_categories
-from autofuse.profiling.trace.trace import Trace, Unreadable, at_rest, content_of, of, something_of
+from autofuse.profiling.trace.trace import (
+    Trace,
+    Unreadable,
+    garbage_collection_off,
+    parse_trace,
+    read_json,
+    require_events,
+)
 from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import Memory, Power
 
@@ -38,7 +45,7 @@ def inputs_of(paths: Sequence[Path]) -> Inputs:
         with path.open("rb") as file:
             head = file.read(_HEAD)
         if head.startswith(nsight_systems.MAGIC):
-            found.traces += [something_of(t, path) for t in nsight_systems.traces_of_nsight_systems(path)]
+            found.traces += [require_events(t, path) for t in nsight_systems.traces_of_nsight_systems(path)]
         elif head.startswith(memory_snapshot.MAGIC):
             _take(memory_snapshot.snapshot_of(path), found)
         elif dcgm_text.is_dcgm_text(head):
@@ -54,12 +61,12 @@ def _take(snapshot: memory_snapshot.MemorySnapshot, found: Inputs) -> None:
 
 
 def _of_json(path: Path) -> list[Trace]:
-    with at_rest():
-        content = content_of(path)
+    with garbage_collection_off():
+        content = read_json(path)
         if isinstance(content, dict) and KEY in content:
-            return [something_of(trace, path) for trace in traces_of_rocprof(content, path.name)] or _none(path)
+            return [require_events(trace, path) for trace in traces_of_rocprof(content, path.name)] or _none(path)
         content = with_categories(content) if isinstance(content, dict) else content
-        return [something_of(of(content, path.name), path)]
+        return [require_events(parse_trace(content, path.name), path)]
 
 
 def _none(path: Path) -> list[Trace]:

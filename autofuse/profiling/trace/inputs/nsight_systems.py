@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autofuse.profiling.trace.trace import Event, Trace, Unreadable, in_order
+from autofuse.profiling.trace.trace import Event, Trace, Unreadable, sort_events
 
 MAGIC = b"SQLite format 3\x00"
 _KERNELS, _COPIES, _FILLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -93,7 +93,7 @@ def _traces(export: _Export, path: Path) -> list[Trace]:
         for process in shown[:1]:
             events[process] += events[0] if process else []
     return [
-        Trace(in_order(events[process]), described, name=path.name, left_out=left_out if at == 0 else 0)
+        Trace(sort_events(events[process]), described, name=path.name, left_out=left_out if at == 0 else 0)
         for at, process in enumerate(shown)
     ]
 

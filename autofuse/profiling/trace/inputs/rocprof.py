@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autofuse.profiling.trace.trace import Event, Trace, in_order, integer
+from autofuse.profiling.trace.trace import Event, Trace, integer, sort_events
 
 KEY = "rocprofiler-sdk-tool"
 _GPU = 2  # rocprofiler_agent_type_t
@@ -71,7 +71,7 @@ def _trace(tool: Record, name: str) -> Trace:
     ]
     events = [event for event in read if event is not None]
     devices = tuple(_device(agents[handle], at) for handle, at in numbers.items())
-    return Trace(in_order(events), devices, name=name, left_out=len(read) - len(events))
+    return Trace(sort_events(events), devices, name=name, left_out=len(read) - len(events))
 
 
 _API = ("HIP_API", "HIP_RUNTIME_API", "HIP_RUNTIME_API_EXT")

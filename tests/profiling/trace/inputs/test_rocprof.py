@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.profiling.trace.inputs.rocprof import traces_of_rocprof, with_categories
 from autofuse.profiling.trace.profile import profile_of_traces
-from autofuse.profiling.trace.trace import of
+from autofuse.profiling.trace.trace import parse_trace
 
 NAME = "Cijk_Ailk_Bljk_MI16x16x16x1"
 GPU, CPU = {"handle": 17}, {"handle": 3}
@@ -90,7 +90,7 @@ def test_processes_of_the_older_rocprof_tell_what_their_events_are() -> None:
         {"ph": "X", "name": "attn_fwd.kd", "pid": "6", "tid": "1", "ts": "10", "dur": "5", "args": {"dev-id": "0"}},
         {"ph": "X", "name": "hipLaunchKernel", "pid": "2", "tid": "9", "ts": "1", "dur": "2", "args": {}},
     ]  # fmt: skip
-    found = of(with_categories({"traceEvents": listed}))
+    found = parse_trace(with_categories({"traceEvents": listed}))
     assert [(event.name, event.category) for event in found.events] == [
         ("hipLaunchKernel", "hip_runtime"),
         ("attn_fwd.kd", "kernel"),
