@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from autofuse.profiling.peaks import DevicePeak, peak_of, stated
+from autofuse.profiling.peaks import DevicePeak, override_peak, peak_of
 from autofuse.profiling.trace.host_marks import Marks
 from autofuse.profiling.trace.intervals import Interval, difference, parts, union
 from autofuse.profiling.trace.launch_shapes import Device, device_number, devices_of, stream_number
@@ -31,7 +31,7 @@ class Scope:
 
     trace: Trace
     steps: Steps
-    stated: tuple[float | None, float | None] = (None, None)  # the user's FLOP/s and bytes per second
+    override_peak: tuple[float | None, float | None] = (None, None)  # the user's FLOP/s and bytes per second
 
     @cached_property
     def work(self) -> tuple[Event, ...]:
@@ -100,7 +100,7 @@ class Scope:
     @cached_property
     def peak(self) -> DevicePeak | None:
         """The GPU's peak, from its data sheet or from the user; None if neither is known."""
-        return stated(*self.stated, peak_of(self.device_name))
+        return override_peak(*self.override_peak, peak_of(self.device_name))
 
     @cached_property
     def device_name(self) -> str:
@@ -177,7 +177,7 @@ def scope_of(
     Args:
         trace: The trace.
         steps: The steps, if they are known better than the trace shows them.
-        peak: FLOP/s and bytes per second, as in peaks.stated.
+        peak: FLOP/s and bytes per second, as in peaks.override_peak.
     """
     return Scope(trace, steps or steps_of(trace), peak)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autofuse.profiling.trace.categories import categories_of
-from autofuse.profiling.trace.diagnosis.choice import chosen
+from autofuse.profiling.trace.diagnosis.choice import choose_diagnosis
 from autofuse.profiling.trace.diagnosis.job_losses import sending, straggler_loss, uneven, with_straggler
 from autofuse.profiling.trace.diagnosis.limits import COMPUTES
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
@@ -44,8 +44,8 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
     losses = [sending(scope, exposed - waited, exposed), uneven(scope, waited)] if exposed else []
     does = {number: seconds_on_host(one) for number, one in scopes.items()}
     if waits is not None and (late := straggler_loss(scopes, waits, does)):
-        return chosen(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
-    return chosen([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
+        return choose_diagnosis(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
+    return choose_diagnosis([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
 
 
 def cpu_losses(found: CpuStep) -> list[Loss]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from autofuse.profiling.trace.diagnosis.choice import chosen
+from autofuse.profiling.trace.diagnosis.choice import choose_diagnosis
 from autofuse.profiling.trace.diagnosis.diagnose import losses_of
 from autofuse.profiling.trace.diagnosis.host_only import CpuStep, arithmetic_and_memory, cpu_losses
 from autofuse.profiling.trace.diagnosis.job_losses import sending
@@ -40,7 +40,7 @@ def diagnosed(made: Profile, scope: Scope | None) -> Diagnosis | None:
     if late is not None:  # what is waited for is no sending
         losses = [loss for loss in losses if loss.limit != "communication"]
         losses.append(late)
-    return chosen(losses, step)
+    return choose_diagnosis(losses, step)
 
 
 def _cpu_step(made: Profile) -> CpuStep:

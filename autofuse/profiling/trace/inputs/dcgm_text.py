@@ -1,6 +1,6 @@
-"""Hardware counters from what NVIDIA's DCGM exporter serves to Prometheus: `curl host:9400/metrics > metrics.txt`.
+"""Reads hardware counters from the text that NVIDIA's DCGM exporter serves: `curl host:9400/metrics > metrics.txt`.
 
-Knows Prometheus' text format and DCGM's names. A file may hold several scrapes, one after the other.
+The format is Prometheus' text format, with DCGM's names. A file may contain several scrapes, one after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GPU = re.compile(r'(?:^|,)\s*(?:UUID|gpu|uuid)="((?:[^"\\]|\\.)*)"')
 
 
 def is_dcgm_text(head: bytes) -> bool:
-    """Whether a file that begins so is such a text."""
+    """Whether a file that begins with `head` is such a text."""
     return b"DCGM_FI_" in head and not head.lstrip().startswith((b"{", b"["))
 
 
@@ -51,8 +51,8 @@ def counters_of_text(path: Path) -> tuple[dict[str, Level], Power]:
             gpus[name].add(",".join(_GPU.findall(labels)))
     if not samples:
         raise Unreadable(
-            f"{path} has none of DCGM's profiling metrics: have the exporter serve DCGM_FI_PROF_SM_ACTIVE and the "
-            "others (its dcp-metrics-included.csv)."
+            f"{path} has none of DCGM's profiling metrics: configure the exporter to serve DCGM_FI_PROF_SM_ACTIVE and "
+            "the others (its dcp-metrics-included.csv)."
         )
     levels = {
         _LEVELS[name]: Level(_LEVELS[name], fmean(values), _basis(len(values), len(gpus[name])))

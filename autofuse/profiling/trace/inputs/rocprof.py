@@ -1,7 +1,8 @@
-"""Traces from AMD's rocprofv3 and rocprof, as JSON.
+"""Reads traces from AMD's rocprofv3 and rocprof, as JSON.
 
-rocprofv3 (`--output-format json`) writes records of ROCprofiler-SDK: "rocprofiler-sdk-tool", with one entry a process.
-rocprof (version 1 and 2) wrote Chrome's trace events without categories, in processes named GPU0, COPY, CPU HIP API.
+rocprofv3 (`--output-format json`) writes records of ROCprofiler-SDK under "rocprofiler-sdk-tool", with one entry per
+process. rocprof (versions 1 and 2) wrote Chrome's trace events without categories, in processes named GPU0, COPY, CPU
+HIP API.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Record = Mapping[str, Any]
 
 
 def traces_of_rocprof(content: Record, name: str) -> list[Trace]:
-    """One trace for each process in a file of rocprofv3. Records that say no time are left out and counted."""
+    """Return one trace for each process in a file of rocprofv3. Records without a time are left out and counted."""
     tools = content.get(KEY)
     found = [tool for tool in (tools if isinstance(tools, list) else [tools]) if isinstance(tool, dict)]
     return [_trace(tool, name) for tool in found]
 
 
 def with_categories(content: Record) -> Record:
-    """A trace of rocprof with the categories that follow from the names of its processes; others as they are."""
+    """Return a trace of rocprof with categories, from the names of its processes. Other traces stay as they are."""
     listed = content.get("traceEvents")
     if not isinstance(listed, list):
         return content
@@ -46,10 +47,10 @@ def with_categories(content: Record) -> Record:
                 kinds[str(entry.get("pid"))] = kind
     if not kinds or any(isinstance(e, dict) and e.get("cat") and e.get("ph") == "X" for e in listed):
         return content
-    return {**content, "traceEvents": [_categorised(entry, kinds) for entry in listed]}
+    return {**content, "traceEvents": [_with_category(entry, kinds) for entry in listed]}
 
 
-def _categorised(entry: Any, kinds: Mapping[Any, str]) -> Any:
+def _with_category(entry: Any, kinds: Mapping[Any, str]) -> Any:
     kind = kinds.get(str(entry.get("pid"))) if isinstance(entry, dict) else None
     if not kind or entry.get("ph") != "X":
         return entry
@@ -60,14 +61,14 @@ def _categorised(entry: Any, kinds: Mapping[Any, str]) -> Any:
 
 
 def _trace(tool: Record, name: str) -> Trace:
-    agents = {_handle(agent.get("id")): agent for agent in _listed(tool, "agents")}
+    agents = {_handle(agent.get("id")): agent for agent in _dicts_in(tool, "agents")}
     gpus = [handle for handle, agent in agents.items() if agent.get("type") == _GPU]
     numbers = {handle: at for at, handle in enumerate(gpus)}
     read = [
-        *(_kernel(record, _names(tool), numbers) for record in _buffered(tool, "kernel_dispatch")),
-        *(_copy(record, _operations(tool, "MEMORY_COPY"), numbers) for record in _buffered(tool, "memory_copy")),
-        *(_call(record, _operations(tool, kind)) for kind in _API for record in _buffered(tool, kind.lower())),
-        *(_mark(record) for record in _buffered(tool, "marker_api")),
+        *(_kernel(record, _names(tool), numbers) for record in _buffer_records(tool, "kernel_dispatch")),
+        *(_copy(record, _operations(tool, "MEMORY_COPY"), numbers) for record in _buffer_records(tool, "memory_copy")),
+        *(_call(record, _operations(tool, kind)) for kind in _API for record in _buffer_records(tool, kind.lower())),
+        *(_mark(record) for record in _buffer_records(tool, "marker_api")),
     ]
     events = [event for event in read if event is not None]
     devices = tuple(_device(agents[handle], at) for handle, at in numbers.items())
@@ -82,7 +83,7 @@ def _kernel(record: Record, names: Mapping[Any, str], numbers: Mapping[Any, int]
     info: Record = told if isinstance(told, dict) else {}
     group, grid = _axes(info.get("workgroup_size")), _axes(info.get("grid_size"))
     args: dict[str, Any] = {"shared memory": info.get("group_segment_size") or 0}
-    if group and grid:  # the grid counts work-items
+    if group and grid:  # rocprof's grid counts work-items, Kineto's counts blocks
         args |= {"block": group, "grid": [-(-whole // part) for whole, part in zip(grid, group, strict=True)]}
     device = numbers.get(_handle(info.get("agent_id")), 0)
     name = names.get(integer(info.get("kernel_id")), "kernel")
@@ -130,7 +131,7 @@ def _event(record: Record, name: str, category: str, process: Any, thread: Any, 
 
 def _names(tool: Record) -> dict[Any, str]:
     found: dict[Any, str] = {}
-    for at, symbol in enumerate(_listed(tool, "kernel_symbols")):
+    for at, symbol in enumerate(_dicts_in(tool, "kernel_symbols")):
         number = integer(symbol.get("kernel_id", symbol.get("id", at)))
         keys = ("demangled_kernel_name", "formatted_kernel_name", "truncated_kernel_name", "kernel_name")
         found[number] = next((str(symbol[key]) for key in keys if symbol.get(key)), "kernel")
@@ -138,7 +139,7 @@ def _names(tool: Record) -> dict[Any, str]:
 
 
 def _operations(tool: Record, kind: str) -> Sequence[str]:
-    """The names of a kind of record's operations, in order of their numbers."""
+    """Return the names of the operations of one kind of record, in order of their numbers."""
     strings = tool.get("strings")
     told = strings.get("buffer_records") if isinstance(strings, dict) else None
     for entry in told if isinstance(told, list) else ():
@@ -148,13 +149,13 @@ def _operations(tool: Record, kind: str) -> Sequence[str]:
     return []
 
 
-def _buffered(tool: Record, kind: str) -> Iterator[Record]:
+def _buffer_records(tool: Record, kind: str) -> Iterator[Record]:
     records = tool.get("buffer_records")
     told = records.get(kind) if isinstance(records, dict) else None
     yield from (record for record in (told if isinstance(told, list) else ()) if isinstance(record, dict))
 
 
-def _listed(tool: Record, key: str) -> Iterator[Record]:
+def _dicts_in(tool: Record, key: str) -> Iterator[Record]:
     told = tool.get(key)
     yield from (one for one in (told if isinstance(told, list) else ()) if isinstance(one, dict))
 
@@ -171,7 +172,7 @@ def _axes(value: Any) -> list[int] | None:
 
 
 def _device(agent: Record, number: int) -> dict[str, Any]:
-    """In Kineto's words. waves_per_simd x SIMDs of a compute unit is what a compute unit holds."""
+    """Return a GPU with Kineto's keys. A compute unit holds waves_per_simd x simd_per_cu waves."""
     wave = integer(agent.get("wave_front_size")) or 64
     waves = (integer(agent.get("max_waves_per_simd")) or 0) * (integer(agent.get("simd_per_cu")) or 0)
     told = {
