@@ -11,7 +11,7 @@ import torch
 from autofuse.display.progress import progress_bar, quietly
 from autofuse.measure.preserved_state import preserve_state
 from autofuse.measure.step import Inputs, Step
-from autofuse.profiling.live.assemble import assembled
+from autofuse.profiling.live.assemble import assemble
 from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.passes import ProfilePasses, measured
 from autofuse.profiling.live.workload import Subject, workload_of
@@ -72,4 +72,4 @@ def profile(
         found = measured(workload, wishes, tell)
     if trace is not None and found.save is not None:
         found.save(Path(trace))
-    return assembled(found)
+    return assemble(found)

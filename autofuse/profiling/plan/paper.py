@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from autofuse.kernels.operation import on_paper
 from autofuse.profiling.live.batch_size import batch_of
-from autofuse.profiling.live.factories import BuiltModel, NoSubject, found, made
+from autofuse.profiling.live.factories import BuiltModel, NoSubject, built_model_of, find_factory
 from autofuse.torch_private import LOCAL_SCALAR_DENSE, FakeTensorMode, TorchDispatchMode, pytree
 
 
@@ -40,21 +40,23 @@ class Paper:
 
         Raises NoSubject where there is none or it ends the program, and what else the factory raises.
         """
-        factory = found(target)  # imported outside: what a module makes at import is everybody's
+        factory = find_factory(target)  # imported outside: what a module makes at import is everybody's
         try:
             with self.in_use(), _Undecided():  # type: ignore[no-untyped-call]
-                return self._checked(made(factory(), target))
+                return self._checked(built_model_of(factory(), target))
         except NoSubject:
             raise
         except Exception:  # whatever a factory does with numbers that are not there
-            return self._checked(made(factory(), target))
+            return self._checked(built_model_of(factory(), target))
         except SystemExit as error:
             raise NoSubject(f"{target} ended the program, with exit code {error.code}.") from error
 
-    def _checked(self, found: BuiltModel) -> BuiltModel:
-        if not isinstance(found.subject, nn.Module) or found.inputs is None:
-            raise Unplannable(f"{found.name} gives no model with inputs, and without the model nothing can be planned.")
-        return found
+    def _checked(self, find_factory: BuiltModel) -> BuiltModel:
+        if not isinstance(find_factory.subject, nn.Module) or find_factory.inputs is None:
+            raise Unplannable(
+                f"{find_factory.name} gives no model with inputs, and without the model nothing can be planned."
+            )
+        return find_factory
 
     def model(self, model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy without numbers, its floating parameters and buffers in `dtype`. Ties between parameters are kept."""
@@ -94,10 +96,10 @@ class Paper:
 
     def _fake(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        made: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
+        built_model_of: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
         if not isinstance(tensor, nn.Parameter):
-            return made
-        parameter = nn.Parameter(made, requires_grad=tensor.requires_grad)
+            return built_model_of
+        parameter = nn.Parameter(built_model_of, requires_grad=tensor.requires_grad)
         vars(parameter).update(vars(tensor))
         return parameter
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.profiling.live.dcgm import FIELDS, Counters, numbers
+from autofuse.profiling.live.dcgm import FIELDS, Counters, gpu_numbers
 
 UUID = "GPU-5f2a7c1e-0b3d-4e6f-8a9b-1c2d3e4f5a6b"
 LISTING = f"""\
@@ -104,4 +104,4 @@ def test_a_block_that_is_over_before_the_second_reading_has_none(
 
 
 def test_numbers_are_dcgms_own() -> None:
-    assert numbers(LISTING)[UUID] == 1
+    assert gpu_numbers(LISTING)[UUID] == 1
