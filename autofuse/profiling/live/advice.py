@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autofuse.profiling.live.gains import with_places
-from autofuse.profiling.live.module_calls import joined
+from autofuse.profiling.live.module_calls import join_names
 from autofuse.profiling.live.operator_costs import Costs
 from autofuse.profiling.live.roofs import roofs
 from autofuse.profiling.live.root_models import StepArguments
@@ -46,5 +46,5 @@ def _with_prefix(reading: Reading, prefix: str) -> Reading:
     """Return the reading with `prefix` before every name."""
     if not prefix:
         return reading
-    sites = [site._replace(fqn=joined(prefix, site.fqn)) for site in reading.sites]
-    return replace(reading, sites=sites, names={m: joined(prefix, name) for m, name in reading.names.items()})
+    sites = [site._replace(fqn=join_names(prefix, site.fqn)) for site in reading.sites]
+    return replace(reading, sites=sites, names={m: join_names(prefix, name) for m, name in reading.names.items()})

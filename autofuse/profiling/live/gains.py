@@ -25,8 +25,8 @@ from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import quiet
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.kernels.operation import recorded
-from autofuse.profiling.live.listed_operators import ListedOperator, fresh, listed
-from autofuse.profiling.live.module_calls import joined
+from autofuse.profiling.live.listed_operators import ListedOperator, fresh, list_operators
+from autofuse.profiling.live.module_calls import join_names
 from autofuse.profiling.live.operator_costs import Costs, is_product
 from autofuse.profiling.live.rule_places import PlannedPlace, Reading
 from autofuse.profiling.trace.work import Phase
@@ -123,7 +123,7 @@ class Predictor:
         )
 
     def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[ListedOperator]:
-        return listed(run, root, [*given, *root.parameters()], self.training)
+        return list_operators(run, root, [*given, *root.parameters()], self.training)
 
     def _twin(self, module: nn.Module) -> nn.Module:
         """Return a twin that calls its children as the module does, of this site alone."""
@@ -174,7 +174,7 @@ def _pace(modelled_sites: Iterable[tuple[PlannedPlace, Modelled | str]], measure
     for site, modelled_site in modelled_sites:
         if isinstance(modelled_site, Modelled):
             for (name, phase), split in modelled_site.layers.items():
-                modelled.setdefault((joined(site.fqn, name), phase), split)
+                modelled.setdefault((join_names(site.fqn, name), phase), split)
     both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
     mostly_products = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
     products = _ratio(mostly_products) or _ratio((taken, split.total) for taken, split in both) or 1.0
@@ -222,12 +222,12 @@ def _measured(
     for (name, phase), split in part.items():
         layer_operators = modelled.layers.get((name, phase), split).total
         share = min(1.0, split.total / layer_operators) if layer_operators else 0.0
-        seconds += measured.get((joined(site.fqn, name), phase), 0.0) * share
+        seconds += measured.get((join_names(site.fqn, name), phase), 0.0) * share
     return seconds
 
 
 def _layers_of(site: PlannedPlace, modelled: Modelled) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((site.fqn, *(joined(site.fqn, name) for name, _ in modelled.before))))
+    return tuple(dict.fromkeys((site.fqn, *(join_names(site.fqn, name) for name, _ in modelled.before))))
 
 
 def _no_gain_reason(seconds: float, predicted: float) -> str:

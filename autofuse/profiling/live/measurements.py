@@ -1,4 +1,4 @@
-"""What the instruments said about one step, before it is a profile. Filled by whoever runs the steps."""
+"""The results of the instruments for one step, before they become a profile."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from autofuse.results.profile import Flops, Memory, Power, Probe, Share
 
 @dataclass
 class Measurements:
-    """Every field but the first four may stay empty: what was not measured is not told, and `notes` may say why.
+    """What was measured. Every field but the first four may stay empty, and `notes` may say why.
 
-    seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their
-    seconds were clocked from outside (the wait for data); rest: the 95 % interval of what those leave. trace: of
-    steps under the recorder; save writes it to a file; cost is what recording took. own: FLOPs, bytes and operators
-    by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
-    grown: by module, its time with twice the batch / its time. counters: levels that the hardware itself counted.
-    readings: which rules apply where, one reading a model. cores: how long timed and recorded steps waited for a
-    core.
+    seconds, yardstick: of every timed step, with no instrument on.
+    shares: of the timed steps, if their seconds were clocked from outside (the wait for data).
+    rest: the 95 % interval of what those shares leave.
+    trace: of recorded steps. `save` writes it to a file. `cost` is what recording took.
+    own: FLOPs, bytes and operators of one step by module and phase, without seconds.
+    held: bytes at the step's peak by the module that allocated them.
+    grown: by module, its time with twice the batch / its time.
+    counters: levels that the hardware itself counted.
+    readings: which rules apply where, one reading per model.
+    cores: how long timed and recorded steps waited for a core.
     """
 
     name: str

@@ -21,7 +21,7 @@ from autofuse.profiling.live.advice import readings
 from autofuse.profiling.live.batch_size import batch_of, batch_of_calls
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.dcgm import Counters
-from autofuse.profiling.live.layer_probe import grown
+from autofuse.profiling.live.layer_probe import growth_by_layer
 from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.nvml import metered
@@ -160,7 +160,7 @@ def _probe(workload: Workload, wishes: ProfilePasses, found: Measurements) -> No
     work = replace(total(found.own.values()), seconds=median(found.seconds))
     found.probe = probed(workload.run, workload.inputs, found.device, work=work, roof=machine.roof(found.flops.dtype))
     if found.probe.ratio is not None:
-        found.grown = grown(workload.run, workload.inputs, found.names, found.device)
+        found.grown = growth_by_layer(workload.run, workload.inputs, found.names, found.device)
 
 
 @contextmanager

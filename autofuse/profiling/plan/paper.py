@@ -51,12 +51,10 @@ class Paper:
         except SystemExit as error:
             raise NoSubject(f"{target} ended the program, with exit code {error.code}.") from error
 
-    def _checked(self, find_factory: BuiltModel) -> BuiltModel:
-        if not isinstance(find_factory.subject, nn.Module) or find_factory.inputs is None:
-            raise Unplannable(
-                f"{find_factory.name} gives no model with inputs, and without the model nothing can be planned."
-            )
-        return find_factory
+    def _checked(self, built: BuiltModel) -> BuiltModel:
+        if not isinstance(built.subject, nn.Module) or built.inputs is None:
+            raise Unplannable(f"{built.name} gives no model with inputs, and without the model nothing can be planned.")
+        return built
 
     def model(self, model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy without numbers, its floating parameters and buffers in `dtype`. Ties between parameters are kept."""
@@ -96,10 +94,10 @@ class Paper:
 
     def _fake(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        built_model_of: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
+        fake: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
         if not isinstance(tensor, nn.Parameter):
-            return built_model_of
-        parameter = nn.Parameter(built_model_of, requires_grad=tensor.requires_grad)
+            return fake
+        parameter = nn.Parameter(fake, requires_grad=tensor.requires_grad)
         vars(parameter).update(vars(tensor))
         return parameter
 

@@ -31,7 +31,7 @@ class Scope:
 
     trace: Trace
     steps: Steps
-    override_peak: tuple[float | None, float | None] = (None, None)  # the user's FLOP/s and bytes per second
+    stated_peak: tuple[float | None, float | None] = (None, None)  # the user's FLOP/s and bytes per second
 
     @cached_property
     def work(self) -> tuple[Event, ...]:
@@ -100,7 +100,7 @@ class Scope:
     @cached_property
     def peak(self) -> DevicePeak | None:
         """The GPU's peak, from its data sheet or from the user; None if neither is known."""
-        return override_peak(*self.override_peak, peak_of(self.device_name))
+        return override_peak(*self.stated_peak, peak_of(self.device_name))
 
     @cached_property
     def device_name(self) -> str:

@@ -55,8 +55,8 @@ def test_a_step_that_takes_nothing():
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (MODEL, "without inputs"), (3, "returns a int"), (None, "returns a NoneType"), ({"model": MODEL}, "no model with"),
-        ({}, "no model with"), ((MODEL, X, 3), "cannot be called"),
+        (MODEL, "without inputs"), (3, "returns a int"), (None, "returns a NoneType"),
+        ({"model": MODEL}, "no model with"), ({}, "no model with"), ((MODEL, X, 3), "cannot be called"),
     ],
 )  # fmt: skip
 def test_anything_else_is_told(returned: object, said: str):
@@ -83,5 +83,5 @@ def test_a_factory_is_found_from_the_working_folder(tmp_path: Path, monkeypatch:
         load("af_not_there:make")
     with pytest.raises(NoSubject, match="names no factory"):
         load("af_factory_of_a_test")
-    with pytest.raises(NoSubject, match="not a file"):
+    with pytest.raises(NoSubject, match="There is no file"):
         load("missing.py:make")

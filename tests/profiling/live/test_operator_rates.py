@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.profiling.live.listed_operators import listed
+from autofuse.profiling.live.listed_operators import list_operators
 from autofuse.profiling.live.operator_rates import ELEMENTS, Pieces, _Cut, elements
 
 
@@ -12,7 +12,7 @@ def operator(function, *tensors):
     mode = FakeTensorMode()
     with mode:
         given = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in tensors]
-        return listed(lambda: function(*given), nn.Module(), [], False)[-1]
+        return list_operators(lambda: function(*given), nn.Module(), [], False)[-1]
 
 
 def test_a_piece_has_fewer_rows_and_the_same_last_size_dtype_and_order():
