@@ -9,7 +9,7 @@ from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.measure.environment import environment
 from autofuse.profiling.live.advice import with_advice
 from autofuse.profiling.live.measurements import Measurements
-from autofuse.profiling.live.ranks import gathered, this_rank
+from autofuse.profiling.live.ranks import gather_ranks, this_rank
 from autofuse.profiling.live.roofline import levels, regimes
 from autofuse.profiling.live.roofs import Roofs, roofs
 from autofuse.profiling.trace.categories import categories_of, kernels_of
@@ -42,7 +42,7 @@ def assemble(found: Measurements, together: bool = True) -> Profile:
     with undisturbed_randomness():  # measuring the machine draws random numbers
         profile = _assembled(found)
     rank = this_rank() if together else None
-    profile = profile if rank is None else replace(profile, ranks=gathered(_rank_line(rank, profile)))
+    profile = profile if rank is None else replace(profile, ranks=gather_ranks(_rank_line(rank, profile)))
     return replace(profile, diagnosis=diagnose_profile(profile, None if found.trace is None else _scope(found)))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from autofuse.profiling.live.formulas import OperatorCost, can_count, cost, is_opaque
 from autofuse.profiling.live.module_calls import ModuleNames, around_calls
-from autofuse.profiling.live.operator_owner import Owner, Running, gradients_wanted, is_an_optimizers
+from autofuse.profiling.live.operator_owner import Owner, Running, gradients_wanted, is_optimizer_step
 from autofuse.profiling.trace.work import Own, Phase
 from autofuse.results.profile import OPTIMIZER, Flops, Work
 from autofuse.torch_private import HigherOrderOperator, TorchDispatchMode
@@ -147,7 +147,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if one is None:
             return
         owner = self.running.now()
-        in_optimizer = is_an_optimizers(owner)
+        in_optimizer = is_optimizer_step(owner)
         by_model = not owner.again and not in_optimizer
         owner = owner._replace(fqn=OPTIMIZER) if in_optimizer else owner
         self.costs[owner, by_model, one] += 1

@@ -15,7 +15,7 @@ from autofuse.measure.statistics import estimate
 from autofuse.measure.step import Inputs
 from autofuse.measure.timing import seconds_of
 from autofuse.profiling.live.module_calls import ModuleNames
-from autofuse.profiling.live.probe import doubled
+from autofuse.profiling.live.probe import double_batch
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.trace.layers import step_by_step
 from autofuse.results.comparison import Estimate
@@ -43,7 +43,7 @@ def growth_by_layer(
     Raises:
         probe.NotApplicable: The batch is unknown.
     """
-    both, order = (inputs, doubled(inputs)), random.Random(seed)
+    both, order = (inputs, double_batch(inputs)), random.Random(seed)
     one = seconds_of(lambda: run(inputs), device)
     pairs = min(_PAIRS[1], max(_PAIRS[0], int(seconds / (3 * one))))
     turns = [turn for _ in range(pairs) for turn in order.sample((0, 1), 2)]

@@ -1,7 +1,6 @@
-"""Where each rule would apply in a model, or why it does not: the planning half of optimize, with nothing installed.
+"""Finds where each rule would apply in a model, or why it does not: the planning part of optimize, without installing.
 
-Knows how a model is read and planned, and what a report says of one that is optimized already. Runs nothing for real
-unless a forward needs numbers, changes nothing, and must not know what a place costs.
+It runs nothing for real unless a forward needs numbers, and changes nothing. It does not know costs.
 """
 
 from __future__ import annotations
@@ -35,11 +34,12 @@ _PART = "as part of "
 
 
 class PlannedPlace(NamedTuple):
-    """One rule and one module in whose forward it applies, or nearly did.
+    """A rule and a module in whose forward the rule applies, or nearly does.
 
-    operation: what stands or would stand there. found, plan: what planning knows of it; None where the words come from
-    the report of an optimized model, or the module could not be read. part_of: the rule and the module of a larger
-    place that this one is a part of: it is not fused by itself.
+    operation: the fused operation.
+    found, plan: the results of planning; None if the reason comes from the report of an optimized model, or if the
+    module could not be read.
+    part_of: the rule and the module of a larger place that contains this one. Then this one is not fused by itself.
     """
 
     fqn: str
@@ -57,9 +57,10 @@ class PlannedPlace(NamedTuple):
 
 @dataclass
 class Reading:
-    """What was read of a model: its sites, and the planner that still holds the fakes they were read on.
+    """The sites of a model, and the planner that holds the fakes on which they were found.
 
-    calls: how each module is called, on fakes. notes: why the model, or a part of it, could not be read.
+    calls: how each module is called, on fakes.
+    notes: why the model, or a part of it, could not be read.
     """
 
     sites: list[PlannedPlace] = field(default_factory=list)
@@ -73,10 +74,20 @@ def read_places(
     model: nn.Module, inputs: Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | None = None,
     *, call: ForwardArguments | None = None, select: object = None, ignore: object = None, modules: object = None,
 ) -> Reading:  # fmt: skip
-    """The sites of `model` in the mode, train or eval, that it is in, for such inputs, in the order of its modules.
+    """Return the sites of `model`, in its current mode (train or eval), in the order of its modules.
 
-    A model that is optimized already is read as it was, and its report's words are taken over. `call`: positional and
-    keyword arguments, in place of `inputs`. Raises what optimize raises for arguments of another kind.
+    An optimized model is read as it was before, with the reasons of its report.
+
+    Args:
+        model: The model.
+        inputs: Example inputs.
+        call: Positional and keyword arguments, in place of `inputs`.
+        select: As in optimize.
+        ignore: As in optimize.
+        modules: As in optimize.
+
+    Raises:
+        TypeError, ValueError: As in optimize.
     """
     inner = unwrapped(model)
     named = user_modules(inner)
@@ -92,9 +103,9 @@ def read_places(
         reading = _read(inner, options.call, options.rules, states, ledger)
     names = {state.name for state in states.values()}
     reading.sites += _unread(ledger, names)
-    reading.sites = list(_with_what_they_are_part_of(reading.sites, reading.names))
+    reading.sites = list(_with_larger_places(reading.sites, reading.names))
     known = report(inner)
-    reading.sites = list(_with_what_is_known(reading.sites, known.sites)) if known.sites else reading.sites
+    reading.sites = list(_with_reported_status(reading.sites, known.sites)) if known.sites else reading.sites
     order = {name: i for i, name in enumerate(s.name for s in states.values())}
     reading.sites.sort(key=lambda site: (order.get(site.fqn, -1), site.line or 0))
     return reading
@@ -123,7 +134,7 @@ def _read(
 
 
 def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
-    """Of the plans that would be installed: where a caller has a narrow forward made of a child, that one."""
+    """Yield the sites of the plans that would be installed. A narrow forward that a caller uses takes precedence."""
     narrowed = {(child, dropped) for plan in planner.plans.values() for child, dropped in plan.narrowed}
     better = {child for child, _ in narrowed}
     seen = set()
@@ -149,69 +160,78 @@ def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:
     part = found.reason.removeprefix(_PART) if found.fused and found.excerpt is None else ""
     operation = OPERATIONS + found.excerpt.operation if found.excerpt else ""
     status: PlaceStatus = "applies" if found.fused else "declined"
-    whole = _whole(part, name) if part else ""
+    larger = _place_name(part, name) if part else ""
     code = found.refusal.code if found.refusal else ""
-    return PlannedPlace(name, found.rule, status, found.reason, operation, file, line, found, plan, whole, code)
+    return PlannedPlace(name, found.rule, status, found.reason, operation, file, line, found, plan, larger, code)
 
 
-def _with_what_they_are_part_of(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
-    """A fused operation may take in smaller ones of its own module, and what stands in a child that it reads past."""
+def _with_larger_places(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
+    """Mark places inside a larger place: in its own module, or in a child that the fused operation does not call."""
     inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
     below: dict[str, str] = {}  # module -> the larger place that no longer calls it
     for site in sites:
         if site.found is None or site.found.excerpt is None or site.plan is None:
             continue
-        whole = _whole(site.rule, site.fqn)
+        larger = _place_name(site.rule, site.fqn)
         for node in site.found.excerpt.before.nodes:
             if node.op == "call_module":
                 child = site.plan.module.get_submodule(str(node.target))
-                below.setdefault(names.get(child, ""), whole)
+                below.setdefault(names.get(child, ""), larger)
             elif node.op == "call_function" and (name := _fused_name(node.target)):
-                inside[site.fqn, OPERATIONS + name] = whole
+                inside[site.fqn, OPERATIONS + name] = larger
     for site in sites:
         above = [name for name in _ancestors(site.fqn) if below.get(name)]
-        whole = site.part_of or inside.get((site.fqn, site.operation), "") or (below[above[0]] if above else "")
-        reason = site.reason or (f"{_PART}{whole}" if whole else "")
-        yield site._replace(part_of=whole, reason=reason) if site.status == "applies" else site
+        larger = site.part_of or inside.get((site.fqn, site.operation), "") or (below[above[0]] if above else "")
+        reason = site.reason or (f"{_PART}{larger}" if larger else "")
+        yield site._replace(part_of=larger, reason=reason) if site.status == "applies" else site
 
 
-def _whole(rule: str, name: str) -> str:
+def _place_name(rule: str, name: str) -> str:
     return f"{rule} in {name or 'the model'}"
 
 
 def _fused_name(target: Any) -> str:
-    """The name of an operation of autofuse.ops, "" for anything else."""
+    """Return the name of an operation of autofuse.ops; "" for anything else."""
     name = getattr(target, "__name__", "")
     return name if getattr(ops, name, None) is target else ""
 
 
 def _ancestors(name: str) -> Iterator[str]:
-    """A module's name, and those of the modules around it, from the inside out."""
+    """Yield a module's name and the names of the modules around it, from the inside out."""
     while name:
         yield name
         name = name.rpartition(".")[0]
 
 
 def _unread(ledger: Ledger, names: set[str]) -> Iterator[PlannedPlace]:
-    """The modules that could not be read, with the reason."""
-    for said in ledger.report(tuple(names)).sites:
-        yield _said(said)
+    """Yield the modules that could not be read, with the reason."""
+    for site_report in ledger.report(tuple(names)).sites:
+        yield _place_of_report(site_report)
 
 
-def _said(said: SiteReport) -> PlannedPlace:
+def _place_of_report(site_report: SiteReport) -> PlannedPlace:
     return PlannedPlace(
-        said.module, said.rule, said.status, said.reason, "", said.file, said.line, reason_code=said.reason_code
+        site_report.module,
+        site_report.rule,
+        site_report.status,
+        site_report.reason,
+        "",
+        site_report.file,
+        site_report.line,
+        reason_code=site_report.reason_code,
     )
 
 
-def _with_what_is_known(sites: list[PlannedPlace], known: tuple[SiteReport, ...]) -> Iterator[PlannedPlace]:
-    """The sites with what optimize made of them; and what only optimize knows of."""
-    told = {(s.rule, s.module, s.line): s for s in known}
+def _with_reported_status(sites: list[PlannedPlace], known: tuple[SiteReport, ...]) -> Iterator[PlannedPlace]:
+    """Yield the sites with the status from optimize's report, and then the report's other sites."""
+    reports = {(s.rule, s.module, s.line): s for s in known}
     for site in sites:
-        said = told.pop((site.rule, site.fqn, site.line), None)
+        site_report = reports.pop((site.rule, site.fqn, site.line), None)
         yield (
             site
-            if said is None
-            else site._replace(status=said.status, reason=said.reason, reason_code=said.reason_code)
+            if site_report is None
+            else site._replace(
+                status=site_report.status, reason=site_report.reason, reason_code=site_report.reason_code
+            )
         )
-    yield from map(_said, told.values())
+    yield from map(_place_of_report, reports.values())

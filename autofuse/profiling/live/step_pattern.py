@@ -1,7 +1,7 @@
-"""Learns from who acts, one after the other, where a training step ends. Knows neither optimizers nor models.
+"""Learns where a training step ends from the order of acts, such as optimizer steps or model calls.
 
 One optimizer steps once in a step. Two that take turns (a GAN's) make one step together, and so do five turns of one
-and one of the other: what repeats is the step.
+and one of the other: the repeated sequence is the step.
 """
 
 from __future__ import annotations
@@ -9,23 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-_PATIENCE = 64  # acts to listen to before it is said that nothing repeats
+_PATIENCE = 64  # after so many acts without a repetition, the most frequent actor ends steps
 
 
 class Rhythm:
-    """Tells at each act whether a step ends with it. `changes` counts how often what it had believed was wrong."""
+    """Decides at each act whether a step ends with it. `changes` counts how often an earlier decision was wrong."""
 
     def __init__(self) -> None:
         self.changes = 0
-        self._heard: list[Hashable] = []  # since the last actor who was new
-        self._first: Hashable = None  # who opened the script's first step, and so opens each
+        self._heard: list[Hashable] = []  # acts since the last new actor
+        self._first: Hashable = None  # the actor that begins the first step, and so begins each
         self._known: set[Hashable] = set()
-        self._pattern: list[Hashable] = []  # the acts of one step; empty while it is not known
-        self._position = 0  # acts of the present step
-        self._only: Hashable = None  # whose acts end steps where nothing repeats
+        self._pattern: list[Hashable] = []  # the acts of one step; empty while they are unknown
+        self._position = 0  # acts of the current step
+        self._only: Hashable = None  # the actor that ends steps if nothing repeats
 
     def heard(self, who: Hashable) -> bool:
-        """Whether a step ends with this act of `who`. A single actor is believed at once, several when they repeat."""
+        """Record an act of `who`, and return whether a step ends with it.
+
+        With a single actor, each act ends a step. With several, the acts must repeat first.
+        """
         if who not in self._known:
             self._begin(who)
         elif self._pattern and who != self._pattern[self._position]:
@@ -38,7 +41,7 @@ class Rhythm:
 
     @property
     def pattern(self) -> tuple[Hashable, ...]:
-        """Who acts in one step, in order; empty while that is not known."""
+        """The actors of one step, in order; empty while they are unknown."""
         return tuple(self._pattern)
 
     def _begin(self, who: Hashable) -> None:
@@ -69,7 +72,7 @@ class Rhythm:
         return False
 
     def _opening(self, period: int) -> int:
-        """Where in what was heard a step begins: with the call that opened the first one, and not inside of it."""
+        """Return where a step begins in the recorded acts: at the actor that began the first step."""
         for i in range(1, period + 1):
             if self._heard[i % period] == self._first != self._heard[i - 1]:
                 return i % period

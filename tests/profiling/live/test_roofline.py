@@ -32,10 +32,10 @@ def test_more_than_the_peak_is_an_error_in_the_inputs_and_no_number() -> None:
 
     assert found["mfu"].value == pytest.approx(0.8)
     assert found["hfu"].value is None
-    assert "came out at 1.20" in found["hfu"].reason
+    assert "result is 1.20" in found["hfu"].reason
     assert "its data sheet" in found["hfu"].reason
     assert found["ideal"].value is None
-    assert "came out at 1.20" in found["ideal"].reason
+    assert "result is 1.20" in found["ideal"].reason
 
 
 def test_a_measured_peak_that_is_too_low_is_measured_again() -> None:
