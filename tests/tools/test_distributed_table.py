@@ -14,7 +14,7 @@ from tools.distributed.table import as_json, as_markdown
 GOOD = Result(
     0, "DDP", "before", 2, "cpu", sites={"AF101": 2}, seen={"attention": 2}, difference=4.8e-7, allowed=1.8e-6
 )
-BAD = Result(1, "FSDP1, CPUOffload", "after", 2, "cpu", "unavailable", "torch itself asks for an accelerator here")
+BAD = Result(1, "FSDP1, CPUOffload", "after", 2, "cpu", "unavailable", "torch itself requires an accelerator here")
 
 
 def test_a_row_tells_what_was_fused_what_ran_and_how_far_losses_lie_apart() -> None:
@@ -24,7 +24,7 @@ def test_a_row_tells_what_was_fused_what_ran_and_how_far_losses_lie_apart() -> N
 
 
 def test_what_does_not_run_stands_there_with_its_reason() -> None:
-    assert "**FSDP1, CPUOffload, after**: torch itself asks for an accelerator here" in as_markdown([GOOD, BAD])
+    assert "**FSDP1, CPUOffload, after**: torch itself requires an accelerator here" in as_markdown([GOOD, BAD])
 
 
 def test_json_has_every_row_and_the_versions() -> None:

@@ -77,7 +77,7 @@ def nothing(device: str) -> str:
 
 def accelerator(device: str) -> str:
     """A row whose wrapping wants an accelerator."""
-    return "torch itself asks for an accelerator here" if device == "cpu" else ""
+    return "torch itself requires an accelerator here" if device == "cpu" else ""
 
 
 def adapters(device: str) -> str:

@@ -16,53 +16,53 @@ from tools.distributed.training import STEPS
 _HEAD = f"""\
 # The distributed matrix
 
-This page is written by a command and never by hand:
+A command writes this page. Do not edit it:
 
 ```sh
 python -m tools.distributed --output docs/distributed.md
 ```
 
-Each row is a way to train on several processes, which torchrun starts. The same small decoder, every layer of it
-spelled out by hand (`tools/distributed/model.py`), is trained for {STEPS} steps twice, plain and optimized, from the
-same parameters and on the same batches, each rank on its own. A row holds if
+Each row is one way to train on several processes, started by torchrun. A small decoder with plain PyTorch layers
+(`tools/distributed/model.py`) is trained twice for {STEPS} steps, plain and optimized, from the same parameters and on
+the same batches. Each rank has its own batches. A row passes if
 
-- the losses of all steps on all ranks, and the parameters in the end, are equal but for rounding. How much rounding
-  explains is derived as verification derives it: a run in double says what is exact, runs that round each step at
-  random say how far rounding leads away from it ([soundness.md](soundness.md), `autofuse/verify/bounds.py`);
-- torch's profiler saw the fused operators run in the last step, as many as there are places, times micro batches, times
-  two where checkpoints recompute; and none in the plain model. Numbers that agree would prove nothing if every
-  call had fallen back;
+- the losses of all steps on all ranks and the final parameters are equal up to rounding. The bound is derived as in
+  verification: a run in double gives the exact result, and runs with random rounding show how far rounding leads away
+  from it ([soundness.md](soundness.md), `autofuse/verify/bounds.py`);
+- torch's profiler saw the fused operators in the last step: the number of places, times micro batches, times two if
+  checkpoints recompute. It saw none in the plain model. Without this check, equal numbers would prove nothing, because
+  every call might have fallen back;
 - all ranks made the same decisions.
 
-`--list` names the rows, `--only WORDS` runs some, `--device cuda` runs them on nccl where there are as many GPUs,
-`--json FILE` keeps every detail.
+`--list` lists the rows, `--only WORDS` runs some of them, `--device cuda` runs them on nccl if there are enough GPUs,
+and `--json FILE` writes all details.
 """
 
 _LEGEND = """\
-Fused by rule: at how many places each rule applied; a rule that became part of a larger one counts too. Ran in a step:
-calls of fused attention, norm and SiLU on rank 0. Difference: the greatest one of any loss between plain and
+Fused by rule: how many places each rule applied to. A rule that became part of a larger one counts, too. Ran in a step:
+calls of fused attention, norm and SiLU on rank 0. Difference: the largest difference of a loss between plain and
 optimized, in nats.
 """
 
 _AROUND = """\
 ## What to know
 
-- **Order is free.** `optimize` before wrapping verifies at once. On a model that is sharded, distributed or on the meta
-  device the example inputs are put by: each module is captured and verified at its first call, when its parameters
-  are gathered. A model with parameters on the meta device runs its original code until they are materialized.
-- **A fused call never reads what is not there.** Where a rule would read a child's parameters past the child (a gated
-  MLP, an add with the norm behind it) and the child is sharded on its own or distributed, the guard on that child does
-  not hold, and what lies between the children is fused instead: the activation with its product, the norm by itself.
-- **Tensor parallelism.** A module's forward is read as this rank runs it: projections that are split leave it some of
-  the heads, so heads are counted by -1, as in any model that is to be split. Modules that are handed DTensors are read
-  as programs on whole tensors.
-- **Verification of parts.** Where a child is not gathered while its parent is verified, numbers are made up for its
-  parameters, on both sides alike. Under tensor parallelism each rank verifies its own part, without communication.
-- **Ranks agree.** At `optimize` with example inputs rank 0 decides, and the others leave out what it left out. A rank
-  that cannot fuse what rank 0 fused raises an error that names the module, the rule and both reasons. At later captures
-  the first rank to come decides, and nobody waits. [A decision](decisions/ranks-agree-through-the-store.md) says why.
-- **Names are yours.** Reports and `modules=` speak of `blocks.0.attention`, whatever `_fsdp_wrapped_module`,
-  `_checkpoint_wrapped_module`, `_orig_mod` or `module` stand in between.
+- **The order does not matter.** `optimize` before wrapping verifies at once. If the model is sharded, distributed or on
+  the meta device, the example inputs are stored, and each module is captured and verified at its first call, when its
+  parameters are gathered. A model with parameters on the meta device runs its original code until they exist.
+- **A fused call reads only parameters that are present.** Some rules read a child's parameters directly (a gated MLP,
+  an add with the norm after it). If the child is sharded by itself or distributed, the guard on it fails. Then the
+  operations between the children are fused instead: the activation with its product, the norm by itself.
+- **Tensor parallelism.** A module's forward is read as this rank runs it. Split projections leave it some of the heads,
+  so the number of heads is written as -1, as in any model that will be split. Modules that receive DTensors are read as
+  programs on whole tensors.
+- **Verification of parts.** If a child is not gathered while its parent is verified, both sides use the same made-up
+  numbers for its parameters. Under tensor parallelism each rank verifies its own part, without communication.
+- **Ranks agree.** With example inputs, rank 0 decides in `optimize`, and the others leave out the same sites. If a rank
+  cannot fuse what rank 0 fused, it raises an error with the module, the rule and both reasons. At later captures the
+  first rank decides, and no rank waits. [A decision](decisions/ranks-agree-through-the-store.md) explains why.
+- **Names are the user's.** Reports and `modules=` use `blocks.0.attention`, without `_fsdp_wrapped_module`,
+  `_checkpoint_wrapped_module`, `_orig_mod` or `module` in between.
 """
 
 
@@ -107,7 +107,7 @@ def _notes(results: Sequence[Result]) -> Iterable[str]:
     told = {f"{r.name}, {r.order}": r.reason for r in results if r.reason}
     told |= {r.name: r.note for r in results if r.note}
     if told:
-        yield "## Rows with a word to say\n\n" + "\n".join(f"- **{name}**: {why}" for name, why in told.items())
+        yield "## Notes on rows\n\n" + "\n".join(f"- **{name}**: {why}" for name, why in told.items())
 
 
 def _listed(counts: dict[str, int]) -> str:

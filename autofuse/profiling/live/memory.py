@@ -40,8 +40,8 @@ class PeakHoldings:
 
     A storage counts once, with all its bytes, however many tensors view it. It is an activation if it was created in a
     forward (also a forward that checkpointing recomputes) and is alive when a backward begins. If it lives shorter, it
-    is temporary. So is everything that a backward or an optimizer creates, except gradients and states. Tensors that
-    the step uses but did not create count as inputs from then on.
+    is temporary. Everything else that a backward or an optimizer creates is temporary, too, except gradients and
+    states. Tensors that the step uses but did not create count as inputs from then on.
 
     After the block, `memory` has the kinds, which add up to the peak. `by_layer` has the bytes at the peak by fully
     qualified name, which add up to it, too. A parameter, its gradient and its state belong to the module that has the

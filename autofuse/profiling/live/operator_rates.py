@@ -73,7 +73,7 @@ def _per_element(operator: ListedOperator) -> float | None:
     """Return the seconds per element of a warm run, the fastest of several: other programs only slow it down."""
     cut = _Cut(operator)
     try:
-        args, kwargs = pytree.tree_map(cut.made, (operator.args, dict(operator.kwargs)))
+        args, kwargs = pytree.tree_map(cut.real_piece, (operator.args, dict(operator.kwargs)))
         run = _without_grad(lambda: operator.function(*args, **kwargs))
         results = [r for r in pytree.tree_leaves(run()) if isinstance(r, Tensor)]
         inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
@@ -119,7 +119,7 @@ class _Cut:
                 sizes[dim] = self.cut[dim]
         return tuple(sizes)
 
-    def made(self, x: Any) -> Any:
+    def real_piece(self, x: Any) -> Any:
         """Return a real tensor for a fake one's piece: positive numbers, zero for integers, False for masks."""
         if not isinstance(x, Tensor):
             return x

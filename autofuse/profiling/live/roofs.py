@@ -126,7 +126,7 @@ def roofs(device: torch.device | str = "cpu") -> Roofs:
     key = str(device), torch.get_num_threads(), _rounding(device)
     with _LOCK:
         if key not in _KNOWN:
-            with _undisturbed():
+            with _without_modes():
                 _KNOWN[key] = _measure(device)
         return _KNOWN[key]
 
@@ -165,7 +165,7 @@ def _products(device: torch.device, dtype: str) -> float:
     """Return the FLOP/s of square products. The sizes grow while a product takes little time."""
     kind = getattr(torch, "float32" if dtype == "tensorfloat32" else dtype)
     best, started = 0.0, time.perf_counter()
-    with _LOCK, _undisturbed():
+    with _LOCK, _without_modes():
         for n in (256, 512, 1024) if device.type == "cpu" else (2048, 4096, 8192):
             a, b = (torch.rand(n, n, device=device, generator=_generator(device)).to(kind) for _ in range(2))
             seconds = _fastest(partial(torch.mm, a, b), device, 10 if device.type != "cpu" else 1)
@@ -250,7 +250,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _without_modes() -> Iterator[None]:
     """Turn off gradients, autocast, and modes that intercept operators."""
     modes = disable_current_modes()
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), modes:

@@ -41,7 +41,7 @@ def run(program: Callable[[], None], name: str, conductor: Conductor, inference:
     outcome, how = ScriptOutcome(), ""
     with conductor.waiting.clocked():
         try:
-            with boundaries.found():
+            with boundaries.watching():
                 program()
         except Finished:
             pass

@@ -31,7 +31,7 @@ _CALLS_TO_SEE = 3  # after so many model calls without an optimizer, the program
 
 
 class Boundaries:
-    """Calls `ended()` where a step ends, in `with boundaries.found():`.
+    """Calls `ended()` where a step ends, in `with boundaries.watching():`.
 
     It calls `restart()` if what counted as a step was something else. Both run in the thread that created this object,
     and may raise.
@@ -61,7 +61,7 @@ class Boundaries:
         return "calls of the model" if self._by_calls else "steps of the optimizer"
 
     @contextmanager
-    def found(self) -> Iterator[None]:
+    def watching(self) -> Iterator[None]:
         """Observe the block. A compiled optimizer's step has graph breaks before and after its work."""
         with ExitStack() as stack:
             stack.callback(register_optimizer_step_pre_hook(uncompiled(self._before_step)).remove)

@@ -43,7 +43,7 @@ class Host:
         self.shift = _shift(scope)
 
     @cached_property
-    def seen(self) -> bool:
+    def has_events(self) -> bool:
         """Whether the trace has operators or calls of the host in the steps."""
         scope = self._scope
         return bool(self.calls) or any(scope.begins(e) for e in scope.trace.of("cpu_op", "python_function"))

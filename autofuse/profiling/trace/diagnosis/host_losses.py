@@ -23,14 +23,16 @@ def data_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     step, lost = scope.steps.seconds, scope.seconds(length(waiting.data))
     share = percent(lost, step)
     if waiting.inferred:
-        seen = "the host launches nothing until it copies a batch" if host.seen else "a copy to the GPU ends the gap"
+        seen = (
+            "the host launches nothing until it copies a batch" if host.has_events else "a copy to the GPU ends the gap"
+        )
         evidence = f"the GPU does nothing for {times(lost)} of a step of {times(step)}; {seen}"
         sentence = f"Waits for data: {share} of the step the GPU idles until the next batch is copied to it."
     else:
         loading = scope.seconds(length(host.data))
         evidence = f"fetching a batch takes {times(loading)} of a step of {times(step)}, {times(lost)} of it alone"
         sentence = f"Waits for data: {share} of the step the GPU idles while the host waits for the data loader."
-    sure: Confidence = "high" if not waiting.inferred else "medium" if host.seen else "low"
+    sure: Confidence = "high" if not waiting.inferred else "medium" if host.has_events else "low"
     single = any("SingleProcess" in event.name for event in host.loader_marks)
     loader = scope.seconds(length(host.data)) or lost
     saved = max(0.0, min(lost, lost - max(0.0, loader / _WORKERS - (step - lost)))) if single else lost
@@ -80,7 +82,7 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
         f"{kernels:,.0f} kernels a step",
         "medium",
     )
-    if not host.seen:
+    if not host.has_events:
         long = scope.seconds(sum(end - start for start, end in waiting.untold if end - start >= STRETCH))
         if long > 0.5 * lost:
             sentence = (

@@ -63,7 +63,7 @@ def waiting_of(scope: Scope, host: Host) -> WaitedFor:
     idle = scope.rest(computing, talking, copying)
     queued = _queued(scope, host)
     pending = union([*queued, *host.copying, *host.waiting])
-    copy = intersection(copying, pending) if host.seen else copying
+    copy = intersection(copying, pending) if host.has_events else copying
     remaining = union([*idle, *difference(copying, copy)])
     event, latency = _blocked(remaining, queued)
     remaining = difference(remaining, union([*event, *latency]))
@@ -74,7 +74,7 @@ def waiting_of(scope: Scope, host: Host) -> WaitedFor:
     data, collective, staging, allocation = parts
     supplied, pause = _stretches(remaining, scope)
     remaining = difference(remaining, union([*supplied, *pause]))
-    has_host = host.seen
+    has_host = host.has_events
     return WaitedFor(
         computing, talking, union([*copy, *staging]), event, latency, union([*data, *supplied]), collective,
         allocation, pause if has_host else [], remaining if has_host else [],
