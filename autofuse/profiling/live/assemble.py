@@ -40,13 +40,13 @@ def assemble(found: Measurements, together: bool = True) -> Profile:
     before the others', pass `together=False` there.
     """
     with undisturbed_randomness():  # measuring the machine draws random numbers
-        profile = _assembled(found)
+        profile = _build_profile(found)
     rank = this_rank() if together else None
     profile = profile if rank is None else replace(profile, ranks=gather_ranks(_rank_line(rank, profile)))
     return replace(profile, diagnosis=diagnose_profile(profile, None if found.trace is None else _scope(found)))
 
 
-def _assembled(found: Measurements) -> Profile:
+def _build_profile(found: Measurements) -> Profile:
     seconds, machine = median(found.seconds), roofs(found.device)
     profile = Profile(
         found.name,
@@ -141,13 +141,13 @@ def _shares(
             return share
         scaled = share.name in _PARTS and share.name not in known
         part = share.share * (scale if scaled else 1.0)
-        interval = _scaled(share.interval, rest, recorded_left) if scaled and known else share.interval
+        interval = _scale_interval(share.interval, rest, recorded_left) if scaled and known else share.interval
         return replace(share, share=part, seconds=part * seconds, interval=interval)
 
     return tuple(of_a_timed_step(known.get(share.name, share)) for share in recorded)
 
 
-def _scaled(recorded: Interval | None, rest: Interval | None, recorded_left: float) -> Interval | None:
+def _scale_interval(recorded: Interval | None, rest: Interval | None, recorded_left: float) -> Interval | None:
     """Return the interval of a part of the rest: the least part of the least rest, to the greatest of the greatest."""
     if recorded is None or rest is None or not recorded_left:
         return None

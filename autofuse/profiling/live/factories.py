@@ -71,7 +71,7 @@ def built_model_of(result: Any, target: str) -> BuiltModel:
     """Return what a factory's result describes. Raises NoSubject if it describes nothing."""
     if isinstance(result, tuple) and result and isinstance(result[0], nn.Module) and len(result) in (2, 3):
         model, inputs, step = (*result, None)[:3]
-        return _checked(BuiltModel(target, model, inputs, step))
+        return _check(BuiltModel(target, model, inputs, step))
     if isinstance(result, nn.Module):
         raise NoSubject(
             f"{target} returns a {type(result).__name__} without inputs to call it with: return (model, inputs)."
@@ -80,7 +80,7 @@ def built_model_of(result: Any, target: str) -> BuiltModel:
         named = result if isinstance(result, Mapping) else _fields(result)
         if not isinstance(named.get("model"), nn.Module) or named.get("inputs") is None:
             raise NoSubject(f"What {target} returns has no model with inputs. It may return {_MAY_RETURN}.")
-        return _checked(BuiltModel(target, named["model"], named["inputs"], named.get("step")))
+        return _check(BuiltModel(target, named["model"], named["inputs"], named.get("step")))
     if callable(result):
         return BuiltModel(target, result)
     raise NoSubject(f"{target} returns a {type(result).__name__}. A factory may return {_MAY_RETURN}.")
@@ -91,7 +91,7 @@ def _fields(held: Any) -> Mapping[str, Any]:
     return vars(held) if hasattr(held, "__dict__") else {name: getattr(held, name, None) for name in _NAMES}
 
 
-def _checked(built: BuiltModel) -> BuiltModel:
+def _check(built: BuiltModel) -> BuiltModel:
     given: Any = built.inputs
     inputs: Inputs | None = tuple(given) if isinstance(given, list) else given
     if built.step is not None and not callable(built.step):

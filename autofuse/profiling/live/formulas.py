@@ -145,7 +145,7 @@ def _matrix_vector(matrix: Any, vector: Any, **_: Any) -> int:
     return int(2 * math.prod(matrix))
 
 
-def _grouped(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+def _grouped_product(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     """FLOPs with groups of rows, (T, k) by (G, k, n), or with groups of the inner dimension, (m, T) by (T, n)."""
     if len(x) == 3 and len(weight) == 3:
         return int(2 * math.prod(x) * weight[-1])
@@ -189,7 +189,7 @@ _OURS: Mapping[str, Formula] = {
     "aten.addbmm": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
     "aten._addmm_activation": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
     "aten._int_mm": lambda one, other, **_: 2 * math.prod(one) * other[-1],
-    "aten._grouped_mm": _grouped,
+    "aten._grouped_mm": _grouped_product,
     "aten._transformer_encoder_layer_fwd": _encoder_layer,
     "aten._native_multi_head_attention": _native_attention,
     "aten.mkldnn_rnn_layer": _recurrent,

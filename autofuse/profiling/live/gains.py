@@ -198,11 +198,11 @@ def _place(
     )  # fmt: skip
     if isinstance(modelled, str):
         return replace(place, reason=place.reason or modelled)
-    seconds = _measured(modelled.before, site, modelled, measured)
+    seconds = _measured_seconds(modelled.before, site, modelled, measured)
     if not seconds:
         return place
     comes = modelled.comes.products * pace.products + modelled.comes.others * pace.others
-    predicted = _measured(modelled.stays, site, modelled, measured) + max(0.0, comes)
+    predicted = _measured_seconds(modelled.stays, site, modelled, measured) + max(0.0, comes)
     saving = seconds - predicted
     if saving < LEAST * seconds and place.status == "applies" and not place.reason:
         place = replace(place, reason=_no_gain_reason(seconds, predicted))
@@ -214,7 +214,7 @@ def _place(
     )  # fmt: skip
 
 
-def _measured(
+def _measured_seconds(
     part: Mapping[Key, SplitSeconds], site: PlannedPlace, modelled: Modelled, measured: Mapping[Key, float]
 ) -> float:
     """Return the share of `part` in what the site's layers take, for each layer and phase by itself."""

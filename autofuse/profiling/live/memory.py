@@ -81,7 +81,7 @@ class PeakHoldings:
     def __enter__(self) -> PeakHoldings:
         gc.collect()  # earlier passes leave reference cycles that hold tensors
         self._mark_existing()
-        self._others = _allocated(self.device) - self._storages.total
+        self._others = _allocated_bytes(self.device) - self._storages.total
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         with ExitStack() as stack:
@@ -118,7 +118,7 @@ class PeakHoldings:
 
     def _source(self) -> str:
         if self.device.type == "cuda":
-            return f"torch.cuda.max_memory_allocated, told apart by {_SOURCE}"
+            return f"torch.cuda.max_memory_allocated, split by {_SOURCE}"
         return _SOURCE + (_WITH_WORKSPACE if self._storages.workspace.most else _WITHOUT_WORKSPACE)
 
     def over_time(self) -> Iterator[Mapping[str, int]]:
@@ -187,5 +187,5 @@ def _when_accumulated(parameter: Any, then: Callable[[Tensor], None]) -> Any:
     return parameter.register_post_accumulate_grad_hook(then)
 
 
-def _allocated(device: torch.device) -> int:
+def _allocated_bytes(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

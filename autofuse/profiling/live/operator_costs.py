@@ -54,10 +54,10 @@ class Costs:
     def one(self, operator: ListedOperator) -> Work:
         """Return the work of a single operator, launched by itself."""
         cost = operator.cost
-        moving, computing = self._moving(cost.bytes), self._computing(operator)
+        moving, computing = self._moving_seconds(cost.bytes), self._computing_seconds(operator)
         hidden = OVERLAP if operator.device == "cpu" else 1.0
         busy = max(moving, computing) + (1 - hidden) * min(moving, computing)
-        return Work(self.machine.launch + busy + self._mapping(operator), cost.flops, cost.bytes, 1)
+        return Work(self.machine.launch + busy + self._mapping_seconds(operator), cost.flops, cost.bytes, 1)
 
     def in_one_loop(self, operators: Sequence[ListedOperator]) -> Work:
         """Return the work of a fused kernel that computes these operators.
@@ -79,9 +79,9 @@ class Costs:
         written = {id(r): r for o in loop for r in o.results if id(r) in used}
         moved = sum(x.numel() * x.element_size() for x in (*read.values(), *written.values()))
         functions = sum(elements(o) for o in loop if _is_special(o)) / self.machine.special
-        return Work(self.machine.launch + max(self._moving(moved), functions), 0, moved, 1)
+        return Work(self.machine.launch + max(self._moving_seconds(moved), functions), 0, moved, 1)
 
-    def _moving(self, count: int) -> float:
+    def _moving_seconds(self, count: int) -> float:
         """Return the seconds of moving bytes.
 
         In a step, other operators use the caches meanwhile, so only data that fits into a core's own cache is found
@@ -89,7 +89,7 @@ class Costs:
         """
         return count / self.machine.bandwidth(count if count <= own_cache() else BEYOND)
 
-    def _computing(self, operator: ListedOperator) -> float:
+    def _computing_seconds(self, operator: ListedOperator) -> float:
         """Return the seconds of computing, if memory were no limit."""
         if operator.device == "cpu" and not is_product(operator):
             return self._pieces.seconds(operator) or 0.0
@@ -97,7 +97,7 @@ class Costs:
             return operator.cost.flops / self.machine.flops(operator.cost.dtype)
         return elements(operator) / self.machine.special if _is_special(operator) else 0.0
 
-    def _mapping(self, operator: ListedOperator) -> float:
+    def _mapping_seconds(self, operator: ListedOperator) -> float:
         """Return the seconds for new pages on a CPU: large tensors are mapped and unmapped each time."""
         if operator.device != "cpu" or operator.function._opname.endswith("_"):
             return 0.0

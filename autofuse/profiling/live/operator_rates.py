@@ -125,7 +125,7 @@ class _Cut:
             return x
         shape = self.shape(x)
         sizes = [1 if stride == 0 else size for size, stride in zip(shape, x.stride(), strict=True)]
-        made = torch.empty_strided(sizes, _packed(sizes, x.stride()), dtype=x.dtype, device=x.device)
+        made = torch.empty_strided(sizes, _packed_strides(sizes, x.stride()), dtype=x.dtype, device=x.device)
         if made.is_floating_point() or made.is_complex():
             made.uniform_(0.5, 1.5)  # not near zero, where roots and quotients are slow
         else:
@@ -133,7 +133,7 @@ class _Cut:
         return made.expand(shape)
 
 
-def _packed(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
+def _packed_strides(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Return strides in the same order, without the gaps that cutting leaves."""
     packed, step = [0] * len(sizes), 1
     for dim in sorted(range(len(sizes)), key=lambda d: (strides[d], -d)):

@@ -74,7 +74,7 @@ class Finished(BaseException):
 
 
 class Conductor:
-    """Is told where steps end, and switches the instruments. `profile` is None until everything is measured.
+    """Receives the ends of steps, and switches the instruments. `profile` is None until everything is measured.
 
     If the program ends early, after some timed steps, `profile` has what was measured.
     """

@@ -48,7 +48,7 @@ class Boundaries:
         self._task = -1  # the backward pass in which an optimizer stepped last
         self._later = False  # report later: instruments cannot change in a backward pass or in compiled code
         self._after_step_outside = uncompiled(self._after_step)
-        self._calls = OutermostCalls(self._called)
+        self._calls = OutermostCalls(self._before_call)
         self._by_calls = inference
         self._always_calls = inference
         self._seen = 0
@@ -67,7 +67,7 @@ class Boundaries:
             stack.callback(register_optimizer_step_pre_hook(uncompiled(self._before_step)).remove)
             self._register_last()
             stack.callback(lambda: self._handle.remove())
-            stack.enter_context(_scaler_steps(self._scaled))
+            stack.enter_context(_scaler_steps(self._after_scaler_step))
             stack.enter_context(_new_optimizers(self._note_new_optimizer))
             self._calls.watch()
             stack.callback(self._calls.leave)
@@ -104,17 +104,17 @@ class Boundaries:
             self.optimizers.append(optimizer)
         task = current_graph_task_id()
         if task == -1 and self._here() and not compiled:
-            self._acted(_key(optimizer))
+            self._note_act(_key(optimizer))
         elif task == -1 or task != self._task:  # all optimizers of one backward pass count as one
             self._task, self._later = task, True
             self._due = self._heard(_key(optimizer) if task == -1 else "backward") or self._due
 
-    def _scaled(self, optimizer: Optimizer) -> None:
+    def _after_scaler_step(self, optimizer: Optimizer) -> None:
         """A GradScaler stepped, or found infinities and skipped the step."""
         if not self._always_calls and self._here():
-            self._acted(_key(optimizer))
+            self._note_act(_key(optimizer))
 
-    def _acted(self, who: Hashable) -> None:
+    def _note_act(self, who: Hashable) -> None:
         if self._by_calls:  # the program has an optimizer after all
             self._by_calls, self._rhythm, self._due = False, Rhythm(), False
             self._restart_profile()
@@ -126,7 +126,7 @@ class Boundaries:
 
     # Calls.
 
-    def _called(self, module: nn.Module) -> None:
+    def _before_call(self, module: nn.Module) -> None:
         if not self._here() or _is_ours():
             return
         if self._due:

@@ -32,7 +32,7 @@ class Rhythm:
         if who not in self._known:
             self._begin(who)
         elif self._pattern and who != self._pattern[self._position]:
-            self._mistaken()
+            self._forget_pattern()
         self._heard.append(who)
         if not self._pattern:
             return self._learn(who)
@@ -53,7 +53,7 @@ class Rhythm:
         self._heard, self._only = [], None
         self._pattern, self._position = [who], 0
 
-    def _mistaken(self) -> None:
+    def _forget_pattern(self) -> None:
         self.changes += 1
         self._pattern, self._position = [], 0
 
@@ -65,13 +65,13 @@ class Rhythm:
             return who == self._only
         for period in range(1, len(self._heard) // 2 + 1):
             if self._heard[period:] == self._heard[:-period]:
-                start = self._opening(period)
+                start = self._first_act(period)
                 self._pattern = self._heard[start : start + period]
                 self._position = (len(self._heard) - start) % period
                 return self._position == 0
         return False
 
-    def _opening(self, period: int) -> int:
+    def _first_act(self, period: int) -> int:
         """Return where a step begins in the recorded acts: at the actor that began the first step."""
         for i in range(1, period + 1):
             if self._heard[i % period] == self._first != self._heard[i - 1]:

@@ -137,7 +137,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             made = resize(storage, size)
-            self._resized(storage)
+            self._update_size(storage)
             return made
 
         storages.resize_ = resize_
@@ -198,7 +198,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if storage not in self._known:
                 self._add(storage, x.device, stood)
             else:
-                self._resized(storage)
+                self._update_size(storage)
 
     def _add(self, storage: torch.UntypedStorage, device: torch.device, stood: bool) -> StoredTensor | None:
         if device.type != self.device.type or self.device.index not in (None, device.index):
@@ -209,7 +209,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._change(piece, self._bytes(storage))
         return piece
 
-    def _resized(self, storage: torch.UntypedStorage) -> None:
+    def _update_size(self, storage: torch.UntypedStorage) -> None:
         piece = self._known.get(storage)
         if piece is not None and piece.size != self._bytes(storage):
             self._change(piece, self._bytes(storage) - piece.size)

@@ -24,14 +24,16 @@ _NOTABLE = 0.05  # of the step's time
 def attribution_of(pieces: Sequence[OwnedTime], owned: Sequence[Owned], scope: Scope) -> Attribution:
     """Return the attributed fractions and notes. A fraction is None for a phase in which no module ran."""
     calls = [one for one in owned if one.is_call]
-    notes = [_unnamed(calls), _unknown(pieces), _overlap(pieces, scope)]
-    notes += [_compiled(pieces), _loss(pieces)] if calls else []
+    notes = [_unnamed_note(calls), _unknown_note(pieces), _overlap_note(pieces, scope)]
+    notes += [_compiled_note(pieces), _loss_note(pieces)] if calls else []
     return Attribution(
-        _attributed(pieces, "forward"), _attributed(pieces, "backward"), notes=tuple(filter(None, notes))
+        _attributed_fraction(pieces, "forward"),
+        _attributed_fraction(pieces, "backward"),
+        notes=tuple(filter(None, notes)),
     )
 
 
-def _attributed(pieces: Sequence[OwnedTime], phase: Phase) -> float | None:
+def _attributed_fraction(pieces: Sequence[OwnedTime], phase: Phase) -> float | None:
     attributed = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, *_NO_MODULE))
     unknown = sum(p.time for p in pieces if p.phase == phase and p.owner is None)
     return attributed / (attributed + unknown) if attributed + unknown else None
@@ -42,7 +44,7 @@ def _share(pieces: Sequence[OwnedTime], some: Sequence[OwnedTime]) -> float:
     return sum(p.time for p in some) / whole if whole else 0.0
 
 
-def _unnamed(calls: Sequence[Owned]) -> str:
+def _unnamed_note(calls: Sequence[Owned]) -> str:
     if not calls:
         return (
             "The trace has no calls of modules, so all of its time is outside: record it with autofuse.profile, "
@@ -56,7 +58,7 @@ def _unnamed(calls: Sequence[Owned]) -> str:
     return ""
 
 
-def _compiled(pieces: Sequence[OwnedTime]) -> str:
+def _compiled_note(pieces: Sequence[OwnedTime]) -> str:
     compiled = [p for p in pieces if p.compiled]
     if not compiled:
         return ""
@@ -71,7 +73,7 @@ def _compiled(pieces: Sequence[OwnedTime]) -> str:
     )
 
 
-def _unknown(pieces: Sequence[OwnedTime]) -> str:
+def _unknown_note(pieces: Sequence[OwnedTime]) -> str:
     unknown = [p for p in pieces if p.owner is None]
     if not unknown:
         return ""
@@ -81,7 +83,7 @@ def _unknown(pieces: Sequence[OwnedTime]) -> str:
     )
 
 
-def _overlap(pieces: Sequence[OwnedTime], scope: Scope) -> str:
+def _overlap_note(pieces: Sequence[OwnedTime], scope: Scope) -> str:
     """Layers' seconds are those of their kernels. So their sum exceeds the elapsed time where kernels overlap."""
     kernels = [p for p in pieces if p.kernel is not None]
     summed = sum(p.time for p in kernels)
@@ -94,7 +96,7 @@ def _overlap(pieces: Sequence[OwnedTime], scope: Scope) -> str:
     )
 
 
-def _loss(pieces: Sequence[OwnedTime]) -> str:
+def _loss_note(pieces: Sequence[OwnedTime]) -> str:
     backward = [p for p in pieces if p.phase == "backward"]
     loss = _share(backward, [p for p in backward if p.owner == OUTSIDE])
     if loss < _NOTABLE:

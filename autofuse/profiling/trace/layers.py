@@ -72,7 +72,7 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
     by_step = _by_step(pieces, scope)
     calls = Counter(one.owner for one in inside if one.called and one.owner is not None)
     return LayerTimes(
-        _own(pieces, count),
+        _own_work(pieces, count),
         {name: round(number / count) for name, number in calls.items()},
         {one.owner: _kind(one.event) for one in inside if one.is_call and one.owner is not None},
         _per_step(Counter(_key(one.owner, one.phase) for one in inside), count),
@@ -117,7 +117,7 @@ def _by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]
     return dict(found)
 
 
-def _own(pieces: Sequence[OwnedTime], steps: int) -> Own:
+def _own_work(pieces: Sequence[OwnedTime], steps: int) -> Own:
     """Time without a known owner counts as OUTSIDE. The attribution says how much it is."""
     times: Counter[Key] = Counter()
     operators: Counter[Key] = Counter()

@@ -42,9 +42,9 @@ def scopes_by_rank(scopes: Sequence[Scope]) -> tuple[dict[int, Scope], tuple[str
     """
     named = [_RANK.search(scope.trace.name) for scope in scopes]
     for ranks in ([scope.trace.rank for scope in scopes], [int(found[1]) if found else None for found in named]):
-        told = [rank for rank in ranks if rank is not None]
-        if len(set(told)) == len(scopes):
-            return dict(zip(told, scopes, strict=True)), ()
+        known = [rank for rank in ranks if rank is not None]
+        if len(set(known)) == len(scopes):
+            return dict(zip(known, scopes, strict=True)), ()
     notes = () if len(scopes) == 1 else ("The traces do not name their ranks: they are numbered in the given order.",)
     return dict(enumerate(scopes)), notes
 
@@ -137,10 +137,10 @@ def collectives(scope: Scope) -> list[Event]:
 
 
 def _is_point_to_point(event: Event) -> bool:
-    told = event.args.get("Collective name")
-    if told is None and "SendRecv" in event.name:
+    collective = event.args.get("Collective name")
+    if collective is None and "SendRecv" in event.name:
         return True
-    return str(told or event.name.partition(":")[2]).lower() in ("send", "recv")
+    return str(collective or event.name.partition(":")[2]).lower() in ("send", "recv")
 
 
 def group_of(event: Event) -> Key:

@@ -83,7 +83,7 @@ def limits_of(scope: Scope) -> Limits:
     whole = arithmetic + memory
     return Limits(
         arithmetic, tensor, memory, weights, occupied / known if known > 0.8 * whole and known else None,
-        _achieved(scope, arithmetic + weights, scope.peak), _longest(by_name), scope.device_name, scope.peak,
+        _achieved_fraction(scope, arithmetic + weights, scope.peak), _longest(by_name), scope.device_name, scope.peak,
         single, _tensor_cores(scope, scope.peak, tensor),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _sms(work: Event, scope: Scope) -> float | None:
     return shape_of(work, scope.devices.get(device_number(work), Device())).efficiency
 
 
-def _achieved(scope: Scope, nanoseconds: float, peak: DevicePeak | None) -> float | None:
+def _achieved_fraction(scope: Scope, nanoseconds: float, peak: DevicePeak | None) -> float | None:
     found = count_flops(scope)
     rate = None if peak is None or isinstance(found, str) else peak.flops.get(found.dtype)
     if not rate or isinstance(found, str) or not nanoseconds:

@@ -61,11 +61,11 @@ def waiting_of(scope: Scope, host: Host) -> WaitedFor:
     talking = difference(scope.moments(w for w in scope.work if _communicates(w)), computing)
     copying = difference(scope.moments(w for w in scope.work if _copies(w)), union([*computing, *talking]))
     idle = scope.rest(computing, talking, copying)
-    queued = _queued(scope, host)
+    queued = _queued_moments(scope, host)
     pending = union([*queued, *host.copying, *host.waiting])
     copy = intersection(copying, pending) if host.has_events else copying
     remaining = union([*idle, *difference(copying, copy)])
-    event, latency = _blocked(remaining, queued)
+    event, latency = _split_by_latency(remaining, queued)
     remaining = difference(remaining, union([*event, *latency]))
     parts: list[list[Interval]] = []
     for moments in (host.data, host.collectives, host.copying, host.allocating):
@@ -105,12 +105,12 @@ def from_host(work: Event) -> bool:
     return work.category == "gpu_memcpy" and any(word in work.name for word in _FROM_HOST)
 
 
-def _queued(scope: Scope, host: Host) -> list[Interval]:
+def _queued_moments(scope: Scope, host: Host) -> list[Interval]:
     """Return the moments at which something was launched and has not begun."""
     return union((end - host.shift, start) for end, start in host.queued if end - host.shift < start)
 
 
-def _blocked(idle: Sequence[Interval], queued: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
+def _split_by_latency(idle: Sequence[Interval], queued: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
     """Return the idle moments with queued work: those that are too long for a launch, and the others."""
     both = intersection(idle, queued)
     return [m for m in both if m[1] - m[0] > LATENCY], [m for m in both if m[1] - m[0] <= LATENCY]

@@ -54,10 +54,10 @@ def _with_category(entry: Any, kinds: Mapping[Any, str]) -> Any:
     kind = kinds.get(str(entry.get("pid"))) if isinstance(entry, dict) else None
     if not kind or entry.get("ph") != "X":
         return entry
-    told = entry.get("args")
-    args = dict(told) if isinstance(told, dict) else {}
+    raw = entry.get("args")
+    args = dict(raw) if isinstance(raw, dict) else {}
     args |= {"device": args.get("dev-id", 0), "stream": args.get("queue-id", entry.get("tid", 0))}
-    return {**entry, "cat": kind, "args": args if kind in ("kernel", "gpu_memcpy") else told}
+    return {**entry, "cat": kind, "args": args if kind in ("kernel", "gpu_memcpy") else raw}
 
 
 def _trace(tool: Record, name: str) -> Trace:
@@ -79,8 +79,8 @@ _API = ("HIP_API", "HIP_RUNTIME_API", "HIP_RUNTIME_API_EXT")
 
 
 def _kernel(record: Record, names: Mapping[Any, str], numbers: Mapping[Any, int]) -> Event | None:
-    told = record.get("dispatch_info")
-    info: Record = told if isinstance(told, dict) else {}
+    raw = record.get("dispatch_info")
+    info: Record = raw if isinstance(raw, dict) else {}
     group, grid = _axes(info.get("workgroup_size")), _axes(info.get("grid_size"))
     args: dict[str, Any] = {"shared memory": info.get("group_segment_size") or 0}
     if group and grid:  # rocprof's grid counts work-items, Kineto's counts blocks
@@ -124,8 +124,8 @@ def _event(record: Record, name: str, category: str, process: Any, thread: Any, 
     start, end = integer(record.get("start_timestamp")), integer(record.get("end_timestamp"))
     if start is None or end is None or end < start:
         return None
-    told = record.get("correlation_id")
-    internal = told.get("internal") if isinstance(told, dict) else told
+    raw = record.get("correlation_id")
+    internal = raw.get("internal") if isinstance(raw, dict) else raw
     return Event(name, category, start, end - start, process, thread, {**args, "correlation": integer(internal) or 0})
 
 
@@ -141,8 +141,8 @@ def _names(tool: Record) -> dict[Any, str]:
 def _operations(tool: Record, kind: str) -> Sequence[str]:
     """Return the names of the operations of one kind of record, in order of their numbers."""
     strings = tool.get("strings")
-    told = strings.get("buffer_records") if isinstance(strings, dict) else None
-    for entry in told if isinstance(told, list) else ():
+    raw = strings.get("buffer_records") if isinstance(strings, dict) else None
+    for entry in raw if isinstance(raw, list) else ():
         if isinstance(entry, dict) and str(entry.get("kind", "")).upper().removeprefix("ROCPROFILER_") == kind:
             operations = entry.get("operations")
             return [str(o) for o in operations] if isinstance(operations, list) else []
@@ -151,13 +151,13 @@ def _operations(tool: Record, kind: str) -> Sequence[str]:
 
 def _buffer_records(tool: Record, kind: str) -> Iterator[Record]:
     records = tool.get("buffer_records")
-    told = records.get(kind) if isinstance(records, dict) else None
-    yield from (record for record in (told if isinstance(told, list) else ()) if isinstance(record, dict))
+    raw = records.get(kind) if isinstance(records, dict) else None
+    yield from (record for record in (raw if isinstance(raw, list) else ()) if isinstance(record, dict))
 
 
 def _dicts_in(tool: Record, key: str) -> Iterator[Record]:
-    told = tool.get(key)
-    yield from (one for one in (told if isinstance(told, list) else ()) if isinstance(one, dict))
+    raw = tool.get(key)
+    yield from (one for one in (raw if isinstance(raw, list) else ()) if isinstance(one, dict))
 
 
 def _handle(value: Any) -> Any:
@@ -175,8 +175,8 @@ def _device(agent: Record, number: int) -> dict[str, Any]:
     """Return a GPU with Kineto's keys. A compute unit holds waves_per_simd x simd_per_cu waves."""
     wave = integer(agent.get("wave_front_size")) or 64
     waves = (integer(agent.get("max_waves_per_simd")) or 0) * (integer(agent.get("simd_per_cu")) or 0)
-    told = {
+    properties = {
         "id": number, "name": agent.get("product_name") or agent.get("name"), "numSms": agent.get("cu_count"),
         "warpSize": wave, "maxThreadsPerMultiprocessor": waves * wave or None,
     }  # fmt: skip
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in properties.items() if value is not None}
