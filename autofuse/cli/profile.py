@@ -17,7 +17,7 @@ from pathlib import Path
 from autofuse.cli.profile_results import FAILED, TRACE, CannotWriteResults, Results, say
 from autofuse.display.progress import spoken
 from autofuse.profiling.live import program
-from autofuse.profiling.live.assemble import assembled
+from autofuse.profiling.live.assemble import assemble
 from autofuse.profiling.live.factories import NoSubject, load
 from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.profile import profile
@@ -82,7 +82,7 @@ def _factory(target: str, arguments: list[str], options: Namespace, results: Res
 
 def _program(what: Program, options: Namespace, results: Results) -> int:
     def profile_of(measured: Measurements, together: bool) -> Profile:
-        found = assembled(measured, together)
+        found = assemble(measured, together)
         if measured.save is None:
             return found
         measured.save(results.path(TRACE))

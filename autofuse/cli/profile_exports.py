@@ -12,7 +12,7 @@ from autofuse.display.export_ci import junit, step_summary
 from autofuse.display.export_stacks import collapsed, speedscope
 from autofuse.display.export_tables import kernels_csv, layers_csv
 from autofuse.profiling.trace import trace as traces
-from autofuse.profiling.trace.annotated import annotated
+from autofuse.profiling.trace.annotated import annotate_trace
 from autofuse.results.conditions import ConditionOutcome
 from autofuse.results.profile import Profile
 
@@ -83,8 +83,8 @@ def _perfetto(profile: Profile, path: Path | None) -> bytes:
     if path is None:
         raise CannotExport("There is no trace to annotate: no step was recorded.")
     try:
-        content = traces.content_of(path)
-        found = annotated(content, traces.of(content, path.name), profile)
+        content = traces.read_json(path)
+        found = annotate_trace(content, traces.parse_trace(content, path.name), profile)
     except traces.Unreadable as error:
         raise CannotExport(str(error)) from error
     except OSError as error:

@@ -18,7 +18,7 @@ from autofuse.display.findings import diff_of
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.measure import Comparison, compare
 from autofuse.measure.step import Step
-from autofuse.profiling.live.before_after import in_turns, timed_in_turns
+from autofuse.profiling.live.before_after import comparison_seconds, layer_seconds_in_turns
 from autofuse.profiling.live.profile import profile
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import Problem, SourceFile
@@ -182,7 +182,7 @@ def _profile_both(
     """Profiles a step by layers, before and after. The step times come from the comparison, which is more exact."""
     stage, step = "profiling, layer by layer", _make_step(original, fused)
     profiles = []
-    for done, (model, timed) in enumerate(zip((original, fused), timed_in_turns(comparison), strict=True)):
+    for done, (model, timed) in enumerate(zip((original, fused), comparison_seconds(comparison), strict=True)):
         advance(stage, done, 3)
         profiles.append(
             profile(
@@ -191,7 +191,7 @@ def _profile_both(
             )
         )  # fmt: skip
     advance(stage, 2, 3)
-    now, then = in_turns(lambda: original, lambda: fused, batch, step, rounds=3)
+    now, then = layer_seconds_in_turns(lambda: original, lambda: fused, batch, step, rounds=3)
     advance(stage, 3, 3)
     before, after = profiles
     return BeforeAfter(*with_what_was_measured(before, after, now, then), comparison)

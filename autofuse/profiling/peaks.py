@@ -1,8 +1,8 @@
-"""What accelerators can do at most, by the makers' data sheets. No torch, and nothing that was measured.
+"""The peaks of accelerators, from the makers' data sheets. No torch, and no measurements.
 
-Rates are dense (data sheets of tensor cores like to quote twice that, for sparse operands), with sums in float32, at
-the boost clock. Names are matched whole: a laptop's chip, a slice of a chip (MIG) or one that is not here is None, and
-then the machine itself has to be measured (profiling/live/roofs.py).
+Rates are dense (data sheets often quote twice the rate, for sparse operands), accumulate in float32, and refer to the
+boost clock. Only whole names match. For a laptop's chip, a slice of a chip (MIG) or an unlisted chip there is no entry;
+then the machine itself must be measured (profiling/live/roofs.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DevicePeak:
-    """One kind of device.
+    """The peak of one kind of device.
 
-    device: how it is called here. flops: FLOP/s by dtype, as torch names them; "tensorfloat32" is float32 whose
-    products tensor cores round. bytes_per_second: of its memory. multiprocessors: SMs, or AMD's compute units; None
-    where the source does not say. source: the document that says so.
+    device: our name of it.
+    flops: FLOP/s by torch's dtype names. "tensorfloat32" is float32 whose operands tensor cores round.
+    bytes_per_second: of its memory.
+    multiprocessors: SMs, or AMD's compute units; None if the source does not say.
+    source: the document that states these numbers.
     """
 
     device: str
@@ -29,17 +31,22 @@ class DevicePeak:
 
 
 def peak_of(device_name: str) -> DevicePeak | None:
-    """The entry for a name as torch.cuda.get_device_name or a trace gives it; None where no data sheet is known here.
+    """Return the entry for a device name from torch.cuda.get_device_name or a trace; None if there is none.
 
-    "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "AMD Instinct MI300X".
+    Examples of names: "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "AMD Instinct MI300X".
     """
     name = _normal(device_name)
     return next((peak for pattern, peak in _TABLE if re.fullmatch(pattern, name)), None)
 
 
-def stated(flops: float | None, bytes_per_second: float | None, known: DevicePeak | None) -> DevicePeak | None:
-    """What somebody says of a device, in place of what is `known` of it: FLOP/s in the dtype that it computes in most,
-    bytes a second. What they do not say stays as it is known; None where nothing is."""
+def override_peak(flops: float | None, bytes_per_second: float | None, known: DevicePeak | None) -> DevicePeak | None:
+    """Return the peak with the user's values in place of the known ones; None if neither is given.
+
+    Args:
+        flops: FLOP/s for every dtype; None keeps the known rates.
+        bytes_per_second: Of the memory; None keeps the known rate.
+        known: The entry of the table, if there is one.
+    """
     if flops is None and bytes_per_second is None:
         return known
     rates = known.flops if known is not None else {}
@@ -56,7 +63,7 @@ _DTYPES = ("float16", "bfloat16", "tensorfloat32", "float32", "float64", "float8
 
 
 def _normal(name: str) -> str:
-    """Lower case, single blanks, and no makers or brands, which come and go between drivers."""
+    """Return the name in lower case, with single blanks, and without makers and brands, which vary between drivers."""
     words = re.sub(r"[^a-z0-9]+", " ", re.sub(r"\((tm|r)\)", " ", name.lower())).split()
     return " ".join(word for word in words if word not in _BRANDS)
 
@@ -89,12 +96,12 @@ _CDNA2 = "AMD CDNA 2 architecture white paper"
 _CDNA3 = "AMD CDNA 3 architecture white paper"
 # 256 compute units of 4096 FLOP a cycle in float16, at 2.2 GHz (MI350X) and 2.4 GHz (MI355X).
 _CDNA4 = "AMD CDNA 4, compute units and peak clocks as shown at Hot Chips 2025"
-# NVIDIA publishes no data sheets of what it makes for China alone; these are the figures of its product briefs, as
-# resellers and measurements quote them.
+# NVIDIA publishes no data sheets of the chips that it sells in China only. These are the figures of its product briefs,
+# as resellers and measurements quote them.
 _CHINA = "NVIDIA {} product brief, as quoted"
 _RTX_PRO = "NVIDIA RTX PRO Blackwell GPU architecture white paper"
 
-# Longer and shorter names cannot take each other's place, for a pattern has to match the whole name.
+# A pattern must match the whole name, so longer and shorter names cannot be confused.
 _TABLE: tuple[tuple[str, DevicePeak], ...] = (
     _entry(r"p100 sxm2( 16gb)?", "P100 SXM2", 21.2, 732, 56, _PASCAL, single=10.6, double=5.3, bfloat16=False),
     _entry(r"p100 pcie( 16gb)?", "P100 PCIe", 18.7, 732, 56, _PASCAL, single=9.3, double=4.7, bfloat16=False),

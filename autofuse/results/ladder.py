@@ -142,9 +142,3 @@ def _loss(kind: LevelKind, level: Level, known: dict[str, Level]) -> float | Non
         above = KINDS[above].above or ""
     top = known[above].value if above else 1.0
     return None if top is None else max(0.0, top - level.value)
-
-
-# Earlier names of the same, which code in other folders uses.
-Rung = Level
-RungKind = LevelKind
-RUNGS = LEVELS

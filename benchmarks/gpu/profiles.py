@@ -52,7 +52,7 @@ def row(trained: TrainedModel, side: str, setting: Setting, folder: Path) -> Row
     return {
         "model": trained.name, "side": side, "seconds": profile.timing.median,
         "tokens_per_second": profile.timing.tokens_per_second, "peak_bytes": profile.memory.peak_bytes,
-        "rungs": {rung.name: rung.value for rung in profile.ladder},
+        "rungs": {level.name: level.value for level in profile.ladder},
         "attributed": {"forward": profile.attribution.forward, "backward": profile.attribution.backward},
         "places": _places(profile), "notes": list(profile.notes),
     }  # fmt: skip

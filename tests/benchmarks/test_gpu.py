@@ -109,7 +109,7 @@ def test_training_agrees_with_eager_and_reports_its_rate(folder: Path) -> None:
 def test_the_full_profile_is_stored_next_to_its_row(folder: Path) -> None:
     row = rows(folder)["profiles/gpt2-124m/before"]
     profile = Profile.from_dict(json.loads((folder / "profile-gpt2-124m-before.json").read_text()))
-    assert row["rungs"] == {rung.name: rung.value for rung in profile.ladder}
+    assert row["rungs"] == {level.name: level.value for level in profile.ladder}
     assert row["attributed"]["backward"] > 0.95
     assert [note for note in row["notes"] if "busy with other programs" not in note] == []
     assert {"AF101", "AF203"} <= {place["rule"] for place in row["places"]}

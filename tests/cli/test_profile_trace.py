@@ -78,7 +78,7 @@ def test_bad_input_exits_2_with_a_message(trace: Path, tmp_path: Path, capsys: p
     (tmp_path / "file").write_text("")
     for arguments, said in (
         ([*out, "--trace", str(tmp_path / "none.json")], "none.json cannot be read"),
-        ([*out, "--trace", str(broken)], "broken.json holds no"),
+        ([*out, "--trace", str(broken)], "broken.json has no"),
         ([*out, "--ncu", str(tmp_path / "none.csv"), "--trace", str(trace)], "none.csv cannot be read"),
         (["profile", "--output", str(tmp_path / "file"), "--trace", str(trace)], "cannot be written to"),
     ):

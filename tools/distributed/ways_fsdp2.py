@@ -103,8 +103,8 @@ def everything(job: Job, model: nn.Module) -> nn.Module:
 
 @way(
     "FSDP2 per block, torch.compile of each block", expected={"attention": 2}, orders=("before",),
-    note="Optimize first. A sharded model is captured at its first calls, and calls that a compiler takes are not "
-    "captured: optimized after both, it runs the original code, which `autofuse.report` tells.",
+    note="Optimize first. A sharded model is captured at its first calls, but calls inside a compiler are not "
+    "captured. So a model that is optimized after both runs its original code, and `autofuse.report` says so.",
 )  # fmt: skip
 def compiled(job: Job, model: nn.Module) -> nn.Module:
     model = job.before(model)

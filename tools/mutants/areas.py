@@ -72,7 +72,7 @@ AREAS = {
     ),
     "metrics": Area(
         (
-            *("profiling/trace/time_shares.py", "profiling/trace/work.py", "profiling/trace/rungs.py"),
+            *("profiling/trace/time_shares.py", "profiling/trace/work.py", "profiling/trace/levels.py"),
             *("profiling/trace/flops.py", "profiling/live/roofline.py", "profiling/live/formulas.py"),
             *("results/ladder.py", "results/medians.py", "results/difference.py", "measure/statistics.py"),
         ),

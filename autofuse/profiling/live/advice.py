@@ -1,7 +1,4 @@
-"""Which rule would help which layer of a step, and by how much: reads every model of it, and puts that to its layers.
-
-Knows models by what their names begin with; what a site is and what it would gain are known elsewhere.
-"""
+"""Which rule would help which layer of a step, and by how much: reads every model and adds its places to the layers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import torch
 from torch import nn
 
 from autofuse.profiling.live.gains import with_places
-from autofuse.profiling.live.module_calls import joined
+from autofuse.profiling.live.module_calls import join_names
 from autofuse.profiling.live.operator_costs import Costs
 from autofuse.profiling.live.prediction_factors import with_ranges
 from autofuse.profiling.live.roofs import roofs
@@ -22,14 +19,23 @@ from autofuse.results.profile import Layer
 
 
 def readings(models: Mapping[str, nn.Module], calls: Mapping[nn.Module, StepArguments]) -> list[Reading]:
-    """What was read of each model, sites under the names that the step's layers have."""
-    return [_named(read_places(model, call=calls[model]), prefix) for prefix, model in models.items() if model in calls]
+    """Return what was read of each model. Sites have the names of the step's layers.
+
+    Args:
+        models: Each model, by the prefix of its modules' names.
+        calls: The arguments of each model's call.
+    """
+    return [
+        _with_prefix(read_places(model, call=calls[model]), prefix)
+        for prefix, model in models.items()
+        if model in calls
+    ]
 
 
-def advised(
+def with_advice(
     layers: Sequence[Layer], found: Sequence[Reading], step_seconds: float, device: torch.device
 ) -> tuple[Layer, ...]:
-    """The layers with their places, and what fusing each is predicted to save of a step."""
+    """Return the layers with their places, and what fusing each place is predicted to save of a step."""
     costs = Costs(roofs(device))
     for reading in found:
         places = {layer.fqn: layer.places for layer in with_places(layers, reading, costs, step_seconds)}
@@ -37,9 +43,9 @@ def advised(
     return with_ranges(layers) if device.type == "cpu" else tuple(layers)
 
 
-def _named(reading: Reading, prefix: str) -> Reading:
-    """The same with `prefix` before every name."""
+def _with_prefix(reading: Reading, prefix: str) -> Reading:
+    """Return the reading with `prefix` before every name."""
     if not prefix:
         return reading
-    sites = [site._replace(fqn=joined(prefix, site.fqn)) for site in reading.sites]
-    return replace(reading, sites=sites, names={m: joined(prefix, name) for m, name in reading.names.items()})
+    sites = [site._replace(fqn=join_names(prefix, site.fqn)) for site in reading.sites]
+    return replace(reading, sites=sites, names={m: join_names(prefix, name) for m, name in reading.names.items()})

@@ -1,4 +1,4 @@
-"""From what the instruments said to one profile. It puts numbers together and measures nothing itself."""
+"""Combines the results of the instruments into one profile. Measures nothing itself, except the machine's roofs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from statistics import median
 
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.measure.environment import environment
-from autofuse.profiling.live.advice import advised
+from autofuse.profiling.live.advice import with_advice
 from autofuse.profiling.live.measurements import Measurements
-from autofuse.profiling.live.ranks import gathered, this_rank
-from autofuse.profiling.live.roofline import regimes, rungs
+from autofuse.profiling.live.ranks import gather_ranks, this_rank
+from autofuse.profiling.live.roofline import levels, regimes
 from autofuse.profiling.live.roofs import Roofs, roofs
 from autofuse.profiling.trace.categories import categories_of, kernels_of
-from autofuse.profiling.trace.diagnosis.of_profile import diagnosed
+from autofuse.profiling.trace.diagnosis.of_profile import diagnose_profile
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
-from autofuse.profiling.trace.overhead import as_clocked, corrected
-from autofuse.profiling.trace.owned_time import calm
-from autofuse.profiling.trace.rungs import rungs_of
+from autofuse.profiling.trace.levels import levels_of
+from autofuse.profiling.trace.overhead import remove_recording_cost, scale_to_timed_phases
+from autofuse.profiling.trace.owned_time import shorter_half
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.steps import steps_of
 from autofuse.profiling.trace.time_shares import shares_of
@@ -28,29 +28,32 @@ from autofuse.results.ladder import ladder, of_a_cpu
 from autofuse.results.medians import median_interval
 from autofuse.results.profile import Layer, Profile, Rank, Share, Timing
 
-_PARTS = ("forward", "backward", "optimizer", "data", "idle")  # which make up a step
-BUSY = 0.05  # of the time, that a thread waits for a core on a machine that is not idle
+_PARTS = ("forward", "backward", "optimizer", "data", "idle")  # the parts that add up to a step
+BUSY = 0.05  # if the thread waits for a core for a larger fraction of the time, the machine is busy
 _NOT_MEASURED = "it was not measured"
 
 
-def assembled(found: Measurements, together: bool = True) -> Profile:
-    """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times, but
-    for one that comes not `together` with the others, because its program ended before."""
-    with preserve_generators():  # the machine is measured with random numbers
-        made = _assembled(found)
+def assemble(found: Measurements, together: bool = True) -> Profile:
+    """Return the profile of a step.
+
+    Under torch.distributed every rank must call it, because ranks exchange their times. If a rank's program ended
+    before the others', pass `together=False` there.
+    """
+    with preserve_generators():  # measuring the machine draws random numbers
+        profile = _build_profile(found)
     rank = this_rank() if together else None
-    made = made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
-    return replace(made, diagnosis=diagnosed(made, None if found.trace is None else _scope(found)))
+    profile = profile if rank is None else replace(profile, ranks=gather_ranks(_rank_line(rank, profile)))
+    return replace(profile, diagnosis=diagnose_profile(profile, None if found.trace is None else _scope(found)))
 
 
-def _assembled(found: Measurements) -> Profile:
+def _build_profile(found: Measurements) -> Profile:
     seconds, machine = median(found.seconds), roofs(found.device)
-    made = Profile(
+    profile = Profile(
         found.name,
         Timing(
             tuple(found.seconds), median_interval(found.seconds), found.samples, found.tokens, tuple(found.yardstick)
         ),
-        ladder({**found.counters, **rungs(found.flops, seconds, machine, found.own)}, _NOT_MEASURED),
+        ladder({**found.counters, **levels(found.flops, seconds, machine, found.own)}, _NOT_MEASURED),
         kind=found.kind,
         memory=found.memory,
         shares=tuple(found.shares),
@@ -62,27 +65,27 @@ def _assembled(found: Measurements) -> Profile:
         environment=environment(found.device),
         notes=(*_busy_machine(found.cores.share), *found.notes),
     )
-    made = made if found.trace is None else _with_trace(made, found, machine)
-    return replace(made, ladder=of_a_cpu(made.ladder)) if found.device.type == "cpu" else made
+    profile = profile if found.trace is None else _with_trace(profile, found, machine)
+    return replace(profile, ladder=of_a_cpu(profile.ladder)) if found.device.type == "cpu" else profile
 
 
-def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
+def _with_trace(profile: Profile, found: Measurements, machine: Roofs) -> Profile:
     scope = _scope(found)
     assert found.trace is not None
-    seconds = made.timing.median
-    times = corrected(layers_of(found.trace, scope.steps), seconds, found.cost)
+    seconds = profile.timing.median
+    times = remove_recording_cost(layers_of(found.trace, scope.steps), seconds, found.cost)
     shares = _shares(found.shares, shares_of(scope), seconds, found.rest)
-    times = times if times.on_device else as_clocked(times, shares)
-    mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
+    times = times if times.on_device else scale_to_timed_phases(times, shares)
+    live_levels = {level.name: level for level in profile.ladder if level.reason != _NOT_MEASURED}
     kinds = {name: type(module).__name__ for name, module in found.names.items()}
     every = layers(
         times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times), share_intervals_of(times)
     )
     every = regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype, found.grown)
     return replace(
-        made,
-        ladder=ladder(rungs_of(scope) | mine, _NOT_MEASURED),
-        layers=advised(every, found.readings, seconds, found.device),
+        profile,
+        ladder=ladder(levels_of(scope) | live_levels, _NOT_MEASURED),
+        layers=with_advice(every, found.readings, seconds, found.device),
         shares=shares,
         attribution=times.attribution,
         categories=categories_of(scope),
@@ -93,8 +96,8 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
 
 def _scope(found: Measurements) -> Scope:
     assert found.trace is not None
-    steps = steps_of(found.trace)  # of a live profile all do the same, so a longer one was disturbed
-    return scope_of(found.trace, calm(steps) if found.kind == "live" else steps)
+    steps = steps_of(found.trace)  # all steps of a live profile do the same, so a longer one was disturbed
+    return scope_of(found.trace, shorter_half(steps) if found.kind == "live" else steps)
 
 
 def _with_memory(every: tuple[Layer, ...], found: Measurements) -> tuple[Layer, ...]:
@@ -104,50 +107,55 @@ def _with_memory(every: tuple[Layer, ...], found: Measurements) -> tuple[Layer, 
 
 
 def _busy_machine(waited: float) -> tuple[str, ...]:
-    """A warning where other programs took the cores while steps were timed and recorded."""
+    """Return a warning if other programs took the cores while steps were timed and recorded."""
     if waited <= BUSY:
         return ()
     return (
         f"The machine was busy with other programs: while steps were timed and recorded, the profiled thread waited "
         f"{waited:.0%} of the time for a core. Steps are that much longer than on an idle machine, and shares are less "
-        "sure: profile again on an idle one.",
+        "reliable: profile again on an idle machine.",
     )
 
 
 def _shares(
     clocked: list[Share], recorded: tuple[Share, ...], seconds: float, rest: Interval | None = None
 ) -> tuple[Share, ...]:
-    """What was clocked in timed steps stands; the rest as shares of the recorded steps, in seconds of a timed one.
+    """Return the shares, in seconds of a timed step. Shares clocked in timed steps take precedence over recorded ones.
 
-    The parts that make up a step take what the clocked ones leave of it, in the recorded steps' proportions: those were
-    other steps, slower in some things than in others. rest: the interval of what the clocked ones leave, which widens
-    the intervals of the parts that share it.
+    The parts of a step that were not clocked share the rest, in the proportions of the recorded steps, because the
+    recorded steps were other steps.
+
+    Args:
+        clocked: Shares measured in timed steps.
+        recorded: Shares of the recorded steps.
+        seconds: The length of a timed step.
+        rest: The interval of the share that the clocked ones leave. It widens the intervals of the parts that share it.
     """
-    told = {share.name: share for share in clocked if share.share is not None}
-    left = 1 - sum(share.share or 0.0 for share in told.values())
-    recorded_left = sum(share.share or 0.0 for share in recorded if share.name in _PARTS and share.name not in told)
-    scale = max(0.0, left) / recorded_left if told and recorded_left else 1.0
+    known = {share.name: share for share in clocked if share.share is not None}
+    clocked_rest = 1 - sum(share.share or 0.0 for share in known.values())
+    recorded_left = sum(share.share or 0.0 for share in recorded if share.name in _PARTS and share.name not in known)
+    scale = max(0.0, clocked_rest) / recorded_left if known and recorded_left else 1.0
 
     def of_a_timed_step(share: Share) -> Share:
         if share.share is None:
             return share
-        scaled = share.name in _PARTS and share.name not in told
+        scaled = share.name in _PARTS and share.name not in known
         part = share.share * (scale if scaled else 1.0)
-        interval = _scaled(share.interval, rest, recorded_left) if scaled and told else share.interval
+        interval = _scale_interval(share.interval, rest, recorded_left) if scaled and known else share.interval
         return replace(share, share=part, seconds=part * seconds, interval=interval)
 
-    return tuple(of_a_timed_step(told.get(share.name, share)) for share in recorded)
+    return tuple(of_a_timed_step(known.get(share.name, share)) for share in recorded)
 
 
-def _scaled(recorded: Interval | None, rest: Interval | None, recorded_left: float) -> Interval | None:
-    """Of a part of the rest: its least part of the least rest, to its greatest part of the greatest."""
+def _scale_interval(recorded: Interval | None, rest: Interval | None, recorded_left: float) -> Interval | None:
+    """Return the interval of a part of the rest: the least part of the least rest, to the greatest of the greatest."""
     if recorded is None or rest is None or not recorded_left:
         return None
     low, high = recorded.low / recorded_left, min(1.0, recorded.high / recorded_left)
     return Interval(low * rest.low, high * rest.high)
 
 
-def _line(rank: int, made: Profile) -> Rank:
-    seconds = {share.name: share.seconds for share in made.shares}
-    busy = made.rung("busy").value
-    return Rank(rank, made.timing.median, seconds.get("communication"), seconds.get("exposed communication"), busy)
+def _rank_line(rank: int, profile: Profile) -> Rank:
+    seconds = {share.name: share.seconds for share in profile.shares}
+    busy = profile.level("busy").value
+    return Rank(rank, profile.timing.median, seconds.get("communication"), seconds.get("exposed communication"), busy)

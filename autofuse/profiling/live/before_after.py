@@ -1,4 +1,4 @@
-"""optimize(model, inputs, profile=True): before, swap and after in one go. It puts the parts together, no more."""
+"""optimize(model, inputs, profile=True): profiles the model before and after optimizing it, and compares the two."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ from autofuse.results.before_after import BeforeAfter, Seconds, with_what_was_me
 from autofuse.results.comparison import Comparison
 from autofuse.torch_private.nested import tensors_in
 
-ROUNDS = 5  # of steps recorded in turns
+ROUNDS = 5  # how many steps of each form are recorded in turns
 
 
 def optimize_and_profile(
     model: nn.Module, example_inputs: Any, profile: bool | Mapping[str, Any], **asked: Any
 ) -> nn.Module:
-    """`optimize(model, example_inputs, profile=profile, **asked)`: what autofuse.optimize does where it is profiled.
+    """What autofuse.optimize does with `profile=`. The other options are passed on.
 
-    Raises ValueError without example inputs, and TypeError for options that `profile` does not have.
+    Raises:
+        ValueError: There are no example inputs.
+        TypeError: `profile` has an unknown option.
     """
     inputs = _inputs(example_inputs)
     options = _options(profile)
     pairs = options.pop("pairs", None)
-    live.restore(model)  # what stands before is the original
+    live.restore(model)  # the "before" side is the original
     live.optimize(model, example_inputs, **asked)
     step = options.get("step") or training_step
     with _in_either_form(model, inputs) as sides:
-        comparison = _compared(*sides, inputs, step, pairs, bool(options.get("progress", True)))
-        now, then = in_turns(*sides, inputs, step)
-        timed = timed_in_turns(comparison)
+        comparison = _compare(*sides, inputs, step, pairs, bool(options.get("progress", True)))
+        now, then = layer_seconds_in_turns(*sides, inputs, step)
+        timed = comparison_seconds(comparison)
         before = profiled(sides[0](), inputs, **options, timed=timed[0])
         after = profiled(sides[1](), inputs, **{**options, "probe": False, "trace": None}, timed=timed[1])
     live.keep_profile(model, BeforeAfter(*with_what_was_measured(before, after, now, then), comparison))
@@ -55,19 +57,19 @@ def optimize_and_profile(
 
 def _inputs(given: Any) -> Inputs:
     if given is None:
-        raise ValueError("profile=True runs the model, and no example inputs were given to run it with: pass them.")
+        raise ValueError("profile=True runs the model, so it needs example inputs: pass them.")
     return tuple(given) if isinstance(given, list) else given
 
 
 def _options(given: bool | Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `profile`, and pairs. Raises TypeError for others, before anything is done to the model."""
+    """Return the options of `profile`, and pairs. Raises TypeError for other options, before the model changes."""
     if isinstance(given, bool):
         return {}
     if not isinstance(given, Mapping):
-        raise TypeError(f"profile= is True, or a dict of options of autofuse.profile; it was a {type(given).__name__}.")
+        raise TypeError(f"profile= must be True or a dict of options of autofuse.profile; got {type(given).__name__}.")
     unknown = [str(name) for name in given if name not in _OPTIONS]
     if unknown:
-        raise TypeError(f"profile= has no option {', '.join(unknown)}. There are: {', '.join(_OPTIONS)}.")
+        raise TypeError(f"profile= has no option {', '.join(unknown)}. The options are: {', '.join(_OPTIONS)}.")
     return dict(given)
 
 
@@ -76,28 +78,30 @@ _OPTIONS = (
     *(name for name, parameter in signature(profiled).parameters.items()
       if parameter.kind is Parameter.KEYWORD_ONLY and name != "timed"),
 )  # fmt: skip
-Side = Callable[[], nn.Module]  # the model as it was, or as it is now
+Side = Callable[[], nn.Module]  # returns the model in its original or its optimized form
 
 
-def timed_in_turns(comparison: Comparison) -> tuple[Sequence[float], Sequence[float]]:
-    """The seconds of a comparison's steps, for profiles of both sides; none where it ran with fewer threads."""
+def comparison_seconds(comparison: Comparison) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the seconds of a comparison's steps, for profiles of both sides; none if it ran with other threads."""
     if comparison.environment.get("threads") != str(torch.get_num_threads()):
         return (), ()
     return comparison.before_seconds, comparison.after_seconds
 
 
-def in_turns(before: Side, after: Side, inputs: Inputs, step: Step, rounds: int = ROUNDS) -> tuple[Seconds, Seconds]:
-    """Seconds of every layer's own, forward and backward, before and after: the median of steps recorded in turns."""
+def layer_seconds_in_turns(
+    before: Side, after: Side, inputs: Inputs, step: Step, rounds: int = ROUNDS
+) -> tuple[Seconds, Seconds]:
+    """Return every layer's own seconds, forward and backward, before and after: medians of steps recorded in turns."""
     found: tuple[list[Seconds], list[Seconds]] = ([], [])
     for _ in range(rounds):
         for side, recorded in zip((before, after), found, strict=True):
-            recorded.append(_recorded(side(), inputs, step))
-    return _medians(found[0]), _medians(found[1])
+            recorded.append(_record_layers(side(), inputs, step))
+    return _median_seconds(found[0]), _median_seconds(found[1])
 
 
-def _recorded(model: nn.Module, inputs: Inputs, step: Step) -> Seconds:
+def _record_layers(model: nn.Module, inputs: Inputs, step: Step) -> Seconds:
     with Recording(ModuleNames({"": unwrap(model)}), device_of(model, inputs)) as recording:
-        step(model, inputs)  # recorded, and not looked at: the profiler's own first calls are slow
+        step(model, inputs)  # recorded but not used: the profiler's first calls are slow
         with recording.step():
             step(model, inputs)
     seconds: dict[str, float] = {}
@@ -106,16 +110,19 @@ def _recorded(model: nn.Module, inputs: Inputs, step: Step) -> Seconds:
     return seconds
 
 
-def _medians(recorded: list[Seconds]) -> Seconds:
+def _median_seconds(recorded: list[Seconds]) -> Seconds:
     names = {name for seconds in recorded for name in seconds}
     return {name: median(seconds.get(name, 0.0) for seconds in recorded) for name in names}
 
 
 @contextmanager
 def _in_either_form(model: nn.Module, inputs: Inputs) -> Iterator[tuple[Side, Side]]:
-    """The one model, which takes the one form or the other first: modules differ by their entries in nothing else, so
-    there is no copy of it. Behind the block it is optimized, and its numbers are as before."""
-    sides = partial(_original, model), partial(_optimized, model, uninstall(model))
+    """Yield two functions that put the one model into its original or its optimized form.
+
+    The forms differ only in the modules' entries, so no copy is needed. After the block, the model is optimized and its
+    numbers are as before.
+    """
+    sides = partial(_put_original_form, model), partial(_put_optimized_form, model, uninstall(model))
     with preserved_optimizers(), preserve_state([model], list(tensors_in(inputs))):
         try:
             yield sides[0], sides[1]
@@ -123,17 +130,17 @@ def _in_either_form(model: nn.Module, inputs: Inputs) -> Iterator[tuple[Side, Si
             sides[1]()
 
 
-def _original(model: nn.Module) -> nn.Module:
+def _put_original_form(model: nn.Module) -> nn.Module:
     uninstall(model)
     return model
 
 
-def _optimized(model: nn.Module, entries: Mapping[nn.Module, Entry]) -> nn.Module:
+def _put_optimized_form(model: nn.Module, entries: Mapping[nn.Module, Entry]) -> nn.Module:
     reinstall(entries)
     return model
 
 
-def _compared(
+def _compare(
     before: Side, after: Side, inputs: Inputs, step: Step, pairs: int | None, progress: bool
 ) -> Comparison:  # fmt: skip
     def run(side: Callable[..., Any], given: Any) -> object:

@@ -1,6 +1,6 @@
-"""Bytes that one call of an operator reads and writes, and which calls move nothing.
+"""Counts the bytes that one call of an operator reads and writes, and finds calls that move nothing.
 
-Knows operators by their schemas, and how tensors lie in memory; must not know what is computed.
+It uses operators' schemas and tensors' memory layouts, not what is computed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ALLOCATIONS = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ set_ _unsafe_view lift_fresh "
     "detach_ record_stream is_pinned".split()
 )  # fmt: skip
-_READ_AS_THEY_GIVE = frozenset(  # of the first operand no more than what comes out
+_READ_AS_MUCH_AS_WRITTEN = frozenset(  # they read no more of the first operand than they write
     "embedding index index_select gather take nll_loss_forward nll_loss2d_forward _unsafe_index multinomial".split()
 )
-_UNREAD = {  # operands that only say how large something is, or that are overwritten, by position
+_UNREAD = {  # positions of operands that only give a size, or that are overwritten
     **dict.fromkeys(
         "zeros_like ones_like full_like rand_like randn_like new_zeros new_ones new_full fill_ zero_ copy_ bernoulli_ "
         "uniform_ normal_ exponential_ random_ log_normal_ geometric_ cauchy_ new_empty".split(),
@@ -35,53 +35,53 @@ _UNREAD = {  # operands that only say how large something is, or that are overwr
 
 
 def is_silent(function: Any, tensors: tuple[Tensor, ...], result: Any) -> bool:
-    """Whether an operator computes and moves nothing: it allocates, asks, or gives another view."""
+    """Whether an operator computes and moves nothing: it allocates, queries, or returns another view."""
     if isinstance(function, HigherOrderOperator):
         return False
     if function._opname in _ALLOCATIONS:
         return True
-    if _writes(function):
+    if _written_arguments(function):
         return False
-    made = tuple(tensors_in(result))
-    if not made:  # a number, as of item() or of a size
+    results = tuple(tensors_in(result))
+    if not results:  # a number, as from item() or a size
         return True
-    given = {_storage(t) for t in tensors}
-    return all(_storage(t) in given for t in made)
+    arguments = {_storage(t) for t in tensors}
+    return all(_storage(t) in arguments for t in results)
 
 
 @cache
-def _writes(function: Any) -> tuple[str, ...]:
-    """The names of the arguments that an operator writes into."""
+def _written_arguments(function: Any) -> tuple[str, ...]:
+    """Return the names of the arguments that an operator writes to."""
     return tuple(a.name for a in function._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 @cache
-def _names(function: Any) -> tuple[str, ...]:
+def _argument_names(function: Any) -> tuple[str, ...]:
     return tuple(a.name for a in function._schema.arguments)
 
 
-def moved(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """What is read once and what is written once. What is written in place is read too, but for mere overwriting."""
+def bytes_moved(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+    """Return the bytes that a call reads and writes, each operand once. In-place operands are read, too."""
     written = {id(t): t for t in tensors_in(result)}
     if isinstance(function, HigherOrderOperator):
         return sum(_size(t) for t in (*tensors_in((args, tuple(kwargs.values()))), *written.values()))
-    given = {**dict(zip(_names(function), args, strict=False)), **kwargs}
-    for name in _writes(function):
-        written |= {id(t): t for t in tensors_in(given.get(name))}
+    arguments = {**dict(zip(_argument_names(function), args, strict=False)), **kwargs}
+    for name in _written_arguments(function):
+        written |= {id(t): t for t in tensors_in(arguments.get(name))}
     unread = _UNREAD.get(function._opname, ())
     read: dict[int, int] = {}
-    for place, (name, value) in enumerate(given.items()):
+    for place, (name, value) in enumerate(arguments.items()):
         if place in unread or name == "out":
             continue
         for tensor in tensors_in(value):
             read[id(tensor)] = _size(tensor)
-    if function._opname in _READ_AS_THEY_GIVE and args and id(args[0]) in read:
+    if function._opname in _READ_AS_MUCH_AS_WRITTEN and args and id(args[0]) in read:
         read[id(args[0])] = min(read[id(args[0])], sum(map(_size, written.values())))
     return sum(read.values()) + sum(map(_size, written.values()))
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes of a tensor's distinct elements: what is expanded lies in memory once, and so do windows that overlap."""
+    """Return the bytes of a tensor's distinct elements: expanded and overlapping elements are in memory once."""
     if tensor.layout is not torch.strided:
         return sum(map(_size, (tensor._indices(), tensor._values()))) if tensor.layout is torch.sparse_coo else 0
     distinct = math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not n)

@@ -1,4 +1,4 @@
-"""The functions that are on the way to a call. Knows Python's frames."""
+"""The Python frames that lead to a call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def callers() -> Iterator[FrameType]:
-    """The frames of the caller and of its callers, the innermost first."""
+    """Yield the frames of the caller and of its callers, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

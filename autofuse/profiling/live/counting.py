@@ -1,7 +1,6 @@
-"""Counts what steps compute and move, module by module: FLOPs, bytes, operators. No clock: counting slows a step.
+"""Counts FLOPs, bytes and operators of steps by module. It uses no clock, because counting slows a step down.
 
-Knows operators' costs (formulas.py) and whose they are (operator_owner.py); must not know how fast a machine is. Hooks
-nothing.
+Costs come from formulas.py, owners from operator_owner.py. It installs no hooks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from autofuse.profiling.live.formulas import OperatorCost, can_count, cost, is_opaque
 from autofuse.profiling.live.module_calls import ModuleNames, around_calls
-from autofuse.profiling.live.operator_owner import Owner, Running, gradients_wanted, is_an_optimizers
+from autofuse.profiling.live.operator_owner import Owner, Running, gradients_wanted, is_optimizer_step
 from autofuse.profiling.trace.work import Own, Phase
 from autofuse.results.profile import OPTIMIZER, Flops, Work
 from autofuse.torch_private import HigherOrderOperator, TorchDispatchMode
@@ -24,30 +23,31 @@ from autofuse.torch_private import HigherOrderOperator, TorchDispatchMode
 Key = tuple[str, Phase]
 
 
-# What tensors of odd kinds ask of themselves, as torch.utils.flop_counter leaves it to them.
-_QUESTIONS = frozenset(
+# Queries that tensor subclasses answer themselves, as in torch.utils.flop_counter.
+_QUERIES = frozenset(
     "size sym_size stride sym_stride numel sym_numel dim storage_offset sym_storage_offset is_contiguous "
     "sym_is_contiguous is_strides_like_format is_non_overlapping_and_dense".split()
 )
 
 
 class Speeds(Protocol):
-    """How long an operator takes at best."""
+    """A model of how long an operator takes at best."""
 
     def seconds(self, flops: int, bytes: int, dtype: str) -> float | None:
-        """For so many FLOPs in that dtype and so many bytes; None where the machine's roofs are not known."""
+        """Return the seconds for these FLOPs in this dtype and these bytes; None if the machine's roofs are unknown."""
 
 
 class Counting:
-    """Around one or more steps; afterwards `.flops` and `.works(roofs)` tell what one of them cost on average.
+    """Counts in a block around steps. Afterwards, `.flops` and `.works(roofs)` have the average of one step.
 
-    Compiled code is opaque: in the block torch.compile's functions run as the Python that they were made of. A module
-    that autofuse optimized runs its fused operations, each counted as one operator.
+    Compiled code is opaque, so in the block functions of torch.compile run as ordinary Python. A module that autofuse
+    optimized runs its fused operations, and each counts as one operator.
     """
 
     def __init__(self, names: ModuleNames, steps: int = 1) -> None:
         self.names, self.steps = names, steps
-        self._costs: Counter[tuple[Owner, bool, OperatorCost]] = Counter()  # with whether the model asks for it
+        # Keys have the owner, whether the model itself asks for the operator, and the cost.
+        self._costs: Counter[tuple[Owner, bool, OperatorCost]] = Counter()
         self._opaque: Counter[str] = Counter()
         self._stack = ExitStack()
 
@@ -64,26 +64,26 @@ class Counting:
         self._stack.__exit__(*error)
 
     def works(self, roofs: Speeds | None = None) -> Own:
-        """By module name and phase, without the modules that it calls; seconds 0, ideal seconds where there are roofs.
+        """Return the work by module name and phase, without called modules. Seconds are 0.
 
-        What runs in no module is OUTSIDE's, what an optimizer runs OPTIMIZER's.
+        There are ideal seconds if `roofs` is given. Work in no module belongs to OUTSIDE, work of an optimizer to
+        OPTIMIZER.
         """
         totals: dict[Key, Work] = {}
-        for (whose, _, one), count in self._costs.items():
+        for (owner, _, one), count in self._costs.items():
             ideal = None if roofs is None else roofs.seconds(one.flops, one.bytes, one.dtype)
             work = Work(0.0, one.flops * count, one.bytes * count, count, None if ideal is None else ideal * count)
-            key = whose.fqn, whose.phase
+            key = owner.fqn, owner.phase
             totals[key] = totals[key] + work if key in totals else work
         return {key: self._of_one_step(work) for key, work in totals.items()}
 
     @property
     def flops(self) -> Flops:
-        """Of one step on this rank. `model` leaves out recomputed forwards, what kernels compute again, and products
-        of an optimizer."""
+        """FLOPs of one step on this rank. `model` excludes recomputation (forwards, in kernels) and optimizers."""
         if not can_count():
-            return Flops(reason="torch.utils.flop_counter does not load here, so nothing tells an operator's FLOPs.")
+            return Flops(reason="torch.utils.flop_counter does not load here, so operators' FLOPs are unknown.")
         hardware = sum(one.flops * count for (_, _, one), count in self._costs.items())
-        model = sum(one.model_flops * count for (_, asked, one), count in self._costs.items() if asked)
+        model = sum(one.model_flops * count for (_, by_model, one), count in self._costs.items() if by_model)
         return Flops(round(model / self.steps), round(hardware / self.steps), self._basis(), dtype=self._dtype())
 
     @property
@@ -104,7 +104,7 @@ class Counting:
         if not self._opaque:
             return basis
         names = ", ".join(sorted(self._opaque))
-        return f"{basis}; without a formula, and so counted as none: {names}"
+        return f"{basis}; without a formula, so counted as 0: {names}"
 
     def _of_one_step(self, work: Work) -> Work:
         n = self.steps
@@ -113,7 +113,7 @@ class Counting:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator that is dispatched, in the backward's threads too."""
+    """Sees every operator that is dispatched, in the backward's threads, too."""
 
     supports_higher_order_operators = True
 
@@ -124,12 +124,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(hasattr(t, "__tensor_flatten__") for t in types):
-            return NotImplemented  # a wrapper, as of parts of a tensor: what it makes of the call is counted
+            return NotImplemented  # a wrapper: the operators that it calls are counted
         if not isinstance(function, HigherOrderOperator):
-            if function.namespace == "prim" or function._opname in _QUESTIONS:
+            if function.namespace == "prim" or function._opname in _QUERIES:
                 return NotImplemented
-            if not any(isinstance(a, Tensor) and a.is_nested for a in args):  # which have kernels for composites
-                with self:  # under inference_mode composites arrive whole
+            if not any(isinstance(a, Tensor) and a.is_nested for a in args):  # nested tensors have composite kernels
+                with self:  # under inference_mode, composite operators are not decomposed yet
                     made = function.decompose(*args, **kwargs)
                 if made is not NotImplemented:
                     return made
@@ -141,15 +141,15 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(getattr(function, "_overloadpacket", function)).replace(".", "::")
         try:
             one = cost(function, args, kwargs, result, gradients_wanted())
-        except Exception:  # a tensor of a kind that no formula knows must not end somebody's step
+        except Exception:  # an unknown kind of tensor must not end the user's step
             self.opaque[name] += 1
             return
         if one is None:
             return
-        whose = self.running.now()
-        stepping = is_an_optimizers(whose)
-        asked = not whose.again and not stepping
-        whose = whose._replace(fqn=OPTIMIZER) if stepping else whose
-        self.costs[whose, asked, one] += 1
+        owner = self.running.now()
+        in_optimizer = is_optimizer_step(owner)
+        by_model = not owner.again and not in_optimizer
+        owner = owner._replace(fqn=OPTIMIZER) if in_optimizer else owner
+        self.costs[owner, by_model, one] += 1
         if is_opaque(function):
             self.opaque[name] += 1

@@ -1,7 +1,7 @@
-"""Hardware counters of NVIDIA's GPUs from DCGM, while steps run: SM activity, occupancy, tensor, DRAM and FP pipes.
+"""Reads hardware counters of NVIDIA's GPUs while steps run: SM activity, occupancy, tensor, DRAM and FP pipes.
 
-Knows DCGM's command-line tool `dcgmi`, which asks the host engine; no torch and no model. Counters cannot be read
-while something else holds them, so neither a profiler nor Nsight Compute may run at the same time.
+It uses `dcgmi`, the command-line tool of DCGM, which asks the host engine. Only one program can hold the counters at a
+time, so no profiler and no Nsight Compute may run meanwhile.
 
 Fields and their meaning: DCGM User Guide, "Profiling Metrics" (DCGM_FI_PROF_SM_ACTIVE and following).
 """
@@ -17,7 +17,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import IO
 
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 
 FIELDS = {
     1002: "sm_active",
@@ -37,10 +37,10 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{36}")
 
 
 class Counters:
-    """Reads the counters of one GPU for the length of a block: `with Counters(uuid) as counters: steps()`.
+    """Reads the counters of one GPU during a block: `with Counters(uuid) as counters: steps()`.
 
-    uuid: the GPU's, as torch.cuda.get_device_properties(device).uuid or NVML give it; "" where the machine has one.
-    Never raises because DCGM is missing or refuses: `rungs` then say why.
+    uuid: the GPU's, from torch.cuda.get_device_properties(device).uuid or NVML; "" if the machine has one GPU.
+    If DCGM is missing or refuses, nothing is raised, and `levels` say why.
     """
 
     def __init__(self, uuid: str = "") -> None:
@@ -48,7 +48,7 @@ class Counters:
         self._process: subprocess.Popen[str] | None = None
         self._output: IO[str] | None = None
         self._errors: IO[str] | None = None
-        self._said = ""
+        self._printed = ""
         self.reason = "nothing was measured yet"
 
     def __enter__(self) -> Counters:
@@ -80,21 +80,21 @@ class Counters:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._said, errors = _whole(self._output), _whole(self._errors)
+        self._printed, errors = _content(self._output), _content(self._errors)
         if ended_early:
-            self.reason = _refusal(errors or self._said)
+            self.reason = _refusal(errors or self._printed)
 
-    def rungs(self) -> dict[str, Rung]:
-        """One for each field, after the block: the mean of its readings, or why there is none."""
-        readings = [] if self.reason else _readings(self._said)
+    def levels(self) -> dict[str, Level]:
+        """Return a level for each field, after the block: the mean of its readings, or why there is none."""
+        readings = [] if self.reason else _readings(self._printed)
         found = {}
         for at, (field, name) in enumerate(FIELDS.items()):
             values = [value for row in readings if (value := row[at]) is not None]
             if values:
                 basis = f"DCGM field {field}, {len(values)} readings {MILLISECONDS} ms apart"
-                found[name] = Rung(name, fmean(values), basis)
+                found[name] = Level(name, fmean(values), basis)
             else:
-                found[name] = Rung(name, reason=self.reason or _silence(readings, field))
+                found[name] = Level(name, reason=self.reason or _missing_value_reason(readings, field))
         return found
 
     def _number(self, tool: str) -> int | None:
@@ -107,7 +107,7 @@ class Counters:
         if listed.returncode:
             self.reason = _refusal(listed.stderr.strip() or listed.stdout)
             return None
-        gpus = numbers(listed.stdout)
+        gpus = gpu_numbers(listed.stdout)
         if self._uuid in gpus:
             return gpus[self._uuid]
         if not self._uuid and len(gpus) == 1:
@@ -116,8 +116,8 @@ class Counters:
         return None
 
 
-def numbers(listing: str) -> dict[str, int]:
-    """The GPUs' numbers by UUID, of what `dcgmi discovery -l` prints: a table whose first column is the number."""
+def gpu_numbers(listing: str) -> dict[str, int]:
+    """Return the GPUs' numbers by UUID from `dcgmi discovery -l`, a table whose first column is the number."""
     found: dict[str, int] = {}
     number = None
     for line in listing.splitlines():
@@ -130,7 +130,7 @@ def numbers(listing: str) -> dict[str, int]:
 
 
 def _readings(printed: str) -> list[Sequence[float | None]]:
-    """The rows of `dcgmi dmon` but the first, which tells of the time before it was asked."""
+    """Return the rows of `dcgmi dmon` without the first, which refers to the time before the start."""
     rows = []
     for line in printed.splitlines():
         row = _ROW.match(line)
@@ -148,18 +148,18 @@ def _fraction(cell: str) -> float | None:
     return value if 0 <= value <= 1 else None
 
 
-def _silence(readings: Sequence[Sequence[float | None]], field: int) -> str:
+def _missing_value_reason(readings: Sequence[Sequence[float | None]], field: int) -> str:
     if not readings:
         return f"DCGM gave no reading: the steps took less than about {2 * MILLISECONDS} ms"
     return f"DCGM has no value of field {field} on this GPU"
 
 
 def _refusal(said: str) -> str:
-    """What the tool said, on one line; it says so on either stream."""
+    """Return the tool's error on one line. The tool prints it on either stream."""
     return f"dcgmi refused: {' '.join(said.split())[:200].rstrip('.') or 'it said nothing'}"
 
 
-def _whole(file: IO[str] | None) -> str:
+def _content(file: IO[str] | None) -> str:
     if file is None:
         return ""
     with file:

@@ -1,4 +1,4 @@
-"""module:factory -> what is to be profiled. Knows how to import and to call, and what a factory may return."""
+"""Loads what is profiled from "module:factory": imports the factory, calls it, and checks what it returns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ _NAMES = ("model", "inputs", "step")
 
 
 class NoSubject(ValueError):
-    """A factory that is not there, or that returns something else; the message says what, and what to do."""
+    """A factory does not exist, or returns something else. The message says what happened and what to do."""
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """What a factory returned. subject: a model, or a step that takes nothing. inputs, step: None where not given."""
+    """What a factory returned.
+
+    subject: a model, or a step that takes no arguments.
+    inputs, step: None if the factory did not return them.
+    """
 
     name: str
     subject: nn.Module | Callable[..., Any]
@@ -38,16 +42,18 @@ class BuiltModel:
 
 
 def load(target: str) -> BuiltModel:
-    """What the factory named by "package.module:function" or "file.py:function" returns, called without arguments.
+    """Call the factory "package.module:function" or "file.py:function" without arguments, and return what it built.
 
-    Modules are found from the working folder on. Raises NoSubject with a sentence; what the factory itself raises
-    comes through.
+    Modules are searched in the working folder first. Exceptions of the factory itself are not caught.
+
+    Raises:
+        NoSubject: There is no such factory, or it returns something else.
     """
-    return made(found(target)(), target)
+    return built_model_of(find_factory(target)(), target)
 
 
-def found(target: str) -> Callable[[], Any]:
-    """The factory of that name, imported and not yet called. Raises NoSubject with a sentence."""
+def find_factory(target: str) -> Callable[[], Any]:
+    """Return the factory of that name, imported but not called. Raises NoSubject if there is none."""
     where, _, attribute = target.rpartition(":")
     if not where or not attribute:
         raise NoSubject(f"{target!r} names no factory: write it as package.module:function.")
@@ -61,45 +67,45 @@ def found(target: str) -> Callable[[], Any]:
     return _callable_without_arguments(held, target)
 
 
-def made(result: Any, target: str) -> BuiltModel:
-    """What a factory's result means. Raises NoSubject where it means nothing."""
+def built_model_of(result: Any, target: str) -> BuiltModel:
+    """Return what a factory's result describes. Raises NoSubject if it describes nothing."""
     if isinstance(result, tuple) and result and isinstance(result[0], nn.Module) and len(result) in (2, 3):
         model, inputs, step = (*result, None)[:3]
-        return _checked(BuiltModel(target, model, inputs, step))
+        return _check(BuiltModel(target, model, inputs, step))
     if isinstance(result, nn.Module):
         raise NoSubject(
-            f"{target} returns a {type(result).__name__} and no inputs to call it with: return (model, inputs)."
+            f"{target} returns a {type(result).__name__} without inputs to call it with: return (model, inputs)."
         )
     if isinstance(result, Mapping) or hasattr(result, "model"):
         named = result if isinstance(result, Mapping) else _fields(result)
         if not isinstance(named.get("model"), nn.Module) or named.get("inputs") is None:
-            raise NoSubject(f"What {target} returns holds no model with inputs. It may return {_MAY_RETURN}.")
-        return _checked(BuiltModel(target, named["model"], named["inputs"], named.get("step")))
+            raise NoSubject(f"What {target} returns has no model with inputs. It may return {_MAY_RETURN}.")
+        return _check(BuiltModel(target, named["model"], named["inputs"], named.get("step")))
     if callable(result):
         return BuiltModel(target, result)
     raise NoSubject(f"{target} returns a {type(result).__name__}. A factory may return {_MAY_RETURN}.")
 
 
 def _fields(held: Any) -> Mapping[str, Any]:
-    """Of an object, also of one with slots; a method of its class is none."""
+    """Return the attributes of an object, also of one with slots, but not the methods of its class."""
     return vars(held) if hasattr(held, "__dict__") else {name: getattr(held, name, None) for name in _NAMES}
 
 
-def _checked(made: BuiltModel) -> BuiltModel:
-    given: Any = made.inputs
+def _check(built: BuiltModel) -> BuiltModel:
+    given: Any = built.inputs
     inputs: Inputs | None = tuple(given) if isinstance(given, list) else given
-    if made.step is not None and not callable(made.step):
-        raise NoSubject(f"The step that {made.name} returns is a {type(made.step).__name__}, which cannot be called.")
-    return BuiltModel(made.name, made.subject, inputs, made.step)
+    if built.step is not None and not callable(built.step):
+        raise NoSubject(f"The step that {built.name} returns is a {type(built.step).__name__}, which cannot be called.")
+    return BuiltModel(built.name, built.subject, inputs, built.step)
 
 
 def _callable_without_arguments(factory: Callable[..., Any], target: str) -> Callable[[], Any]:
     try:
         inspect.signature(factory).bind()
-    except ValueError:  # built in, and tells nothing
+    except ValueError:  # a built-in without a signature
         return factory
     except TypeError as error:
-        raise NoSubject(f"{target} is called without arguments, and cannot be: {error}.") from error
+        raise NoSubject(f"{target} must be callable without arguments: {error}.") from error
     return factory
 
 
@@ -111,12 +117,12 @@ def _module(where: str) -> Any:
     if where.endswith(".py"):
         file = Path(where)
         if not file.is_file():
-            raise NoSubject(f"{where} is not a file here.")
+            raise NoSubject(f"There is no file {where}.")
         sys.path.insert(0, str(file.resolve().parent))
         name = file.stem
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise NoSubject(f"There is no module {name!r} to be found from {here}.") from error
+            raise NoSubject(f"No module {name!r} was found from {here}.") from error
         raise

@@ -1,8 +1,8 @@
-"""What one call of an operator costs: FLOPs, as executed and as asked for, and bytes read and written.
+"""The cost of one call of an operator: FLOPs, as executed and as asked for, and bytes read and written.
 
-Knows torch's operators by their schemas and torch.utils.flop_counter's formulas; must not know modules or machines.
-A FLOP is an addition or a multiplication of a matrix product or a convolution, two for each entry pair, as everywhere
-where MFU is spoken of (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B); what else is computed counts as none.
+It uses operators' schemas and the formulas of torch.utils.flop_counter. A FLOP is an addition or a multiplication of a
+matrix product or a convolution: two for each pair of entries, as in the definition of MFU (Chowdhery et al., PaLM,
+arXiv:2204.02311, appendix B). Other computations count as 0.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from torch import Tensor
 from autofuse.kernels.operators import NAMESPACE
 from autofuse.kernels.packages import Unavailable, load_module
 from autofuse.ops.flops import SDPA_ON_CPU
-from autofuse.profiling.live.bytes_moved import is_silent, moved
+from autofuse.profiling.live.bytes_moved import bytes_moved, is_silent
 from autofuse.torch_private import HigherOrderOperator
 from autofuse.torch_private.nested import tensors_in
 
-Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`
+Formula = Callable[..., int]  # takes shapes in place of tensors, and `out_shape`
 
 
 class OperatorCost(NamedTuple):
-    """One call. flops: executed. model_flops: the same without what a kernel computes again to save memory.
+    """The cost of one call.
 
-    bytes: distinct elements read, and those written, each operand once, wherever it lies. dtype: of the first operand
-    that has floating entries, "bfloat16"; "tensorfloat32" for float32 products that the device rounds so.
+    flops: executed.
+    model_flops: the same without what a kernel recomputes to save memory.
+    bytes: distinct elements read and written, each operand once, wherever it is stored.
+    dtype: of the first floating operand, "bfloat16"; "tensorfloat32" for float32 products that the device rounds so.
     """
 
     flops: int
@@ -41,9 +43,9 @@ class OperatorCost(NamedTuple):
 def cost(
     function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, wanted: Sequence[bool] = ()
 ) -> OperatorCost | None:
-    """What the call of `function` that gave `result` cost; None where it moved nothing: views, allocations, sizes.
+    """Return the cost of a call of `function` that returned `result`; None if it moved nothing (views, allocations).
 
-    wanted: in a backward, of which inputs of the forward operator anybody asks for the gradient; () if not known.
+    wanted: in a backward, for which inputs of the forward operator a gradient is asked; () if unknown.
     """
     if function.namespace in _COMMUNICATION:
         return None
@@ -52,11 +54,11 @@ def cost(
     if not flops and is_silent(function, tensors, result):
         return None
     dtype = _dtype(tensors, result, _name(_packet(function)) if flops else "")
-    return OperatorCost(flops, model_flops, moved(function, args, kwargs, result), dtype)
+    return OperatorCost(flops, model_flops, bytes_moved(function, args, kwargs, result), dtype)
 
 
 def is_opaque(function: Any) -> bool:
-    """Whether an operator may well compute products of matrices, and nobody has said how many."""
+    """Whether an operator may compute matrix products without a formula for their number."""
     if not can_count() or _formula(function) is not None:
         return False
     if isinstance(function, HigherOrderOperator):
@@ -82,7 +84,7 @@ _PRODUCTS_UNCOUNTED = frozenset(
 
 @cache
 def can_count() -> bool:
-    """Whether torch's formulas load here: they import Triton, which need not be whole."""
+    """Whether torch's formulas can be loaded. They import Triton, whose installation may be broken."""
     try:
         load_module("torch.utils.flop_counter")
     except Unavailable:
@@ -91,7 +93,7 @@ def can_count() -> bool:
 
 
 def _formula(function: Any) -> Any:
-    """What an operator executes, by torch's formulas, corrected and completed; None without one."""
+    """Return the formula of the FLOPs that an operator executes, from torch or from us; None if there is none."""
     counter = load_module("torch.utils.flop_counter")
     packet = _packet(function)
     ours = SDPA_ON_CPU.get(packet) or _OURS.get(_name(packet))
@@ -115,7 +117,7 @@ def _packet(function: Any) -> Any:
 
 
 def _name(packet: Any) -> str:
-    """ "aten.mm"; of higher order operators the name alone."""
+    """Return "aten.mm"; for higher-order operators, the name alone."""
     return str(getattr(packet, "_qualified_op_name", packet)).replace("::", ".")
 
 
@@ -124,12 +126,15 @@ def _shapes(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _product(x: Any, weight: Any) -> int:
-    """(..., k) by a weight (n, k)."""
+    """FLOPs of (..., k) times a weight (n, k)."""
     return int(2 * math.prod(x) * weight[0])
 
 
 def _convolution_backward(gradient: Any, x: Any, weight: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
-    """As much as the forward for each of the two gradients; torch's formula multiplies the weight's by the groups."""
+    """As many FLOPs as the forward for each of the two gradients.
+
+    torch's formula multiplies the weight's by the number of groups, which is too much.
+    """
     transposed, wanted = rest[4], rest[7]
     spatial = (x if transposed else gradient)[2:]
     forward = 2 * gradient[0] * math.prod(spatial) * math.prod(weight)
@@ -140,15 +145,15 @@ def _matrix_vector(matrix: Any, vector: Any, **_: Any) -> int:
     return int(2 * math.prod(matrix))
 
 
-def _grouped(x: Any, weight: Any, *_: Any, **__: Any) -> int:
-    """Groups of rows, or of the inner dimension: (T, k) by (G, k, n), or (m, T) by (T, n)."""
+def _grouped_product(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+    """FLOPs with groups of rows, (T, k) by (G, k, n), or with groups of the inner dimension, (m, T) by (T, n)."""
     if len(x) == 3 and len(weight) == 3:
         return int(2 * math.prod(x) * weight[-1])
     return int(2 * math.prod(x[-2:]) * weight[-1]) if len(x) == 2 else int(2 * x[-2] * math.prod(weight[-2:]))
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Two products of matrices, masked entries included, (batch, length, heads, width): so has it flash-attn."""
+    """FLOPs of two matrix products, masked entries included, as flash-attn counts: (batch, length, heads, width)."""
     return int(2 * math.prod(query[:3]) * key[1] * (query[3] + value[3]))
 
 
@@ -157,12 +162,12 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any
 
 
 def _self_attention(x: Any, *matrices: Any) -> int:
-    """(batch, length, width) through so many matrices, and the two products of attention."""
+    """FLOPs of (batch, length, width) times each of `matrices`, and of the two products of attention."""
     return int(2 * math.prod(x[:2]) * (sum(map(math.prod, matrices)) + 2 * x[1] * x[2]))
 
 
 def _encoder_layer(x: Any, width: Any, heads: Any, joint: Any, joint_bias: Any, out: Any, *rest: Any, **_: Any) -> int:
-    """torch's nn.TransformerEncoderLayer where it is one operator: without gradients, in evaluation mode."""
+    """FLOPs of torch's nn.TransformerEncoderLayer as one operator: without gradients, in evaluation mode."""
     return _self_attention(x, joint, out, rest[8], rest[10])
 
 
@@ -171,7 +176,7 @@ def _native_attention(query: Any, key: Any, value: Any, width: Any, heads: Any, 
 
 
 def _recurrent(x: Any, of_input: Any, of_state: Any, *_: Any, **__: Any) -> int:
-    """(length, batch, width): each step multiplies its input and the state."""
+    """FLOPs of a recurrent layer, (length, batch, width): each step multiplies its input and the state."""
     return int(2 * math.prod(x[:2]) * (math.prod(of_input) + math.prod(of_state)))
 
 
@@ -184,7 +189,7 @@ _OURS: Mapping[str, Formula] = {
     "aten.addbmm": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
     "aten._addmm_activation": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
     "aten._int_mm": lambda one, other, **_: 2 * math.prod(one) * other[-1],
-    "aten._grouped_mm": _grouped,
+    "aten._grouped_mm": _grouped_product,
     "aten._transformer_encoder_layer_fwd": _encoder_layer,
     "aten._native_multi_head_attention": _native_attention,
     "aten.mkldnn_rnn_layer": _recurrent,
@@ -194,12 +199,15 @@ _OURS: Mapping[str, Formula] = {
 }
 
 
-# What is asked for where a kernel computes something twice: attention's scores, the logits of a loss.
+# The FLOPs that a model asks for, if a kernel computes something twice: attention's scores, the logits of a loss.
 
 
-def _of_heads(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
-    """(batch, heads, length, width). One product each for the gradients of the weights, which those of queries and
-    keys need, of queries, of keys and of values: together twice the forward."""
+def _attention_gradients(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    """FLOPs of attention's backward, (batch, heads, length, width), without recomputation.
+
+    There is one product each for the gradients of the weights (which those of queries and keys need), of queries, of
+    keys and of values. Together they are twice the forward.
+    """
     of_query, of_key, of_value = wanted
     of_weights = of_query or of_key
     return int(
@@ -207,37 +215,37 @@ def _of_heads(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: 
     )
 
 
-def _of_flex(query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
-    return _of_heads(None, query, key, value, wanted=wanted)
+def _flex_gradients(query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    return _attention_gradients(None, query, key, value, wanted=wanted)
 
 
-def _of_flash(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
-    turned = ((t[0], t[2], t[1], t[3]) for t in (query, key, value))
-    return _of_heads(None, *turned, wanted=wanted)
+def _flash_gradients(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    by_heads = ((t[0], t[2], t[1], t[3]) for t in (query, key, value))
+    return _attention_gradients(None, *by_heads, wanted=wanted)
 
 
-def _without_logits(gradient: Any, x: Any, weight: Any, *rest: Any, **_: Any) -> int:
+def _cross_entropy_gradients(gradient: Any, x: Any, weight: Any, *rest: Any, **_: Any) -> int:
     of_x, of_weight = rest[5:7]
     return _product(x, weight) * (bool(of_x) + bool(of_weight))
 
 
 _ASKED_FOR: Mapping[str, Formula] = {
-    "aten._scaled_dot_product_flash_attention_backward": _of_heads,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _of_heads,
-    "aten._scaled_dot_product_efficient_attention_backward": _of_heads,
-    "aten._scaled_dot_product_cudnn_attention_backward": _of_heads,
-    f"{NAMESPACE}.attention_blocks_backward": _of_heads,
-    f"{NAMESPACE}.linear_cross_entropy_backward": _without_logits,
-    "flash_attn._flash_attn_backward": _of_flash,
-    "flex_attention_backward": _of_flex,
+    "aten._scaled_dot_product_flash_attention_backward": _attention_gradients,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_gradients,
+    "aten._scaled_dot_product_efficient_attention_backward": _attention_gradients,
+    "aten._scaled_dot_product_cudnn_attention_backward": _attention_gradients,
+    f"{NAMESPACE}.attention_blocks_backward": _attention_gradients,
+    f"{NAMESPACE}.linear_cross_entropy_backward": _cross_entropy_gradients,
+    "flash_attn._flash_attn_backward": _flash_gradients,
+    "flex_attention_backward": _flex_gradients,
 }
 
 
 # Dtypes.
 
 
-def _rounds(products: str) -> bool:
-    """Whether tensor cores may round the operands of float32 products: convolutions have a switch of their own."""
+def _rounds_float32(products: str) -> bool:
+    """Whether tensor cores may round the operands of float32 products. Convolutions have their own switch."""
     switch = torch.backends.cudnn if "convolution" in products else torch.backends.cuda.matmul
     try:
         return bool(switch.allow_tf32)
@@ -246,11 +254,11 @@ def _rounds(products: str) -> bool:
 
 
 def _dtype(tensors: tuple[Tensor, ...], result: Any, products: str) -> str:
-    """`products`: the operator's name if it computes any, else \"\"."""
+    """Return the dtype that counts. `products`: the operator's name if it computes products, else ""."""
     every = (*tensors, *tensors_in(result))
     first = next((t for t in every if t.is_floating_point() or t.is_complex()), every[0] if every else None)
     if first is None:
         return ""
-    if products and first.is_cuda and first.dtype is torch.float32 and _rounds(products):
+    if products and first.is_cuda and first.dtype is torch.float32 and _rounds_float32(products):
         return "tensorfloat32"
     return str(first.dtype).removeprefix("torch.")

@@ -1,13 +1,12 @@
-"""What fusing each place would save, predicted beforehand, from the operators that go and those that come.
+"""Predicts what fusing each place would save, from the operators that it removes and those that it adds.
 
-    seconds           = measured seconds of the layers that the place is in x its operators' modelled share of them
-    predicted_seconds = seconds x the modelled share of operators that stay + modelled seconds of those that come x pace
+    seconds           = measured seconds of the place's layers x its operators' modelled share of them
+    predicted_seconds = seconds x the modelled share of operators that stay + modelled seconds of added operators x pace
     predicted_gain    = step / (step - (seconds - predicted_seconds)), by Amdahl for this place alone
 
-The pace, measured / modelled, says how the machine did in this step against its roofs: one for products of matrices
-and one for everything else, each over all layers that hold a place, so that what one place does better or worse than
-others stays in it. Knows sites, costs and layers' times; must not know how these were measured, nor what becomes of a
-place.
+The pace is measured / modelled seconds: how the machine did in this step compared with its roofs. There is one for
+matrix products and one for everything else, over all layers with places. So what one place does better or worse than
+others stays in its own prediction.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import mute_fake_tensor_log
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.kernels.operation import record_calls
-from autofuse.profiling.live.listed_operators import ListedOperator, fresh, listed
-from autofuse.profiling.live.module_calls import joined
+from autofuse.profiling.live.listed_operators import ListedOperator, fresh, list_operators
+from autofuse.profiling.live.module_calls import join_names
 from autofuse.profiling.live.operator_costs import Costs, is_product
 from autofuse.profiling.live.rule_places import PlannedPlace, Reading
 from autofuse.profiling.trace.work import Phase
@@ -35,14 +34,14 @@ from autofuse.results.comparison import milliseconds
 from autofuse.results.profile import Layer, Place, Work
 from autofuse.torch_private import pytree
 
-_MOSTLY = 0.9
-LEAST = 0.1  # of a place's own seconds: a smaller saving cannot be told from the model's own error
+_MOSTLY = 0.9  # fraction of a layer's seconds
+LEAST = 0.1  # fraction of a place's seconds: a smaller saving is within the model's error
 
 Key = tuple[str, Phase]
 
 
 class SplitSeconds(NamedTuple):
-    """Seconds of products of matrices, and of everything else."""
+    """Seconds of matrix products, and of everything else."""
 
     products: float = 0.0
     others: float = 0.0
@@ -52,17 +51,19 @@ class SplitSeconds(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Seconds."""
+        """Seconds of both."""
         return self.products + self.others
 
 
 @dataclass(frozen=True)
 class Modelled:
-    """One site on paper. Seconds by module, named from the site's own on, and phase.
+    """The modelled seconds of one site, by module (named relative to the site's) and phase.
 
-    before: the place's operators as they stand; layers: all operators of the modules that they run in. original,
-    fused: all of the place as it stands, and the fused operation. stays: those of `before` that are in both; comes: the
-    seconds of those that only the fused operation runs.
+    before: the place's operators as they are.
+    layers: all operators of the modules that contain them.
+    original, fused: the whole place as it is, and the fused operation.
+    stays: the operators of `before` that the fused operation runs, too.
+    comes: the operators that only the fused operation runs.
     """
 
     before: Mapping[Key, SplitSeconds]
@@ -83,38 +84,38 @@ class Predictor:
     _known: dict[Hashable, Modelled | str] = field(default_factory=dict)
 
     def modelled(self, site: PlannedPlace) -> Modelled | str:
-        """The site on paper, or why it cannot be had, as a sentence."""
+        """Return the modelled site, or a sentence that says why there is none."""
         excerpt = site.found.excerpt if site.found is not None else None
         if excerpt is None or site.plan is None:
             return ""
         key = (excerpt.key, _form(site.plan.module), self.training)
         if key not in self._known:
             try:
-                self._known[key] = self._made(site.plan.module, excerpt)
-            except Exception as error:  # the layer is the user's, and fakes may not take what it does
+                self._known[key] = self._model(site.plan.module, excerpt)
+            except Exception as error:  # the layer is the user's, and may not run on fake tensors
                 said = next(iter(str(error).splitlines()), "")
-                self._known[key] = f"Its gain is not predicted: on paper it raised {type(error).__name__} ({said})."
+                self._known[key] = f"Its gain is not predicted: the model of it raised {type(error).__name__} ({said})."
         return self._known[key]
 
-    def _made(self, module: nn.Module, excerpt: Excerpt) -> Modelled:
+    def _model(self, module: nn.Module, excerpt: Excerpt) -> Modelled:
         planner = self.reading.planner
         assert planner is not None
         with mute_fake_tensor_log(), planner.mode:
             twin = self._twin(module)
             old, new = excerpt.functions(twin)
-            before = self._operators(old, *_apart(old, excerpt.example_inputs))
+            before = self._operators(old, *_on_fresh_values(old, excerpt.example_inputs))
             with record_calls() as calls:
-                after = self._operators(new, *_apart(new, excerpt.example_inputs))
-            whole = self._operators(twin, *self._call(module, twin))
+                after = self._operators(new, *_on_fresh_values(new, excerpt.example_inputs))
+            layer_operators = self._operators(twin, *self._call(module, twin))
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
         fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
         stays = _in_both(before, after if one_by_one else [o for o in after if o.cost.flops])
-        left = sum((_split(o, self.costs) for o in stays), SplitSeconds())
+        remaining = sum((_split(o, self.costs) for o in stays), SplitSeconds())
         products = sum(self.costs.one(o).seconds for o in after if is_product(o))
-        comes = SplitSeconds(products - left.products, fused.seconds - products - left.others)
+        comes = SplitSeconds(products - remaining.products, fused.seconds - products - remaining.others)
         return Modelled(
             _by_key(before, self.costs),
-            _by_key(whole, self.costs),
+            _by_key(layer_operators, self.costs),
             self.costs.of(before),
             fused,
             _by_key(stays, self.costs),
@@ -122,10 +123,10 @@ class Predictor:
         )
 
     def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[ListedOperator]:
-        return listed(run, root, [*given, *root.parameters()], self.training)
+        return list_operators(run, root, [*given, *root.parameters()], self.training)
 
     def _twin(self, module: nn.Module) -> nn.Module:
-        """A twin that calls its children as the module does, of this site alone."""
+        """Return a twin that calls its children as the module does, of this site alone."""
         planner = self.reading.planner
         assert planner is not None
         world = Twins(lambda x: stand_in(x, planner.mode, planner.sharded), watched=False)
@@ -139,18 +140,25 @@ class Predictor:
 
 
 def with_places(layers: Sequence[Layer], reading: Reading, costs: Costs, step_seconds: float) -> tuple[Layer, ...]:
-    """The layers, each with the sites that were read in it, and what fusing them is predicted to save of a step."""
+    """Return the layers, each with its sites and what fusing them is predicted to save of a step.
+
+    Args:
+        layers: The layers with their measured seconds.
+        reading: The sites of the model.
+        costs: The model of the machine.
+        step_seconds: The seconds of a step.
+    """
     training = any(layer.own_backward.seconds for layer in layers)
     predictor = Predictor(reading, costs, training)
     measured = {key: value for layer in layers for key, value in _own(layer)}
-    papers = [(site, predictor.modelled(site)) for site in reading.sites]
-    pace = _pace(papers, measured)
+    modelled_sites = [(site, predictor.modelled(site)) for site in reading.sites]
+    pace = _pace(modelled_sites, measured)
     places: dict[str, list[Place]] = {}
     known = {layer.fqn: layer for layer in layers}
-    for site, paper in papers:
+    for site, modelled_site in modelled_sites:
         name = _nearest(site.fqn, known)
         calls = known[name].calls if name in known else 1
-        place = _place(site, paper, measured, pace, step_seconds)
+        place = _place(site, modelled_site, measured, pace, step_seconds)
         places.setdefault(name, []).append(replace(place, calls=calls))
     return tuple(replace(layer, places=tuple(places.get(layer.fqn, ()))) for layer in layers)
 
@@ -160,17 +168,17 @@ def _own(layer: Layer) -> Iterator[tuple[Key, float]]:
     yield (layer.fqn, "backward"), layer.own_backward.seconds
 
 
-def _pace(papers: Iterable[tuple[PlannedPlace, Modelled | str]], measured: Mapping[Key, float]) -> SplitSeconds:
-    """Measured / modelled seconds over all layers that sites are in, each once: of products, and of everything else."""
+def _pace(modelled_sites: Iterable[tuple[PlannedPlace, Modelled | str]], measured: Mapping[Key, float]) -> SplitSeconds:
+    """Return measured / modelled seconds over all layers with sites, each once: of products, and of everything else."""
     modelled: dict[Key, SplitSeconds] = {}
-    for site, paper in papers:
-        if isinstance(paper, Modelled):
-            for (name, phase), split in paper.layers.items():
-                modelled.setdefault((joined(site.fqn, name), phase), split)
+    for site, modelled_site in modelled_sites:
+        if isinstance(modelled_site, Modelled):
+            for (name, phase), split in modelled_site.layers.items():
+                modelled.setdefault((join_names(site.fqn, name), phase), split)
     both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
-    mostly = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
-    products = _ratio(mostly) or _ratio((taken, split.total) for taken, split in both) or 1.0
-    # The middle layer's, lest one that the model fits badly and that takes most of the step speaks for all.
+    mostly_products = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
+    products = _ratio(mostly_products) or _ratio((taken, split.total) for taken, split in both) or 1.0
+    # The median, because one long layer that the model fits badly must not decide for all.
     rest = [taken / split.others for taken, split in both if split.others > _MOSTLY * split.total]
     return SplitSeconds(products, median(rest) if rest else products)
 
@@ -182,53 +190,54 @@ def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
 
 
 def _place(
-    site: PlannedPlace, paper: Modelled | str, measured: Mapping[Key, float], pace: SplitSeconds, step: float
+    site: PlannedPlace, modelled: Modelled | str, measured: Mapping[Key, float], pace: SplitSeconds, step: float
 ) -> Place:
     place = Place(
         site.rule, site.status, site.reason, site.operation, site.file, site.line, part_of=site.part_of,
         reason_code=site.reason_code,
     )  # fmt: skip
-    if isinstance(paper, str):
-        return replace(place, reason=place.reason or paper)
-    seconds = _measured(paper.before, site, paper, measured)
+    if isinstance(modelled, str):
+        return replace(place, reason=place.reason or modelled)
+    seconds = _measured_seconds(modelled.before, site, modelled, measured)
     if not seconds:
         return place
-    comes = paper.comes.products * pace.products + paper.comes.others * pace.others
-    predicted = _measured(paper.stays, site, paper, measured) + max(0.0, comes)
+    comes = modelled.comes.products * pace.products + modelled.comes.others * pace.others
+    predicted = _measured_seconds(modelled.stays, site, modelled, measured) + max(0.0, comes)
     saving = seconds - predicted
     if saving < LEAST * seconds and place.status == "applies" and not place.reason:
-        place = replace(place, reason=_nothing(seconds, predicted))
+        place = replace(place, reason=_no_gain_reason(seconds, predicted))
     return replace(
-        place, seconds=seconds, predicted_seconds=predicted, layers=_spanned(site, paper),
-        saved_bytes=paper.original.bytes - paper.fused.bytes, saved_flops=paper.original.flops - paper.fused.flops,
+        place, seconds=seconds, predicted_seconds=predicted, layers=_layers_of(site, modelled),
+        saved_bytes=modelled.original.bytes - modelled.fused.bytes,
+        saved_flops=modelled.original.flops - modelled.fused.flops,
         predicted_gain=amdahl(step, saving),
     )  # fmt: skip
 
 
-def _measured(
-    part: Mapping[Key, SplitSeconds], site: PlannedPlace, paper: Modelled, measured: Mapping[Key, float]
+def _measured_seconds(
+    part: Mapping[Key, SplitSeconds], site: PlannedPlace, modelled: Modelled, measured: Mapping[Key, float]
 ) -> float:
-    """Of what the layers of a site take, a part's share, each layer and phase by itself."""
+    """Return the share of `part` in what the site's layers take, for each layer and phase by itself."""
     seconds = 0.0
     for (name, phase), split in part.items():
-        whole = paper.layers.get((name, phase), split).total
-        share = min(1.0, split.total / whole) if whole else 0.0
-        seconds += measured.get((joined(site.fqn, name), phase), 0.0) * share
+        layer_operators = modelled.layers.get((name, phase), split).total
+        share = min(1.0, split.total / layer_operators) if layer_operators else 0.0
+        seconds += measured.get((join_names(site.fqn, name), phase), 0.0) * share
     return seconds
 
 
-def _spanned(site: PlannedPlace, paper: Modelled) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((site.fqn, *(joined(site.fqn, name) for name, _ in paper.before))))
+def _layers_of(site: PlannedPlace, modelled: Modelled) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((site.fqn, *(join_names(site.fqn, name) for name, _ in modelled.before))))
 
 
-def _nothing(seconds: float, predicted: float) -> str:
+def _no_gain_reason(seconds: float, predicted: float) -> str:
     if predicted <= seconds:
         return f"nothing to gain: {milliseconds(seconds - predicted)} of {milliseconds(seconds)}"
-    return f"nothing to gain: {milliseconds(predicted)} are predicted, and it takes {milliseconds(seconds)}"
+    return f"nothing to gain: {milliseconds(predicted)} are predicted, but it takes {milliseconds(seconds)} now"
 
 
 def amdahl(step: float, saving: float) -> float | None:
-    """The step's time before / after, where `saving` seconds of it go."""
+    """Return the step's time before / after, if it loses `saving` seconds; None if nothing would be left."""
     return step / (step - saving) if step > max(saving, 0.0) else None
 
 
@@ -238,8 +247,8 @@ def _nearest(name: str, known: Mapping[str, Layer]) -> str:
     return name
 
 
-def _apart(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[], Any], list[Tensor]]:
-    """A graph on values of its own."""
+def _on_fresh_values(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[], Any], list[Tensor]]:
+    """Return a call of a graph on copies of its values, and their tensors."""
     values = [pytree.tree_map(fresh, v) for v in given]
     return lambda: function(*values), _tensors(values)
 
@@ -258,13 +267,13 @@ def _split(operator: ListedOperator, costs: Costs) -> SplitSeconds:
 
 
 def _in_both(before: Iterable[ListedOperator], after: Iterable[ListedOperator]) -> list[ListedOperator]:
-    """Those of `before` that `after` has too, on operands of the same form, each as often as both have it."""
-    left = Counter(map(_likeness, after))
+    """Return the operators of `before` that `after` has, too, on operands of the same form, as often as both have."""
+    remaining = Counter(map(_likeness, after))
     found = []
     for operator in before:
         key = _likeness(operator)
-        if left[key]:
-            left[key] -= 1
+        if remaining[key]:
+            remaining[key] -= 1
             found.append(operator)
     return found
 
@@ -278,7 +287,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _form(module: nn.Module) -> Hashable:
-    """The classes and parameters of a module and those below it: excerpts with equal code may differ in these."""
+    """Return the classes and parameters of a module and those below it. Equal excerpts may differ in these."""
     tensors = (*module.named_parameters(), *module.named_buffers())
     kinds = tuple((name, type(child).__qualname__) for name, child in module.named_modules())
     return kinds, tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors)

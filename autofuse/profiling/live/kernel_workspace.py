@@ -1,8 +1,7 @@
-"""What kernels take while they run, on top of their results, told from the profiler's allocation events.
+"""Measures the memory that kernels take while they run, besides their results, from the profiler's allocation events.
 
-A kernel's own memory (attention's blocks, a packed weight, whatever a fused operation computes within) passes no
-dispatcher. Knows the profiler; must not know tensors. The events are private to torch in part: where it has none, or
-somebody else profiles, there is nothing to tell.
+A kernel's own memory (attention's blocks, a packed weight, a fused operation's workspace) passes no dispatcher. Some of
+the events are private to torch. If torch has none, or if another profiler runs, nothing is measured.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _OLDER_MEMORY = b"Memory block of unknown size was allocated before the profilin
 
 
 class Workspace:
-    """Around steps whose operators run inside of `operator(n)`, n from 0 on. Afterwards, `most[n]`.
+    """Measures steps whose operators run inside of `operator(n)`, n from 0 on. Afterwards, `most` has the result.
 
-    most: by operator, the most bytes that were held at a moment within it, on top of what was held as it began.
+    most: by operator, the most bytes held at a moment within it, besides those held when it began.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class Workspace:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Record the block, unless somebody else is profiling."""
+        """Record the block, unless another profiler runs."""
         if is_profiler_enabled():
             yield
             return
@@ -50,7 +49,7 @@ class Workspace:
         self._profiler = None
 
     def operator(self, number: int) -> AbstractContextManager[Any]:
-        """Around the operator of that number."""
+        """Return a context for the operator of that number."""
         if self._profiler is None:
             return nullcontext()
         return torch.profiler.record_function(f"{_MARK}{number}")
@@ -58,7 +57,7 @@ class Workspace:
 
 @contextmanager
 def _without_warnings_of_the_allocator() -> Iterator[None]:
-    """c10 logs that it meets memory from before the profile, which is no news here; all else on stderr comes after."""
+    """Remove c10's warnings about older memory from stderr. Other output on stderr comes after the block."""
     try:
         stderr = os.dup(2)
     except OSError:  # a process without one

@@ -1,7 +1,4 @@
-"""Which operators a function runs, forward and backward, found on fakes: nothing is computed and no memory is taken.
-
-Knows how to overhear operators and to which module each belongs; must not know what one costs in seconds.
-"""
+"""Lists the operators that a function runs, forward and backward, on fake tensors: nothing is computed or allocated."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from autofuse.torch_private import OpOverload, TorchDispatchMode, pytree
 class ListedOperator:
     """One operator that ran. Tensors among its arguments and its results are fakes.
 
-    module: whose call it ran in, "" for the function itself.
+    module: the module in whose call it ran; "" for the function itself.
     """
 
     function: OpOverload
@@ -37,7 +34,7 @@ class ListedOperator:
 
     @property
     def name(self) -> str:
-        """Without its overload, "aten::add"."""
+        """The name without the overload, "aten::add"."""
         return str(self.function._schema.name)
 
     @property
@@ -51,11 +48,19 @@ class ListedOperator:
         return next((x.device.type for x in (*self.results, *self.operands)), "cpu")
 
 
-def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], backward: bool) -> list[ListedOperator]:
-    """The operators of `run()` and, where `backward`, of the gradients of its results with respect to `leaves`.
+def list_operators(
+    run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], backward: bool
+) -> list[ListedOperator]:
+    """Return the operators of `run()` and, if `backward`, of its gradients.
 
-    Call it under the fake mode that the values of `run` belong to. `root` holds the modules that `run` calls, whose
-    names begin there; an operator of the backward belongs where its forward ran.
+    Call it under the fake mode of the values of `run`. An operator of the backward belongs to the module of its
+    forward.
+
+    Args:
+        run: The function.
+        root: Contains the modules that `run` calls. Their names are relative to it.
+        leaves: The tensors whose gradients are computed.
+        backward: Whether to run the backward, too.
     """
     names = ModuleNames({"": root})
     running = Running()
@@ -73,7 +78,7 @@ def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], ba
 
 
 def fresh(value: Any) -> Any:
-    """A fake of its own for a tensor, in the same form and with no history. Call it under a fake mode."""
+    """Return a new fake for a tensor, in the same form and without history. Call it under a fake mode."""
     if not isinstance(value, Tensor):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

@@ -1,4 +1,4 @@
-"""What the instruments said about one step, before it is a profile. Filled by whoever runs the steps."""
+"""The results of the instruments for one step, before they become a profile."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ import torch
 from autofuse.measure.core_queue import CoreQueue
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.rule_places import Reading
-from autofuse.profiling.trace.overhead import LIKELY, RecordingCost
+from autofuse.profiling.trace.overhead import DEFAULT_COST, RecordingCost
 from autofuse.profiling.trace.trace import Trace
 from autofuse.profiling.trace.work import Own
 from autofuse.results.comparison import Estimate, Interval
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 from autofuse.results.profile import Flops, Memory, Power, Probe, Share
 
 
 @dataclass
 class Measurements:
-    """Every field but the first four may stay empty: what was not measured is not told, and `notes` may say why.
+    """What was measured. Every field but the first four may stay empty, and `notes` may say why.
 
-    seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their
-    seconds were clocked from outside (the wait for data); rest: the 95 % interval of what those leave. trace: of
-    steps under the recorder; save writes it to a file; cost is what recording took. own: FLOPs, bytes and operators
-    by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
-    grown: by module, its time with twice the batch / its time. counters: rungs that the hardware itself counted.
-    readings: which rules apply where, one reading a model. cores: how long timed and recorded steps waited for a
-    core.
+    seconds, yardstick: of every timed step, with no instrument on.
+    shares: of the timed steps, if their seconds were clocked from outside (the wait for data).
+    rest: the 95 % interval of what those shares leave.
+    trace: of recorded steps. `save` writes it to a file. `cost` is what recording took.
+    own: FLOPs, bytes and operators of one step by module and phase, without seconds.
+    held: bytes at the step's peak by the module that allocated them.
+    grown: by module, its time with twice the batch / its time.
+    counters: levels that the hardware itself counted.
+    readings: which rules apply where, one reading per model.
+    cores: how long timed and recorded steps waited for a core.
     """
 
     name: str
@@ -45,7 +48,7 @@ class Measurements:
     tokens: int | None = None
     trace: Trace | None = None
     save: Callable[[Path], None] | None = None
-    cost: RecordingCost = LIKELY
+    cost: RecordingCost = DEFAULT_COST
     flops: Flops = field(default_factory=Flops)
     own: Own = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
@@ -53,7 +56,7 @@ class Measurements:
     probe: Probe = field(default_factory=Probe)
     grown: Mapping[str, Estimate] = field(default_factory=dict)
     power: Power = field(default_factory=Power)
-    counters: Mapping[str, Rung] = field(default_factory=dict)
+    counters: Mapping[str, Level] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""What memory is for at the moment of a step in which most of it is held, and whose it is.
+"""What memory is used for at the moment of a step at which most of it is held, and which layer holds it.
 
-Knows what parameters, gradients and optimizer states are; the lives of storages it gets from storage_log.py.
+storage_log.py records the lives of storages. This file knows what parameters, gradients and optimizer states are.
 """
 
 from __future__ import annotations
@@ -26,29 +26,32 @@ from autofuse.torch_private import pytree
 
 _SOURCE = "storages of tensors as torch's dispatcher returns them"
 _WITH_WORKSPACE = ", and within operators the profiler's allocation events"
-_WITHOUT_WORKSPACE = "; what kernels take while they run is not in it"
+_WITHOUT_WORKSPACE = "; without the memory that kernels take while they run"
 
 
 class PeakHoldings:
-    """A context manager around one step or several: what is held at their peak, and by whom.
+    """A context manager around one or more steps: what is held at their peak, and by which layer.
 
-    Everything counts that is alive: what stood before (parameters, buffers, gradients, the optimizers' states, inputs)
-    and what the step takes. What an operator takes while it runs, above its results, is temporary: a fused operation's
-    workspace, say. On a CPU the profiler tells of it, unless it is in use; on CUDA the allocator's own peak is the
-    total. Not in it is what an allocator holds and nobody uses: glibc's alone adds 10 to 40 % to a process's size
-    where MALLOC_MMAP_THRESHOLD_ is not set to 65536.
+    Everything that is alive counts: what existed before (parameters, buffers, gradients, optimizer states, inputs) and
+    what the step allocates. Memory that an operator takes while it runs, besides its results, is temporary: a fused
+    operation's workspace, for example. On a CPU the profiler measures it, unless another profiler runs. On CUDA the
+    allocator's own peak is the total. Memory that an allocator holds without use is not included. glibc's adds 10 to 40
+    % to a process's size unless MALLOC_MMAP_THRESHOLD_ is 65536.
 
-    A storage counts once, with all its bytes, however many tensors look at it. Created in a forward (also in one that
-    is computed again by checkpointing) and alive when a backward begins, it is an activation; what lives shorter, and
-    what a backward or an optimizer makes that is no gradient and no state, is temporary. Tensors that the step meets
-    and did not make count as inputs from then on.
+    A storage counts once, with all its bytes, however many tensors view it. It is an activation if it was created in a
+    forward (also a forward that checkpointing recomputes) and is alive when a backward begins. If it lives shorter, it
+    is temporary. Everything else that a backward or an optimizer creates is temporary, too, except gradients and
+    states. Tensors that the step uses but did not create count as inputs from then on.
 
-    After the block: `memory`, whose kinds add up to its peak, and `by_layer`, bytes at the peak by fully qualified
-    name, which add up to it as well: a parameter and its gradient and state belong to the module that has it,
-    everything else to the module whose forward, or whose part of the backward, allocated it, or to OUTSIDE.
+    After the block, `memory` has the kinds, which add up to the peak. `by_layer` has the bytes at the peak by fully
+    qualified name, which add up to it, too. A parameter, its gradient and its state belong to the module that has the
+    parameter. Everything else belongs to the module whose forward or backward allocated it, or to OUTSIDE.
 
-    Works under FakeTensorMode: same numbers, nothing computed. A compiled model runs its original code meanwhile.
-    Raises RuntimeError where modules' calls are watched already.
+    Under FakeTensorMode the numbers are the same, and nothing is computed. A compiled model runs its original code
+    meanwhile.
+
+    Raises:
+        RuntimeError: Module calls are watched already.
     """
 
     memory: Memory
@@ -61,7 +64,14 @@ class PeakHoldings:
         device: torch.device | str = "cpu",
         inputs: Any = None,
     ) -> None:
-        """`optimizers`: whose state stands already; others are met when they step. `inputs`: tensors, nested freely."""
+        """Prepare the measurement.
+
+        Args:
+            names: The modules' names.
+            optimizers: Those whose state exists already. Others are found when they step.
+            device: The device whose memory counts.
+            inputs: Tensors, nested in any way.
+        """
         self.names, self.optimizers, self.inputs = names, tuple(optimizers), inputs
         self.device = torch.device(device)
         self._storages = Storages(names, self.device)
@@ -69,9 +79,9 @@ class PeakHoldings:
         self._stack = ExitStack()
 
     def __enter__(self) -> PeakHoldings:
-        gc.collect()  # the passes before this one leave cycles that hold tensors of their steps
-        self._mark_what_stands()
-        self._others = _allocated(self.device) - self._storages.total
+        gc.collect()  # earlier passes leave reference cycles that hold tensors
+        self._mark_existing()
+        self._others = _allocated_bytes(self.device) - self._storages.total
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         with ExitStack() as stack:
@@ -93,14 +103,14 @@ class PeakHoldings:
         for piece, size in self._storages.alive_at(peak):
             kinds[self._kind(piece)] += size
             layers[piece.layer] += size
-        unseen = self._unseen(peak.held + peak.workspace)
-        kinds["temporaries"] += unseen
-        layers[OUTSIDE] += unseen
+        unseen_bytes = self._unseen_bytes(peak.held + peak.workspace)
+        kinds["temporaries"] += unseen_bytes
+        layers[OUTSIDE] += unseen_bytes
         self.memory = replace(Memory(sum(kinds.values()), source=self._source()), **kinds)
         self.by_layer = MappingProxyType({layer: size for layer, size in layers.items() if size})
 
-    def _unseen(self, seen: int) -> int:
-        """On CUDA what the allocator's own peak has above that; what others held as the step began is left out."""
+    def _unseen_bytes(self, seen: int) -> int:
+        """Return by how much CUDA's own peak exceeds what was seen, without memory that others held before."""
         if self.device.type != "cuda":
             return 0
         torch.cuda.synchronize(self.device)
@@ -108,11 +118,11 @@ class PeakHoldings:
 
     def _source(self) -> str:
         if self.device.type == "cuda":
-            return f"torch.cuda.max_memory_allocated, told apart by {_SOURCE}"
+            return f"torch.cuda.max_memory_allocated, split by {_SOURCE}"
         return _SOURCE + (_WITH_WORKSPACE if self._storages.workspace.most else _WITHOUT_WORKSPACE)
 
     def over_time(self) -> Iterator[Mapping[str, int]]:
-        """Bytes by kind at the end of every operator in turn, without workspaces: one mapping, which changes."""
+        """Yield bytes by kind at the end of each operator, without workspaces. All are one mapping, which changes."""
         kinds: Counter[str] = Counter()
         at = 0
         for moment in self._storages.moments:
@@ -121,9 +131,9 @@ class PeakHoldings:
             at = moment.place
             yield kinds
 
-    # What is what.
+    # Kinds of memory.
 
-    def _mark_what_stands(self) -> None:
+    def _mark_existing(self) -> None:
         mark = self._storages.mark
         for name, module in self.names.items():
             for parameter in module._parameters.values():
@@ -153,7 +163,7 @@ class PeakHoldings:
         self._state(optimizer)
 
     def _state(self, optimizer: Optimizer) -> None:
-        """Its state, and parameters that no model has: copies of a higher precision, with their gradients."""
+        """Mark an optimizer's state, and parameters that no model has: copies of higher precision, with gradients."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter not in self._owners:
@@ -173,9 +183,9 @@ class PeakHoldings:
 
 
 def _when_accumulated(parameter: Any, then: Callable[[Tensor], None]) -> Any:
-    """A hook on a tensor, which no module notices."""
+    """Register a hook on a tensor, which no module notices."""
     return parameter.register_post_accumulate_grad_hook(then)
 
 
-def _allocated(device: torch.device) -> int:
+def _allocated_bytes(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

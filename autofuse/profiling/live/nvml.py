@@ -1,7 +1,7 @@
-"""Power of an NVIDIA GPU while steps run, from NVML. Knows the package nvidia-ml-py (pynvml), if it is there; no torch.
+"""Measures the power of an NVIDIA GPU while steps run, with NVML (the package nvidia-ml-py, imported as pynvml).
 
-From Volta on NVML counts a GPU's energy itself (nvmlDeviceGetTotalEnergyConsumption, millijoules). Where it does not,
-its power (nvmlDeviceGetPowerUsage, milliwatts) is read again and again.
+From Volta on, NVML counts a GPU's energy (nvmlDeviceGetTotalEnergyConsumption, millijoules). On older GPUs, its power
+(nvmlDeviceGetPowerUsage, milliwatts) is read repeatedly.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from autofuse.results.profile import Power
 
 SECONDS = 0.05  # between readings
-_INSTALL = "install nvidia-ml-py to have it measured"
+_INSTALL = "install nvidia-ml-py to measure it"
 
 
 class Meter:
-    """What was read in a block of `metered`; `power` says it of one step."""
+    """The readings of a block of `metered`."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -31,13 +31,13 @@ class Meter:
         self.seconds = 0.0
 
     def power(self, steps: int, tokens: int | None = None) -> Power:
-        """Mean power over the block, which held so many steps of so many tokens each."""
+        """Return the mean power over the block, which contained `steps` steps of `tokens` tokens each."""
         if self.reason:
             return Power(reason=self.reason)
         joules, source = self.joules, "NVML's energy counter"
-        if not joules:  # it moves about ten times a second, so in a short block it may stand still
+        if not joules:  # the counter changes about ten times a second, so it may not change in a short block
             if not self.watts or self.seconds <= 0:
-                return Power(reason="NVML gave no reading: the steps were over too soon")
+                return Power(reason="NVML gave no reading: the steps were too short")
             joules, source = fmean(self.watts) * self.seconds, f"NVML, {len(self.watts)} readings of power"
         each = joules / max(1, steps)
         watts = joules / self.seconds if self.seconds > 0 else None
@@ -46,10 +46,10 @@ class Meter:
 
 @contextmanager
 def metered(uuid: str) -> Iterator[Meter]:
-    """Measure one GPU's power in the block; the device has to be idle at both its ends.
+    """Measure one GPU's power in the block. The device must be idle at the start and the end.
 
-    uuid: as torch.cuda.get_device_properties(device).uuid gives it. Never raises because NVML is missing or refuses:
-    the meter then says why.
+    uuid: the GPU's, from torch.cuda.get_device_properties(device).uuid. If NVML is missing or refuses, nothing is
+    raised, and the meter says why.
     """
     meter = Meter()
     library = _library(meter)
@@ -97,7 +97,7 @@ def _handle(library: ModuleType, uuid: str, meter: Meter) -> Any:
 
 
 def _energy(library: ModuleType, handle: Any) -> float | None:
-    """Joules since the driver was loaded."""
+    """Return the joules since the driver was loaded."""
     try:
         return float(library.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
     except library.NVMLError:

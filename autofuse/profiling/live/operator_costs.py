@@ -1,11 +1,11 @@
-"""What operators would take, from their FLOPs and bytes at the roofs of a machine and what each takes for an element.
+"""Models what operators take: from FLOPs and bytes at the roofs of a machine, and from measured seconds per element.
 
-    t = launch + max(computing, moving) + min(computing, moving) x (1 - OVERLAP) + new pages x what one takes
-    computing = FLOPs / peak, or elements x what one takes; moving = bytes / bandwidth
+    t = launch + max(computing, moving) + min(computing, moving) x (1 - OVERLAP) + new pages x seconds per page
+    computing = FLOPs / peak, or elements x seconds per element; moving = bytes / bandwidth
 
-A product goes by FLOPs. Anything else on a CPU goes by a piece of itself that is measured (operator_rates.py), for
-vectorised and other loops are a hundredfold apart; on a GPU by its bytes, and by its special functions where it has
-any. Knows operators on fakes and a machine's numbers; must not know modules or rules.
+Matrix products go by FLOPs. Other operators on a CPU go by a measured piece of themselves (operator_rates.py), because
+vectorised and other loops differ a hundredfold. On a GPU they go by bytes, and by special functions if they compute
+any.
 """
 
 from __future__ import annotations
@@ -20,48 +20,50 @@ from autofuse.profiling.live.listed_operators import ListedOperator
 from autofuse.profiling.live.operator_rates import Pieces, elements, seconds_of_new_bytes
 from autofuse.results.profile import Work
 
-OVERLAP = 0.5  # of the shorter part hides behind the longer on a CPU, as measured for products, masks and softmax
+OVERLAP = 0.5  # hidden fraction of the shorter part on a CPU, as measured for products, masks and softmax
 BEYOND = 2**62  # bytes that no cache holds
-MAPPED = 32 * 2**20  # bytes: larger tensors have new pages from glibc's malloc (DEFAULT_MMAP_THRESHOLD_MAX, 64 bit)
+MAPPED = 32 * 2**20  # bytes: glibc's malloc maps new pages for larger tensors (DEFAULT_MMAP_THRESHOLD_MAX, 64 bit)
 _SPECIAL = ("exp", "erf", "softmax", "sqrt", "log", "sin", "cos", "pow", *EXPONENTIAL)
-_BATCHED = ("bmm", "attention")  # many small products: how fast they are depends on their sizes
+_BATCHED = ("bmm", "attention")  # many small products, whose speed depends on their sizes
 
 
 class Machine(Protocol):
-    """The roofs that the model asks for: profiling.roofs.Roofs has them."""
+    """The roofs that the model needs. profiling.roofs.Roofs has them."""
 
     launch: float  # seconds that the smallest operator takes
     special: float  # exponentials a second
 
     def flops(self, dtype: str) -> float:
-        """FLOP/s of products of matrices."""
+        """Return the FLOP/s of matrix products."""
 
     def bandwidth(self, touched: int) -> float:
-        """Bytes a second at most for an operator that touches so many."""
+        """Return the most bytes per second for an operator that touches `touched` bytes."""
 
 
 class Costs:
-    """The model on one machine."""
+    """The model of one machine."""
 
     def __init__(self, machine: Machine, pieces: Pieces | None = None) -> None:
         self.machine = machine
         self._pieces = pieces or Pieces()
 
     def of(self, operators: Iterable[ListedOperator]) -> Work:
-        """All of them, one after the other; FLOPs and bytes too."""
+        """Return the work of all operators, one after the other, with FLOPs and bytes."""
         return sum(map(self.one, operators), Work())
 
     def one(self, operator: ListedOperator) -> Work:
-        """A single operator, launched by itself."""
+        """Return the work of a single operator, launched by itself."""
         cost = operator.cost
-        moving, computing = self._moving(cost.bytes), self._computing(operator)
+        moving, computing = self._moving_seconds(cost.bytes), self._computing_seconds(operator)
         hidden = OVERLAP if operator.device == "cpu" else 1.0
         busy = max(moving, computing) + (1 - hidden) * min(moving, computing)
-        return Work(self.machine.launch + busy + self._mapping(operator), cost.flops, cost.bytes, 1)
+        return Work(self.machine.launch + busy + self._mapping_seconds(operator), cost.flops, cost.bytes, 1)
 
     def in_one_loop(self, operators: Sequence[ListedOperator]) -> Work:
-        """What a kernel of our own makes of them: products by themselves, and between these one loop in each phase,
-        which reads and writes only what no other operator of the loop does, and computes every function as before.
+        """Return the work of a fused kernel that computes these operators.
+
+        Products stay separate. Between them, there is one loop in each phase. It reads and writes only what no other
+        operator of the loop does, and computes every function as before.
         """
         products = [o for o in operators if o.cost.flops]
         work = self.of(products)
@@ -77,22 +79,26 @@ class Costs:
         written = {id(r): r for o in loop for r in o.results if id(r) in used}
         moved = sum(x.numel() * x.element_size() for x in (*read.values(), *written.values()))
         functions = sum(elements(o) for o in loop if _is_special(o)) / self.machine.special
-        return Work(self.machine.launch + max(self._moving(moved), functions), 0, moved, 1)
+        return Work(self.machine.launch + max(self._moving_seconds(moved), functions), 0, moved, 1)
 
-    def _moving(self, count: int) -> float:
-        """In a step other operators have used the caches meanwhile: only what fits into a core's own is found there."""
+    def _moving_seconds(self, count: int) -> float:
+        """Return the seconds of moving bytes.
+
+        In a step, other operators use the caches meanwhile, so only data that fits into a core's own cache is found
+        there.
+        """
         return count / self.machine.bandwidth(count if count <= own_cache() else BEYOND)
 
-    def _computing(self, operator: ListedOperator) -> float:
-        """Seconds of computing, were memory no limit."""
+    def _computing_seconds(self, operator: ListedOperator) -> float:
+        """Return the seconds of computing, if memory were no limit."""
         if operator.device == "cpu" and not is_product(operator):
             return self._pieces.seconds(operator) or 0.0
         if operator.cost.flops:
             return operator.cost.flops / self.machine.flops(operator.cost.dtype)
         return elements(operator) / self.machine.special if _is_special(operator) else 0.0
 
-    def _mapping(self, operator: ListedOperator) -> float:
-        """Seconds for pages that a process on a CPU has to ask for: large tensors are mapped and unmapped each."""
+    def _mapping_seconds(self, operator: ListedOperator) -> float:
+        """Return the seconds for new pages on a CPU: large tensors are mapped and unmapped each time."""
         if operator.device != "cpu" or operator.function._opname.endswith("_"):
             return 0.0
         sizes = [r.untyped_storage().nbytes() for r in operator.results]
@@ -102,7 +108,7 @@ class Costs:
 
 @cache
 def own_cache() -> int:
-    """Bytes of a core's own, second cache; 1 MiB where nobody tells."""
+    """Return the bytes of a core's own (second level) cache; 1 MiB if unknown."""
     try:
         size = os.sysconf("SC_LEVEL2_CACHE_SIZE")
     except (ValueError, OSError):
@@ -111,7 +117,7 @@ def own_cache() -> int:
 
 
 def is_product(operator: ListedOperator) -> bool:
-    """Whether an operator is one large product of matrices, which goes by the machine's FLOP/s."""
+    """Whether an operator is one large matrix product, which goes by the machine's FLOP/s."""
     return operator.cost.flops > 0 and not any(word in operator.name for word in _BATCHED)
 
 

@@ -1,8 +1,8 @@
-"""Whose operator runs right now: the module, and whether it is the forward or the backward.
+"""Finds the module that owns the running operator, and whether it is in the forward or the backward.
 
-Knows autograd's nodes and the calls of modules; must not know what is counted or timed. In the forward the module is
-the innermost that is being called. In the backward it is the one in whose call the running node was made: nodes are
-numbered as they are made, thread by thread, and the numbers at which calls begin and end are kept here.
+In the forward, the owner is the innermost module that is being called. In the backward, it is the module in whose call
+the running node was created. Autograd numbers nodes as they are created, by thread, and this file records the numbers
+at which calls begin and end.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE
 from autofuse.torch_private import current_autograd_node, current_graph_task_id, get_sequence_nr, keeps_graph
 
-_NUMBERLESS = 2**63  # gathering a gradient has the highest number there is
+_NUMBERLESS = 2**63  # accumulating a gradient has the highest possible number
 _CHECKPOINTING = "torch.utils.checkpoint"
 
 
 class Owner(NamedTuple):
-    """fqn: OUTSIDE where no module is called. again: part of a forward that is computed once more for its backward."""
+    """The owner of an operator.
+
+    fqn: OUTSIDE if no module is called.
+    phase: forward or backward.
+    again: it is part of a forward that is recomputed for its backward.
+    """
 
     fqn: str
     phase: Phase
@@ -36,13 +41,13 @@ class Owner(NamedTuple):
 
 @dataclass
 class _Thread:
-    """What one thread does. `calls` are those that are open, each with the graph task that it is made in."""
+    """The state of one thread. `calls` has the open calls, each with the graph task that it is made in."""
 
     calls: list[tuple[str, int]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
-    owners: list[str] = field(default_factory=list)  # of nodes from the number at the same place on
+    owners: list[str] = field(default_factory=list)  # owners of the nodes from the number at the same index on
     recomputing: int = -1  # the last graph task in which this thread recomputed a forward
-    last: str = OUTSIDE  # whose backward ran last
+    last: str = OUTSIDE  # the owner of the backward that ran last
 
     def mark(self) -> None:
         """From the next node on, nodes belong to the innermost open call."""
@@ -55,7 +60,7 @@ class _Thread:
 
 
 class Running:
-    """Asked by an instrument for each operator; told of modules' calls by `called`, for calls.around_calls."""
+    """Answers which module owns the running operator. `called` informs it of modules' calls, for around_calls."""
 
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
@@ -63,7 +68,7 @@ class Running:
 
     @contextmanager
     def called(self, name: str, module: nn.Module) -> Iterator[None]:
-        """For the length of a module's call."""
+        """Record a module's call, for its duration."""
         thread, task = self._here(), current_graph_task_id()
         if task < 0:
             self._main = thread
@@ -80,7 +85,7 @@ class Running:
             thread.mark()
 
     def now(self) -> Owner:
-        """Whose operator the calling thread is in."""
+        """Return the owner of the operator that the calling thread runs."""
         thread, task = self._here(), current_graph_task_id()
         if task < 0:
             return Owner(thread.calls[-1][0] if thread.calls else OUTSIDE, "forward", False)
@@ -96,7 +101,7 @@ class Running:
         if node is None:
             return OUTSIDE
         number = node._sequence_nr()
-        if number < _NUMBERLESS:  # else a gradient is gathered, right after the node that it comes from
+        if number < _NUMBERLESS:  # else a gradient is accumulated, right after the node that it comes from
             # A backward within a backward goes through nodes that this thread made when it recomputed the forward.
             nested = 0 <= thread.recomputing < task
             thread.last = (thread if nested else self._main).owner(number)
@@ -104,22 +109,22 @@ class Running:
 
 
 def gradients_wanted() -> tuple[bool, ...]:
-    """Of which inputs of the operator whose backward runs right now the gradient is asked for; () outside of one."""
+    """Return which inputs of the forward operator get a gradient in the running backward; () outside of one."""
     node = current_autograd_node()
     return () if node is None else tuple(following is not None for following, _ in node.next_functions)
 
 
-def is_an_optimizers(whose: Owner) -> bool:
-    """Whether an optimizer's step runs right now, and not a closure of its that calls the model."""
+def is_optimizer_step(whose: Owner) -> bool:
+    """Whether an optimizer's step runs right now, and not its closure, which calls the model."""
     if whose[:2] != (OUTSIDE, "forward") or torch.is_grad_enabled():
         return False
     return any(isinstance(frame.f_locals.get("self"), torch.optim.Optimizer) for frame in callers())
 
 
 def _is_recomputing() -> bool:
-    """Whether a backward pass computes a forward once more outside of any module's call.
+    """Whether a backward pass recomputes a forward outside of any module's call.
 
-    A backward pass has gradients off, unless it builds a graph of itself; then only checkpointing's own code tells.
+    A backward pass has gradients off, unless it builds a graph itself. Then only checkpointing's own code shows it.
     """
     if not torch.is_grad_enabled():
         return False

@@ -1,4 +1,4 @@
-"""Puts optimizers back as they were before a profile ran their steps. Knows torch.optim and no models."""
+"""Restores optimizers after a profile ran their steps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 @contextmanager
 def preserved_optimizers() -> Iterator[None]:
-    """After the block, the state and the settings of every optimizer that stepped in it are as before its first step.
+    """After the block, restore the state and the settings of every optimizer that stepped in it.
 
-    What is kept is a copy on the CPU, so that the device's peak memory stays that of the step. Not put back: schedulers
-    and gradient scalers, which optimizers do not know.
+    The copy is kept on the CPU, so that the device's peak memory is that of the step. Schedulers and gradient scalers
+    are not restored, because optimizers do not know them.
     """
     seen: set[int] = set()
     with ExitStack() as stack:
@@ -25,7 +25,7 @@ def preserved_optimizers() -> Iterator[None]:
         def stepped(optimizer: Optimizer, *_: Any) -> None:
             if id(optimizer) not in seen:
                 seen.add(id(optimizer))
-                stack.callback(_kept(optimizer))
+                stack.callback(_save_state(optimizer))
 
         hook = register_optimizer_step_pre_hook(stepped)
         try:
@@ -34,16 +34,16 @@ def preserved_optimizers() -> Iterator[None]:
             hook.remove()
 
 
-def _kept(optimizer: Optimizer) -> Callable[[], None]:
+def _save_state(optimizer: Optimizer) -> Callable[[], None]:
     settings = [
         {key: copy.copy(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups
     ]
-    state = {parameter: {key: (value, _value(value)) for key, value in entry.items()}
+    state = {parameter: {key: (value, _copy(value)) for key, value in entry.items()}
              for parameter, entry in optimizer.state.items()}  # fmt: skip
 
     def restore() -> None:
-        for group, kept in zip(optimizer.param_groups, settings, strict=True):
-            group.update(kept)
+        for group, saved in zip(optimizer.param_groups, settings, strict=True):
+            group.update(saved)
         optimizer.state.clear()
         for parameter, entry in state.items():
             optimizer.state[parameter] = {key: _put_back(held, value) for key, (held, value) in entry.items()}
@@ -51,12 +51,12 @@ def _kept(optimizer: Optimizer) -> Callable[[], None]:
     return restore
 
 
-def _value(held: Any) -> Any:
+def _copy(held: Any) -> Any:
     return held.detach().to("cpu", copy=True) if isinstance(held, Tensor) else copy.copy(held)
 
 
 def _put_back(held: Any, value: Any) -> Any:
-    """The tensor that was there, with the numbers it held: others may hold it too."""
+    """Return the original tensor with its original numbers, because others may hold it, too."""
     if not isinstance(held, Tensor):
         return value
     with torch.no_grad():

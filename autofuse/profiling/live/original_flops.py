@@ -1,8 +1,7 @@
-"""What a model's own code asks for, when autofuse has rewritten it: the count that both sides of a comparison go by.
+"""Counts the FLOPs of a model's own code if autofuse has rewritten it. Both sides of a comparison use this count.
 
-Fused operations ask for the same products, each by its formula (formulas.py). But code that keeps a product for a
-result that nobody reads, or kernels that nobody has a formula for, would make the two counts differ; so the original
-code itself is counted. Knows how rewrites come off and on again, and fakes; must not know what is counted how.
+Fused operations count as the same products (formulas.py). But the counts would differ if the original keeps a product
+whose result nobody reads, or if a kernel has no formula. So the original code itself is counted.
 """
 
 from __future__ import annotations
@@ -27,38 +26,38 @@ from autofuse.torch_private.nested import tensors_in
 
 
 def is_rewritten(models: Iterable[nn.Module]) -> bool:
-    """Whether any module of them runs a forward of autofuse's."""
+    """Whether a module of these models runs a forward of autofuse."""
     return any(is_installed(module) for model in models for module in model.modules())
 
 
 @contextmanager
 def as_written(models: Iterable[nn.Module]) -> Iterator[None]:
-    """In the block the models run their own code; afterwards every module runs what it ran before."""
+    """In the block, the models run their own code. Afterwards, every module runs what it ran before."""
     entries = [uninstall(model) for model in models]
     try:
         yield
     finally:
-        for taken in entries:
-            reinstall(taken)
+        for entry in entries:
+            reinstall(entry)
 
 
 def model_flops_of_original(model: nn.Module, inputs: Any, step: Step = training_step) -> Flops:
-    """What a step of `model` counts with autofuse's rewrites taken off, and put back afterwards.
+    """Return the count of a step of `model` with autofuse's rewrites removed, and restore them afterwards.
 
-    The default step runs on fake tensors, which costs neither time nor memory; any other, or one that has to look at
-    values, runs once for real, with all that a step does to parameters, gradients and random state.
+    The default step runs on fake tensors, which takes neither time nor memory. Another step, or one that reads values,
+    runs once for real, with all its effects on parameters, gradients and random state.
     """
     with as_written((model,)):
         if step is training_step:
             try:
-                return _counted_on_fakes(model, inputs)
-            except Exception:  # whatever a model does that fakes cannot, it can for real
+                return _count_on_fakes(model, inputs)
+            except Exception:  # the model cannot run on fakes, so run it for real
                 pass
-        return _counted(model, inputs, step)
+        return _count(model, inputs, step)
 
 
-def of_workload(workload: Workload) -> Flops:
-    """The same for a workload's step."""
+def original_flops_of_workload(workload: Workload) -> Flops:
+    """Return the same for a workload's step."""
     run = workload.run
     if isinstance(run, partial) and run.func is training_step:
         return model_flops_of_original(run.args[0], workload.inputs)
@@ -67,18 +66,18 @@ def of_workload(workload: Workload) -> Flops:
     return counting.flops
 
 
-def _counted(model: nn.Module, inputs: Any, step: Step) -> Flops:
+def _count(model: nn.Module, inputs: Any, step: Step) -> Flops:
     with Counting(ModuleNames({"": model})) as counting:
         step(model, inputs)
     return counting.flops
 
 
-def _counted_on_fakes(model: nn.Module, inputs: Any) -> Flops:
+def _count_on_fakes(model: nn.Module, inputs: Any) -> Flops:
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    held = [*model.parameters(), *model.buffers()]
-    held += [t for module in model.modules() for t in tensors_in(list(vars(module).values()))]
-    memo: dict[int, Any] = {id(t): fakes.from_tensor(t) for t in held}
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [t for module in model.modules() for t in tensors_in(list(vars(module).values()))]
+    memo: dict[int, Any] = {id(t): fakes.from_tensor(t) for t in tensors}
     with mute_fake_tensor_log(), fakes:
-        double = deepcopy(model, memo)
-        given = pytree.tree_map_only(Tensor, fakes.from_tensor, inputs)
-        return _counted(double, given, training_step)
+        copy = deepcopy(model, memo)
+        fake_inputs = pytree.tree_map_only(Tensor, fakes.from_tensor, inputs)
+        return _count(copy, fake_inputs, training_step)

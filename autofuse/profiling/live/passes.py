@@ -1,7 +1,6 @@
-"""Runs a step that we may call as often as we like: bare and timed first, then under one instrument after the other.
+"""Runs a step that can be repeated: first bare and timed, then under one instrument after the other.
 
-Knows the order of passes, and hands each what it needs. What a pass says is Measured; what that amounts to is not known
-here. A pass that fails is told in a note: the others are worth having without it.
+If a pass fails, a note says so, and the other passes continue.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from autofuse.profiling.live.advice import readings
 from autofuse.profiling.live.batch_size import batch_of, batch_of_calls
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.dcgm import Counters
-from autofuse.profiling.live.layer_probe import grown
+from autofuse.profiling.live.layer_probe import growth_by_layer
 from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.nvml import metered
-from autofuse.profiling.live.original_flops import is_rewritten, of_workload
-from autofuse.profiling.live.probe import probed
+from autofuse.profiling.live.original_flops import is_rewritten, original_flops_of_workload
+from autofuse.profiling.live.probe import probe_batch
 from autofuse.profiling.live.record_budget import steps_to_record
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofline import total
@@ -36,17 +35,17 @@ from autofuse.profiling.live.workload import Workload
 from autofuse.profiling.live.yardstick import yardstick
 from autofuse.results.profile import Power, Probe
 
-FEWEST, LONGEST = 8, 30.0  # timed steps, and the seconds after which that many are enough
-METERED = 2.0  # seconds of steps over which power is measured
+FEWEST, LONGEST = 8, 30.0  # fewest timed steps, and the seconds after which they are enough
+METERED = 2.0  # seconds of steps during which power is measured
 
 
 @dataclass(frozen=True)
 class ProfilePasses:
-    """How often a step is run: untimed, timed, recorded; and which of the other passes are wanted."""
+    """How many steps run untimed, timed and recorded, and which of the other passes run."""
 
     warmup: int = 3
     steps: int = 20
-    traced: int | None = None  # as many as fit a budget of time
+    traced: int | None = None  # None: as many as fit a budget of time
     places: bool = True
     probe: bool = True
     samples: int | None = None
@@ -54,8 +53,8 @@ class ProfilePasses:
     timed: tuple[float, ...] = ()  # seconds of steps that were timed already
 
 
-def measured(workload: Workload, wishes: ProfilePasses, tell: Tell) -> Measurements:
-    """All passes over one workload, whose models are known: `look` was called."""
+def run_passes(workload: Workload, wishes: ProfilePasses, tell: Tell) -> Measurements:
+    """Run all passes over one workload. Call `workload.look` before, so that its models are known."""
     found = Measurements(workload.name, "live", workload.device, workload.names)
     batch = batch_of(workload.inputs) if workload.inputs is not None else batch_of_calls(workload.calls.values())
     batch = batch.given(wishes.samples, wishes.tokens)
@@ -71,13 +70,13 @@ def measured(workload: Workload, wishes: ProfilePasses, tell: Tell) -> Measureme
     if wishes.probe:
         passes.append(("doubling the batch", _probe))
     for name, run in tell("instruments", passes, len(passes)):
-        with _told(found, name):
+        with _note_failure(found, name):
             run(workload, wishes, found)
     return found
 
 
 def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: Tell) -> None:
-    """Whole steps, each with the yardstick next to it. Stops early where steps are very long."""
+    """Time whole steps, each with the yardstick next to it. Stop early if steps are very long."""
     if wishes.timed:
         found.seconds = list(wishes.timed)
         return
@@ -86,20 +85,20 @@ def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: 
     with without_garbage_collection(), waiting.clocked(), found.cores.watched():
         for done in tell("timing", range(wishes.steps), wishes.steps):
             if done >= FEWEST and time.perf_counter() - start > LONGEST:
-                found.notes.append(f"{done} steps were timed, and not {wishes.steps}: they took {LONGEST:.0f} seconds.")
+                found.notes.append(f"Only {done} of {wishes.steps} steps were timed, in {LONGEST:.0f} seconds.")
                 break
             found.yardstick.append(measure())
             waiting.take()
             found.seconds.append(seconds_of(lambda: results.append(workload.step()), found.device))
             waited.append(waiting.take())
-            results[-1] = results[-1].detach() if isinstance(results[-1], Tensor) else results[-1]  # not its graph
+            results[-1] = results[-1].detach() if isinstance(results[-1], Tensor) else results[-1]  # drop the graph
     found.losses = _losses(results)
     found.shares = shares(waited, found.seconds, waiting, found.device)
     found.rest = rest_of(waited, found.seconds, found.shares)
 
 
 def _losses(results: Sequence[object]) -> list[float]:
-    """What the steps returned, if that is one number each."""
+    """Return what the steps returned, if that is one number each."""
     numbers = [r.item() if isinstance(r, Tensor) and r.numel() == 1 else r for r in results]
     return [float(n) for n in numbers if isinstance(n, (int, float))] if _are_numbers(numbers) else []
 
@@ -110,7 +109,7 @@ def _are_numbers(values: Sequence[object]) -> bool:
 
 def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Recording(found.names, found.device) as recording:
-        workload.step()  # recorded, and not looked at: the profiler's own first calls are slow
+        workload.step()  # recorded but not used: the profiler's first calls are slow
         with found.cores.watched():
             for _ in range(steps_to_record(wishes.traced, found.seconds)):
                 with recording.step():
@@ -123,7 +122,7 @@ def _count(workload: Workload, wishes: ProfilePasses, found: Measurements) -> No
         workload.step()
     found.flops, found.own = counting.flops, counting.works(roofs(found.device))
     if is_rewritten(workload.models.values()):
-        found.flops = found.flops.asked_by(of_workload(workload))
+        found.flops = found.flops.asked_by(original_flops_of_workload(workload))
 
 
 def _hold(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
@@ -133,7 +132,7 @@ def _hold(workload: Workload, wishes: ProfilePasses, found: Measurements) -> Non
 
 
 def _meter(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
-    """Power and hardware counters over bare steps, long enough for both to be read several times."""
+    """Measure power and hardware counters during bare steps, long enough to read both several times."""
     if found.device.type != "cuda":
         found.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the step ran on {found.device.type}")
         return
@@ -144,7 +143,7 @@ def _meter(workload: Workload, wishes: ProfilePasses, found: Measurements) -> No
         for _ in range(steps):
             workload.step()
         synchronize(found.device)
-    found.power, found.counters = meter.power(steps, found.tokens), counters.rungs()
+    found.power, found.counters = meter.power(steps, found.tokens), counters.levels()
 
 
 def _read(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
@@ -154,18 +153,20 @@ def _read(workload: Workload, wishes: ProfilePasses, found: Measurements) -> Non
 
 def _probe(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     if workload.inputs is None or workload.run is None:
-        found.probe = Probe(reason="The step was given without its inputs, so its batch cannot be doubled: pass both.")
+        found.probe = Probe(reason="The step was passed without its inputs, so its batch cannot be doubled: pass both.")
         return
     machine = roofs(found.device)
     work = replace(total(found.own.values()), seconds=median(found.seconds))
-    found.probe = probed(workload.run, workload.inputs, found.device, work=work, roof=machine.roof(found.flops.dtype))
+    found.probe = probe_batch(
+        workload.run, workload.inputs, found.device, work=work, roof=machine.roof(found.flops.dtype)
+    )
     if found.probe.ratio is not None:
-        found.grown = grown(workload.run, workload.inputs, found.names, found.device)
+        found.grown = growth_by_layer(workload.run, workload.inputs, found.names, found.device)
 
 
 @contextmanager
-def _told(found: Measurements, name: str) -> Iterator[None]:
+def _note_failure(found: Measurements, name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # whatever an instrument meets in somebody's model must not cost the other numbers
+    except Exception as error:  # a failure of one instrument must not cost the other numbers
         found.notes.append(f"The pass for {name} failed and is left out: {type(error).__name__}: {error}")

@@ -1,8 +1,8 @@
 """The double-the-batch probe: how much longer a step takes with twice the samples.
 
-A step takes what does not depend on the batch (launching operators, the optimizer, reading weights) and what grows with
-it. If t is the step's time and c what stays, t(2 x batch) / t(batch) = 2 - c / t: 2 where all of it grows, 1.5 where
-half of it stays. It knows inputs and clocks, not models; whoever calls it puts back what steps change.
+A step has a part that does not depend on the batch (launching operators, the optimizer, reading weights) and a part
+that grows with it. If t is the step's time and c the constant part, t(2 x batch) / t(batch) = 2 - c / t: 2 if
+everything grows, 1.5 if half of it is constant. The caller restores what steps change.
 """
 
 from __future__ import annotations
@@ -26,21 +26,30 @@ _WARMUP = 2
 
 
 class NotApplicable(ValueError):
-    """Which of the inputs' sizes is the batch cannot be told. The message is a sentence for people."""
+    """It is unknown which size of the inputs is the batch. The message is a sentence for the user."""
 
 
-def probed(
+def probe_batch(
     run: Callable[[Inputs], object], inputs: Inputs, device: torch.device, *,
     work: Work | None = None, roof: Roof | None = None, seconds: float = 4.0, seed: int = 0,
 ) -> Probe:  # fmt: skip
-    """Time run(inputs) against run(inputs doubled), in pairs of random order, for about `seconds`.
+    """Time run(inputs) against run(inputs doubled), in pairs of random order.
 
-    Where the batch is not what holds the step back, `work` (of the whole step, with its seconds) and `roof` tell what
-    does. A step that does not run with twice the batch, and inputs whose batch is not known, give a Probe with the
-    reason; nothing is raised.
+    If a step does not run with twice the batch, or if the batch is unknown, the Probe has the reason, and nothing is
+    raised.
+
+    Args:
+        run: Runs a step with the given inputs.
+        inputs: The inputs of a step.
+        device: The device of the step.
+        work: The work of the whole step, with its seconds. With `roof`, it shows what limits the step if the batch does
+            not.
+        roof: The roof of the device.
+        seconds: About how long to measure.
+        seed: Of the random order.
     """
     try:
-        twice = doubled(inputs)
+        twice = double_batch(inputs)
         for _ in range(_WARMUP):
             longer = seconds_of(lambda: run(twice), device)
     except NotApplicable as error:
@@ -57,10 +66,10 @@ def probed(
 
 
 def verdict_of(found: Estimate, work: Work | None = None, roof: Roof | None = None) -> tuple[Regime, str]:
-    """What t(2 x batch) / t(batch) and its interval say, and the sentence.
+    """Return the verdict on t(2 x batch) / t(batch) with its interval, and a sentence.
 
-    "overhead" where the whole interval lies under 1.5; "inconclusive" where it contains 1.5; else what the intensity
-    of `work` says against `roof`'s balance, "unknown" without these.
+    "overhead" if the whole interval is below 1.5; "inconclusive" if it contains 1.5; else the result of comparing the
+    intensity of `work` with `roof`'s balance, or "unknown" without these.
     """
     low, high = found.interval
     between = f"twice the batch takes {found.ratio:.2f} times as long (95 %: {low:.2f} to {high:.2f})"
@@ -72,20 +81,23 @@ def verdict_of(found: Estimate, work: Work | None = None, roof: Roof | None = No
         )
     if low <= HALF_STAYS:
         return "inconclusive", (
-            f"{_sentence(between)}: under {HALF_STAYS} overhead would rule, above it would not. "
+            f"{_sentence(between)}. Below {HALF_STAYS}, overhead would be the limit; above it, it would not. "
             "Measure longer, or on a quieter machine."
         )
     if work is None or roof is None:
-        return "unknown", f"{_sentence(between)}: overhead does not rule."
+        return "unknown", f"{_sentence(between)}: overhead is not the limit."
     regime, why = regime_of(work, roof)
-    return regime, f"{_sentence(between)}: overhead does not rule. {why}"
+    return regime, f"{_sentence(between)}: overhead is not the limit. {why}"
 
 
-def doubled(inputs: Inputs) -> Any:
-    """The same inputs with twice the samples, every tensor that begins with the batch's size repeated once.
+def double_batch(inputs: Inputs) -> Any:
+    """Return the inputs with twice the samples: every tensor that begins with the batch's size is repeated once.
 
-    The batch is the size that all tensors with a dimension begin with; those that begin with 1 beside larger ones are
-    broadcast and stay. Raises NotApplicable where there is no such size.
+    The batch is the size that all tensors with a dimension begin with. Tensors that begin with 1 next to larger ones
+    are broadcast and stay.
+
+    Raises:
+        NotApplicable: There is no such size.
     """
     size = _batch(tensors_in(inputs))
 
@@ -103,12 +115,12 @@ def doubled(inputs: Inputs) -> Any:
 def _batch(tensors: Iterable[Tensor]) -> int:
     sizes = {int(t.shape[0]) for t in tensors if t.dim()}
     if not sizes:
-        raise NotApplicable("The inputs hold no tensor with a batch, so the batch cannot be doubled.")
+        raise NotApplicable("The inputs have no tensor with a batch, so the batch cannot be doubled.")
     several = sorted(sizes - {1})
     if len(several) > 1:
         begin = ", ".join(map(str, several))
         raise NotApplicable(
-            f"The inputs' tensors begin with different sizes ({begin}), and which of them is the batch is not known."
+            f"The inputs' tensors begin with different sizes ({begin}), so it is unknown which of them is the batch."
         )
     return several[0] if several else 1
 

@@ -1,4 +1,4 @@
-"""profile(model, inputs): one training step looked at from every side. It puts the parts together, no more."""
+"""profile(model, inputs): profiles one training step of a model with all instruments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from autofuse.display.progress import progress_bar, quietly
 from autofuse.measure.preserved_state import preserve_state
 from autofuse.measure.step import Inputs, Step
-from autofuse.profiling.live.assemble import assembled
+from autofuse.profiling.live.assemble import assemble
 from autofuse.profiling.live.optimizers import preserved_optimizers
-from autofuse.profiling.live.passes import ProfilePasses, measured
+from autofuse.profiling.live.passes import ProfilePasses, run_passes
 from autofuse.profiling.live.workload import Subject, workload_of
 from autofuse.results.profile import Profile
 from autofuse.torch_private.nested import tensors_in
@@ -37,26 +37,38 @@ def profile(
     name: str = "",
     progress: bool = True,
 ) -> Profile:
-    """Where the time and the memory of one training step go, layer by layer, and which rule would help which layer.
+    """Measure where the time and memory of one training step go, by layer, and which rule would help which layer.
 
-    model_or_step: a model with `inputs` (a tensor, a tuple of positional arguments or a dict of keywords), or a
-    function of no arguments that runs one step; its models and optimizers are then found by watching it.
-    step(model, inputs): what one step of the model is; by default forward, a loss of all floating outputs, backward,
-    gradients cleared. A number that a step returns is taken for its loss.
-    optimizers: those whose state is to be counted from the start; others are found when they step.
-    warmup, steps, traced: how many steps run untimed, timed, and under the recorder; None records as many as take
-    about two seconds, 3 to 20 of them.
-    samples, tokens: in one step, where the inputs do not tell.
-    places: look for what could be fused, and predict the gain. probe: also time steps with the batch doubled.
-    trace: where to write the recorded steps, for Perfetto; gzipped if it ends in .gz.
-    timed: seconds of bare steps that were timed already, next to those of another variant, say.
-    progress: a bar on stderr, where that is a terminal.
+    Time is measured with no instrument on. Shares of it come from recorded steps, FLOPs and memory from separate steps.
+    Parameters, gradients, buffers, modes, random states and optimizers are restored afterwards, except gradients that a
+    bare step drops before it calls its model, because nothing can see them then. Under torch.distributed every rank
+    must call it.
 
-    Time is measured with no instrument on; shares of it come from the recorded steps, FLOPs and memory from steps of
-    their own. Parameters, gradients, buffers, modes, random states and the optimizers are put back as they were, but
-    for gradients that a bare step drops before it calls its model: nobody can see them by then. Under
-    torch.distributed every rank has to call it. Raises TypeError for arguments of another kind, ValueError for fewer
-    than one step.
+    Args:
+        model_or_step: A model with `inputs`, or a function without arguments that runs one step. In the second case,
+            the models and optimizers are found by watching a step.
+        inputs: A tensor, a tuple of positional arguments, or a dict of keyword arguments.
+        step: Runs one step as step(model, inputs). The default: forward, a loss of all floating outputs, backward,
+            clearing gradients. If it returns a number, that is the step's loss.
+        optimizers: Those whose state counts from the start. Others are found when they step.
+        warmup: How many steps run untimed.
+        steps: How many steps are timed.
+        traced: How many steps are recorded; None for as many as take about two seconds, 3 to 20.
+        samples: Samples in one step, if the inputs do not show them.
+        tokens: Tokens in one step, if the inputs do not show them.
+        places: Whether to look for what could be fused, and to predict the gain.
+        probe: Whether to time steps with the batch doubled, too.
+        trace: Where to write the recorded steps, for Perfetto; gzipped if the name ends in .gz.
+        timed: Seconds of bare steps that were timed already, for example in turns with another variant.
+        name: The profile's name; by default that of the model's class or of the step.
+        progress: Whether to show a progress bar on stderr, if that is a terminal.
+
+    Returns:
+        The profile.
+
+    Raises:
+        TypeError: The arguments are neither a model with inputs nor a step.
+        ValueError: `steps` or `traced` is less than 1, or `warmup` is negative.
     """
     if min(steps, 1 if traced is None else traced) < 1 or warmup < 0:
         raise ValueError(
@@ -69,7 +81,7 @@ def profile(
         stack.enter_context(preserved_optimizers())
         workload.look(lambda model, call: stack.enter_context(preserve_state([model], list(tensors_in(call)))))
         tell = stack.enter_context(progress_bar(f"autofuse: {workload.name}")) if progress else quietly
-        found = measured(workload, wishes, tell)
+        found = run_passes(workload, wishes, tell)
     if trace is not None and found.save is not None:
         found.save(Path(trace))
-    return assembled(found)
+    return assemble(found)

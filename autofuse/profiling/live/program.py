@@ -1,4 +1,4 @@
-"""Runs somebody's program in this process as `python program.py` would, and says how it ended. Knows no profiler."""
+"""Runs a user's program in this process as `python program.py` would, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ _MAIN = "__main__"
 
 
 class NoProgram(ValueError):
-    """There is nothing to run; the message says what was looked for, and where."""
+    """There is nothing to run. The message says what was searched, and where."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Code and what it finds around it. name: for people. first: what `sys.path` begins with."""
+    """The code of a program and its environment.
+
+    name: for people.
+    code: what is executed.
+    file, arguments: become `sys.argv`.
+    first: the first entry of `sys.path`.
+    spec: of a module that is run with -m.
+    """
 
     name: str
     code: types.CodeType
@@ -33,26 +40,26 @@ class Program:
 
     @contextmanager
     def in_place(self) -> Iterator[Callable[[], None]]:
-        """A function that runs it. In the block `__main__`, `sys.argv` and `sys.path` are the program's.
+        """Yield a function that runs the program. In the block, `__main__`, `sys.argv` and `sys.path` belong to it.
 
-        They stay so after it ran: what it defined is found by pickle and inspect. Processes that it spawns import the
-        program, and nothing of the profiler, for they go by `__main__` too.
+        They stay so after the program ran, so that pickle and inspect find what it defined. Processes that it spawns
+        import the program and not the profiler, because they go by `__main__`, too.
         """
         main = types.ModuleType(_MAIN)
         main.__file__, main.__spec__ = self.file, self.spec
         main.__package__ = self.spec.parent if self.spec else None
         main.__dict__.update(__builtins__=__builtins__, __cached__=None)
-        kept = sys.modules[_MAIN], sys.argv, list(sys.path)
+        saved = sys.modules[_MAIN], sys.argv, list(sys.path)
         sys.modules[_MAIN], sys.argv = main, [self.file, *self.arguments]
         sys.path[: 0 if sys.flags.safe_path else 1] = [self.first]
         try:
             yield lambda: exec(self.code, main.__dict__)
         finally:
-            sys.modules[_MAIN], sys.argv, sys.path[:] = kept
+            sys.modules[_MAIN], sys.argv, sys.path[:] = saved
 
 
 def script(path: str, arguments: Sequence[str]) -> Program:
-    """The program in a file. Raises NoProgram where there is none that Python can read."""
+    """Return the program in a file. Raises NoProgram if Python cannot read it."""
     file = Path(path)
     if file.is_dir():
         raise NoProgram(f"{path} is a folder: name the script in it, or run a package with -m.")
@@ -60,14 +67,14 @@ def script(path: str, arguments: Sequence[str]) -> Program:
         with io.open_code(str(file.resolve())) as opened:
             text = opened.read()
     except OSError as error:
-        hint = "" if file.suffix else " A module is run with -m, and a function that makes a model is MODULE:FUNCTION."
+        hint = "" if file.suffix else " Run a module with -m; write a function that builds a model as MODULE:FUNCTION."
         raise NoProgram(f"{path} cannot be read: {error.strerror or error}.{hint}") from error
-    return Program(file.name, _compiled(text, path), path, tuple(arguments), str(file.resolve().parent))
+    return Program(file.name, _compile(text, path), path, tuple(arguments), str(file.resolve().parent))
 
 
 def module(name: str, arguments: Sequence[str]) -> Program:
-    """The program that `python -m name` runs. Raises NoProgram where there is none."""
-    with _found_from_here():
+    """Return the program that `python -m name` runs. Raises NoProgram if there is none."""
+    with _working_folder_importable():
         spec = _spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = _spec(f"{name}.__main__")
@@ -76,16 +83,16 @@ def module(name: str, arguments: Sequence[str]) -> Program:
     try:
         code: Any = spec.loader.get_code(spec.name)
     except SyntaxError as error:
-        raise NoProgram(f"{spec.origin}:{error.lineno}: this is no Python: {error.msg}.") from error
+        raise NoProgram(f"{spec.origin}:{error.lineno}: this is not Python: {error.msg}.") from error
     return Program(name, code, spec.origin, tuple(arguments), "", spec)
 
 
-def _compiled(text: bytes, path: str) -> types.CodeType:
+def _compile(text: bytes, path: str) -> types.CodeType:
     try:
         return compile(text, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise NoProgram(f"{path}{line}: this is no Python: {error}.") from error
+        raise NoProgram(f"{path}{line}: this is not Python: {error}.") from error
 
 
 def _spec(name: str) -> ModuleSpec | None:
@@ -96,8 +103,8 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 @contextmanager
-def _found_from_here() -> Iterator[None]:
-    """Modules of the working folder are found in the block, as python -m finds them."""
+def _working_folder_importable() -> Iterator[None]:
+    """In the block, modules of the working folder can be imported, as under python -m."""
     sys.path.insert(0, "")
     try:
         yield

@@ -1,6 +1,6 @@
 """Takes a running program's steps through a profile: which are timed, and which run under which instrument.
 
-Knows the instruments' order; must not know where steps end (step_boundaries.py) or what the program is (program.py).
+step_boundaries.py finds where steps end, and program.py runs the program.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from autofuse.results.profile import Power, Probe, Profile
 from autofuse.torch_private.nested import tensors_in
 
 _NO_PROBE = (
-    "a script's batch is its own, and is not doubled: profile a function that returns a model and its inputs "
+    "a script makes its own batches, so they cannot be doubled: profile a function that returns a model and its inputs "
     "(module:factory), or call autofuse.profile"
 )
 _Instrument = TypeVar("_Instrument")
@@ -48,27 +48,36 @@ _Instrument = TypeVar("_Instrument")
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many steps of each kind. samples, tokens: of one step, by somebody who knows."""
+    """How many steps of each kind there are.
+
+    samples, tokens: of one step, from the user.
+    """
 
     warmup: int = 5
     timed: int = 20
-    traced: int | None = None  # as many as fit a budget of time
+    traced: int | None = None  # None: as many as fit a budget of time
     samples: int | None = None
     tokens: int | None = None
 
     @property
     def steps(self) -> int:
-        """Of a whole profile: the first one, which sets things up, and those for the recorder, counting and memory; one
-        more where autofuse has rewritten a model."""
+        """The number of steps of a whole profile.
+
+        It includes the first step, which sets things up, and steps for the recorder, counting and memory. A rewritten
+        model needs one more.
+        """
         return 1 + max(1, self.warmup) + self.timed + 1 + (MOST if self.traced is None else self.traced) + 2
 
 
 class Finished(BaseException):
-    """The profile is complete, and the program may end. No Exception, so that a program's own handlers let it pass."""
+    """The profile is complete, so the program may end. Not an Exception, so that the program's handlers let it pass."""
 
 
 class Conductor:
-    """Hears where steps end. `profile` is None until all was measured, or the program ended after some timed steps."""
+    """Receives the ends of steps, and switches the instruments. `profile` is None until everything is measured.
+
+    If the program ends early, after some timed steps, `profile` has what was measured.
+    """
 
     def __init__(
         self,
@@ -78,43 +87,52 @@ class Conductor:
         tell: Tell = quietly,
         to_the_end: bool = False,
     ) -> None:
-        """`profile_of(measured, together)` is asked while the program still runs if all went well, at the same step as
-        in other processes of its job (`together`); else when it has ended."""
+        """Prepare a profile.
+
+        Args:
+            schedule: How many steps of each kind.
+            name: The program's name.
+            profile_of: Called as profile_of(measured, together). If all went well, it is called while the program still
+                runs, at the same step as in the other processes of its job (`together`); else after the program has
+                ended.
+            tell: Shows the progress.
+            to_the_end: Whether the program runs to its end after the profile is complete.
+        """
         self.schedule, self.name, self.tell, self.to_the_end = schedule, name, tell, to_the_end
         self.waiting = Waiting()
         self.profile: Profile | None = None
         self._profile_of = profile_of
         self.measured: Measurements | None = None
         self.roots = ScriptRoots()
-        self.complete = False  # nothing more is to be measured
-        self.failure: Exception | None = None  # of autofuse's own, for whoever runs the program to raise
+        self.complete = False  # everything is measured
+        self.failure: Exception | None = None  # autofuse's own failure, raised after the program
         self.heard = 0
         self._phases: Generator[None, None, None] | None = None
 
     def ended(self) -> None:
-        """A step is over. Raises Finished after the last that is needed, and again should the program go on."""
+        """A step has ended. Raises Finished after the last one that is needed, and again if the program continues."""
         self.heard += 1
         if self.complete:
             return self._finish()
-        self._phases = self._phases or self._steps()  # the first step, which sets things up, is no step to look at
+        self._phases = self._phases or self._steps()  # the first step sets things up and does not count
         try:
             self.complete = next(self._phases, self) is self
-        except Exception as error:  # ours, and none of the program's
+        except Exception as error:  # autofuse's own, not the program's
             self.complete, self.failure = True, error
         if self.complete:
             self._finish()
 
-    def anew(self) -> None:
-        """What was taken for steps was something else: what was measured goes, and all starts again."""
+    def restart(self) -> None:
+        """What counted as steps was something else: discard the measurements and start again."""
         if not self.complete:
             self._leave()
             self._phases, self.measured, self.roots = None, None, ScriptRoots()
 
     def close(self) -> None:
-        """The program has ended. An instrument that is on goes off; what was measured by then becomes a profile."""
+        """The program has ended. Turn off the active instrument, and build a profile of what was measured."""
         self._leave()
         if self.measured is not None and len(self.measured.seconds) > 1 and not self.complete:
-            self.measured.notes.append("The program ended before all was measured.")
+            self.measured.notes.append("The program ended before everything was measured.")
             self.profile = self._profile_of(self.measured, False)
 
     def _leave(self) -> None:
@@ -131,16 +149,16 @@ class Conductor:
             yield
         with self.roots.watching():
             yield
-        self.measured = self._known()
-        yield from self._timed(self.measured)
-        yield from self._recorded(self.measured)
-        yield from self._counted(self.measured)
-        yield from self._held(self.measured)
-        yield from self._metered(self.measured)
+        self.measured = self._new_measurements()
+        yield from self._time_steps(self.measured)
+        yield from self._record_steps(self.measured)
+        yield from self._count_steps(self.measured)
+        yield from self._measure_memory(self.measured)
+        yield from self._measure_power(self.measured)
         self._read(self.measured)
         self.profile = self._profile_of(self.measured, True)
 
-    def _known(self) -> Measurements:
+    def _new_measurements(self) -> Measurements:
         self.roots.let_go()
         models = self.roots.models
         given = tuple(tensors_in(tuple(self.roots.calls.values())))
@@ -148,7 +166,7 @@ class Conductor:
         device = next((found for found in devices if found.type != "cpu"), torch.device("cpu"))
         return Measurements(self.name, "script", device, ModuleNames(models), probe=Probe(reason=_NO_PROBE))
 
-    def _timed(self, measured: Measurements) -> Iterator[None]:
+    def _time_steps(self, measured: Measurements) -> Iterator[None]:
         device, waited = measured.device, list[WaitingTimes]()
         stick = yardstick(device)
         began = time.perf_counter()
@@ -164,7 +182,7 @@ class Conductor:
                 synchronize(device)
             measured.seconds.append(time.perf_counter() - start)
             waited.append(self.waiting.take())
-            if not self.waiting.prefetching:  # a pause would be time for others to fetch data in
+            if not self.waiting.prefetching:  # other threads would fetch data during the pause
                 measured.yardstick.append(stick())
             measured.shares = shares(waited, measured.seconds, self.waiting, device)
             measured.rest = rest_of(waited, measured.seconds, measured.shares)
@@ -174,7 +192,7 @@ class Conductor:
             measured.yardstick.clear()
 
     def _batch(self, waited: list[WaitingTimes]) -> Batch:
-        """What the data loader gave in a step; else what the model was called with, once for each backward pass."""
+        """Return the batch of a step: from the data loader, else from the model's call, once for each backward pass."""
         batch = batch_of_calls(call for model, call in self.roots.calls.items() if has_parameters(model))
         loaded = [w.samples for w in waited]
         if batch.samples and all(n is not None for n in loaded) and any(loaded):
@@ -185,9 +203,9 @@ class Conductor:
             batch = batch.times(max(1, self.roots.backwards))
         return batch.given(self.schedule.samples, self.schedule.tokens)
 
-    def _recorded(self, measured: Measurements) -> Iterator[None]:
+    def _record_steps(self, measured: Measurements) -> Iterator[None]:
         with self._under(measured, "recording", lambda: Recording(measured.names, measured.device)) as recording:
-            yield  # recorded and not looked at: the recorder's own first calls are slow
+            yield  # recorded but not used: the recorder's first calls are slow
             count = steps_to_record(self.schedule.traced, measured.seconds)
             for _ in self.tell("recording", range(count), count):
                 for one in recording:
@@ -197,7 +215,7 @@ class Conductor:
         for one in recording:
             measured.trace, measured.save, measured.cost = one.trace, one.save, one.cost
 
-    def _counted(self, measured: Measurements) -> Iterator[None]:
+    def _count_steps(self, measured: Measurements) -> Iterator[None]:
         with self._under(measured, "counting", lambda: Counting(measured.names)) as counting:
             yield
         for one in counting:
@@ -211,7 +229,7 @@ class Conductor:
         for one in counting:
             measured.flops = measured.flops.asked_by(one.flops)
 
-    def _held(self, measured: Measurements) -> Iterator[None]:
+    def _measure_memory(self, measured: Measurements) -> Iterator[None]:
         def holding_all() -> PeakHoldings:
             return PeakHoldings(measured.names, self.roots.optimizers, measured.device, list(self.roots.calls.values()))
 
@@ -220,8 +238,8 @@ class Conductor:
         for one in holding:
             measured.memory, measured.held = one.memory, one.by_layer
 
-    def _metered(self, measured: Measurements) -> Iterator[None]:
-        """Power and hardware counters, over bare steps that last long enough for both to be read several times."""
+    def _measure_power(self, measured: Measurements) -> Iterator[None]:
+        """Measure power and hardware counters during bare steps, long enough to read both several times."""
         if measured.device.type != "cuda":
             kind = measured.device.type
             measured.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the steps ran on {kind}")
@@ -236,12 +254,12 @@ class Conductor:
                     yield
                 synchronize(measured.device)
         for counter in counters:
-            measured.counters = counter.rungs()
+            measured.counters = counter.levels()
         for meter in meters:
             measured.power = meter.power(steps, measured.tokens)
 
     def _read(self, measured: Measurements) -> None:
-        """Which rules apply in the models, as they were called in the step that was looked at."""
+        """Find which rules apply in the models, as they were called in the watched step."""
         for _ in self.tell("reading the model", range(1), 0):
             try:
                 measured.readings = readings(self.roots.called(measured.names), self.roots.calls)
@@ -253,8 +271,7 @@ class Conductor:
     def _under(
         self, measured: Measurements, what: str, make: Callable[[], AbstractContextManager[_Instrument]]
     ) -> Iterator[list[_Instrument]]:
-        """An instrument in the block, alone in a list. A failure is told in a note, not to the program, and it leaves
-        the list."""
+        """Yield an instrument, alone in a list. If it fails, the list is empty, and the program goes on."""
         made: list[_Instrument] = []
         stack = ExitStack()
 

@@ -1,4 +1,4 @@
-"""The ranks of a job, side by side. Knows torch.distributed as far as it is there, and one line about each rank."""
+"""The ranks of a job under torch.distributed: this process's rank, and one line about each rank."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from autofuse.results.profile import Rank
 
 
 def this_rank() -> int | None:
-    """The number of this process in its job; None where it runs by itself."""
+    """Return the number of this process in its job; None without a job."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
 
 
-def gathered(mine: Rank) -> tuple[Rank, ...]:
-    """The line of every rank, in order. All ranks have to call it; empty where there is no job."""
+def gather_ranks(mine: Rank) -> tuple[Rank, ...]:
+    """Return the line of every rank, in order; nothing without a job. All ranks must call it."""
     if this_rank() is None:
         return ()
     lines: list[Rank | None] = [None] * dist.get_world_size()

@@ -1,4 +1,4 @@
-"""How many steps are recorded: as many as a budget of time allows, for shares of few steps are chance."""
+"""How many steps are recorded: as many as fit into a budget of time. Shares of few steps would depend on chance."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from statistics import median
 
 from autofuse.profiling.live.ranks import this_rank
 
-BUDGET = 2.0  # seconds of steps, as long as they are without the recorder
+BUDGET = 2.0  # seconds of steps without the recorder
 FEWEST, MOST = 3, 20
-IN_A_JOB = 10  # steps: all ranks have to record the same ones, and each has times of its own
+IN_A_JOB = 10  # steps: all ranks must record the same number, and their times differ
 
 
 def steps_to_record(wished: int | None, seconds: Sequence[float]) -> int:
-    """`wished`, where somebody said how many; else as many of steps that take `seconds` as fit the budget."""
+    """Return how many steps to record: `wished` if given, else as many steps of `seconds` as fit into the budget."""
     if wished is not None:
         return wished
     if this_rank() is not None:

@@ -1,7 +1,7 @@
-"""Records a trace of several steps in which every module's call and every step is marked. Knows torch.profiler.
+"""Records a trace of several steps with torch.profiler. Every module call and every step is marked in it.
 
-The trace is what autofuse.traces reads, the same as from a file: one source for all times that are taken apart.
-Memory and shapes stay off, for they would stretch the steps. See docs/profiling.md for what the instruments cost.
+autofuse.profiling.trace reads the trace, as it reads files. Recording of memory and shapes is off, because it would
+stretch the steps. docs/profiling.md lists the costs of the instruments.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from autofuse.results.atomic_files import put
 from autofuse.torch_private import RecordFunctionFast, is_profiler_enabled
 
 _ONE_AT_A_TIME = (
-    "The steps cannot be recorded, for another torch.profiler runs in or around them and only one can run at a time: "
-    "take it out while autofuse profiles."
+    "The steps cannot be recorded: another torch.profiler runs in or around them, and only one can run at a time. "
+    "Remove it while autofuse profiles."
 )
 _PROBE = nn.Identity()
 _PROBED = "(probe)"
 _REPEATS, _TIMES = 7, 40
 _Probed = tuple[float, float]  # seconds of a small operator, and of a call of a module that computes nothing
 
-# The cheap range: no operator is dispatched for it, so nothing that watches operators sees it.
+# A cheap range: it dispatches no operator, so code that watches operators does not see it.
 _RANGE: Any = RecordFunctionFast
 
 
 class Recording:
-    """A block whose steps are recorded; afterwards there are `.trace` and `.save(path)`.
+    """Records the steps of a block. Afterwards there are `.trace` and `.save(path)`.
 
         with Recording(names, device) as recording:
-            warm_up()  # recorded, and not looked at: the profiler's own first calls are slow
+            warm_up()  # recorded but not used: the profiler's first calls are slow
             for _ in range(3):
                 with recording.step():
                     step()
 
-    A script that runs by itself calls `next_step()` at the boundaries of its steps instead of entering `step()`.
+    For a script that runs by itself, call `next_step()` at the boundaries of its steps instead of entering `step()`.
     """
 
     def __init__(self, names: ModuleNames, device: torch.device | str) -> None:
-        """`names`: of the modules whose calls are marked. `device`: what runs the steps; kernels are recorded there."""
+        """`names`: the modules whose calls are marked. `device`: the device of the steps; its kernels are recorded."""
         self._names = names
         self._device = torch.device(device)
         self._bare: list[_Probed] = []
@@ -64,11 +64,11 @@ class Recording:
         self._open: AbstractContextManager[Any] | None = None
         self._block = ExitStack()
         self._content = b""  # gzipped
-        self._missing = "There is no trace yet: it is written at the end of the block that records."
+        self._missing = "There is no trace yet: it is written at the end of the recording block."
         self._trace: Trace | None = None
 
     def __enter__(self) -> Recording:
-        """Raises RuntimeError where another profiler of torch's is running, or another block watches modules."""
+        """Start recording. Raises RuntimeError if another torch profiler runs, or another block watches modules."""
         with ExitStack() as block:
             block.enter_context(quiet_profiler())
             profiler = profile(activities=_activities(self._device))
@@ -82,9 +82,9 @@ class Recording:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Raises RuntimeError where the steps ran a profiler of their own, whose end was this one's too."""
+        """Stop recording. Raises RuntimeError if the steps ran their own profiler, which ended this one."""
         try:
-            self.end_step()  # which raises where the device failed
+            self.end_step()  # raises if the device failed
         finally:
             self._block.close()
         if kind is None and not self._content:
@@ -100,14 +100,14 @@ class Recording:
             self.end_step()
 
     def next_step(self) -> None:
-        """Here a step begins, and the one before ends if it is still open."""
+        """Begin a step, and end the previous one if it is open."""
         self.end_step()
         self._open = record_function(f"{WINDOW}{self._steps}")
         self._open.__enter__()  # type: ignore[no-untyped-call]
         self._steps += 1
 
     def end_step(self) -> None:
-        """Here the open step ends, once the device is idle. Nothing happens where none is open."""
+        """End the open step when the device is idle. Do nothing if no step is open."""
         if self._open is not None:
             synchronize(self._device)
             self._open.__exit__(None, None, None)
@@ -115,7 +115,7 @@ class Recording:
 
     @property
     def cost(self) -> RecordingCost:
-        """What recording an event and a module's call takes here and now, for traces.overhead.corrected."""
+        """What recording one event and one module call takes on this machine, for overhead.remove_recording_cost."""
         bare, recorded = zip(*self._bare, strict=True), zip(*self._recorded, strict=True)
         pairs = (min(longer) - min(shorter) for longer, shorter in zip(recorded, bare, strict=True))
         operator, call = (max(0.0, longer) for longer in pairs)
@@ -123,24 +123,28 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded. Raises RuntimeError before the block's end."""
+        """The recorded trace. Raises RuntimeError before the end of the block."""
         if self._trace is None:
-            self._trace = traces.of(json.loads(gzip.decompress(self._written())), "recording")
+            self._trace = traces.parse_trace(json.loads(gzip.decompress(self._written_content())), "recording")
         return self._trace
 
     def save(self, path: str | Path) -> None:
         """Write a Chrome trace for Perfetto or chrome://tracing, gzipped if the name ends in .gz.
 
-        A file of that name is replaced whole or not at all. Raises OSError, and RuntimeError before the block's end.
+        An existing file is replaced completely or not at all.
+
+        Raises:
+            OSError: The file cannot be written.
+            RuntimeError: The block has not ended.
         """
-        content, target = self._written(), Path(path)
+        content, target = self._written_content(), Path(path)
         put(str(target), content if target.suffix == ".gz" else gzip.decompress(content))
 
     def _range(self, name: str, module: nn.Module) -> AbstractContextManager[Any]:
         return _RANGE(MODULE + name)  # type: ignore[no-any-return]
 
     def _recorded_probe_seconds(self) -> _Probed:
-        """As _probe_seconds, while events are recorded; in the trace before the first step, under a name of its own."""
+        """As _probe_seconds, while events are recorded: in the trace before the first step, under a separate name."""
         with (
             record_function("autofuse: what recording costs"),
             around_calls(ModuleNames({_PROBED: _PROBE}), self._range),
@@ -159,7 +163,7 @@ class Recording:
             profiler.export_chrome_trace(str(path))
             self._content = gzip.compress(path.read_bytes(), compresslevel=4)
 
-    def _written(self) -> bytes:
+    def _written_content(self) -> bytes:
         if not self._content:
             raise RuntimeError(self._missing)
         return self._content
@@ -172,7 +176,7 @@ def _activities(device: torch.device) -> list[ProfilerActivity]:
 
 
 def _probe_seconds() -> _Probed:
-    """What a small operator (two events) takes, and a call of a module that computes nothing; the shortest of some."""
+    """Return the seconds of a small operator (two events) and of an empty module's call, the shortest of several."""
     small = torch.ones(1, device="cpu")
     with torch.no_grad():
         return _shortest(lambda: torch.relu(small)), _shortest(lambda: _PROBE(small))
@@ -189,7 +193,7 @@ def _shortest(action: Callable[[], object]) -> float:
 
 
 def _start(profiler: profile) -> None:
-    # torch starts a second profiler without a word, and the first one's trace is lost.
+    # torch starts a second profiler silently, and the trace of the first is lost.
     if is_profiler_enabled():
         raise RuntimeError(_ONE_AT_A_TIME)
     profiler.start()

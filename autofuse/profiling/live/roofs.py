@@ -1,8 +1,8 @@
-"""How fast this machine is at best: products of matrices, memory and caches, special functions, launching.
+"""How fast this machine is at best: matrix products, memory and caches, special functions, launching.
 
-Accelerators with a data sheet in autofuse/profiling/peaks.py go by that; everything else, and every CPU, is measured
-here and now, in less than two seconds and once for each setting. What others run meanwhile only slows a measurement, so
-the fastest run counts, and even that may lie under what the machine can do; it never lies over. Must not know models.
+Accelerators with a data sheet in autofuse/profiling/peaks.py use it. Everything else, and every CPU, is measured on
+this machine, in less than two seconds and once for each setting. Other programs only slow a measurement down. So the
+fastest run counts. It may be below what the machine can do, never above.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ Rate = Callable[[str], float]
 
 @dataclass
 class Roofs:
-    """Of one device. Build one by hand to ask what-if questions; `roofs(device)` has those of this machine.
+    """The roofs of one device. `roofs(device)` returns those of this machine; construct others for what-if questions.
 
-    name: the device's. bandwidths: pairs of bytes and bytes a second, the smallest first: an operator that touches so
-    many bytes or more moves them no faster; the last is the memory's, the others those of caches. special:
-    exponentials a second, float32. launch: seconds that the smallest operator takes. known: FLOP/s of products by
-    dtype; `measure` gives those that are missing. flops_source, bytes_source: where they come from.
+    name: the device's.
+    bandwidths: pairs of bytes and bytes per second, the smallest first. An operator that touches at least so many bytes
+    moves them no faster. The last pair is the memory's, the others are those of caches.
+    special: exponentials per second, float32.
+    launch: seconds of the smallest operator.
+    known: FLOP/s of matrix products by dtype. `measure` adds missing ones.
+    flops_source, bytes_source: where the numbers come from.
     """
 
     name: str
@@ -54,44 +57,47 @@ class Roofs:
     bytes_source: str = HERE
 
     def __post_init__(self) -> None:
-        self._given = frozenset(self.known)
+        self._given_dtypes = frozenset(self.known)
 
     @property
     def bytes(self) -> float:
-        """Bytes a second of the memory."""
+        """Bytes per second of the memory."""
         return self.bandwidths[-1][1]
 
     @property
     def cached_bytes(self) -> float | None:
-        """Bytes a second of the fastest cache; None where only the memory is known."""
+        """Bytes per second of the fastest cache; None if only the memory is known."""
         return max(rate for _, rate in self.bandwidths) if len(self.bandwidths) > 1 else None
 
     def flops(self, dtype: torch.dtype | str) -> float:
-        """FLOP/s of products of matrices, two for each pair of entries. Raises KeyError where nobody can tell."""
+        """Return the FLOP/s of matrix products, two for each pair of entries. Raises KeyError if it is unknown."""
         name = str(dtype).removeprefix("torch.")
         if name not in self.known:
             if self.measure is None:
                 raise KeyError(f"How fast {self.name} multiplies matrices of {name} is not known.")
             try:
                 self.known[name] = self.measure(name)
-            except RuntimeError as error:  # no such product here by itself: of 8 bits with scales, say
+            except RuntimeError as error:  # torch has no plain product of this dtype, for example of 8 bits
                 raise KeyError(f"Matrices of {name} cannot be multiplied to measure it here: {error}") from error
         return self.known[name]
 
     def bandwidth(self, touched: int) -> float:
-        """Bytes a second at most for an operator that touches so many: what is small may lie in a cache."""
+        """Return the most bytes per second for an operator that touches so many bytes: few bytes may be in a cache."""
         fitting = [rate for size, rate in self.bandwidths if size <= touched]
         return fitting[-1] if fitting else self.bandwidths[0][1]
 
     def seconds(self, flops: int, bytes: int, dtype: str) -> float:
-        """What an operator takes at best: t >= max(F / P, B / BW), the roofline model (Williams, Waterman, Patterson,
-        "Roofline: an insightful visual performance model", CACM 2009). Where no peak is known, the bytes alone."""
+        """Return the least seconds of an operator: t >= max(F / P, B / BW). If no peak is known, only the bytes count.
+
+        Source: the roofline model (Williams, Waterman, Patterson, "Roofline: an insightful visual performance model",
+        CACM 2009).
+        """
         with suppress(KeyError):
             return max(flops / self.flops(dtype) if flops else 0.0, bytes / self.bandwidth(bytes))
         return bytes / self.bandwidth(bytes)
 
     def roof(self, dtype: str) -> Roof:
-        """As a profile shows it."""
+        """Return the roof in the form of a profile."""
         name = dtype or "float32"
         try:
             peak, source = self.flops(name), self.source_of(name)
@@ -103,30 +109,30 @@ class Roofs:
         )  # fmt: skip
 
     def source_of(self, dtype: str) -> str:
-        """Where the FLOP/s in that dtype come from."""
-        return self.flops_source if dtype in self._given else HERE
+        """Return where the FLOP/s in that dtype come from."""
+        return self.flops_source if dtype in self._given_dtypes else HERE
 
-    def again(self, dtype: str) -> None:
-        """Measure the products of `dtype` once more and keep the better: the machine may have been busy before."""
+    def measure_again(self, dtype: str) -> None:
+        """Measure the products of `dtype` again and keep the better result: the machine may have been busy before."""
         if self.measure is not None and self.source_of(dtype) == HERE:
             self.known[dtype] = max(self.known.get(dtype, 0.0), self.measure(dtype))
 
 
 def roofs(device: torch.device | str = "cpu") -> Roofs:
-    """The roofs of a device of this machine with the threads and the rounding of float32 products that are set now."""
+    """Return the roofs of a device of this machine, for the current threads and rounding of float32 products."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     key = str(device), torch.get_num_threads(), _rounding(device)
     with _LOCK:
         if key not in _KNOWN:
-            with _undisturbed():
-                _KNOWN[key] = _measured(device)
+            with _without_modes():
+                _KNOWN[key] = _measure(device)
         return _KNOWN[key]
 
 
 def _rounding(device: torch.device) -> str:
-    """How precise float32 products are; where they may be rounded to bfloat16 their peak is another."""
+    """Return the precision of float32 products. If they may be rounded to bfloat16, their peak differs."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:  # set by the newer switches, one for each backend
@@ -134,7 +140,7 @@ def _rounding(device: torch.device) -> str:
         return str(getattr(backend.matmul, "fp32_precision", ""))
 
 
-def _measured(device: torch.device) -> Roofs:
+def _measure(device: torch.device) -> Roofs:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     peak = peak_of(name) if device.type == "cuda" else None
     if peak is not None:
@@ -152,14 +158,14 @@ def _of_data_sheet(device: torch.device, name: str, peak: DevicePeak) -> Roofs:
     )  # fmt: skip
 
 
-# What is measured.
+# Measurements.
 
 
 def _products(device: torch.device, dtype: str) -> float:
-    """FLOP/s of square products; the sizes grow as long as they take no more than a moment."""
+    """Return the FLOP/s of square products. The sizes grow while a product takes little time."""
     kind = getattr(torch, "float32" if dtype == "tensorfloat32" else dtype)
     best, started = 0.0, time.perf_counter()
-    with _LOCK, _undisturbed():
+    with _LOCK, _without_modes():
         for n in (256, 512, 1024) if device.type == "cpu" else (2048, 4096, 8192):
             a, b = (torch.rand(n, n, device=device, generator=_generator(device)).to(kind) for _ in range(2))
             seconds = _fastest(partial(torch.mm, a, b), device, 10 if device.type != "cpu" else 1)
@@ -170,7 +176,7 @@ def _products(device: torch.device, dtype: str) -> float:
 
 
 def _bandwidths(device: torch.device) -> tuple[tuple[int, float], ...]:
-    """At growing sizes, each at least as fast as all larger ones: what is small lies in every larger cache too."""
+    """Return bandwidths at growing sizes, each at least that of all larger sizes: small data fits every cache."""
     most = _beyond_caches(device)
     sizes = [2**18, 2**21, 2**24, most] if device.type == "cpu" else [most]
     found: list[tuple[int, float]] = []
@@ -181,7 +187,7 @@ def _bandwidths(device: torch.device) -> tuple[tuple[int, float], ...]:
 
 
 def _bandwidth(device: torch.device, touched: int) -> float:
-    """Bytes read and written a second, the better of a copy and of the sum of two vectors into a third."""
+    """Return bytes read and written per second: the better of a copy and a sum of two vectors into a third."""
     repeats = 10 if device.type != "cpu" else 1
     x, y = torch.ones(2, touched // 8, device=device)
     copied = 2 * x.nbytes / _fastest(partial(y.copy_, x), device, repeats)
@@ -198,7 +204,7 @@ def _exponentials(device: torch.device) -> float:
 
 
 def _launch(device: torch.device) -> float:
-    """Of an operator with a gradient to come, as in a forward."""
+    """Return the seconds of a small operator with gradients on, as in a forward."""
     x = torch.ones(1, device=device, requires_grad=True)
 
     def many() -> None:
@@ -210,8 +216,10 @@ def _launch(device: torch.device) -> float:
 
 
 def _fastest(action: Callable[[], Any], device: torch.device, repeats: int = 1) -> float:
-    """Seconds of the quickest of several runs, `repeats` in a queue; on a CPU with one thread too: where others use
-    its cores, threads that wait for each other may be slower than one alone."""
+    """Return the seconds of the fastest of several runs, each with `repeats` actions in a queue.
+
+    On a CPU one thread is tried, too: if other programs use its cores, threads that wait for each other may be slower.
+    """
 
     def run() -> None:
         for _ in range(repeats):
@@ -242,20 +250,20 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No gradients, no autocast, and none of the modes that look at operators."""
+def _without_modes() -> Iterator[None]:
+    """Turn off gradients, autocast, and modes that intercept operators."""
     modes = disable_current_modes()
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), modes:
         yield
 
 
 def _generator(device: torch.device) -> torch.Generator:
-    """Of its own, so that the caller's random numbers stay what they are."""
+    """Return a separate generator, so that the caller's random numbers do not change."""
     return torch.Generator(device).manual_seed(0)
 
 
 def _beyond_caches(device: torch.device) -> int:
-    """Bytes that no cache holds: four times the largest, as STREAM asks for (McCalpin, 1995)."""
+    """Return more bytes than any cache holds: four times the largest, as STREAM requires (McCalpin, 1995)."""
     if device.type != "cpu":
         return 2**29
     sizes = []

@@ -1,6 +1,6 @@
-"""Finds out which models a step runs, and which optimizers, by watching one. Leaves no sign on either.
+"""Finds the models and the optimizers of a step by watching it, without leaving a trace on them.
 
-A model is a module whose call is made by no other module's. Knows nn.Module and torch.optim, and not what they are for.
+A model is a module that no other module calls.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ StepArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Roots:
-    """What was seen: the models by the order of their first calls, with that call's arguments, and the optimizers."""
+    """What was seen: the models in order of their first calls, with the arguments of that call, and the optimizers."""
 
     def __init__(self, met: Callable[[nn.Module, StepArguments], object] = lambda module, call: None) -> None:
-        """`met(module, call)` hears of each module before its first outermost call runs."""
+        """`met(module, call)` is called with each module before its first outermost call runs."""
         self._met = met
         self.calls: dict[nn.Module, StepArguments] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
@@ -30,7 +30,7 @@ class Roots:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note what is called in the block. May be entered again: what it sees is added."""
+        """Observe the calls in the block. If it is entered again, the results are added."""
         hook = register_optimizer_step_pre_hook(self._stepped)
         try:
             with around_every_call(self._called):
@@ -55,9 +55,9 @@ class Roots:
 
     @property
     def models(self) -> Mapping[str, nn.Module]:
-        """The models with what the names of their modules begin with: "" for a single one, else its class.
+        """The models by the prefix of their modules' names: "" for a single model, else its class.
 
-        Losses without parameters (`nn.CrossEntropyLoss`), and modules that lie within another root, are none.
+        Losses without parameters (`nn.CrossEntropyLoss`) and modules inside another root are left out.
         """
         calls = [module for module in self.calls if has_parameters(module)]
         inside = {part for module in calls for part in module.modules() if part is not module}
@@ -73,5 +73,5 @@ class Roots:
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Whether a module, or one below it, has any: losses have none."""
+    """Whether a module or one below it has parameters. Losses have none."""
     return any(True for _ in module.parameters())

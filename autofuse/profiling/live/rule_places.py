@@ -92,9 +92,9 @@ def read_places(
         reading = _read(inner, options.call, options.rules, states, ledger)
     names = {state.name for state in states.values()}
     reading.sites += _unread(ledger, names)
-    reading.sites = list(_with_what_they_are_part_of(reading.sites, reading.names))
+    reading.sites = list(_with_larger_places(reading.sites, reading.names))
     known = report(inner)
-    reading.sites = list(_with_what_is_known(reading.sites, known.sites)) if known.sites else reading.sites
+    reading.sites = list(_with_reported_status(reading.sites, known.sites)) if known.sites else reading.sites
     order = {name: i for i, name in enumerate(s.name for s in states.values())}
     reading.sites.sort(key=lambda site: (order.get(site.fqn, -1), site.line or 0))
     return reading
@@ -151,8 +151,8 @@ def _as_part(site: PlannedPlace, plan: ModulePlan, instead: list[str]) -> Planne
     """The site as a part of what the narrow forward fuses and `plan`, of the whole forward, does not."""
     whole_rules = {found.rule for found in plan.found if found.fused}
     rule = next((rule for rule in instead if rule not in whole_rules), instead[0])
-    whole = _whole(rule, site.fqn)
-    return site._replace(part_of=whole, reason=site.reason or f"{_PART}{whole}")
+    larger = _place_name(rule, site.fqn)
+    return site._replace(part_of=larger, reason=site.reason or f"{_PART}{larger}")
 
 
 def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:
@@ -160,33 +160,33 @@ def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:
     part = found.reason.removeprefix(_PART) if found.fused and found.excerpt is None else ""
     operation = OPERATIONS + found.excerpt.operation if found.excerpt else ""
     status: PlaceStatus = "applies" if found.fused else "declined"
-    whole = _whole(part, name) if part else ""
+    larger = _place_name(part, name) if part else ""
     code = found.refusal.code if found.refusal else ""
-    return PlannedPlace(name, found.rule, status, found.reason, operation, file, line, found, plan, whole, code)
+    return PlannedPlace(name, found.rule, status, found.reason, operation, file, line, found, plan, larger, code)
 
 
-def _with_what_they_are_part_of(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
+def _with_larger_places(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
     """A fused operation may take in smaller ones of its own module, and what stands in a child that it reads past."""
     inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
     below: dict[str, str] = {}  # module -> the larger place that no longer calls it
     for site in sites:
         if site.found is None or site.found.excerpt is None or site.plan is None:
             continue
-        whole = _whole(site.rule, site.fqn)
+        larger = _place_name(site.rule, site.fqn)
         for node in site.found.excerpt.before.nodes:
             if node.op == "call_module":
                 child = site.plan.module.get_submodule(str(node.target))
-                below.setdefault(names.get(child, ""), whole)
+                below.setdefault(names.get(child, ""), larger)
             elif node.op == "call_function" and (name := _fused_name(node.target)):
-                inside[site.fqn, OPERATIONS + name] = whole
+                inside[site.fqn, OPERATIONS + name] = larger
     for site in sites:
         above = [name for name in _ancestors(site.fqn) if below.get(name)]
-        whole = site.part_of or inside.get((site.fqn, site.operation), "") or (below[above[0]] if above else "")
-        reason = site.reason or (f"{_PART}{whole}" if whole else "")
-        yield site._replace(part_of=whole, reason=reason) if site.status == "applies" else site
+        larger = site.part_of or inside.get((site.fqn, site.operation), "") or (below[above[0]] if above else "")
+        reason = site.reason or (f"{_PART}{larger}" if larger else "")
+        yield site._replace(part_of=larger, reason=reason) if site.status == "applies" else site
 
 
-def _whole(rule: str, name: str) -> str:
+def _place_name(rule: str, name: str) -> str:
     return f"{rule} in {name or 'the model'}"
 
 
@@ -205,24 +205,33 @@ def _ancestors(name: str) -> Iterator[str]:
 
 def _unread(ledger: Ledger, names: set[str]) -> Iterator[PlannedPlace]:
     """The modules that could not be read, with the reason."""
-    for said in ledger.report(tuple(names)).sites:
-        yield _said(said)
+    for site_report in ledger.report(tuple(names)).sites:
+        yield _place_of_report(site_report)
 
 
-def _said(said: SiteReport) -> PlannedPlace:
+def _place_of_report(site_report: SiteReport) -> PlannedPlace:
     return PlannedPlace(
-        said.module, said.rule, said.status, said.reason, "", said.file, said.line, reason_code=said.reason_code
+        site_report.module,
+        site_report.rule,
+        site_report.status,
+        site_report.reason,
+        "",
+        site_report.file,
+        site_report.line,
+        reason_code=site_report.reason_code,
     )
 
 
-def _with_what_is_known(sites: list[PlannedPlace], known: tuple[SiteReport, ...]) -> Iterator[PlannedPlace]:
+def _with_reported_status(sites: list[PlannedPlace], known: tuple[SiteReport, ...]) -> Iterator[PlannedPlace]:
     """The sites with what optimize made of them; and what only optimize knows of."""
-    told = {(s.rule, s.module, s.line): s for s in known}
+    reports = {(s.rule, s.module, s.line): s for s in known}
     for site in sites:
-        said = told.pop((site.rule, site.fqn, site.line), None)
+        site_report = reports.pop((site.rule, site.fqn, site.line), None)
         yield (
             site
-            if said is None
-            else site._replace(status=said.status, reason=said.reason, reason_code=said.reason_code)
+            if site_report is None
+            else site._replace(
+                status=site_report.status, reason=site_report.reason, reason_code=site_report.reason_code
+            )
         )
-    yield from map(_said, told.values())
+    yield from map(_place_of_report, reports.values())

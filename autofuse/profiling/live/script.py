@@ -1,4 +1,4 @@
-"""Profiles a program while it runs by itself: a few of its steps are looked at, then it is asked to end."""
+"""Profiles a program while it runs by itself: measures a few of its steps, then asks it to end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from autofuse.profiling.live.step_boundaries import Boundaries
 
 @dataclass
 class ScriptOutcome:
-    """How a program ended. by: what its steps were told by. trouble: why the profile is not whole; "" where it is.
+    """How a program ended.
 
-    interrupted: somebody pressed Ctrl-C.
+    by: how its steps were recognised.
+    trouble: why the profile is incomplete; "" if it is complete.
+    interrupted: the user pressed Ctrl-C.
     """
 
     by: str = ""
@@ -24,52 +26,58 @@ class ScriptOutcome:
 
 
 def run(program: Callable[[], None], name: str, conductor: Conductor, inference: bool = False) -> ScriptOutcome:
-    """Run `program` until the conductor has what it wants, or the program ends.
+    """Run `program` until the conductor has everything, or the program ends.
 
-    What it prints goes where it always goes, and the traceback of what it raises to stderr. What it left to be done at
-    its end (`finally`, context managers, atexit) is done. inference: calls of a model are the steps.
+    The program's output goes where it always goes, and the traceback of its exception to stderr. Its final actions
+    (`finally`, context managers, atexit) run.
+
+    Args:
+        program: Runs the program.
+        name: The program's name.
+        conductor: Takes the steps through a profile.
+        inference: Whether calls of a model are the steps.
     """
-    boundaries = Boundaries(conductor.ended, conductor.anew, inference)
-    outcome, left = ScriptOutcome(), ""
+    boundaries = Boundaries(conductor.ended, conductor.restart, inference)
+    outcome, how = ScriptOutcome(), ""
     with conductor.waiting.clocked():
         try:
-            with boundaries.found():
+            with boundaries.watching():
                 program()
         except Finished:
             pass
         except SystemExit as error:
-            left = "" if error.code in (None, 0) else f" with exit code {error.code!r:.200}"
+            how = "" if error.code in (None, 0) else f" with exit code {error.code!r:.200}"
         except KeyboardInterrupt:
-            outcome.interrupted, left = True, ", interrupted"
+            outcome.interrupted, how = True, ", interrupted"
         except Exception as error:
             trace = _of_program(error.__traceback__)
             sys.excepthook(type(error), error.with_traceback(trace), trace)
-            left = f" with {type(error).__name__}"
+            how = f" with {type(error).__name__}"
         finally:
             conductor.close()
     if conductor.failure is not None:
         raise conductor.failure
     outcome.by = boundaries.by
     if not conductor.complete:
-        outcome.trouble = f"{name} ended{left} {_after(conductor)}"
+        outcome.trouble = f"{name} ended{how} {_after(conductor)}"
     return outcome
 
 
 def _after(conductor: Conductor) -> str:
     if not conductor.heard:
         return (
-            "and took no step that could be seen: no optimizer stepped, and no model was called over and over. "
-            "Steps in processes that it starts itself are not seen: start it with torchrun, as in "
+            "and no step was seen: no optimizer stepped, and no model was called repeatedly. "
+            "Steps in processes that the program starts itself are not seen: start it with torchrun, as in "
             "`torchrun --nproc-per-node 2 -m autofuse profile script.py`."
         )
     return (
-        f"after {conductor.heard} steps, and a whole profile takes {conductor.schedule.steps}: "
-        "ask for fewer with --warmup and --steps, or let it run for longer."
+        f"after {conductor.heard} steps, but a complete profile takes {conductor.schedule.steps}: "
+        "ask for fewer with --warmup and --steps, or let it run longer."
     )
 
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's own first line on."""
+    """Return the traceback from the program's own first line on."""
     while trace is not None and trace.tb_next and trace.tb_frame.f_globals.get("__name__", "").startswith("autofuse."):
         trace = trace.tb_next
     return trace

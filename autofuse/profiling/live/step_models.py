@@ -1,7 +1,4 @@
-"""Which models a program's step runs, told by the step: also a model that only ever calls its parts, as Lightning does.
-
-Knows modules, calls and the frames that they come from.
-"""
+"""Finds which models a program's step runs, also a model that only calls its parts, as Lightning does."""
 
 from __future__ import annotations
 
@@ -22,24 +19,27 @@ from autofuse.torch_private import current_graph_task_id, pytree
 
 
 class ScriptRoots(Roots):
-    """As Roots, and: who owns a module that is called by no other. backwards: passes in what was watched."""
+    """Like Roots. It also finds the owner of a module that no other module calls.
+
+    backwards: the number of backward passes in the watched block.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.owners: dict[nn.Module, nn.Module] = {}
-        self.labels: dict[nn.Module, str] = {}  # what the program calls them
+        self.labels: dict[nn.Module, str] = {}  # the program's names for the modules
         self.backwards = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note what is called in the block, by whom, and how often backward."""
+        """Observe the calls, their callers and the backward passes in the block."""
         with ExitStack() as stack:
             stack.enter_context(super().watching())
             stack.enter_context(self._counting_backwards())
             yield
 
     def let_go(self) -> None:
-        """Keep the values of the calls' arguments, and no graph that they hang on."""
+        """Keep the values of the calls' arguments, but not their graphs."""
 
         def detached(value: Any) -> Any:
             return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
@@ -49,7 +49,7 @@ class ScriptRoots(Roots):
 
     @property
     def models(self) -> Mapping[str, nn.Module]:
-        """As of Roots, with owners in the place of the parts that they call."""
+        """The models as in Roots, with owners in place of the parts that they call."""
         tops = dict.fromkeys(self.owners.get(m, m) for m in self.calls if has_parameters(m))
         if len(tops) == 1:
             return {"": next(iter(tops))}
@@ -59,7 +59,7 @@ class ScriptRoots(Roots):
         return dict(zip(labels, models.values(), strict=True)) if named else models
 
     def called(self, names: ModuleNames) -> Mapping[str, nn.Module]:
-        """The models that were called themselves, in an owner's place the parts that it calls, by their names."""
+        """Return the models that were called themselves, by name; in place of an owner, the parts that it calls."""
         models = self.models
         if all(model in self.calls for model in models.values()):
             return models
@@ -74,38 +74,41 @@ class ScriptRoots(Roots):
             yield
 
     def _ask_frames(self, module: nn.Module) -> None:
-        """Its owner, the largest module that some function on the way to this call has at hand and that holds it; and
-        its name in the innermost function of those that are no part of torch or autofuse."""
-        held: dict[nn.Module, int] = {}
+        """Find a module's owner and name in the frames that lead to its call.
+
+        The owner is the largest module that contains it and that a function's local variables hold. The name is that in
+        the innermost function outside of torch and autofuse.
+        """
+        containers: dict[nn.Module, int] = {}
         for frame in callers():
-            ours = frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "autofuse")
+            is_internal = frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "autofuse")
             for name, value in _locals(frame).items():
-                if value is module and not ours:
+                if value is module and not is_internal:
                     self.labels.setdefault(module, name)
-                elif isinstance(value, nn.Module) and value is not module and value not in held:
+                elif isinstance(value, nn.Module) and value is not module and value not in containers:
                     parts = list(value.modules())
                     if any(part is module for part in parts):
-                        held[value] = len(parts)
-        if held:
-            self.owners[module] = max(held, key=held.__getitem__)
+                        containers[value] = len(parts)
+        if containers:
+            self.owners[module] = max(containers, key=containers.__getitem__)
 
     @contextmanager
     def _counting_backwards(self) -> Iterator[None]:
-        inner = torch.autograd.backward
+        original = torch.autograd.backward
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            self.backwards += current_graph_task_id() == -1  # not within one, as when checkpointing
-            return inner(*args, **kwargs)
+            self.backwards += current_graph_task_id() == -1  # not a nested one, as in checkpointing
+            return original(*args, **kwargs)
 
         torch.autograd.backward = backward
         try:
             yield
         finally:
-            torch.autograd.backward = inner
+            torch.autograd.backward = original
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:
     values = dict(frame.f_locals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        frame.f_locals.clear()  # a copy, which would keep the tensors of this step for as long as the frame lives
+        frame.f_locals.clear()  # this copy would keep the step's tensors for as long as the frame exists
     return values

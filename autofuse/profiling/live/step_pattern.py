@@ -1,7 +1,7 @@
-"""Learns from who acts, one after the other, where a training step ends. Knows neither optimizers nor models.
+"""Learns where a training step ends from the order of acts, such as optimizer steps or model calls.
 
 One optimizer steps once in a step. Two that take turns (a GAN's) make one step together, and so do five turns of one
-and one of the other: what repeats is the step.
+and one of the other: the repeated sequence is the step.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-_PATIENCE = 64  # acts to listen to before it is said that nothing repeats
+_PATIENCE = 64  # after so many acts without a repetition, the most frequent actor ends steps
 
 
 class Rhythm:
-    """Tells at each act whether a step ends with it. `changes` counts how often what it had believed was wrong."""
+    """Decides at each act whether a step ends with it. `changes` counts how often an earlier decision was wrong."""
 
     def __init__(self) -> None:
         self.changes = 0
-        self._heard: list[Hashable] = []  # since the last actor who was new
-        self._first: Hashable = None  # who opened the script's first step, and so opens each
+        self._heard: list[Hashable] = []  # acts since the last new actor
+        self._first: Hashable = None  # the actor that begins the first step, and so begins each
         self._known: set[Hashable] = set()
-        self._pattern: list[Hashable] = []  # the acts of one step; empty while it is not known
-        self._position = 0  # acts of the present step
-        self._only: Hashable = None  # whose acts end steps where nothing repeats
+        self._pattern: list[Hashable] = []  # the acts of one step; empty while they are unknown
+        self._position = 0  # acts of the current step
+        self._only: Hashable = None  # the actor that ends steps if nothing repeats
 
     def heard(self, who: Hashable) -> bool:
-        """Whether a step ends with this act of `who`. A single actor is believed at once, several when they repeat."""
+        """Record an act of `who`, and return whether a step ends with it.
+
+        With a single actor, each act ends a step. With several, the acts must repeat first.
+        """
         if who not in self._known:
             self._begin(who)
         elif self._pattern and who != self._pattern[self._position]:
-            self._mistaken()
+            self._forget_pattern()
         self._heard.append(who)
         if not self._pattern:
             return self._learn(who)
@@ -38,7 +41,7 @@ class Rhythm:
 
     @property
     def pattern(self) -> tuple[Hashable, ...]:
-        """Who acts in one step, in order; empty while that is not known."""
+        """The actors of one step, in order; empty while they are unknown."""
         return tuple(self._pattern)
 
     def _begin(self, who: Hashable) -> None:
@@ -50,7 +53,7 @@ class Rhythm:
         self._heard, self._only = [], None
         self._pattern, self._position = [who], 0
 
-    def _mistaken(self) -> None:
+    def _forget_pattern(self) -> None:
         self.changes += 1
         self._pattern, self._position = [], 0
 
@@ -62,14 +65,14 @@ class Rhythm:
             return who == self._only
         for period in range(1, len(self._heard) // 2 + 1):
             if self._heard[period:] == self._heard[:-period]:
-                start = self._opening(period)
+                start = self._first_act(period)
                 self._pattern = self._heard[start : start + period]
                 self._position = (len(self._heard) - start) % period
                 return self._position == 0
         return False
 
-    def _opening(self, period: int) -> int:
-        """Where in what was heard a step begins: with the call that opened the first one, and not inside of it."""
+    def _first_act(self, period: int) -> int:
+        """Return where a step begins in the recorded acts: at the actor that began the first step."""
         for i in range(1, period + 1):
             if self._heard[i % period] == self._first != self._heard[i - 1]:
                 return i % period

@@ -1,8 +1,8 @@
-"""Hears of every piece of memory that tensors take and give back, as it happens: when, where, and in which phase.
+"""Records every piece of memory that tensors take and release: when, in which layer, and in which phase.
 
-Sees what torch's dispatcher returns, as torch.distributed._tools.mem_tracker.MemTracker does, and no hooks: MemTracker
-learns about modules from hooks on all of them, and an optimized model runs its original code where it is watched. What
-a kernel takes and gives back while it runs is not seen. Knows storages; must not know what they are for.
+It sees the results of torch's dispatcher, as torch.distributed._tools.mem_tracker.MemTracker does, but uses no hooks.
+MemTracker puts hooks on all modules, and an optimized model runs its original code if it has hooks. Memory that a
+kernel takes and releases while it runs is not seen.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ from autofuse.torch_private import (
 )
 
 Epoch = Literal["forward", "recomputation", "backward", "optimizer"]
-_BLOCK = 512  # bytes that torch's caching allocator for CUDA rounds up to: kMinBlockSize in CUDACachingAllocator.cpp
+_BLOCK = 512  # bytes: torch's CUDA allocator rounds up to them (kMinBlockSize in CUDACachingAllocator.cpp)
 
 
 class StoredTensor:
-    """The memory of one storage. layer: the module that took it. epoch, died_in: places in the list of epochs.
+    """The memory of one storage.
 
-    stood: it was there before an operator of the step returned it. mark: what it is, where somebody said so.
+    layer: the module that took it.
+    epoch, died_in: indices in the list of epochs.
+    stood: it existed before an operator of the step returned it.
+    mark: its kind, if it was given.
     """
 
     __slots__ = ("died_in", "epoch", "layer", "mark", "reference", "size", "stood")
@@ -52,9 +55,12 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Moment:
-    """The end of an operator. place: how many changes there had been. held: bytes then, and `before` it began.
+    """The end of an operator.
 
-    layer: the module that it ran for. workspace: what it took within, above what is held at its end.
+    place: how many changes there were before.
+    held: bytes held then. before: bytes held when the operator began.
+    layer: the module that it ran for.
+    workspace: bytes that it took while it ran, besides those held at its end.
     """
 
     place: int
@@ -64,14 +70,14 @@ class Moment:
     workspace: int = 0
 
     def with_workspace(self, most: int) -> Moment:
-        """The same of an operator that took `most` bytes at a moment, its results included."""
+        """Return the moment of an operator that took at most `most` bytes at a time, its results included."""
         return replace(self, workspace=max(0, self.before + most - self.held))
 
 
 class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Around steps: every storage's life. Only those on `device`; fakes count as what they stand for.
+    """Records the life of every storage on `device` in a block around steps. Fake tensors count as real ones.
 
-    total: bytes held now. peak: the most that were held, and at what place among the changes.
+    total: bytes held now.
     """
 
     def __init__(self, names: ModuleNames, device: torch.device) -> None:
@@ -84,12 +90,12 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.in_optimizer = False
         self._known: Any = WeakIdKeyDictionary()
         self._stack = [OUTSIDE]
-        self._numbers, self._owners = [-1], [OUTSIDE]  # from which sequence number on nodes belong to which module
+        self._numbers, self._owners = [-1], [OUTSIDE]  # from this sequence number on, nodes belong to this module
 
-    # What is told.
+    # Results.
 
     def mark(self, tensor: Tensor, what: str, layer: str, over: tuple[str | None, ...] = (None,)) -> None:
-        """Say what a tensor's memory is, where nothing, or one of `over`, was said before."""
+        """Set the kind of a tensor's memory, if it has none or one of `over`."""
         for storage in storages_of(tensor):
             piece = self._known.get(storage)
             if piece is None:
@@ -98,20 +104,20 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 piece.mark, piece.layer = what, layer
 
     def peak(self) -> Moment:
-        """The moment at which most was held, what its operator took within included."""
+        """Return the moment at which most was held, including memory that its operator took while it ran."""
         most = self.workspace.most
         within = (m.with_workspace(most.get(number, 0)) for number, m in enumerate(self.moments))
         return max(within, key=lambda m: m.held + m.workspace)
 
     def alive_at(self, moment: Moment) -> Iterator[tuple[StoredTensor, int]]:
-        """What was held then, with the bytes that it had."""
+        """Yield what was held at a moment, with its bytes."""
         sizes: dict[StoredTensor, int] = {}
         for piece, change in self.changes[: moment.place]:
             sizes[piece] = sizes.get(piece, 0) + change
         return ((piece, size) for piece, size in sizes.items() if size)
 
     def outlived_its_forward(self, piece: StoredTensor) -> bool:
-        """Whether it was made in a forward and was alive when the backward after it began."""
+        """Whether it was created in a forward and was alive when the next backward began."""
         if self.epochs[piece.epoch] not in ("forward", "recomputation"):
             return False
         for index in range(piece.epoch + 1, len(self.epochs)):
@@ -125,13 +131,13 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hear of everything in the block."""
+        """Record everything in the block."""
         storages: Any = torch.UntypedStorage
         resize = storages.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             made = resize(storage, size)
-            self._resized(storage)
+            self._update_size(storage)
             return made
 
         storages.resize_ = resize_
@@ -160,50 +166,50 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = get_sequence_nr()  # of the next node that this thread makes
         if self._numbers[-1] == number:
             self._owners[-1] = self._stack[-1]
-        elif self._numbers[-1] < number:  # a recomputation on a device's own thread counts from its own beginning
+        elif self._numbers[-1] < number:  # recomputation on a device's own thread has its own numbers
             self._numbers.append(number)
             self._owners.append(self._stack[-1])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(_is_wrapper(t) for t in types):
-            return NotImplemented  # it is taken apart first, and its parts come by again
-        self._turn()
+            return NotImplemented  # torch unwraps it first, and then dispatches its parts
+        self._update_epoch()
         for x in pytree.arg_tree_leaves(*args, **(kwargs or {})):
             if isinstance(x, Tensor):
-                self._see(x, stood=True)
+                self._record_tensor(x, stood=True)
         before = self.total
         with self.workspace.operator(len(self.moments)):
             result = func(*args, **(kwargs or {}))
         for x in pytree.tree_leaves(result):
             if isinstance(x, Tensor):
-                self._see(x, stood=False)
+                self._record_tensor(x, stood=False)
         self.moments.append(Moment(len(self.changes), self.total, self._layer(), before))
         return result
 
-    def _turn(self) -> None:
+    def _update_epoch(self) -> None:
         now = _phase()
         if now == "forward" and self.in_optimizer and len(self._stack) == 1:
             now = "optimizer"
         if now != self.epochs[-1]:
             self.epochs.append(now)
 
-    def _see(self, x: Tensor, stood: bool) -> None:
+    def _record_tensor(self, x: Tensor, stood: bool) -> None:
         for storage in storages_of(x):
             if storage not in self._known:
                 self._add(storage, x.device, stood)
             else:
-                self._resized(storage)
+                self._update_size(storage)
 
     def _add(self, storage: torch.UntypedStorage, device: torch.device, stood: bool) -> StoredTensor | None:
         if device.type != self.device.type or self.device.index not in (None, device.index):
             return None
         piece = StoredTensor(len(self.epochs) - 1, self._layer(), stood)
         self._known[storage] = piece
-        piece.reference = weakref.ref(storage, lambda _: self._gone(piece))
+        piece.reference = weakref.ref(storage, lambda _: self._release(piece))
         self._change(piece, self._bytes(storage))
         return piece
 
-    def _resized(self, storage: torch.UntypedStorage) -> None:
+    def _update_size(self, storage: torch.UntypedStorage) -> None:
         piece = self._known.get(storage)
         if piece is not None and piece.size != self._bytes(storage):
             self._change(piece, self._bytes(storage) - piece.size)
@@ -212,7 +218,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = int(storage.nbytes())
         return -(-size // _BLOCK) * _BLOCK if self.device.type == "cuda" else size
 
-    def _gone(self, piece: StoredTensor) -> None:
+    def _release(self, piece: StoredTensor) -> None:
         piece.died_in = len(self.epochs) - 1
         self._change(piece, -piece.size)
 
@@ -225,7 +231,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return fake_mode() is not None
 
     def _layer(self) -> str:
-        """The module that runs, or whose backward runs."""
+        """Return the module that runs, or whose backward runs."""
         node: Any = current_autograd_node()
         if node is None or len(self._stack) > 1:
             return self._stack[-1]
@@ -233,7 +239,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def storages_of(x: Tensor) -> Iterator[torch.UntypedStorage]:
-    """Where a tensor's elements lie; of one that is made of others (a DTensor, a sparse one) those of its parts."""
+    """Yield a tensor's storages; for a tensor that consists of others (a DTensor, a sparse one), its parts'."""
     if is_traceable_wrapper_subclass(x):
         for name in x.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             part = getattr(x, name)
@@ -250,7 +256,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def _phase() -> Epoch:
-    """A backward that builds a graph is one that computes a forward again, or one that is to be differentiated."""
+    """Return the phase. A backward with gradients on recomputes a forward, or will be differentiated itself."""
     if current_graph_task_id() == -1:
         return "forward"
     return "recomputation" if torch.is_grad_enabled() else "backward"

@@ -1,6 +1,6 @@
-"""How long steps spend on data, backward passes and optimizers, clocked from outside. Knows torch's entry points.
+"""Clocks how long steps spend on data, backward passes and optimizers, at torch's entry points.
 
-It costs a few readings of the clock a step, so it may run beside timed steps.
+It costs a few readings of the clock per step, so it may run during timed steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from autofuse.torch_private import BaseDataLoaderIter
 
 @dataclass(frozen=True)
 class WaitingTimes:
-    """Of one step, or several: seconds in which the program stood in `next(loader)`, in optimizers' `step` and
-    `zero_grad`, and in backward passes."""
+    """Seconds of one or more steps.
+
+    data: in `next(loader)`.
+    optimizer: in optimizers' `step` and `zero_grad`.
+    backward: in backward passes.
+    batches, samples: from data loaders; samples is None if a batch does not show them.
+    """
 
     data: float
     optimizer: float
@@ -36,11 +41,12 @@ class WaitingTimes:
 
 
 class Waiting:
-    """Seconds on the host's clock, batches and samples since they were last taken.
+    """Seconds on the host's clock, batches and samples since the last `take`.
 
-    samples: None where a batch does not tell. prefetching: other processes or threads fetch ahead. closures: an
-    optimizer's step runs the forward and the backward pass itself. On an accelerator the seconds of the optimizer and
-    of the backward pass are those of launching them, not of their work.
+    samples: None if a batch does not show them.
+    prefetching: other processes or threads fetch ahead.
+    closures: an optimizer's step runs the forward and the backward pass itself.
+    On an accelerator, the seconds of the optimizer and of the backward pass are those of launching, not of the work.
     """
 
     def __init__(self) -> None:
@@ -52,7 +58,7 @@ class Waiting:
         self._began: list[tuple[Optimizer, float]] = []
 
     def take(self) -> WaitingTimes:
-        """What came together so far, and starts from 0 again."""
+        """Return what was counted so far, and start from 0 again."""
         waited = WaitingTimes(self.data, self.optimizer, self.batches, self.samples, self.backward)
         self.data = self.optimizer = self.backward = 0.0
         self.batches = self.samples = 0
@@ -73,18 +79,18 @@ class Waiting:
 
     @contextmanager
     def _around_next(self, kind: type[Any]) -> Iterator[None]:
-        inner, home = kind.__next__, threading.get_ident()
+        original, owner_thread = kind.__next__, threading.get_ident()
 
-        def following(iterator: Any) -> Any:
-            if threading.get_ident() != home:  # somebody fetches ahead, and nobody waits
+        def next_batch(iterator: Any) -> Any:
+            if threading.get_ident() != owner_thread:  # another thread fetches ahead, so nobody waits
                 self.prefetching = True
-                return inner(iterator)
+                return original(iterator)
             start = time.perf_counter()
             self._nested += 1
             try:
-                batch = inner(iterator)
+                batch = original(iterator)
                 if self._nested == 1:
-                    self._came(iterator, batch)
+                    self._count_batch(iterator, batch)
                 return batch
             finally:
                 self._nested -= 1
@@ -92,57 +98,59 @@ class Waiting:
                     self.data += time.perf_counter() - start
                 self.prefetching |= bool(getattr(iterator, "_num_workers", 0))
 
-        kind.__next__ = following
+        kind.__next__ = next_batch
         try:
             yield
         finally:
-            kind.__next__ = inner
+            kind.__next__ = original
 
     @contextmanager
     def _around_backward(self, name: str) -> Iterator[None]:
-        """Around torch.autograd.backward, which Tensor.backward calls, or torch.autograd.grad. An optimizer that steps
-        within a backward pass counts as the optimizer's."""
-        inner, home = getattr(torch.autograd, name), threading.get_ident()
+        """Clock torch.autograd.backward, which Tensor.backward calls, or torch.autograd.grad.
 
-        @functools.wraps(inner)
-        def passing(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or threading.get_ident() != home or self._backwards:
-                return inner(*args, **kwargs)
+        The time of an optimizer that steps within a backward pass belongs to the optimizer.
+        """
+        original, owner_thread = getattr(torch.autograd, name), threading.get_ident()
+
+        @functools.wraps(original)
+        def clocked_backward(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or threading.get_ident() != owner_thread or self._backwards:
+                return original(*args, **kwargs)
             start, stepped = time.perf_counter(), self.optimizer
             self._backwards += 1
             try:
-                return inner(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 self._backwards -= 1
                 self.backward += time.perf_counter() - start - (self.optimizer - stepped)
 
-        setattr(torch.autograd, name, passing)
+        setattr(torch.autograd, name, clocked_backward)
         try:
             yield
         finally:
-            setattr(torch.autograd, name, inner)
+            setattr(torch.autograd, name, original)
 
     @contextmanager
     def _around_zero_grad(self) -> Iterator[None]:
-        inner, home = Optimizer.zero_grad, threading.get_ident()
+        original, owner_thread = Optimizer.zero_grad, threading.get_ident()
 
-        @functools.wraps(inner)
-        def clearing(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        @functools.wraps(original)
+        def clocked_zero_grad(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             start = time.perf_counter()
-            inner(optimizer, *args, **kwargs)
-            if threading.get_ident() == home and not self._began:
+            original(optimizer, *args, **kwargs)
+            if threading.get_ident() == owner_thread and not self._began:
                 self.optimizer += time.perf_counter() - start
 
-        Optimizer.zero_grad = uncompiled(clearing)  # type: ignore[method-assign]
+        Optimizer.zero_grad = uncompiled(clocked_zero_grad)  # type: ignore[method-assign]
         try:
             yield
         finally:
-            Optimizer.zero_grad = inner  # type: ignore[method-assign]
+            Optimizer.zero_grad = original  # type: ignore[method-assign]
 
-    def _came(self, iterator: Any, batch: Any) -> None:
+    def _count_batch(self, iterator: Any, batch: Any) -> None:
         self.batches += 1
-        told = batch_of(batch).samples if getattr(iterator, "_auto_collation", False) else None
-        self.samples = None if told is None or self.samples is None else self.samples + told
+        known = batch_of(batch).samples if getattr(iterator, "_auto_collation", False) else None
+        self.samples = None if known is None or self.samples is None else self.samples + known
 
     def _begin_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.closures |= kwargs.get("closure") is not None or any(map(callable, args))
@@ -157,7 +165,7 @@ class Waiting:
 
 
 def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """The same for an optimizer whose step is compiled: its graph breaks there, and the hook runs as it stands."""
+    """Return the hook for optimizers whose step is compiled: the graph breaks there, and the hook runs uncompiled."""
     result: Callable[..., None] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
     return result
 
@@ -165,32 +173,31 @@ def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
 def shares(
     waited: Sequence[WaitingTimes], seconds: Sequence[float], waiting: Waiting, device: torch.device
 ) -> list[Share]:
-    """The parts of timed steps that are the data's, the optimizer's and the backward pass's, each with how it was
-    told, or why it cannot be."""
+    """Return the shares of data, optimizer and backward pass in timed steps, each with its basis or a reason."""
     steps = len(seconds)
     clock = f"the host's clock in {steps} timed steps"
     if BaseDataLoaderIter is None:
-        why = f"torch {torch.__version__} has no DataLoader iterator that is known here"
+        why = f"torch {torch.__version__} has no DataLoader iterator that autofuse knows"
     else:
         why = "" if any(w.batches for w in waited) else "no torch DataLoader gave a batch in the timed steps"
     found = [_share("data", [w.data for w in waited], seconds, f"{clock}, around next() of DataLoaders", why)]
     if waiting.closures:
-        why = "its step runs the forward and the backward pass itself (a closure): a trace tells them apart"
+        why = "its step runs the forward and the backward pass itself (a closure): a trace distinguishes them"
     elif device.type != "cpu":
-        why = "the host only launches it: a trace tells"
+        why = "the host only launches it: a trace shows it"
     else:
         why = "" if any(w.optimizer for w in waited) else "no optimizer stepped in the timed steps"
     basis = f"{clock}, around the optimizer's step and zero_grad"
     found.append(_share("optimizer", [w.optimizer for w in waited], seconds, basis, why))
-    why = "the host only launches it: a trace tells" if device.type != "cpu" else ""
+    why = "the host only launches it: a trace shows it" if device.type != "cpu" else ""
     why = why or ("" if any(w.backward for w in waited) else "no backward pass ran in the timed steps")
     basis = f"{clock}, around torch.autograd.backward and grad"
     return [*found, _share("backward", [w.backward for w in waited], seconds, basis, why)]
 
 
-def rest_of(waited: Sequence[WaitingTimes], seconds: Sequence[float], told: Sequence[Share]) -> Interval | None:
-    """The 95 % interval of the share of the steps that none of the shares told takes; None where it is not known."""
-    names = [share.name for share in told if share.share is not None]
+def rest_of(waited: Sequence[WaitingTimes], seconds: Sequence[float], known: Sequence[Share]) -> Interval | None:
+    """Return the 95 % interval of the share that none of the known shares takes; None if it is unknown."""
+    names = [share.name for share in known if share.share is not None]
     parts = [step - sum(getattr(w, name) for name in names) for step, w in zip(seconds, waited, strict=True)]
     return ratio_interval([max(0.0, part) for part in parts], seconds) if names else None
 
@@ -203,7 +210,7 @@ def _share(name: str, parts: Sequence[float], seconds: Sequence[float], basis: s
 
 
 def _iterators() -> list[type[Any]]:
-    """The classes of DataLoader's iterators that say how the next batch comes."""
+    """Return the classes of DataLoader's iterators that define `__next__`."""
 
     def kinds(kind: type[Any]) -> Iterator[type[Any]]:
         if "__next__" in vars(kind):

@@ -1,4 +1,4 @@
-"""What is profiled: one step that can be run again and again, the models in it, and their inputs."""
+"""What is profiled: one step that can be repeated, its models, and their inputs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ Subject = nn.Module | Callable[..., Any]
 
 
 class OnMeta(ValueError):
-    """What is to be run has no numbers; the message says what, and what can be told nevertheless."""
+    """The model or its inputs have no numbers. The message says which, and what is possible nevertheless."""
 
 
 @dataclass
 class Workload:
-    """One step, and what it is made of as far as that is known.
+    """One step and its parts, as far as they are known.
 
-    run: the step as a function of the inputs. models: each with what its modules' names begin with. calls: arguments
-    of each model's first call in a step.
+    step: runs one step.
+    run: the step as a function of the inputs.
+    models: each model, by the prefix of its modules' names.
+    calls: the arguments of each model's first call in a step.
     """
 
     step: Callable[[], object]
@@ -41,19 +43,19 @@ class Workload:
 
     @property
     def names(self) -> ModuleNames:
-        """Of all modules in it."""
+        """The names of all modules in it."""
         return ModuleNames(self.models)
 
     @property
     def device(self) -> torch.device:
-        """Where it runs: the accelerator that one of its tensors is on, else the CPU."""
+        """The accelerator of one of its tensors, else the CPU."""
         given = tuple(tensors_in((self.inputs, *self.calls.values())))
         models: tuple[Subject, ...] = (*self.models.values(), self.step)
         devices = [device_of(model, given) for model in models]
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
     def look(self, met: Callable[[nn.Module, StepArguments], object] = lambda module, call: None) -> None:
-        """Run one step, and see from it which models and optimizers there are; `met` hears of models beforehand."""
+        """Run one step, and find its models and optimizers. `met` is called with each model before its first call."""
         roots = Roots(met)
         for optimizer in self.optimizers:
             roots.optimizers.append(optimizer)
@@ -68,26 +70,28 @@ class Workload:
 def workload_of(
     subject: Subject, inputs: Inputs | None, step: Step | None, optimizers: Sequence[Any], name: str
 ) -> Workload:
-    """What profile()'s arguments mean. Raises TypeError where they are neither a model with inputs nor a step, OnMeta
-    where a model or its inputs have no numbers."""
+    """Return the workload of profile()'s arguments.
+
+    Raises:
+        TypeError: They are neither a model with inputs nor a step.
+        OnMeta: The model or its inputs have no numbers.
+    """
     if step is not None and not callable(step):
         raise TypeError(f"step= is a {type(step).__name__}: pass a function that is called as step(model, inputs).")
     if isinstance(subject, nn.Module):
         if inputs is None:
             raise TypeError(
-                f"A {type(subject).__name__} is to be profiled, and no inputs were given to call it with: "
+                f"autofuse.profile needs inputs to call the {type(subject).__name__} with: "
                 "pass a tensor, a tuple of positional arguments or a dict of keywords."
             )
-        _with_numbers(subject, inputs)
+        _reject_meta(subject, inputs)
         run = partial(step or training_step, subject)
         name = name or type(subject).__name__
         return Workload(partial(run, inputs), name, {"": subject}, tuple(optimizers), inputs, run)
     if not callable(subject):
-        raise TypeError(
-            f"autofuse.profile takes a model or a step that can be called, and was given a {type(subject).__name__}."
-        )
+        raise TypeError(f"autofuse.profile takes a model or a callable step; got {type(subject).__name__}.")
     if step is not None:
-        raise TypeError("Two steps were given to profile: pass the model and step=, or the step by itself.")
+        raise TypeError("autofuse.profile got two steps: pass a model and step=, or a step alone.")
     name = name or getattr(subject, "__name__", "step")
     if inputs is None:
         return Workload(subject, name, {}, tuple(optimizers))
@@ -95,12 +99,12 @@ def workload_of(
     return Workload(partial(run, inputs), name, {}, tuple(optimizers), inputs, run)
 
 
-def _with_numbers(model: nn.Module, inputs: Inputs) -> None:
+def _reject_meta(model: nn.Module, inputs: Inputs) -> None:
     for what, tensors in (
-        ("model lies", (*model.parameters(), *model.buffers())), ("inputs lie", tensors_in(inputs)),
+        ("model is", (*model.parameters(), *model.buffers())), ("inputs are", tensors_in(inputs)),
     ):  # fmt: skip
         if any(tensor.is_meta for tensor in tensors):
             raise OnMeta(
-                f"The {what} on the meta device, where there are no numbers, so no step can be run: make it on a real "
-                "device (a model: to_empty), or ask `autofuse plan` what a step takes on paper."
+                f"The {what} on the meta device, which has no numbers, so no step can run: move to a real device "
+                "(for a model, to_empty), or use `autofuse plan` to estimate a step."
             )

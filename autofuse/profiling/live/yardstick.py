@@ -1,6 +1,6 @@
-"""A fixed piece of work, timed next to each step: it tells how fast the machine was just then.
+"""A fixed piece of work that is timed next to each step: it shows how fast the machine was at that time.
 
-Two profiles that were taken apart from each other compare a little less unfairly by what each step took in yardsticks.
+Profiles from different times become more comparable if each step is expressed in yardsticks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _SIZE, _ROUNDS = {"cpu": 256, "cuda": 4096}, 4
 
 
 def yardstick(device: torch.device) -> Callable[[], float]:
-    """A function that does the work once and returns its seconds: products of matrices and a pass over memory.
+    """Return a function that does the work once and returns its seconds: matrix products and a pass over memory.
 
-    About a millisecond; float32, the same sizes on every machine of a kind.
+    It takes about a millisecond, in float32. The sizes are the same on every machine with this type of device.
     """
     size = _SIZE.get(device.type, 1024)
     a, b = torch.ones(2, size, size, device=device)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from autofuse.kernels.operation import on_paper
 from autofuse.profiling.live.batch_size import batch_of
-from autofuse.profiling.live.factories import BuiltModel, NoSubject, found, made
+from autofuse.profiling.live.factories import BuiltModel, NoSubject, built_model_of, find_factory
 from autofuse.torch_private import LOCAL_SCALAR_DENSE, FakeTensorMode, TorchDispatchMode, pytree
 
 
@@ -42,23 +42,25 @@ class Paper:
             NoSubject: no such factory exists, or it ended the program.
             Exception: whatever the factory raises.
         """
-        factory = found(target)  # imported with real tensors: what a module creates at import belongs to everybody
+        factory = find_factory(
+            target
+        )  # imported with real tensors: what a module creates at import belongs to everybody
         try:
             with self.in_use(), _Undecided():  # type: ignore[no-untyped-call]
-                return self._require_model(made(factory(), target))
+                return self._require_model(built_model_of(factory(), target))
         except NoSubject:
             raise
         except Exception:  # the factory may have read numbers
-            return self._require_model(made(factory(), target))
+            return self._require_model(built_model_of(factory(), target))
         except SystemExit as error:
             raise NoSubject(f"{target} ended the program, with exit code {error.code}.") from error
 
-    def _require_model(self, found: BuiltModel) -> BuiltModel:
-        if not isinstance(found.subject, nn.Module) or found.inputs is None:
+    def _require_model(self, built: BuiltModel) -> BuiltModel:
+        if not isinstance(built.subject, nn.Module) or built.inputs is None:
             raise Unplannable(
-                f"{found.name} returns no model with inputs. Return both: nothing can be planned without a model."
+                f"{built.name} returns no model with inputs. Return both: nothing can be planned without a model."
             )
-        return found
+        return built
 
     def model(self, model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy without numbers, with floating parameters and buffers in `dtype`. Tied parameters stay tied."""
@@ -101,10 +103,10 @@ class Paper:
 
     def _fake(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        made: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
+        fake: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
         if not isinstance(tensor, nn.Parameter):
-            return made
-        parameter = nn.Parameter(made, requires_grad=tensor.requires_grad)
+            return fake
+        parameter = nn.Parameter(fake, requires_grad=tensor.requires_grad)
         vars(parameter).update(vars(tensor))
         return parameter
 

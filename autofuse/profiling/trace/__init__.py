@@ -1,5 +1,5 @@
-"""Traces of torch's profiler, read from their files. Nothing here imports torch.
+"""Reads traces of torch's profiler from files. Nothing here imports torch.
 
-A trace may come from this process or from another machine: both are read here, so a number that a live profile shows
-is computed as it would be from a file.
+A trace may come from this process or from another machine. Both go through this code, so a live profile and a file give
+the same numbers.
 """

@@ -1,7 +1,7 @@
-"""A trace with autofuse's tracks: phases, layers and rules above what torch recorded, for Perfetto.
+"""Adds autofuse's tracks to a trace, for Perfetto: phases, layers and rules above what torch recorded.
 
-The format is Chrome's trace event format ("Trace Event Format", Google, 2016), as in the trace itself. Every event
-that the trace has stays as it is.
+The format is Chrome's trace event format ("Trace Event Format", Google, 2016), as in the trace itself. The events of
+the trace stay as they are.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from autofuse.results.profile import OUTSIDE, Layer, Place, Profile
 
 Slice = tuple[int, int, str, dict[str, Any]]  # beginning, end in nanoseconds; name; arguments
 _PROCESS = "autofuse"
-_FIRST = -1000  # sorts the tracks above all others
+_SORT_INDEX = -1000  # sorts the tracks above all others
 
 
-def annotated(content: Any, trace: Trace, profile: Profile) -> dict[str, Any]:
-    """The parsed trace file `content` with further events.
+def annotate_trace(content: Any, trace: Trace, profile: Profile) -> dict[str, Any]:
+    """Return the parsed trace file `content` with the events of autofuse's tracks added.
 
     Args:
-        content: What the file of `trace` holds: an object with traceEvents, or the list of them. It is not changed.
+        content: The parsed trace file: an object with traceEvents, or the list of events. It is not changed.
         trace: The trace that was read from the file.
-        profile: The profile of the trace, for what its layers take and which rules apply to them.
+        profile: The profile of the trace. It holds the seconds of each layer and the rules that apply to it.
     """
-    whole = dict(content) if isinstance(content, dict) else {}
-    events = whole.get("traceEvents") if isinstance(content, dict) else content
+    result = dict(content) if isinstance(content, dict) else {}
+    events = result.get("traceEvents") if isinstance(content, dict) else content
     process = _unused_process(events or [])
-    return whole | {"traceEvents": [*(events or []), *_events(_tracks(trace, profile), process)]}
+    return result | {"traceEvents": [*(events or []), *_events(_tracks(trace, profile), process)]}
 
 
 def _tracks(trace: Trace, profile: Profile) -> Iterator[tuple[str, list[Slice]]]:
-    """The tracks with their slices, from the top down; within each track, slices are disjoint or nested."""
+    """Yield the tracks with their slices, from top to bottom. Slices of one track are disjoint or nested."""
     scope = scope_of(trace)
     layers = {layer.fqn: layer for layer in profile.layers}
     owned = owners(trace)
-    # What is no layer of the profile is not the model's, for example calls that measure the cost of recording.
+    # Other calls are not the model's: for example, those that measure the cost of recording.
     calls = [one for one in owned if one.is_call and one.owner in layers and one.owner != OUTSIDE]
     yield "phases", _phases(scope)
     threads = list(dict.fromkeys(str(one.event.thread) for one in calls))
@@ -70,7 +70,7 @@ def _call(one: Owned, layers: Mapping[str, Layer]) -> Slice:
 
 
 def _rules(one: Owned, layers: Mapping[str, Layer]) -> Iterator[Slice]:
-    """A slice for what applies or is fused where the module is called; what is declined is in the profile."""
+    """Yield a slice for the rules that apply or are fused in the called module; declined ones are left out."""
     layer = layers.get(str(one.owner))
     places = [place for place in layer.places if place.status != "declined"] if layer else []
     if places:
@@ -85,7 +85,7 @@ def _rule(place: Place) -> str:
 
 
 def _on_device(owned: list[Owned], scope: Scope) -> dict[str, list[Slice]]:
-    """Kernels in a row of one layer and one phase as one slice, by stream."""
+    """Return slices by stream. Consecutive kernels of one layer and one phase form one slice."""
     lanes: dict[str, list[Slice]] = {}
     if not scope.has_gpu:
         return lanes
@@ -98,7 +98,7 @@ def _on_device(owned: list[Owned], scope: Scope) -> dict[str, list[Slice]]:
             start, end, _, about = lane[-1]
             lane[-1] = (start, max(end, kernel.end), name, {**about, "kernels": about["kernels"] + 1})
         else:
-            # Work on one stream runs in order; a profiler may still write an end after the next beginning.
+            # Work on one stream runs in order, but a profiler may write an end that is later than the next start.
             start = max(kernel.start, lane[-1][1]) if lane else kernel.start
             lane.append((start, max(start, kernel.end), name, {"phase": piece.phase, "kernels": 1}))
     return dict(sorted(lanes.items()))
@@ -107,12 +107,12 @@ def _on_device(owned: list[Owned], scope: Scope) -> dict[str, list[Slice]]:
 def _events(tracks: Iterable[tuple[str, list[Slice]]], process: int) -> Iterator[dict[str, Any]]:
     yield _metadata("process_name", process, 0, {"name": _PROCESS})
     yield _metadata("process_labels", process, 0, {"labels": "phases, layers and rules"})
-    yield _metadata("process_sort_index", process, 0, {"sort_index": _FIRST})
+    yield _metadata("process_sort_index", process, 0, {"sort_index": _SORT_INDEX})
     for thread, (name, slices) in enumerate(((n, s) for n, s in tracks if s), 1):
         yield _metadata("thread_name", process, thread, {"name": name})
         yield _metadata("thread_sort_index", process, thread, {"sort_index": thread})
         for start, end, label, about in slices:
-            begins = start / 1000  # microseconds; rounding keeps the order, so that nested slices stay nested
+            begins = start / 1000  # microseconds; rounding keeps the order, so nested slices stay nested
             yield {
                 "ph": "X", "cat": _PROCESS, "name": label, "pid": process, "tid": thread, "ts": begins,
                 "dur": end / 1000 - begins, "args": about,

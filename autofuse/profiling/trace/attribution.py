@@ -1,8 +1,8 @@
-"""How much of the forward's and the backward's time was given to modules, and what stands in the way of the rest.
+"""Computes which part of the forward's and the backward's time is attributed to modules, and explains the rest.
 
-Time that is known to be no module's does not count, on either side: of the backward, what belongs to operators that
-ran outside every module (the loss); communication, which serves many modules at once. Everything else counts, and what
-nobody can be found for counts against.
+Time that belongs to no module counts on neither side: the backward of operators that ran outside every module (the
+loss), and communication, which serves many modules at once. All other time counts. Time without a known owner counts as
+not attributed.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import COMMUNICATION, OPTIMIZER, OUTSIDE, Attribution
 
-_OF_NO_MODULE = (OUTSIDE, OPTIMIZER, COMMUNICATION)
-_WORTH_SAYING = 0.05  # of the step's time
+_NO_MODULE = (OUTSIDE, OPTIMIZER, COMMUNICATION)
+_NOTABLE = 0.05  # of the step's time
 
 
 def attribution_of(pieces: Sequence[OwnedTime], owned: Sequence[Owned], scope: Scope) -> Attribution:
-    """The fractions, None for a phase in which no module ran, and notes."""
+    """Return the attributed fractions and notes. A fraction is None for a phase in which no module ran."""
     calls = [one for one in owned if one.is_call]
-    notes = [_unnamed(calls), _unknown(pieces), _overlap(pieces, scope)]
-    notes += [_compiled(pieces), _loss(pieces)] if calls else []
-    return Attribution(_given(pieces, "forward"), _given(pieces, "backward"), notes=tuple(filter(None, notes)))
+    notes = [_unnamed_note(calls), _unknown_note(pieces), _overlap_note(pieces, scope)]
+    notes += [_compiled_note(pieces), _loss_note(pieces)] if calls else []
+    return Attribution(
+        _attributed_fraction(pieces, "forward"),
+        _attributed_fraction(pieces, "backward"),
+        notes=tuple(filter(None, notes)),
+    )
 
 
-def _given(pieces: Sequence[OwnedTime], phase: Phase) -> float | None:
-    given = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, *_OF_NO_MODULE))
+def _attributed_fraction(pieces: Sequence[OwnedTime], phase: Phase) -> float | None:
+    attributed = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, *_NO_MODULE))
     unknown = sum(p.time for p in pieces if p.phase == phase and p.owner is None)
-    return given / (given + unknown) if given + unknown else None
+    return attributed / (attributed + unknown) if attributed + unknown else None
 
 
 def _share(pieces: Sequence[OwnedTime], some: Sequence[OwnedTime]) -> float:
@@ -40,7 +44,7 @@ def _share(pieces: Sequence[OwnedTime], some: Sequence[OwnedTime]) -> float:
     return sum(p.time for p in some) / whole if whole else 0.0
 
 
-def _unnamed(calls: Sequence[Owned]) -> str:
+def _unnamed_note(calls: Sequence[Owned]) -> str:
     if not calls:
         return (
             "The trace has no calls of modules, so all of its time is outside: record it with autofuse.profile, "
@@ -48,13 +52,13 @@ def _unnamed(calls: Sequence[Owned]) -> str:
         )
     if calls[0].event.name.startswith(NAMELESS):
         return (
-            "The trace names modules by their class (with_stack=True): a module's name here is the path of the classes "
-            "that called it first, numbered among those of their class, not its name in the model."
+            "The trace names modules by their class (with_stack=True). So a module's name here is not its name in the "
+            "model: it is the path of the classes that called it first, each numbered among those of its class."
         )
     return ""
 
 
-def _compiled(pieces: Sequence[OwnedTime]) -> str:
+def _compiled_note(pieces: Sequence[OwnedTime]) -> str:
     compiled = [p for p in pieces if p.compiled]
     if not compiled:
         return ""
@@ -63,41 +67,41 @@ def _compiled(pieces: Sequence[OwnedTime]) -> str:
         where[piece.owner if piece.owner is not None else OUTSIDE] += piece.time
     named = ", ".join(name or "the model itself" for name, _ in where.most_common(3))
     return (
-        f"{_share(pieces, compiled):.0%} of the time lies in code that torch.compile made ({named}). Its modules make "
-        "no calls, so all of it counts for the module that was compiled: profile the model without torch.compile to "
-        "see the layers below."
+        f"{_share(pieces, compiled):.0%} of the time lies in code that torch.compile generated ({named}). Compiled "
+        "modules make no calls, so all of this time counts for the module that was compiled. To see the layers below, "
+        "profile the model without torch.compile."
     )
 
 
-def _unknown(pieces: Sequence[OwnedTime]) -> str:
+def _unknown_note(pieces: Sequence[OwnedTime]) -> str:
     unknown = [p for p in pieces if p.owner is None]
     if not unknown:
         return ""
     return (
-        f"{_share(pieces, unknown):.1%} of the time could be given to nobody and counts as outside: its forward, or "
-        "the launch of its kernels, is not in the trace."
+        f"{_share(pieces, unknown):.1%} of the time has no known owner and counts as outside: its forward, or the "
+        "launch of its kernels, is not in the trace."
     )
 
 
-def _overlap(pieces: Sequence[OwnedTime], scope: Scope) -> str:
-    """Layers' seconds are those of kernels, so where kernels overlap they add up to more than the time that passes."""
+def _overlap_note(pieces: Sequence[OwnedTime], scope: Scope) -> str:
+    """Layers' seconds are those of their kernels. So their sum exceeds the elapsed time where kernels overlap."""
     kernels = [p for p in pieces if p.kernel is not None]
     summed = sum(p.time for p in kernels)
     passed = length(scope.moments(p.kernel for p in kernels if p.kernel is not None))
-    if summed - passed < _WORTH_SAYING * scope.steps.nanoseconds:
+    if summed - passed < _NOTABLE * scope.steps.nanoseconds:
         return ""
     return (
-        f"Kernels of several streams or GPUs overlap: together the layers take {scope.share(summed):.0%} of the step "
-        f"while {scope.share(passed):.0%} of it passes, so the layers' shares do not add up to 100 %."
+        f"Kernels of several streams or GPUs overlap. The layers' times add up to {scope.share(summed):.0%} of the "
+        f"step, but only {scope.share(passed):.0%} of it passes, so the layers' shares do not add up to 100 %."
     )
 
 
-def _loss(pieces: Sequence[OwnedTime]) -> str:
+def _loss_note(pieces: Sequence[OwnedTime]) -> str:
     backward = [p for p in pieces if p.phase == "backward"]
     loss = _share(backward, [p for p in backward if p.owner == OUTSIDE])
-    if loss < _WORTH_SAYING:
+    if loss < _NOTABLE:
         return ""
     return (
-        f"{loss:.0%} of the backward's time belongs to operators that ran outside every module, such as the loss: it "
-        "stands outside, and does not count in what was attributed."
+        f"{loss:.0%} of the backward's time belongs to operators that ran outside every module, such as the loss. It "
+        "is listed as outside and is left out of the attributed fraction."
     )

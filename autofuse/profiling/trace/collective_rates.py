@@ -1,8 +1,9 @@
-"""What collectives send, and how fast: count, bytes, seconds and bandwidth of each kind. Knows NCCL's names.
+"""Computes what collectives send, and how fast: count, bytes, seconds and bandwidth of each kind, from NCCL's names.
 
-Bandwidths are those of nccl-tests: the algorithm's is size / time, the bus's that times the part of the size that
-crosses a link in a ring, 2 (n-1)/n for an all-reduce and (n-1)/n for the others. The size is what a rank puts in, and
-of an all-gather what it gets. Of several ranks the time is that of the last to come: the others wait meanwhile.
+Bandwidths are defined as in nccl-tests. The algorithm bandwidth is size / time. The bus bandwidth multiplies it by the
+fraction of the size that crosses a link in a ring: 2 (n-1)/n for an all-reduce, (n-1)/n for the others. The size is the
+input of one rank; for an all-gather, the output. With several ranks, the time is that of the rank that comes last,
+because the others wait.
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ _KINDS = ("allreduce", "reducescatter", "allgather", "alltoall", "broadcast", "r
 
 
 def collective_rates(scopes: Mapping[int, Scope], shown: int) -> tuple[CollectiveRate, ...]:
-    """Of one step, by kind and number of ranks; those that take longest first. `shown`: the rank whose they are."""
-    scope, shortest = scopes[shown], _shortest(scopes)
+    """Return the rates of one step by kind and number of ranks, the longest first.
+
+    Args:
+        scopes: The scope of each rank.
+        shown: The rank whose collectives are listed.
+    """
+    scope, shortest = scopes[shown], _shortest_durations(scopes)
     events: dict[tuple[str, int | None], list[tuple[Event, int]]] = defaultdict(list)
     seen: dict[tuple[str, ...], int] = defaultdict(int)
     for event in collectives(scope):
         group = group_of(event)
         times = shortest.get(group, ())
-        took = times[seen[group]] if seen[group] < len(times) else event.duration
+        duration = times[seen[group]] if seen[group] < len(times) else event.duration
         seen[group] += 1
-        events[_kind(event), integer(event.args.get("Group size"))].append((event, took))
+        events[_kind(event), integer(event.args.get("Group size"))].append((event, duration))
     waits = _waits(scopes)
     found = [
         replace(_rate(kind, ranks, some, scope), waiting=waits.get((kind, ranks), ()))
@@ -42,7 +48,7 @@ def collective_rates(scopes: Mapping[int, Scope], shown: int) -> tuple[Collectiv
 
 
 def _waits(scopes: Mapping[int, Scope]) -> dict[tuple[str, int | None], tuple[float, ...]]:
-    """By kind and number of ranks, seconds of a step that each rank waits for the last to come, in order of ranks."""
+    """Return, by kind and number of ranks, the seconds of a step that each rank waits for the last one."""
     waited: dict[tuple[str, int | None], Counter[int]] = defaultdict(Counter)
     for meeting in meetings_of(scopes):
         one = next(iter(meeting.values()))
@@ -51,17 +57,20 @@ def _waits(scopes: Mapping[int, Scope]) -> dict[tuple[str, int | None], tuple[fl
     return {key: tuple(scopes[r].seconds(found[r]) for r in ranks) for key, found in waited.items()}
 
 
-def _shortest(scopes: Mapping[int, Scope]) -> dict[tuple[str, ...], list[int]]:
-    """By process group, of each collective the duration of the last rank to come; where ranks recorded the same."""
+def _shortest_durations(scopes: Mapping[int, Scope]) -> dict[tuple[str, ...], list[int]]:
+    """Return, by process group, the duration of each collective on the rank that comes last.
+
+    Groups are left out if their ranks recorded different numbers of collectives.
+    """
     durations: dict[tuple[str, ...], list[list[int]]] = defaultdict(list)
     for scope in scopes.values():
-        mine: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        own: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for event in collectives(scope):
-            mine[group_of(event)].append(event.duration)
-        for group, times in mine.items():
+            own[group_of(event)].append(event.duration)
+        for group, times in own.items():
             durations[group].append(times)
-    alike = {group: found for group, found in durations.items() if len({len(times) for times in found}) == 1}
-    return {group: [min(together) for together in zip(*found, strict=True)] for group, found in alike.items()}
+    equal = {group: found for group, found in durations.items() if len({len(times) for times in found}) == 1}
+    return {group: [min(together) for together in zip(*found, strict=True)] for group, found in equal.items()}
 
 
 def _kind(event: Event) -> str:
@@ -75,14 +84,14 @@ def _kind(event: Event) -> str:
 
 def _rate(kind: str, ranks: int | None, events: list[tuple[Event, int]], scope: Scope) -> CollectiveRate:
     sizes = [size_of(event) for event, _ in events]
-    seconds = scope.seconds(sum(took for _, took in events))
+    seconds = scope.seconds(sum(duration for _, duration in events))
     count = len(events) / scope.steps.count
     if any(size is None for size in sizes) or not seconds:
         return CollectiveRate(kind, ranks, count, None, seconds)
-    whole = sum(size or 0 for size in sizes) / scope.steps.count * (ranks or 1 if kind == "allgather" else 1)
+    size = sum(size or 0 for size in sizes) / scope.steps.count * (ranks or 1 if kind == "allgather" else 1)
     if kind == "allgather" and not ranks:
         return CollectiveRate(kind, ranks, count, None, seconds)
-    rate = whole / seconds
-    crossing = {"allreduce": 2.0, "broadcast": 0.0, "reduce": 0.0}.get(kind, 1.0)
-    part = 1.0 if not crossing else crossing * (ranks - 1) / ranks if ranks else None
-    return CollectiveRate(kind, ranks, count, whole, seconds, rate, None if part is None else part * rate)
+    rate = size / seconds
+    crossings = {"allreduce": 2.0, "broadcast": 0.0, "reduce": 0.0}.get(kind, 1.0)
+    fraction = 1.0 if not crossings else crossings * (ranks - 1) / ranks if ranks else None
+    return CollectiveRate(kind, ranks, count, size, seconds, rate, None if fraction is None else fraction * rate)

@@ -1,8 +1,8 @@
-"""Whose each event of a trace is: which module's, in the forward or the backward. Knows ranges, nodes and nesting.
+"""Finds which module owns each event of a trace, and whether the event belongs to the forward or the backward.
 
-Modules are ranges on the thread that calls them, `mod::<fully qualified name>`. What runs within one, and in none of
-those that it calls, is its own. A node of the backward belongs to the module whose operator made it; what runs within
-a node is the backward's, recomputed modules included. Knows no torch, and not what becomes of the seconds.
+A module call is a range on the thread that calls it, named `mod::<fully qualified name>`. Events within the range
+belong to the module, unless they are within the range of a module that it calls. A node of the backward belongs to the
+module whose operator created it. Everything within a node belongs to the backward, recomputed modules included.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from autofuse.profiling.trace.backward_links import (
     NODE,
     Forwards,
     Thread,
+    forward_thread_id,
     forward_threads,
-    made_by,
-    number,
-    numbered,
+    sequence_number,
     thread_of,
+    with_sequence_numbers,
 )
 from autofuse.profiling.trace.steps import LAUNCHES
 from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE
 
-MODULE = "mod::"  # a range of this name is a call of the module whose name follows; "" is the model itself
+MODULE = "mod::"  # begins the name of a module call's range; the module's name follows, "" for the model itself
 WINDOW = "ProfilerStep#"
-NAMELESS = "nn.Module: "  # what torch's own stacks call a module: its class and a number
+NAMELESS = "nn.Module: "  # begins the name of a module in torch's own stacks; its class and a number follow
 
 _OPERATORS = ("cpu_op", "operator")
 _LABELS = ("user_annotation",)
@@ -40,12 +40,14 @@ _COMPILED = re.compile(r"^Torch-Compiled Region|CompiledFxGraph|^CompiledFunctio
 
 @dataclass(slots=True)
 class Owned:
-    """An event and whose it is.
+    """An event and its owner.
 
-    owner: a module's name, OUTSIDE for what runs in no module, None where that cannot be told. own: nanoseconds
-    without the events within it. computes: it is an operator that computes or moves data, and no part of another.
-    compiled: it runs in code that torch.compile made, where modules make no calls. called: it is a call of a module,
-    and not a recomputed one. caller: whose is what it runs within.
+    owner: a module's name, OUTSIDE for events in no module, None if the owner is unknown.
+    own: nanoseconds without the events within it.
+    computes: it is an operator that computes or moves data, and not a part of another one.
+    compiled: it runs in code that torch.compile generated, where modules make no calls.
+    called: it is a call of a module, and not a recomputed one.
+    caller: the owner of the event that it runs within.
     """
 
     event: Event
@@ -56,53 +58,55 @@ class Owned:
     compiled: bool = False
     called: bool = False
     caller: str | None = OUTSIDE
-    last_node: str | None = field(default=None, repr=False)  # whose the last node directly within it was
-    is_part: bool = field(default=False, repr=False)  # of an operator that computes
-    node_end: int | None = field(default=None, repr=False)  # when that ended, if nothing else came since
+    last_node: str | None = field(default=None, repr=False)  # the owner of the last node directly within it
+    is_part: bool = field(default=False, repr=False)  # it is part of an operator that computes
+    node_end: int | None = field(default=None, repr=False)  # the end of that node, if no other event followed
 
     @property
     def is_operator(self) -> bool:
-        """Not a label, a window or a launch."""
+        """Whether it is an operator: not a label, a window or a launch."""
         return self.event.category in _OPERATORS and not self.event.name.startswith(MODULE)
 
     @property
     def is_call(self) -> bool:
-        """The range of a module's call."""
+        """Whether it is the range of a module's call."""
         return self.event.name.startswith(MODULE) or self.event.category == "python_function"
 
     @property
     def is_launch(self) -> bool:
-        """A call of the device's runtime."""
+        """Whether it is a call of the device's runtime."""
         return self.event.category in LAUNCHES
 
 
 def owners(trace: Trace) -> list[Owned]:
-    """Every event of the host, with whose it is, in order of time.
+    """Return every event of the host with its owner, in order of time.
 
-    Of the Python functions that torch's stacks hold only modules are looked at, and those only where the trace has no
-    `mod::` ranges.
+    Python functions of torch's stacks count only if they are modules, and only if the trace has no `mod::` ranges.
     """
-    named = any(e.name.startswith(MODULE) for e in trace.events)
-    wanted = (*_OPERATORS, *_LABELS, *LAUNCHES)
+    has_ranges = any(e.name.startswith(MODULE) for e in trace.events)
+    categories = (*_OPERATORS, *_LABELS, *LAUNCHES)
     events = [
-        *numbered(
+        *with_sequence_numbers(
             e
             for e in trace.events
-            if e.category in wanted or not named and e.category == "python_function" and e.name.startswith(NAMELESS)
+            if e.category in categories
+            or not has_ranges
+            and e.category == "python_function"
+            and e.name.startswith(NAMELESS)
         )
     ]
     walk = _Walk(Forwards(forward_threads(events)))
-    found = [walk.take(event) for event in events]
-    if not named:
-        _rename(found)
+    found = [walk.add(event) for event in events]
+    if not has_ranges:
+        _rename_modules(found)
     return found
 
 
-def _rename(found: list[Owned]) -> None:
-    """Names modules that only stacks tell by their classes, numbered among those of their class in what calls them.
+def _rename_modules(found: list[Owned]) -> None:
+    """Give names to modules that the trace names by their class only (torch's stacks).
 
-    "Model_0.Layer_13.Linear_92" is the first Linear of the fourteenth Layer: "Model.Layer.13.Linear.0". Then layers
-    that repeat have equal names but for the number of the repeated one, as they have in a model.
+    "Model_0.Layer_13.Linear_92" is the first Linear of the fourteenth Layer: "Model.Layer.13.Linear.0". Then repeated
+    layers differ only in the number of the layer, as they do in a model.
     """
     paths = dict.fromkeys(one.owner for one in found if one.is_call and one.owner not in (None, OUTSIDE))
     children: dict[tuple[str, str], list[str]] = {}
@@ -110,12 +114,12 @@ def _rename(found: list[Owned]) -> None:
         above, _, last = str(path).rpartition(".")
         children.setdefault((above, last.rpartition("_")[0] or last), []).append(str(path))
     part = {
-        path: name if len(alike) == 1 else f"{name}.{number}"
-        for (_, name), alike in children.items()
-        for number, path in enumerate(alike)
+        path: name if len(same_class) == 1 else f"{name}.{index}"
+        for (_, name), same_class in children.items()
+        for index, path in enumerate(same_class)
     }
     names: dict[str, str] = {}
-    for path in part:  # a module is called after what calls it
+    for path in part:  # callers come before the modules that they call
         above = path.rpartition(".")[0]
         names[path] = f"{names[above]}.{part[path]}" if above in names else part[path]
     for one in found:
@@ -123,14 +127,14 @@ def _rename(found: list[Owned]) -> None:
 
 
 class _Walk:
-    """Goes through the events of all threads in order of time, with a stack of those that are open on each thread."""
+    """Visits the events of all threads in order of time, with a stack of open events for each thread."""
 
     def __init__(self, forwards: Forwards[str | None]) -> None:
         self._forwards = forwards
         self._stacks: dict[Thread, list[Owned]] = {}
         self._paths: dict[str, str] = {}
 
-    def take(self, event: Event) -> Owned:
+    def add(self, event: Event) -> Owned:
         thread = thread_of(event)
         if thread not in self._stacks:
             nothing = Event("", "", event.start, 0)
@@ -139,18 +143,18 @@ class _Walk:
         while len(stack) > 1 and stack[-1].event.end <= event.start:
             stack.pop()
         parent = stack[-1]
-        owned = self._owned(event, parent)
-        inside = min(event.end, parent.event.end) - event.start if len(stack) > 1 else 0
+        owned = self._with_owner(event, parent)
+        covered = min(event.end, parent.event.end) - event.start if len(stack) > 1 else 0
         is_node = owned.phase == "backward" and _is_node(event, parent)
-        if is_node and parent.node_end is not None:  # between two nodes the engine works, for the second
+        if is_node and parent.node_end is not None:  # between two nodes, the engine prepares the second
             owned.own += event.start - parent.node_end
-            inside += event.start - parent.node_end
-        parent.own -= inside if len(stack) > 1 else 0
+            covered += event.start - parent.node_end
+        parent.own -= covered if len(stack) > 1 else 0
         parent.node_end = event.end if is_node else None
         stack.append(owned)
         return owned
 
-    def _owned(self, event: Event, parent: Owned) -> Owned:
+    def _with_owner(self, event: Event, parent: Owned) -> Owned:
         owned = Owned(event, parent.owner, parent.phase, event.duration, compiled=parent.compiled, caller=parent.owner)
         owned.is_part = parent.computes or parent.is_part
         owned.computes = not owned.is_part and owned.is_operator and bool(category_of(event.name))
@@ -160,7 +164,7 @@ class _Walk:
         elif _is_node(event, parent):
             owned.owner, owned.phase = self._node_owner(event, parent), "backward"
             parent.last_node = owned.owner
-        elif event.category in _OPERATORS and is_message(event.name):
+        elif event.category in _OPERATORS and is_communication(event.name):
             owned.owner = OUTSIDE
         owned.compiled = owned.compiled or _is_compiled(event.name)
         self._forwards.note(event, owned.owner)
@@ -173,11 +177,11 @@ class _Walk:
             return None
         name = event.name.removeprefix(NAMELESS)
         above = "" if parent.owner in (None, OUTSIDE) else f"{parent.owner}."
-        # Recomputed modules are called by autograd: their path is that of their first call.
+        # Autograd calls recomputed modules. They keep the path of their first call.
         return self._paths.setdefault(name, above + name)
 
     def _node_owner(self, event: Event, parent: Owned) -> str | None:
-        # Gradients are gathered before any other node that is ready, thus right after the node that they come from.
+        # Gradients are accumulated before any other ready node, so right after the node that they come from.
         return parent.last_node if event.name.endswith(_GATHERS) else self._forwards.owner(event)
 
 
@@ -186,17 +190,17 @@ def _is_node(event: Event, parent: Owned) -> bool:
         return True
     if event.category not in _OPERATORS or parent.event.name.startswith(NODE):
         return False
-    return event.name == _GATHERS or made_by(event) > 0 and number(event) is not None
+    return event.name == _GATHERS or forward_thread_id(event) > 0 and sequence_number(event) is not None
 
 
 def _is_same_call(event: Event, parent: Owned) -> bool:
-    """What torch wraps around a module bears its name: DDP's call and its module's are one."""
+    """A wrapper of torch has the name of the module that it wraps: DDP's call and its module's call are one."""
     return event.name == parent.event.name
 
 
 @cache
-def is_message(name: str) -> bool:
-    """Whether the operator of that name sends something to other ranks."""
+def is_communication(name: str) -> bool:
+    """Whether the operator of that name communicates with other ranks."""
     return bool(_COMMUNICATES.search(name))
 
 

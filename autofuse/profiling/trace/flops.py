@@ -1,9 +1,9 @@
-"""FLOPs that a GPU's trace tells: of matrix products and attention, where it recorded shapes (record_shapes=True).
+"""Counts FLOPs of matrix products and attention from a GPU's trace that has shapes (record_shapes=True).
 
-Knows operators' arguments and the conventions of torch.utils.flop_counter: a product of (m, k) and (k, n) is 2mkn,
-attention counts as if nothing were masked, its backward pass with the scores that it computes again. A number is only
-given where the operators that it counts launched all but a fiftieth of the time of kernels of products and attention:
-a convolution, or a kernel of somebody else's, leaves it untold.
+The conventions are those of torch.utils.flop_counter: a product of (m, k) and (k, n) is 2mkn. Attention counts as if
+nothing were masked, and its backward pass includes the scores that it computes again. There is a number only if the
+counted operators launched all but a fiftieth of the kernel time of products and attention. A convolution or a kernel of
+another library may prevent it.
 """
 
 from __future__ import annotations
@@ -18,67 +18,67 @@ from autofuse.profiling.trace.intervals import IntervalLookup
 from autofuse.profiling.trace.kernels import category_of, uses_tensor_cores
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 
-COVERED = 0.98  # of the time of kernels of products and attention
+COVERED = 0.98  # the least fraction of the kernel time of products and attention that must be counted
 
 Dims = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedFlops:
     """FLOPs of one step by dtype, as torch names them; "tensorfloat32" is float32 on tensor cores."""
 
     flops: dict[str, float]
 
     @property
     def total(self) -> float:
-        """All together."""
+        """FLOPs of all dtypes together."""
         return sum(self.flops.values())
 
     @property
     def dtype(self) -> str:
-        """The dtype that most are in."""
+        """The dtype of most FLOPs."""
         return max(self.flops, key=lambda name: self.flops[name])
 
 
-def counted(scope: Scope) -> Counted | str:
-    """The FLOPs of one step; or why they cannot be told."""
-    every = [event for event in scope.trace.of("cpu_op") if event.name in _FORMULAS]
-    events = [event for event in every if scope.begins(event)]
+def count_flops(scope: Scope) -> CountedFlops | str:
+    """Return the FLOPs of one step, or the reason why they are unknown."""
+    counted_operators = [event for event in scope.trace.of("cpu_op") if event.name in _FORMULAS]
+    events = [event for event in counted_operators if scope.begins(event)]
     if not events:
         return "no matrix product of the trace has its shapes: take it with torch.profiler.profile(record_shapes=True)"
     flops: dict[str, float] = defaultdict(float)
     for event in events:
         count, dtype = _flops(event), _dtype(event)
         if count is None or not dtype:
-            return f"the trace does not tell the shapes of every {event.name}: take it with record_shapes=True"
+            return f"the trace does not have the shapes of every {event.name}: take it with record_shapes=True"
         flops[dtype] += count
-    covered, tensor = _covered(every, scope)
+    covered, tensor = _coverage(counted_operators, scope)
     if covered < COVERED:
-        return f"shapes are known for {covered:.0%} of the time of kernels of products, convolutions and attention only"
+        return f"shapes are known for only {covered:.0%} of the kernel time of products, convolutions and attention"
     if tensor and "float32" in flops and all(device.nvidia for device in scope.devices.values()):
         flops["tensorfloat32"] += flops.pop("float32")
-    return Counted({name: count / scope.steps.count for name, count in flops.items()})
+    return CountedFlops({name: count / scope.steps.count for name, count in flops.items()})
 
 
-def hfu_of(scope: Scope, found: Counted | str) -> Rung:
-    """Hardware FLOPs utilisation, where the FLOPs and the peak of the GPU are known."""
+def hfu_of(scope: Scope, found: CountedFlops | str) -> Level:
+    """Return hardware FLOPs utilisation, if the FLOPs and the GPU's peak are known."""
     if isinstance(found, str):
-        return Rung("hfu", reason=found)
+        return Level("hfu", reason=found)
     name, peak = scope.device_name, scope.peak
     rate = None if peak is None else peak.flops.get(found.dtype)
     if peak is None or not rate:
-        return Rung(
-            "hfu", reason=f"no data sheet is known here for {name or 'the GPU'} in {found.dtype}: pass --peak-flops"
+        return Level(
+            "hfu", reason=f"autofuse has no data sheet for {name or 'the GPU'} in {found.dtype}: pass --peak-flops"
         )
     seconds = scope.steps.seconds * max(1, len(scope.by_device))
     share = found.total / seconds / rate if seconds else 0.0
     of_peak = f"{rate:.4g} FLOP/s in {found.dtype} ({peak.source})"
     basis = f"{found.total:.4g} FLOP of recorded shapes / {seconds:.4g} s / {of_peak}"
     if share > 1:
-        return Rung("hfu", reason=f"it would be {share:.2f}, which cannot be: {basis}")
-    return Rung("hfu", share, basis)
+        return Level("hfu", reason=f"it would be {share:.2f}, which is impossible: {basis}")
+    return Level("hfu", share, basis)
 
 
 def _flops(event: Event) -> float | None:
@@ -95,8 +95,11 @@ def _dtype(event: Event) -> str:
     return _DTYPES[named[0]] if named else ""
 
 
-def _covered(events: Sequence[Event], scope: Scope) -> tuple[float, bool]:
-    """What part of the time of products and attention these operators launched, and whether tensor cores did most."""
+def _coverage(events: Sequence[Event], scope: Scope) -> tuple[float, bool]:
+    """Return which part of the time of products and attention these operators launched.
+
+    The second value says whether most of that time ran on tensor cores.
+    """
     threads: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
     for event in events:
         threads.setdefault((event.process, event.thread), []).append((event.start, event.end))
@@ -114,7 +117,7 @@ def _covered(events: Sequence[Event], scope: Scope) -> tuple[float, bool]:
 
 
 def _product(at: int) -> Callable[[Dims], float]:
-    """Of arguments `at` and the next: (..., m, k) and (..., k, n)."""
+    """FLOPs of a product of the arguments `at` and `at + 1`: (..., m, k) and (..., k, n)."""
 
     def flops(dims: Dims) -> float:
         one, other = dims[at], dims[at + 1]
@@ -125,13 +128,16 @@ def _product(at: int) -> Callable[[Dims], float]:
     return flops
 
 
-def _attention(at: int, of_query: int, of_value: int) -> Callable[[Dims], float]:
-    """query, key, value from argument `at` on, (batch, heads, length, head_dim); so many products of either depth."""
+def _attention(at: int, query_products: int, value_products: int) -> Callable[[Dims], float]:
+    """FLOPs of attention. Query, key and value begin at argument `at`: (batch, heads, length, head_dim).
+
+    of_query, of_value: the number of products with the depth of the query, and of the value.
+    """
 
     def flops(dims: Dims) -> float:
         query, key, value = dims[at : at + 3]
         batch, heads, queries, depth = query
-        return 2.0 * batch * heads * queries * key[2] * (of_query * depth + of_value * value[3])
+        return 2.0 * batch * heads * queries * key[2] * (query_products * depth + value_products * value[3])
 
     return flops
 

@@ -1,7 +1,7 @@
 """Sets of moments as lists of intervals: union, intersection, difference, length. Integers only, so sums are exact.
 
-Knows numbers, and neither events nor traces. A *set* here is a list of (start, end) pairs, in order, none of them
-empty, none touching the next. Everything is linear in the number of intervals, but for the sorting.
+A *set* is a list of (start, end) pairs in order. No pair is empty, and none touches the next. Apart from sorting, every
+function takes time linear in the number of intervals.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Moments = Sequence[Interval]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The set of all moments in any of them, which may come in any order, overlap and be empty."""
+    """Return the set of all moments in any of the intervals, which may be unordered, overlapping or empty."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if start >= end:
@@ -28,7 +28,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def intersection(one: Moments, other: Moments) -> list[Interval]:
-    """The set of moments in both sets."""
+    """Return the set of moments in both sets."""
     common: list[Interval] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -43,7 +43,7 @@ def intersection(one: Moments, other: Moments) -> list[Interval]:
 
 
 def difference(one: Moments, other: Moments) -> list[Interval]:
-    """The set of moments in the first set and not in the second."""
+    """Return the set of moments in the first set and not in the second."""
     left: list[Interval] = []
     j = 0
     for start, end in one:
@@ -62,12 +62,12 @@ def difference(one: Moments, other: Moments) -> list[Interval]:
 
 
 def length(moments: Moments) -> int:
-    """How long the set is altogether."""
+    """Return the total length of the set."""
     return sum(end - start for start, end in moments)
 
 
 def parts(start: int, end: int, moments: Moments, starts: Sequence[int]) -> list[Interval]:
-    """What of [start, end) lies in the set, whose beginnings are `starts`: one search instead of a walk."""
+    """Return the parts of [start, end) that are in the set. `starts` are the set's beginnings, for a binary search."""
     found: list[Interval] = []
     for i in range(max(0, bisect_right(starts, start) - 1), len(moments)):
         if moments[i][0] >= end:
@@ -79,7 +79,7 @@ def parts(start: int, end: int, moments: Moments, starts: Sequence[int]) -> list
 
 
 class IntervalLookup:
-    """Asks a set many times whether it holds a moment, or what of an interval it holds."""
+    """A set for many queries: whether it contains a moment, and which parts of an interval it contains."""
 
     def __init__(self, intervals: Iterable[Interval]) -> None:
         self.moments = union(intervals)
@@ -90,9 +90,9 @@ class IntervalLookup:
         return i >= 0 and moment < self.moments[i][1]
 
     def of(self, start: int, end: int) -> list[Interval]:
-        """What of [start, end) lies in the set."""
+        """Return the parts of [start, end) that are in the set."""
         return parts(start, end, self.moments, self._starts)
 
     def length(self, start: int, end: int) -> int:
-        """How much of [start, end) lies in the set."""
+        """Return the length of the part of [start, end) that is in the set."""
         return length(self.of(start, end))

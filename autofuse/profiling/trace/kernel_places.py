@@ -1,7 +1,7 @@
-"""What could be fused in the layers of a trace from elsewhere, told by the sequence of its kernels.
+"""Finds what could be fused in the layers of a trace from another machine, from the sequence of its kernels.
 
-No code is read, so nothing says that a rule matches: a place says which kernels run in a row, what they take, and what
-one kernel in their place is predicted to take. `autofuse.optimize`, or `autofuse check` on the source, tells the rest.
+No code is read, so no rule is known to match. A place lists kernels that run in a row, their time, and the predicted
+time of one kernel that replaces them. `autofuse.optimize`, or `autofuse check` on the source, finds out the rest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ _RULES = {
     "attention": ("AF101", "torch.nn.functional.scaled_dot_product_attention"),
     "chain": ("chain", "one kernel: autofuse.optimize or torch.compile"),
 }
-_WORTH = 0.001  # of the step: places that save less are left out
-_NO_LAYERS = (OUTSIDE, OPTIMIZER, COMMUNICATION)
+_MINIMUM_SAVING = 0.001  # fraction of the step: places that save less are left out
+_NOT_LAYERS = (OUTSIDE, OPTIMIZER, COMMUNICATION)
 
 
 def with_kernel_places(layers: Sequence[Layer], owners: Mapping[int, str], scope: Scope) -> tuple[Layer, ...]:
-    """The layers, each with the sequences of kernels that run in it and could be one. owners: by id of a kernel's
-    event, the module that launched it."""
+    """Return the layers, each with the sequences of its kernels that one kernel could replace.
+
+    owners: the module that launched a kernel, by the id of the kernel's event.
+    """
     step = scope.steps.seconds
     found: dict[tuple[str, str], list[Fusible]] = defaultdict(list)
     for one in sequences_of(scope) if owners else ():
@@ -40,8 +42,8 @@ def with_kernel_places(layers: Sequence[Layer], owners: Mapping[int, str], scope
 
 
 def _layer_of(names: Sequence[str | None]) -> str | None:
-    """The innermost module that all of the kernels run in; None where one of them runs in none."""
-    if any(name is None or name in _NO_LAYERS for name in names):
+    """Return the innermost module that contains all of the kernels; None if one of them is in no module."""
+    if any(name is None or name in _NOT_LAYERS for name in names):
         return None
     parts = [(name or "").split(".") for name in names]
     common: list[str] = []
@@ -54,13 +56,13 @@ def _layer_of(names: Sequence[str | None]) -> str | None:
 
 def _place(kind: str, found: Sequence[Fusible], scope: Scope, step: float) -> Place | None:
     taken, saved = (scope.seconds(sum(getattr(one, what) for one in found)) for what in ("nanoseconds", "saved"))
-    if saved < _WORTH * step:
+    if saved < _MINIMUM_SAVING * step:
         return None
     rule, operation = _RULES[kind]
     kernels = max(len(one.kernels) for one in found)
     what = "unfused attention" if kind == "attention" else "kernels that only move data, in a row"
     return Place(
-        rule, "applies", f"by its kernels: {what}, {kernels} kernels; no code was read", operation,
+        rule, "applies", f"from its kernels: {what}, {kernels} kernels; no code was read", operation,
         calls=max(1, round(len(found) / scope.steps.count)), seconds=taken, predicted_seconds=taken - saved,
         predicted_gain=step / (step - saved) if saved < step else None,
     )  # fmt: skip

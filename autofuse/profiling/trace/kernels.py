@@ -1,8 +1,8 @@
-"""What the name of a GPU kernel tells: its category, whether it uses tensor cores, whether it communicates.
+"""What the name of a GPU kernel says: its category, whether it uses tensor cores, whether it communicates.
 
-Knows names of kernels of PyTorch, cuBLAS, cuDNN, CUTLASS, FlashAttention, Triton, NCCL, rocBLAS and others, and no
-times. A name is all that a trace tells of a kernel's insides, so what follows from it is an estimate: a kernel that
-nobody here has heard of is "other" and is taken to use no tensor cores.
+The patterns match names of kernels of PyTorch, cuBLAS, cuDNN, CUTLASS, FlashAttention, Triton, NCCL, rocBLAS and
+others. A trace contains only a kernel's name, so the result is an estimate. An unknown kernel is "other" and counts as
+using no tensor cores.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from autofuse.ir.operator_categories import ACTIVATION_NAMES
 
-# The first pattern that is found in the name decides, so the narrow ones stand first. The categories are those of
-# operators (autofuse/ir/operator_categories.py); kernels of matrix products carry their activation in the name.
+# The first pattern found in the name decides, so narrow ones come first. The categories are those of operators
+# (autofuse/ir/operator_categories.py). Names of matrix product kernels may contain their activation.
 _CATEGORIES = tuple(
     (category, re.compile(pattern, re.IGNORECASE))
     for category, pattern in (
@@ -39,9 +39,9 @@ _CATEGORIES = tuple(
     )
 )  # fmt: skip
 
-# What a kernel's own name tells, without its templates, whose types are CUTLASS's in kernels that multiply nothing.
-# These come before the patterns above: caches of keys and values, routing of tokens to experts, quantisation, cuDNN's
-# helpers.
+# Patterns for a kernel's own name without its templates: a kernel that multiplies nothing may have CUTLASS types as
+# template arguments. They take precedence over the patterns above. They cover key/value caches, routing of tokens to
+# experts, quantisation, and helpers of cuDNN.
 _WITHIN = (
     r"gemm|gemv|mm_|mm$|matmul|attn|attention|conv|linear|norm|act_and|silu|gelu|glu|reduce|gather|softmax|adam|optim"
 )
@@ -58,7 +58,7 @@ _BY_OWN_NAME = tuple(
 )  # fmt: skip
 _COMMUNICATES = _CATEGORIES[0][1]
 
-# Names that bear a tensor-core kernel's name and are not one: scalar arithmetic, and what goes before and after.
+# Kernels that look like tensor-core kernels and are not: scalar arithmetic, and preparation or combination of results.
 _SCALAR = re.compile(
     r"ffma|simt|(?<![a-z0-9])[sdczh]gemm|scudnn|sgemm_|splitk_?reduce|reducesplitk|splitkv_combine|combine|dot_do_o|"
     r"convert_d[qkv]|preprocess|postprocess|computeoffsets|offsetskernel|fmha_cutlass[FB]_f32_\w*_sm[567]\d|"
@@ -68,7 +68,7 @@ _SCALAR = re.compile(
 _TENSOR = re.compile(
     r"""
     [a-z](?:884|1684|1688|16816|16832|16864|161616|168128|168256|8816|8832|88128)(?=gemm|cudnn|fprop|dgrad|wgrad|conv|\w*gemm|_)
-    | cutlass | tensorop                                # what of CUTLASS is scalar says so
+    | cutlass | tensorop                                # scalar CUTLASS kernels say so in their names
     | (?<![a-z])[hidqo]?mma(?![a-z]) | wmma | gmma | (?<!s)umma(?!r) | tcgen05 | mma_a?sync
     | SM\d{2,3}_(?:MMA_|\d+x\d+x\d+) | MainloopSm(?:90|1\d\d) | tensorcore | tensor_core
     | nvjet | xmma                                      # cuBLAS from Hopper on; cuBLAS and cuDNN before
@@ -85,20 +85,20 @@ _TENSOR = re.compile(
 
 @lru_cache(maxsize=65536)
 def category_of(name: str) -> str:
-    """The category of a kernel, one of operator_categories.ORDER; "other" for a name that says nothing."""
-    if found := _by_own_name(name):
+    """Return the category of a kernel, one of operator_categories.ORDER; "other" if the name is unknown."""
+    if found := _category_by_own_name(name):
         return found
     return next((category for category, pattern in _CATEGORIES if pattern.search(name)), "other")
 
 
 def own_name(name: str) -> str:
-    """A kernel's name without result, namespaces, templates and arguments: "kernel" of "void a::kernel<b::c>(int)"."""
+    """Return a kernel's bare name: "kernel" for "void a::kernel<b::c>(int)"."""
     bare = re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)::", ""), maxsplit=1)[0]
     return bare.strip().rpartition("::")[2]
 
 
 @lru_cache(maxsize=65536)
-def _by_own_name(name: str) -> str:
+def _category_by_own_name(name: str) -> str:
     if _COMMUNICATES.search(name):
         return ""
     own = own_name(name)
@@ -109,13 +109,13 @@ def _by_own_name(name: str) -> str:
 def uses_tensor_cores(name: str) -> bool:
     """Whether the kernel of that name multiplies on tensor cores (on AMD's GPUs: matrix cores).
 
-    Kernels in FP32 arithmetic, `ampere_sgemm_...` or `..._ffma_...`, do not; nor do the parts of a flash attention or
-    of a split-k product that only add up.
+    Kernels in FP32 arithmetic, `ampere_sgemm_...` or `..._ffma_...`, do not. Parts of a flash attention or of a split-k
+    product that only add do not, either.
     """
-    return bool(_TENSOR.search(name)) and not _SCALAR.search(name) and not _by_own_name(name)
+    return bool(_TENSOR.search(name)) and not _SCALAR.search(name) and not _category_by_own_name(name)
 
 
 @lru_cache(maxsize=65536)
 def communicates(name: str) -> bool:
-    """Whether the kernel of that name is a collective, or part of one."""
+    """Whether the kernel of that name is a collective or part of one."""
     return bool(_COMMUNICATES.search(name))

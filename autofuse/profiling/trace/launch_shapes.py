@@ -1,6 +1,6 @@
 """What the shape of a kernel's launch says: how many of the GPU's SMs it can occupy, and how full they are.
 
-Knows Kineto's fields for kernels and devices, CUDA's occupancy rules, and no times.
+Reads Kineto's fields for kernels and devices, and applies CUDA's occupancy rules.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _OCCUPANCY = "est. achieved occupancy %"
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as a trace describes it; 0 or "" for what it does not tell.
+    """A GPU as a trace describes it; 0 or "" for unknown values.
 
-    sms: streaming multiprocessors (compute units on AMD's). threads, registers, shared_memory: the most that one SM
-    holds, shared memory in bytes; shared_by_default: the most that a block gets without asking for more.
+    sms: streaming multiprocessors (compute units on AMD's).
+    threads, registers, shared_memory: the most that one SM holds; shared memory in bytes.
+    shared_by_default: the most shared memory that a block gets without asking for more, bytes.
     """
 
     name: str = ""
@@ -35,15 +36,17 @@ class Device:
 
     @property
     def nvidia(self) -> bool:
-        """Whether CUDA's rules hold: AMD's GPUs run 64 threads in step, and their capability means something else."""
+        """Whether CUDA's rules hold. AMD's GPUs run 64 threads in step, and their capability means something else."""
         return self.warp == 32 and not self.name.upper().startswith(("AMD", "RADEON"))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What one launch occupies. blocks: per SM, None where it cannot be told. occupancy: a fraction of 1, likewise.
+    """What one launch occupies.
 
-    bounded: the trace does not tell its registers or its shared memory, so the occupancy is the most it can be.
+    blocks: blocks per SM; None if unknown.
+    occupancy: a fraction of 1; None if unknown.
+    bounded: the trace lacks registers or shared memory, so the occupancy is an upper bound.
     """
 
     blocks: float | None = None
@@ -52,46 +55,50 @@ class Shape:
 
     @property
     def efficiency(self) -> float | None:
-        """The part of the SMs that have a block of it: min(blocks / SMs, 1)."""
+        """The fraction of the SMs that have a block of it: min(blocks / SMs, 1)."""
         return None if self.blocks is None else min(self.blocks, 1.0)
 
 
 def devices_of(trace: Trace) -> dict[Any, Device]:
-    """The GPUs that a trace describes, by the number that its kernels name them with."""
+    """Return the GPUs that a trace describes, by the number that its kernels use."""
     return {integer(found.get("id", at)): _device(found) for at, found in enumerate(trace.devices)}
 
 
 def device_number(event: Event) -> Any:
-    """The number of the GPU that some GPU work ran on, as the trace names it."""
+    """Return the number of the GPU that the work ran on, as the trace has it."""
     number = integer(event.args.get("device"))
     return integer(event.process) if number is None else number
 
 
 def stream_number(event: Event) -> Any:
-    """The number of the stream that some GPU work ran in, as the trace names it."""
+    """Return the number of the stream that the work ran in, as the trace has it."""
     number = integer(event.args.get("stream"))
     return event.thread if number is None else number
 
 
 def shape_of(kernel: Event, device: Device) -> Shape:
-    """What a kernel's launch occupies on its device.
+    """Return what a kernel's launch occupies on its device.
 
-    Occupancy is Kineto's own estimate where the trace has it. That is a whole percent, so where the rules of CUDA
-    give a number that rounds to it, the number is taken. Kineto says 0 for kernels that take more shared memory than
-    a block gets without asking for it, as FlashAttention's do; nothing that runs has an occupancy of 0.
+    If the trace has Kineto's own estimate of the occupancy, that is used. It is a whole percent, so if CUDA's rules
+    give a number that rounds to it, that number is used instead. Kineto reports 0 for kernels that take more shared
+    memory than a block gets by default, such as FlashAttention's. A kernel that runs cannot have an occupancy of 0.
     """
     threads, blocks = _product(kernel.args.get("block")), _blocks(kernel, device)
-    told = decimal(kernel.args.get(_OCCUPANCY))
-    told = told if told is not None and 0 <= told <= 100 else None  # -100 where it could not be computed
+    reported = decimal(kernel.args.get(_OCCUPANCY))
+    reported = (
+        reported if reported is not None and 0 <= reported <= 100 else None
+    )  # -100 means that it could not be computed
     shared = integer(kernel.args.get("shared memory")) or 0
-    unseen = told == 0 and shared + _reserved(device) > (device.shared_by_default or 48 * 1024)
+    misreported = reported == 0 and shared + _reserved_shared_memory(device) > (device.shared_by_default or 48 * 1024)
     if threads is None or blocks is None or not device.threads:
-        return Shape(blocks, None if told is None or unseen else told / 100)
+        return Shape(blocks, None if reported is None or misreported else reported / 100)
     active, bounded = _active_blocks(kernel, threads, device)
-    own = min(1.0, min(blocks, active) * threads / device.threads)
-    if told is None:
-        return Shape(blocks, own, bounded and blocks > 1)
-    return Shape(blocks, own if unseen or (abs(own * 100 - told) <= 0.5 and not bounded) else told / 100)
+    computed = min(1.0, min(blocks, active) * threads / device.threads)
+    if reported is None:
+        return Shape(blocks, computed, bounded and blocks > 1)
+    return Shape(
+        blocks, computed if misreported or (abs(computed * 100 - reported) <= 0.5 and not bounded) else reported / 100
+    )
 
 
 def _device(properties: Mapping[str, Any]) -> Device:
@@ -111,16 +118,16 @@ def _device(properties: Mapping[str, Any]) -> Device:
 
 
 def _blocks(kernel: Event, device: Device) -> float | None:
-    """Blocks per SM; from the grid where the number of SMs is known, for Kineto's quotient overflows on huge grids."""
+    """Return blocks per SM. If the number of SMs is known, use the grid: Kineto's quotient overflows on huge grids."""
     grid = _product(kernel.args.get("grid"))
     if grid is not None and device.sms:
         return grid / device.sms
-    told = decimal(kernel.args.get(_BLOCKS_PER_SM))
-    return told if told is not None and told >= 0 else None
+    reported = decimal(kernel.args.get(_BLOCKS_PER_SM))
+    return reported if reported is not None and reported >= 0 else None
 
 
 def _product(sizes: Any) -> int | None:
-    """[8, 16, 1] or "8,16,1" or "(8, 16, 1)" or 128: as a number; None where it is none of these."""
+    """Return the product of [8, 16, 1] or "8,16,1" or "(8, 16, 1)" or 128; None for anything else."""
     parts = sizes.strip("[]() ").replace("x", ",").split(",") if isinstance(sizes, str) else sizes
     numbers = [integer(part) for part in parts] if isinstance(parts, (list, tuple)) else [integer(parts)]
     if not numbers or any(number is None or number < 1 for number in numbers):
@@ -129,12 +136,12 @@ def _product(sizes: Any) -> int | None:
 
 
 def _active_blocks(kernel: Event, threads: int, device: Device) -> tuple[float, bool]:
-    """Blocks that an SM holds at once, at least 1, and whether that is only the most it can be.
+    """Return the blocks that an SM holds at once, at least 1, and whether that is only an upper bound.
 
     The rules are those of CUDA's cuda_occupancy.h (cudaOccMaxActiveBlocksPerMultiprocessor).
     """
-    told = kernel.args.get("occupancy")
-    known = integer(told.get("activeBlocksPerMultiprocessor")) if isinstance(told, Mapping) else None
+    reported = kernel.args.get("occupancy")
+    known = integer(reported.get("activeBlocksPerMultiprocessor")) if isinstance(reported, Mapping) else None
     if known:
         return known, False
     warps = math.ceil(threads / device.warp)
@@ -145,26 +152,26 @@ def _active_blocks(kernel: Event, threads: int, device: Device) -> tuple[float, 
     limits.append(_most_blocks(device.capability))
     if registers > 0 and device.registers:
         parts = 2 if device.capability == (6, 0) else 4
-        warps_of_part = device.registers // parts // _rounded_up(registers * device.warp, 256)
+        warps_of_part = device.registers // parts // _round_up(registers * device.warp, 256)
         limits.append(warps_of_part * parts // warps)
     if shared is not None and shared >= 0 and device.shared_memory:
-        taken = _rounded_up(shared + _reserved(device), 128 if device.capability >= (8, 0) else 256)
-        limits.append(device.shared_memory // taken if taken else math.inf)
-    known_all = registers > 0 and shared is not None and device.registers and device.shared_memory
-    return max(1, min(limits)), not known_all
+        used = _round_up(shared + _reserved_shared_memory(device), 128 if device.capability >= (8, 0) else 256)
+        limits.append(device.shared_memory // used if used else math.inf)
+    is_complete = registers > 0 and shared is not None and device.registers and device.shared_memory
+    return max(1, min(limits)), not is_complete
 
 
 def _most_blocks(capability: tuple[int, int]) -> int:
-    """Resident blocks per SM: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+    """Return resident blocks per SM: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
     fewer = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (10, 1): 24, (11, 0): 24}
     by_major = {3: 16, 12: 24}
     return fewer.get(capability, by_major.get(capability[0], 32))
 
 
-def _reserved(device: Device) -> int:
-    """Shared memory that the driver takes for itself in every block, bytes."""
+def _reserved_shared_memory(device: Device) -> int:
+    """Return the shared memory that the driver takes for itself in every block, in bytes."""
     return 1024 if device.nvidia and device.capability >= (8, 0) else 0
 
 
-def _rounded_up(value: int, unit: int) -> int:
+def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit

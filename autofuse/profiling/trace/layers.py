@@ -1,7 +1,7 @@
-"""What each layer of a model takes of a step, read from a trace: seconds, operators and calls, by module and phase.
+"""Reads from a trace what each layer of a model takes of a step: seconds, operators and calls, by module and phase.
 
-On a GPU a module's seconds are those of the kernels that its operators launched. On a CPU they are those in which its
-code holds the thread: its operators and the Python between them. Knows nothing of files, FLOPs or how it is drawn.
+On a GPU, a module's seconds are those of the kernels that its operators launched. On a CPU, they are those in which its
+code holds the thread: its operators and the Python between them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ _UNKNOWN = Device()
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """One step on average over those that were recorded.
+    """The average of the recorded steps.
 
-    own: seconds and operators (on a GPU: kernels) by module and phase, OUTSIDE included. calls: by module, recomputed
-    ones left out. kinds: the modules' classes in order of their first calls, "" where the trace does not tell.
-    events, made_calls: how many events were recorded on the host, by module and phase, and how many calls of other
-    modules it made that were marked; to record each of them took time.
-    kernel_seconds, sm_seconds: by module, the time of its kernels, and that time x min(blocks / SMs, 1); empty where
-    the trace does not tell. step_seconds: from a step's beginning to its end, instruments included. steps: how many.
-    on_device: the seconds are of kernels. by_step, step_lengths: own seconds of each step by module, both phases
-    together, and how long each step was; empty where steps are not marked one by one. kernel_owners: by id of a
-    kernel's event in the trace, the module that launched it.
+    own: seconds and operators (on a GPU: kernels) by module and phase, OUTSIDE included.
+    calls: calls by module, without recomputed ones.
+    kinds: the modules' classes in order of their first calls; "" if the trace does not name them.
+    events, made_calls: how many events were recorded on the host, and how many marked calls of other modules it made,
+    by module and phase. Recording each of them takes time.
+    step_seconds: from a step's beginning to its end, instruments included.
+    steps: the number of steps.
+    on_device: the seconds are those of kernels.
+    kernel_seconds, sm_seconds: by module, the time of its kernels, and that time x min(blocks / SMs, 1); empty if
+    unknown.
+    by_step, step_lengths: by module, its own seconds in each step, both phases together, and the length of each step;
+    empty if steps are not marked one by one.
+    kernel_owners: the module that launched a kernel, by the id of the kernel's event in the trace.
     """
 
     own: Own
@@ -58,7 +62,7 @@ class LayerTimes:
 
 
 def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
-    """What each module takes of one of the steps in a trace, on average; `steps` to look at others than all of them."""
+    """Return what each module takes of a step, on average. Pass `steps` to look at other steps than the trace's."""
     scope = scope_of(trace, steps)
     owned = owners(trace)
     pieces = list(device_pieces(owned, scope) if scope.has_gpu else host_pieces(owned, scope))
@@ -68,7 +72,7 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
     by_step = _by_step(pieces, scope)
     calls = Counter(one.owner for one in inside if one.called and one.owner is not None)
     return LayerTimes(
-        _own(pieces, count),
+        _own_work(pieces, count),
         {name: round(number / count) for name, number in calls.items()},
         {one.owner: _kind(one.event) for one in inside if one.is_call and one.owner is not None},
         _per_step(Counter(_key(one.owner, one.phase) for one in inside), count),
@@ -86,7 +90,7 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
 
 
 def step_by_step(trace: Trace) -> list[dict[str, float]]:
-    """Own seconds of each step by module, forward and backward together; of the model, "", all but what is outside."""
+    """Return the own seconds of each step by module, both phases together. The model, "", has all but OUTSIDE."""
     owned, found = owners(trace), list[dict[str, float]]()
     for window in steps_of(trace).windows:
         scope = scope_of(trace, Steps((window,), 1, "one step"))
@@ -94,14 +98,14 @@ def step_by_step(trace: Trace) -> list[dict[str, float]]:
         seconds: defaultdict[str, float] = defaultdict(float)
         for piece in pieces:
             name, _ = _key(piece.owner, piece.phase)
-            for whose in {name, "" if name not in (OUTSIDE, OPTIMIZER, COMMUNICATION) else name}:
-                seconds[whose] += piece.time * _NANO
+            for owner in {name, "" if name not in (OUTSIDE, OPTIMIZER, COMMUNICATION) else name}:
+                seconds[owner] += piece.time * _NANO
         found.append(dict(seconds))
     return found
 
 
 def _by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]]:
-    """Own seconds of each step by module; nothing where steps are not marked one by one."""
+    """Return the own seconds of each step by module; nothing if steps are not marked one by one."""
     count = len(scope.steps.windows)
     if scope.steps.count != count or count < 2:
         return {}
@@ -113,8 +117,8 @@ def _by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]
     return dict(found)
 
 
-def _own(pieces: Sequence[OwnedTime], steps: int) -> Own:
-    """What cannot be told is outside, and the attribution says how much it is."""
+def _own_work(pieces: Sequence[OwnedTime], steps: int) -> Own:
+    """Time without a known owner counts as OUTSIDE. The attribution says how much it is."""
     times: Counter[Key] = Counter()
     operators: Counter[Key] = Counter()
     for piece in pieces:
@@ -133,12 +137,12 @@ def _per_step(counts: Mapping[Key, int], steps: int) -> dict[Key, float]:
 
 
 def _kind(call: Event) -> str:
-    """ "Linear" of "nn.Module: Linear_3"."""
+    """Return the class of a module: "Linear" for "nn.Module: Linear_3"."""
     return call.name.removeprefix(NAMELESS).rpartition("_")[0] if call.name.startswith(NAMELESS) else ""
 
 
 def _on_multiprocessors(pieces: Sequence[OwnedTime], scope: Scope) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of kernels by module, and seconds x the share of the multiprocessors that have a block."""
+    """Return the seconds of kernels by module, and these seconds x the share of multiprocessors that have a block."""
     seconds: defaultdict[str, float] = defaultdict(float)
     occupied: defaultdict[str, float] = defaultdict(float)
     for piece in pieces:

@@ -1,8 +1,8 @@
-"""Collectives of several ranks' traces, matched: the same one on every rank. Clocks are aligned by them.
+"""Matches the collectives of several ranks' traces, and aligns the ranks' clocks by them.
 
-A collective ends for all its ranks at the same time, or nearly: so the ends tell how far apart the clocks of machines
-are, and a rank that is in one for longer than the last to come has waited by so much. Collectives are matched by
-process group and order; a group of which ranks recorded different numbers of them is left out.
+A collective ends on all its ranks at about the same time. So the ends show how far the clocks of machines differ, and a
+rank whose event is longer than that of the rank that comes last has waited for the difference. Collectives are matched
+by process group and order. A group is left out if its ranks recorded different numbers of collectives.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.profile_parts import RankSteps
 
-Meeting = Mapping[int, Event]  # one collective: by rank, its event there
+Meeting = Mapping[int, Event]  # one collective: its event on each rank
 
 
 @dataclass(frozen=True)
 class Clock:
-    """offset: nanoseconds to add to a rank's times. error: how far ends of collectives are from the reference's then,
-    at the median; nanoseconds."""
+    """The clock of a rank.
+
+    offset: nanoseconds to add to the rank's times.
+    error: the median distance of the ends of collectives from those of the reference after that, nanoseconds.
+    """
 
     offset: int
     error: float
 
 
 def meetings_of(scopes: Mapping[int, Scope]) -> list[Meeting]:
-    """Every collective that at least two ranks recorded."""
+    """Return every collective that at least two ranks recorded."""
     by_key: dict[Key, dict[int, list[Event]]] = defaultdict(dict)
     for rank, scope in scopes.items():
         for event in collectives(scope):
@@ -43,13 +46,16 @@ def meetings_of(scopes: Mapping[int, Scope]) -> list[Meeting]:
 
 
 def waits_in(meeting: Meeting) -> dict[int, int]:
-    """Nanoseconds that each rank waits before the last has come."""
+    """Return the nanoseconds that each rank waits for the last rank."""
     shortest = min(event.duration for event in meeting.values())
     return {rank: event.duration - shortest for rank, event in meeting.items()}
 
 
 def clocks_of(meetings: Sequence[Meeting]) -> dict[int, Clock]:
-    """Each rank's clock against that of the first rank it meets, directly or through others; those only that meet."""
+    """Return the clocks of all ranks in `meetings`, relative to the first rank that each is connected with.
+
+    Two ranks are connected if they share a collective, directly or through other ranks.
+    """
     ends: dict[tuple[int, int], list[int]] = defaultdict(list)
     for meeting in meetings:
         for one in meeting:
@@ -60,23 +66,23 @@ def clocks_of(meetings: Sequence[Meeting]) -> dict[int, Clock]:
     clocks: dict[int, Clock] = {}
     for first in ranks:
         clocks.setdefault(first, Clock(0, 0.0))
-        reached = [first]
-        while reached:
-            known = reached.pop(0)
+        queue = [first]
+        while queue:
+            known = queue.pop(0)
             for rank in ranks:
                 if rank not in clocks and (known, rank) in ends:
-                    clocks[rank] = _against(ends[known, rank], clocks[known])
-                    reached.append(rank)
+                    clocks[rank] = _relative_clock(ends[known, rank], clocks[known])
+                    queue.append(rank)
     return clocks
 
 
-def _against(later: Sequence[int], known: Clock) -> Clock:
+def _relative_clock(later: Sequence[int], known: Clock) -> Clock:
     middle = median(later)
     return Clock(round(middle) + known.offset, median(abs(x - middle) for x in later) + known.error)
 
 
 def rank_steps_of(scopes: Mapping[int, Scope], meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
-    """The map of ranks and steps; empty where ranks do not meet, or their steps are not marked one by one."""
+    """Return the map of ranks and steps; empty if ranks share no collective, or if steps are not marked one by one."""
     clocks = clocks_of(meetings)
     if len(scopes) < 2 or set(clocks) != set(scopes):
         return ()

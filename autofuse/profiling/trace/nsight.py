@@ -1,8 +1,8 @@
-"""Rungs from a report of NVIDIA Nsight Compute, exported as CSV: issue slots and SM sub-partitions.
+"""Reads levels of utilisation from a CSV report of NVIDIA Nsight Compute: issue slots and SM sub-partitions.
 
-Knows the two layouts that `ncu --csv` writes: one row a kernel (`--page raw`, with a row of units), and one row a
-metric (`--page details`, and what `--metrics` prints); in either the program's own output may stand around the table.
-Numbers may be written as in any locale. A rung is the mean over the kernels of the report, weighed by their durations.
+`ncu --csv` writes two layouts: one row per kernel (`--page raw`, with a row of units), and one row per metric (`--page
+details`, and the output of `--metrics`). The program's own output may surround the table. Numbers may be written as in
+any locale. A level is the mean over the kernels of the report, weighted by their durations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autofuse.results.ladder import Rung
+from autofuse.results.ladder import Level
 
 OPTIONS = "ncu --set full --csv --page raw"
 METRICS = (
@@ -23,12 +23,12 @@ METRICS = (
 
 
 class Unsuitable(ValueError):
-    """A file is no report, or lacks what is asked for; the message says which option of ncu writes it."""
+    """A file is not a report, or lacks a metric. The message says which option of ncu writes it."""
 
 
 @dataclass
 class Kernel:
-    """One launch that was profiled: its metrics by name, percents as such, durations in seconds."""
+    """One profiled launch: its metrics by name, percentages as such, durations in seconds."""
 
     name: str
     values: dict[str, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Kernel:
 
 Number = Callable[[str], float | None]
 
-# Each is one way to say the same, the first that a kernel has is taken: a percent, or a quotient of two counts.
+# Equivalent metrics: a percentage, or a quotient of two counts. The first one that a kernel has is used.
 _ISSUE = (
     ("smsp__issue_active.avg.pct_of_peak_sustained_active", ""),
     ("smsp__issue_active.sum", "smsp__cycles_active.sum"),
@@ -60,19 +60,21 @@ _SECONDS = {
 }  # fmt: skip
 
 
-def rungs_of_report(path: Path) -> dict[str, Rung]:
-    """issue_slots and sub_partitions; of one that the report lacks, the reason.
+def levels_of_report(path: Path) -> dict[str, Level]:
+    """Return issue_slots and sub_partitions. A level that the report lacks has a reason instead of a value.
 
-    Raises Unsuitable where the file is no such report or has neither, OSError where it cannot be read.
+    Raises:
+        Unsuitable: The file is not a report, or has neither metric.
+        OSError: The file cannot be read.
     """
     kernels = kernels_of(path)
-    basis = f"Nsight Compute, {len(kernels)} {'kernel' if len(kernels) == 1 else 'kernels'}, weighed by duration"
+    basis = f"Nsight Compute, {len(kernels)} {'kernel' if len(kernels) == 1 else 'kernels'}, weighted by duration"
     found = {}
-    for name, ways in (("issue_slots", _ISSUE), ("sub_partitions", _ACTIVE)):
-        value = _mean(kernels, ways)
-        lacks = f"the report lacks {ways[0][0]}: profile with `{OPTIONS}` or `ncu --csv --metrics {METRICS}`"
-        found[name] = Rung(name, reason=lacks) if value is None else Rung(name, value, basis)
-    if all(rung.value is None for rung in found.values()):
+    for name, metrics in (("issue_slots", _ISSUE), ("sub_partitions", _ACTIVE)):
+        value = _mean(kernels, metrics)
+        lacks = f"the report lacks {metrics[0][0]}: profile with `{OPTIONS}` or `ncu --csv --metrics {METRICS}`"
+        found[name] = Level(name, reason=lacks) if value is None else Level(name, value, basis)
+    if all(level.value is None for level in found.values()):
         raise Unsuitable(
             f"{path} has neither issue slots nor active cycles of SM sub-partitions for its kernels, with their "
             f"durations. Profile with `{OPTIONS} python script.py > report.csv`, or `ncu --csv --metrics {METRICS}`."
@@ -81,15 +83,20 @@ def rungs_of_report(path: Path) -> dict[str, Rung]:
 
 
 def kernels_of(path: Path) -> list[Kernel]:
-    """The launches in a report. Raises Unsuitable where it is none, OSError where it cannot be read."""
+    """Return the launches in a report.
+
+    Raises:
+        Unsuitable: The file is not a report.
+        OSError: The file cannot be read.
+    """
     header, rows = _table(path)
     number = _reader(cell for row in rows for cell in row)
     if "Metric Name" in header:
-        kernels = _by_metric(header, rows, number)
+        kernels = _kernels_by_metric_row(header, rows, number)
     else:
-        kernels = _by_kernel(header, rows, number)
+        kernels = _kernels_by_row(header, rows, number)
     if not kernels:
-        raise Unsuitable(f"{path} holds no kernel: nothing was profiled. Look at what ncu said, and at its filters.")
+        raise Unsuitable(f"{path} has no kernels: nothing was profiled. Check the output of ncu, and its filters.")
     return kernels
 
 
@@ -103,14 +110,14 @@ def _table(path: Path) -> tuple[list[str], list[list[str]]]:
     lines = data.decode(encoding, errors="replace").splitlines()
     at = next((i for i, line in enumerate(lines) if "Kernel Name" in line), None)
     if at is None:
-        raise Unsuitable(f"{path} is no report of Nsight Compute as CSV. Write one with `{OPTIONS} python script.py`.")
+        raise Unsuitable(f"{path} is not a CSV report of Nsight Compute. Write one with `{OPTIONS} python script.py`.")
     separator = ";" if lines[at].count(";") > lines[at].count(",") else ","
     table = list(csv.reader((line for line in lines[at:] if not line.startswith("==")), delimiter=separator))
     return table[0], [row for row in table[1:] if len(row) == len(table[0])]
 
 
-def _by_kernel(header: Sequence[str], rows: Sequence[list[str]], number: Number) -> list[Kernel]:
-    """One row a kernel; the first row has units and no number of a kernel."""
+def _kernels_by_row(header: Sequence[str], rows: Sequence[list[str]], number: Number) -> list[Kernel]:
+    """Read one row per kernel. The first row has units and no kernel number."""
     named = header.index("Kernel Name")
     units = next((row for row in rows if not row[named]), [""] * len(header))
     kernels = []
@@ -121,8 +128,8 @@ def _by_kernel(header: Sequence[str], rows: Sequence[list[str]], number: Number)
     return kernels
 
 
-def _by_metric(header: Sequence[str], rows: Sequence[list[str]], number: Number) -> list[Kernel]:
-    """One row a metric of a kernel; the launches are told apart by their number."""
+def _kernels_by_metric_row(header: Sequence[str], rows: Sequence[list[str]], number: Number) -> list[Kernel]:
+    """Read one row per metric of a kernel. The ID column distinguishes the launches."""
     at = {name: i for i, name in enumerate(header)}
     kernels: dict[str, Kernel] = {}
     for row in rows:
@@ -141,19 +148,19 @@ def _value(text: str, unit: str, number: Number) -> float | None:
     return None if value is None else value * _SECONDS.get(unit.strip(), 1.0)
 
 
-def _mean(kernels: Iterable[Kernel], ways: Sequence[tuple[str, str]]) -> float | None:
-    """The mean over kernels that have the metric, weighed by duration; None where none has."""
+def _mean(kernels: Iterable[Kernel], metrics: Sequence[tuple[str, str]]) -> float | None:
+    """Return the mean over kernels that have the metric, weighted by duration; None if none has it."""
     total = weight = 0.0
     for kernel in kernels:
-        part = _fraction(kernel.values, ways)
+        part = _fraction(kernel.values, metrics)
         seconds = next((kernel.values[name] for name in _DURATION if name in kernel.values), None)
         if part is not None and seconds is not None:
             total, weight = total + part * seconds, weight + seconds
     return total / weight if weight else None
 
 
-def _fraction(values: Mapping[str, float], ways: Sequence[tuple[str, str]]) -> float | None:
-    for above, below in ways:
+def _fraction(values: Mapping[str, float], metrics: Sequence[tuple[str, str]]) -> float | None:
+    for above, below in metrics:
         if above not in values:
             continue
         if not below:
@@ -165,31 +172,31 @@ def _fraction(values: Mapping[str, float], ways: Sequence[tuple[str, str]]) -> f
     return None
 
 
-_PLAIN = re.compile(r"-?[\d.,'\u00a0\u202f ]*\d(e[+-]?\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"-?[\d.,'\u00a0\u202f ]*\d(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def _reader(cells: Iterable[str]) -> Number:
-    """Reads numbers as these cells write them: 1,234.5 or 1.234,5 or 1 234,5.
+    """Return a function that reads numbers in the format of these cells: 1,234.5 or 1.234,5 or 1 234,5.
 
-    Where a sign stands but once and before three digits, 1,234, it may part thousands or decimals; another number of
-    the report tells. Where none does, the comma parts thousands.
+    In 1,234 the comma may separate thousands or decimals. Then another number of the report decides. If none does, the
+    comma separates thousands.
     """
-    comma = False
+    decimal_comma = False
     for cell in cells:
         text = cell.strip()
-        if not _PLAIN.fullmatch(text) or "," not in text:
+        if not _NUMBER.fullmatch(text) or "," not in text:
             continue
         if "." in text:
-            comma = text.rindex(",") > text.rindex(".")
+            decimal_comma = text.rindex(",") > text.rindex(".")
             break
         if text.count(",") == 1 and not re.search(r"^-?[1-9]\d{0,2},\d{3}$", text):
-            comma = True
+            decimal_comma = True
             break
-    sign, other = (",", ".") if comma else (".", ",")
+    sign, other = (",", ".") if decimal_comma else (".", ",")
 
     def number(text: str) -> float | None:
         text = text.strip()
-        if not _PLAIN.fullmatch(text):
+        if not _NUMBER.fullmatch(text):
             return None
         return float(re.sub(r"['\u00a0\u202f ]", "", text).replace(other, "").replace(sign, "."))
 

@@ -1,6 +1,6 @@
-"""Which part of a training step something belongs to: forward, backward, optimizer, waiting for data.
+"""Finds the phase of a training step that an event belongs to: forward, backward, optimizer, waiting for data.
 
-Knows the host's marks, and follows GPU work to the host's call that launched it.
+On a GPU, work belongs to the phase of the host's call that launched it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from autofuse.profiling.trace.intervals import Interval, difference, union
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 
-# Dynamo's ranges, users' and our own stand among operators too; operators have a namespace, nodes are Backward.
+# Dynamo, users and autofuse record ranges in the category of operators, too. Operators have a namespace, and the names
+# of autograd nodes contain Backward.
 _OPERATOR = re.compile(r"(?!mod::)(\w+::)+[\w.]+$|\w+Backward\d*$|autograd::engine::evaluate_function")
 
 
 def host_moments(scope: Scope) -> dict[Phase, list[Interval]]:
-    """On a CPU: the moments of each phase within the steps, disjoint.
+    """Return, on a CPU, the moments of each phase within the steps, disjoint.
 
-    Waits for data and the optimizer are torch's own ranges, the backward pass the autograd engine's nodes; the
+    Waits for data and the optimizer are torch's own ranges. The backward pass is the autograd engine's nodes. The
     forward pass is every other moment at which a module is called or an operator runs, loss included. The Python of a
-    module's call belongs to it, as it does where somebody clocks the call.
+    module's call belongs to the forward.
     """
     found: dict[Phase, list[Interval]] = {}
     taken: list[Interval] = []
@@ -35,10 +36,11 @@ def host_moments(scope: Scope) -> dict[Phase, list[Interval]]:
 
 
 def device_moments(scope: Scope) -> tuple[dict[Phase, list[Interval]], list[Interval]]:
-    """On a GPU: the moments at which it works for each phase, disjoint; and those for which that cannot be told.
+    """Return, on a GPU, the moments at which it works for each phase, disjoint, and those with an unknown phase.
 
-    Work belongs to the phase in which the host launched it. Where kernels of several phases run at once the moment is
-    the forward's, else the backward's. Waiting for data is a DataLoader's range in which the GPU runs nothing.
+    Work belongs to the phase in which the host launched it. If kernels of several phases run at once, the moment
+    belongs to the forward, else to the backward. Waiting for data is a DataLoader's range in which the GPU runs
+    nothing.
     """
     by_phase: dict[Phase | None, list[Event]] = {}
     for work in scope.work:
@@ -54,31 +56,31 @@ def device_moments(scope: Scope) -> tuple[dict[Phase, list[Interval]], list[Inte
 
 
 def phase_of(work: Event, scope: Scope) -> Phase | None:
-    """The phase that some GPU work was launched in; None where the trace does not tell.
+    """Return the phase in which GPU work was launched; None if the trace does not show it.
 
-    A captured graph is launched by one call whatever is in it, so its call tells only what surrounds it.
+    One call launches a captured graph, whatever the graph contains. So such a call shows the surrounding phase only.
     """
     launch = scope.launch_of(work)
     if launch is None:
         return None
     phase = scope.marks.phase_at(launch)
-    if phase == "data":  # copies to the device and what a collate function computes there
+    if phase == "data":  # copies to the device, and computations of a collate function
         return "forward"
     return None if phase == "forward" and "GraphLaunch" in launch.name else phase
 
 
 def busy_on_host(scope: Scope) -> list[Interval]:
-    """The moments of the steps at which any thread runs an operator, or a graph that was compiled."""
+    """Return the moments of the steps at which any thread runs an operator or a compiled graph."""
     return scope.moments(e for e in scope.trace.of("cpu_op") if _OPERATOR.match(e.name) or category_of(e.name))
 
 
 def _calls(scope: Scope) -> list[Interval]:
-    """The moments of the steps at which a module is called, where the trace marks calls."""
+    """Return the moments of the steps at which a module is called, if the trace marks calls."""
     return scope.moments(e for e in scope.trace.events if e.name.startswith((MODULE, NAMELESS)))
 
 
 def computing_on_host(scope: Scope) -> list[Interval]:
-    """The moments of the steps at which any thread runs an operator that computes or moves data, no collective."""
+    """Return the moments of the steps at which a thread runs an operator that computes or moves data, no collective."""
     return scope.moments(e for e in scope.trace.of("cpu_op") if category_of(e.name) not in ("", "communication"))
 
 

@@ -1,8 +1,8 @@
-"""A profile of nothing but traces: files from elsewhere, one for each rank of a job. It puts the parts together.
+"""Builds a profile from traces alone: files from another machine, one for each rank of a job.
 
-What a live profile reads from its own trace comes from the same functions, each of which takes what
-`scope.scope_of(trace)` makes of a trace: `rungs.rungs_of`, `shares.shares_of`, `categories.categories_of`,
-`spans.spans_of`, `ranks.ranks_of`, `layers.layers_of`, and `timing_of` and `environment_of` here.
+Live profiles use the same functions. Each takes the result of `scope.scope_of(trace)`: `levels.levels_of`,
+`time_shares.shares_of`, `categories.categories_of`, `timeline.spans_of`, `ranks.ranks_of`, `layers.layers_of`, and
+`timing_of` and `environment_of` here.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from autofuse.profiling.trace.categories import categories_of, kernels_of
 from autofuse.profiling.trace.collective_rates import collective_rates
 from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of, seconds_of_ranks
 from autofuse.profiling.trace.diagnosis.messages import Waits, waits_of_job
-from autofuse.profiling.trace.flops import counted, hfu_of
+from autofuse.profiling.trace.flops import count_flops, hfu_of
 from autofuse.profiling.trace.inputs.files import Inputs
 from autofuse.profiling.trace.kernel_places import with_kernel_places
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
+from autofuse.profiling.trace.levels import host_only_reason, levels_of
 from autofuse.profiling.trace.meetings import Meeting, clocks_of, meetings_of, rank_steps_of
-from autofuse.profiling.trace.nsight import rungs_of_report
-from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
-from autofuse.profiling.trace.rungs import host_only_reason, rungs_of
+from autofuse.profiling.trace.nsight import levels_of_report
+from autofuse.profiling.trace.ranks import notes_of, ranks_of, scopes_by_rank
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
 from autofuse.profiling.trace.trace import Trace, Unreadable
 from autofuse.results.comparison import Interval
-from autofuse.results.ladder import Rung, ladder
+from autofuse.results.ladder import Level, ladder
 from autofuse.results.medians import median_interval
 from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Rank, Timing
 
@@ -38,49 +38,69 @@ from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Rank,
 def profile_of_inputs(
     inputs: Inputs, ncu: Path | None = None, peak: tuple[float | None, float | None] = (None, None)
 ) -> Profile:  # fmt: skip
-    """What all files together tell: traces of one job, memory of a snapshot, counters of DCGM. A snapshot alone makes a
-    profile without a step. Raises as profile_of_traces does, and trace.Unreadable where there is neither a trace nor a
-    snapshot."""
+    """Return the profile of all files together: traces of one job, memory of a snapshot, counters of DCGM.
+
+    A snapshot alone gives a profile without a step.
+
+    Args:
+        inputs: What was read from the files.
+        ncu: A report of Nsight Compute as CSV.
+        peak: FLOP/s and bytes per second of the device; None for what the data sheet says.
+
+    Raises:
+        Unreadable: There is neither a trace nor a snapshot.
+        ValueError, Unsuitable, OSError: As in profile_of_traces.
+    """
     if not inputs.traces and inputs.memory is None:
-        raise Unreadable("Counters by themselves make no profile: pass the trace of the same program beside them.")
+        raise Unreadable("Counters alone give no profile: pass the trace of the same program, too.")
     if inputs.traces:
-        made = profile_of_traces(inputs.traces, ncu, peak)
+        profile = profile_of_traces(inputs.traces, ncu, peak)
     else:
-        made = Profile("a memory snapshot", Timing((), Interval(0.0, 0.0)), ladder({}, _ONLY_LIVE), kind="trace")
-    known = {rung.name: rung for rung in made.ladder if rung.value is not None or rung.name not in inputs.rungs}
+        profile = Profile("a memory snapshot", Timing((), Interval(0.0, 0.0)), ladder({}, _ONLY_LIVE), kind="trace")
+    known = {
+        level.name: level for level in profile.ladder if level.value is not None or level.name not in inputs.levels
+    }
     return replace(
-        made,
-        ladder=ladder(known | inputs.rungs, "") if inputs.rungs else made.ladder,
-        memory=inputs.memory or made.memory,
-        power=inputs.power or made.power,
-        notes=(*made.notes, *inputs.notes),
+        profile,
+        ladder=ladder(known | inputs.levels, "") if inputs.levels else profile.ladder,
+        memory=inputs.memory or profile.memory,
+        power=inputs.power or profile.power,
+        notes=(*profile.notes, *inputs.notes),
     )
 
 
-_ONLY_LIVE = "a trace does not tell it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
+_ONLY_LIVE = "a trace does not show it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
 
 
 def profile_of_traces(
     traces: Sequence[Trace], ncu: Path | None = None, peak: tuple[float | None, float | None] = (None, None)
 ) -> Profile:  # fmt: skip
-    """What traces of one job tell, one trace a rank; of several ranks, the slowest one's numbers.
+    """Return the profile of one job's traces, one trace per rank.
 
-    ncu: a report of Nsight Compute as CSV, for the rungs that it has. peak: FLOP/s and bytes a second of the device,
-    for one that no data sheet is known of here, or in place of it. Raises ValueError without any trace,
-    nsight.Unsuitable where the report cannot be used, OSError where it cannot be read.
+    With several ranks, most numbers are those of the rank that the others wait for, else of the slowest rank.
+
+    Args:
+        traces: The traces.
+        ncu: A report of Nsight Compute as CSV, for the levels that it has.
+        peak: FLOP/s and bytes per second of the device. They replace the data sheet, or stand in for a missing one.
+
+    Raises:
+        ValueError: There is no trace.
+        nsight.Unsuitable: The report cannot be used.
+        OSError: The report cannot be read.
     """
     if not traces:
-        raise ValueError("A profile of traces takes at least one trace; there is none.")
-    scopes, unnumbered = numbered([scope_of(trace, peak=peak) for trace in traces])
+        raise ValueError("profile_of_traces needs at least one trace; got none.")
+    scopes, unnumbered = scopes_by_rank([scope_of(trace, peak=peak) for trace in traces])
     waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
     meetings = meetings_of(scopes)
-    ranks = _told_more(ranks, scopes, waits, meetings)
+    ranks = _with_details(ranks, scopes, waits, meetings)
     shown = max(ranks, key=lambda rank: rank.seconds).rank
     if waits is not None and waits.last is not None:
         shown = waits.last
     scope = scopes[shown]
-    known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
+    known = levels_of(scope) | _flops_level(scope) | (levels_of_report(ncu) if ncu else {})
     times = layers_of(scope.trace, scope.steps)
     worlds = [trace.world for trace in traces if trace.world is not None]
     return Profile(
@@ -119,10 +139,10 @@ def profile_of_traces(
     )
 
 
-def _told_more(
+def _with_details(
     ranks: Sequence[Rank], scopes: Mapping[int, Scope], waits: Waits | None, meetings: Sequence[Meeting]
 ) -> tuple[Rank, ...]:
-    """The ranks with what each does in a step, what of its waits is exposed, and its clock."""
+    """Return the ranks with what each does in a step, the exposed part of its waits, and its clock."""
     if len(ranks) < 2:
         return tuple(ranks)
     does, clocks = seconds_of_ranks(scopes), clocks_of(meetings)
@@ -141,20 +161,20 @@ def _told_more(
 
 
 def timing_of(scope: Scope) -> Timing:
-    """The length of every step; the average one where the trace marks none and only their number is known.
+    """Return the length of every step, or the average if only the number of steps is known.
 
-    They are as long as they were under the profiler, which slows the host down. Where the GPU is behind the host by
-    whole steps, the marks tell when steps were launched and not how long they took: then it is the average, too.
+    The lengths are those under the profiler, which slows the host down. If the GPU is whole steps behind the host, the
+    marks show when steps were launched, not how long they took. Then the average is used, too.
     """
     windows = scope.steps.windows
-    if scope.steps.count == len(windows) and not behind(scope):
+    if scope.steps.count == len(windows) and not gpu_is_behind(scope):
         seconds = tuple((end - start) * 1e-9 for start, end in windows)
     else:
         seconds = (scope.steps.seconds,)
     return Timing(seconds, median_interval(seconds))
 
 
-def behind(scope: Scope) -> bool:
+def gpu_is_behind(scope: Scope) -> bool:
     """Whether much of the GPU's work runs in a later step than the one that launched it."""
     starts = [start for start, _ in scope.steps.windows]
     late = total = 0
@@ -163,16 +183,16 @@ def behind(scope: Scope) -> bool:
         total += time
         if launch is not None and bisect_right(starts, launch.start) < bisect_right(starts, work.start):
             late += time
-    return late > _BEHIND * total
+    return late > _BEHIND_FRACTION * total
 
 
-_BEHIND = 0.2
-_APART = 0.02  # of a step: the mean and the median are said to differ
+_BEHIND_FRACTION = 0.2  # fraction of the GPU's work that runs in a later step
+_NOTABLE_DIFFERENCE = 0.02  # fraction of a step: if the mean and the median differ by more, a note says so
 
 
 def flops_of(scope: Scope) -> Flops:
-    """What was executed in a step, where a GPU's trace recorded shapes. What the model asked for no trace tells."""
-    found = counted(scope) if scope.has_gpu else _ONLY_LIVE
+    """Return the FLOPs executed in a step, if a GPU's trace has shapes. A trace never shows the model's own FLOPs."""
+    found = count_flops(scope) if scope.has_gpu else _ONLY_LIVE
     if isinstance(found, str):
         return Flops(reason=found)
     return Flops(
@@ -181,7 +201,7 @@ def flops_of(scope: Scope) -> Flops:
 
 
 def environment_of(scope: Scope) -> dict[str, str]:
-    """What the trace says of the machine; no host, no user, no path."""
+    """Return what the trace says about the machine; no host name, no user, no path."""
     found = {"steps": scope.steps.basis}
     device = next((scope.devices[number] for number in scope.by_device if number in scope.devices), None)
     if device is not None:
@@ -192,8 +212,8 @@ def environment_of(scope: Scope) -> dict[str, str]:
     return {key: value for key, value in (found | versions).items() if value}
 
 
-def _flops_rung(scope: Scope) -> dict[str, Rung]:
-    return {"hfu": hfu_of(scope, counted(scope))} if scope.has_gpu else {}
+def _flops_level(scope: Scope) -> dict[str, Level]:
+    return {"hfu": hfu_of(scope, count_flops(scope))} if scope.has_gpu else {}
 
 
 def _name(traces: Sequence[Trace]) -> str:
@@ -202,17 +222,17 @@ def _name(traces: Sequence[Trace]) -> str:
 
 
 def _notes(scope: Scope) -> tuple[str, ...]:
-    said = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
+    notes = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
     middle = timing_of(scope).median
-    if abs(middle - scope.steps.seconds) > _APART * middle:
-        said.append(
-            f"Seconds and shares of parts are of the mean step, {scope.steps.seconds * 1e3:.4g} ms; the median step "
+    if abs(middle - scope.steps.seconds) > _NOTABLE_DIFFERENCE * middle:
+        notes.append(
+            f"Seconds and shares of parts refer to the mean step, {scope.steps.seconds * 1e3:.4g} ms; the median step "
             f"takes {middle * 1e3:.4g} ms."
         )
     if scope.host_only:
-        said.append(f"Times are {host_only_reason(scope)}.")
+        notes.append(f"Times are {host_only_reason(scope)}.")
     if scope.trace.left_out:
-        said.append(f"{scope.trace.left_out} entries of the trace say no time and are left out.")
+        notes.append(f"{scope.trace.left_out} entries of the trace have no time and are left out.")
     if not scope.steps.nanoseconds:
-        said.append("No time passes in the steps of this trace, so nothing can be said about it.")
-    return tuple(said)
+        notes.append("No time passes in the steps of this trace, so there is nothing to report.")
+    return tuple(notes)

@@ -1,16 +1,14 @@
-"""What a step's time goes to: forward, backward, optimizer, waiting for data, nothing; and what runs beside them.
+"""The shares of a step's time: forward, backward, optimizer, waiting for data, idle; and what runs at the same time.
 
-`shares_of(scope_of(trace))` is for live profiles too. Knows phases and kernels; each share says how it was told, and
-one that a trace does not tell says why.
+Live profiles use `shares_of(scope_of(trace))`, too. Each share says how it was determined, or why it is unknown.
 
 - **forward, backward, optimizer, data, idle** are disjoint (autofuse/profiling/trace/phases.py). On a GPU they are
-moments of
-  the GPU: idle is what is left when it runs neither a kernel nor a copy and no DataLoader is waited for.
-- **host** on a GPU: moments at which it runs nothing and nothing that was launched is still to come, so that it waits
-  for the host to launch; waiting for data is not among them. On a CPU: moments at which no operator computes and
-  nobody waits for data or for other ranks: Python, and dispatch outside of operators that compute.
-- **communication**: moments at which a collective runs; **exposed communication**: those at which no kernel (on a CPU,
-  no operator) that computes runs beside it.
+  moments of the GPU. It is idle if it runs neither a kernel nor a copy and nothing waits for a DataLoader.
+- **host** on a GPU: moments at which it runs nothing and no launched work is pending, so it waits for the host to
+  launch. Waiting for data is not included. On a CPU: moments at which no operator computes and nothing waits for data
+  or for other ranks: Python, and dispatch outside of computing operators.
+- **communication**: moments at which a collective runs. **exposed communication**: those at which no computing kernel
+  (on a CPU, no computing operator) runs at the same time.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.steps import LAUNCHES
 from autofuse.results.profile_parts import Share
 
-UNKNOWN = 0.2  # of the steps, for which the phase may be untold
-_HOW: dict[str, str] = {
-    "forward": "what runs in no other phase, the loss included",
+UNKNOWN = 0.2  # the fraction of the steps for which the phase may be unknown
+_BASIS: dict[str, str] = {
+    "forward": "everything in no other phase, the loss included",
     "backward": "nodes of the autograd engine",
     "optimizer": "torch's own ranges Optimizer.step and zero_grad",
     "data": "torch's own ranges of DataLoader",
@@ -36,7 +34,7 @@ _HOW: dict[str, str] = {
 
 
 def shares_of(scope: Scope) -> tuple[Share, ...]:
-    """Every share, in one order: the five disjoint ones, then host, communication, exposed communication."""
+    """Return every share in a fixed order: the five disjoint ones, then host, communication, exposed communication."""
     phases, unknown = _phases(scope)
     alone, exposed = communication(scope)
     known = [_phase(name, phases[name], unknown, scope) for name in PHASES]
@@ -45,17 +43,18 @@ def shares_of(scope: Scope) -> tuple[Share, ...]:
     ran = "kernels of collectives" if scope.has_gpu else "ranges of collectives"
     return (
         *known,
-        _share("idle", idle, scope, f"{nothing}, and no data is waited for"),
+        _share("idle", idle, scope, f"{nothing}, and nothing waits for data"),
         _host(scope),
         _share("communication", alone, scope, ran if alone else "no collective is in the trace"),
-        _share("exposed communication", exposed, scope, f"{ran} that nothing that computes runs beside"),
+        _share("exposed communication", exposed, scope, f"{ran} while nothing computes"),
     )
 
 
 def communication(scope: Scope) -> tuple[list[Interval], list[Interval]]:
-    """The moments of the steps at which a collective runs, and those at which nothing computes beside it.
+    """Return the moments of the steps at which a collective runs, and those at which nothing computes meanwhile.
 
-    On a GPU kernels compute, not copies. With several GPUs in one trace a moment counts as on any of them.
+    On a GPU, kernels compute and copies do not. With several GPUs in one trace, a moment counts if it does on any of
+    them.
     """
     if not scope.has_gpu:
         events = scope.trace.of("user_annotation")
@@ -68,7 +67,7 @@ def communication(scope: Scope) -> tuple[list[Interval], list[Interval]]:
 
 
 def host_overhead(scope: Scope) -> list[Interval]:
-    """The moments of the steps at which the machine waits for the host."""
+    """Return the moments of the steps at which the machine waits for the host."""
     data = scope.rest(scope.rest(scope.marks.of("data")))
     if not scope.has_gpu:
         return scope.rest(computing_on_host(scope), data, communication(scope)[0])
@@ -81,11 +80,11 @@ def host_overhead(scope: Scope) -> list[Interval]:
 
 def _host(scope: Scope) -> Share:
     if not scope.has_gpu:
-        basis = "no operator that computes runs: Python and dispatch, but for what operators spend before they compute"
+        basis = "no computing operator runs: Python and dispatch, except the dispatch within computing operators"
         return _share("host", host_overhead(scope), scope, basis)
-    untold = sum(scope.nanoseconds(work) for work in scope.work if scope.launch_of(work) is None)
-    if untold > UNKNOWN * sum(map(scope.nanoseconds, scope.work)):
-        why = "the trace does not tell when the host launched the GPU's work: take it with ProfilerActivity.CPU too"
+    unlinked = sum(scope.nanoseconds(work) for work in scope.work if scope.launch_of(work) is None)
+    if unlinked > UNKNOWN * sum(map(scope.nanoseconds, scope.work)):
+        why = "the trace does not show when the host launched the GPU's work: take it with ProfilerActivity.CPU, too"
         return Share("host", None, None, reason=why)
     return _share("host", host_overhead(scope), scope, f"the GPU runs nothing, nothing is queued; {_launches(scope)}")
 
@@ -103,15 +102,15 @@ def _phases(scope: Scope) -> tuple[dict[Phase, list[Interval]], list[Interval]]:
 
 
 def _phase(name: Phase, moments: list[Interval], unknown: list[Interval], scope: Scope) -> Share:
-    """Where much of the GPU's work cannot be followed to its launch, only waiting for data is still known."""
+    """Return the share of a phase. If much of the GPU's work has no known launch, only waiting for data is known."""
     if name != "data" and scope.share(length(unknown)) > UNKNOWN:
-        why = f"for {scope.share(length(unknown)):.0%} of the step the trace does not tell what launched the GPU's work"
+        why = f"for {scope.share(length(unknown)):.0%} of the step the trace does not show what launched the GPU's work"
         return Share(name, None, None, reason=f"{why} (a captured graph, or a trace without the host's calls)")
-    untold = scope.share(length(unknown))
-    part = f"; for {untold:.1%} of the step the trace does not tell" if untold >= 0.001 and name != "data" else ""
+    unlinked = scope.share(length(unknown))
+    part = f"; for {unlinked:.1%} of the step the phase is unknown" if unlinked >= 0.001 and name != "data" else ""
     where = "GPU work launched in: " if scope.has_gpu and name != "data" else ""
-    beside = ", while the GPU runs nothing" if scope.has_gpu and name == "data" else ""
-    return _share(name, moments, scope, where + _HOW[name] + beside + part)
+    idle_gpu = ", while the GPU runs nothing" if scope.has_gpu and name == "data" else ""
+    return _share(name, moments, scope, where + _BASIS[name] + idle_gpu + part)
 
 
 def _share(name: str, moments: Sequence[Interval], scope: Scope, basis: str) -> Share:

@@ -1,6 +1,6 @@
-"""The timeline strip: what happens when in one step, coarse enough to draw.
+"""Builds the timeline of one step, coarse enough to draw: what happens when.
 
-`spans_of(scope_of(trace))` is for live profiles too. Knows phases, streams and categories.
+Live profiles use `spans_of(scope_of(trace))`, too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autofuse.ir.operator_categories import category_of
-from autofuse.profiling.trace.categories import kernel_category, short
+from autofuse.profiling.trace.categories import kernel_category, short_name
 from autofuse.profiling.trace.intervals import Interval, intersection
 from autofuse.profiling.trace.launch_shapes import device_number, stream_number
 from autofuse.profiling.trace.phases import device_moments, host_moments
@@ -16,16 +16,16 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.profile_parts import Span
 
-FINEST = 1 / 500  # of the step: neighbours of one kind that are closer become one bar, and shorter bars are left out
+FINEST = 1 / 500  # fraction of the step: closer bars of one kind are merged, and shorter bars are left out
 
 
 Entry = tuple[int, int, str, str]  # beginning, end, kind, name
 
 
 def spans_of(scope: Scope) -> tuple[Span, ...]:
-    """The bars of the step of middle length: its phases, then what each stream (on a CPU, each thread) runs.
+    """Return the bars of the step of median length: its phases, then what each stream (on a CPU, each thread) runs.
 
-    Neighbouring bars of one kind become one, named by what took longest in it.
+    Neighbouring bars of one kind are merged, and take the name of the longest.
     """
     window = sorted(scope.steps.windows, key=lambda w: w[1] - w[0])[len(scope.steps.windows) // 2]
     if window[0] == window[1]:
@@ -41,7 +41,7 @@ def spans_of(scope: Scope) -> tuple[Span, ...]:
 
 
 def _lanes(scope: Scope, window: Interval) -> dict[str, list[Entry]]:
-    """What runs in the window, by stream or by thread."""
+    """Return what runs in the window, by stream or by thread."""
     lanes: dict[str, list[Entry]] = {}
     for lane, event, kind, name in _of_gpus(scope) if scope.has_gpu else _of_host(scope):
         start, end = max(event.start, window[0]), min(event.end, window[1])
@@ -54,7 +54,7 @@ def _of_gpus(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
     several = len(scope.by_device) > 1
     for work in scope.work:
         device = f"GPU {device_number(work)} " if several else "GPU "
-        yield f"{device}stream {stream_number(work)}", work, kernel_category(work, scope), short(work.name)
+        yield f"{device}stream {stream_number(work)}", work, kernel_category(work, scope), short_name(work.name)
 
 
 def _of_host(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
@@ -66,7 +66,7 @@ def _of_host(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
 
 
 def _bars(lane: str, entries: list[Entry], window: Interval) -> list[Span]:
-    """Bars of a lane, in order."""
+    """Return the bars of a lane, in order."""
     finest = (window[1] - window[0]) * FINEST
     groups: list[list[Entry]] = []
     end = 0

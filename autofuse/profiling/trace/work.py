@@ -1,4 +1,4 @@
-"""What something costs, by module and phase: what a trace and the instruments of a profile hand on. Plain data."""
+"""The cost of operators by module and phase, as traces and instruments report it. Plain data."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from typing import Literal
 from autofuse.results.profile import Work
 
 Phase = Literal["forward", "backward"]
-Own = Mapping[tuple[str, Phase], Work]  # by module name and phase, without the modules that it calls
+Own = Mapping[tuple[str, Phase], Work]  # by module name and phase, without the modules that the module calls

@@ -49,7 +49,7 @@ def test_accumulated_gradients_count():
 def test_what_somebody_says_goes_before_what_is_inferred():
     assert batch_of(IDS).given(tokens=5).samples == 3
     assert batch_of(IDS).given(tokens=5).tokens == 5
-    assert batch_of(IDS).given(100, 200) == Batch(100, 200, "as was said")
+    assert batch_of(IDS).given(100, 200) == Batch(100, 200, "given by the user")
     assert batch_of(IDS).given() == batch_of(IDS)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.profiling.live.dcgm import FIELDS, Counters, numbers
+from autofuse.profiling.live.dcgm import FIELDS, Counters, gpu_numbers
 
 UUID = "GPU-5f2a7c1e-0b3d-4e6f-8a9b-1c2d3e4f5a6b"
 LISTING = f"""\
@@ -61,19 +61,21 @@ def test_fields_are_means_of_the_readings_in_the_block(tmp_path: Path, monkeypat
     stand_in(tmp_path, monkeypatch)
     with Counters(UUID.removeprefix("GPU-")) as counters:
         until_printed(tmp_path)
-    rungs = counters.rungs()
-    assert [rung.value for rung in rungs.values()][:6] == pytest.approx([0.5, 0.2, 0.4, 0.3, 0, 0.1])
-    assert "no value of field 1008 on this GPU" in rungs["fp16_active"].reason
-    assert rungs["sm_active"].basis == "DCGM field 1002, 2 readings 100 ms apart"
+    levels = counters.levels()
+    assert [level.value for level in levels.values()][:6] == pytest.approx([0.5, 0.2, 0.4, 0.3, 0, 0.1])
+    assert "no value of field 1008 on this GPU" in levels["fp16_active"].reason
+    assert levels["sm_active"].basis == "DCGM field 1002, 2 readings 100 ms apart"
 
 
-def test_without_the_tool_every_rung_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_tool_every_level_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with Counters(UUID) as counters:
         pass
-    rungs = counters.rungs()
-    assert set(rungs) == set(FIELDS.values())
-    assert all(rung.value is None and "dcgmi is not on this machine's PATH" in rung.reason for rung in rungs.values())
+    levels = counters.levels()
+    assert set(levels) == set(FIELDS.values())
+    assert all(
+        level.value is None and "dcgmi is not on this machine's PATH" in level.reason for level in levels.values()
+    )
 
 
 def test_what_the_tool_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +84,7 @@ def test_what_the_tool_refuses_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     )
     with Counters(UUID) as counters:
         pass
-    assert "dcgmi refused: Error: Unable to connect to host engine" in counters.rungs()["sm_active"].reason
+    assert "dcgmi refused: Error: Unable to connect to host engine" in counters.levels()["sm_active"].reason
 
 
 def test_a_gpu_that_dcgm_does_not_know_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +100,8 @@ def test_a_block_that_is_over_before_the_second_reading_has_none(
     stand_in(tmp_path, monkeypatch, rows="\n".join(ROWS.splitlines()[:3]) + "\n")
     with Counters(UUID) as counters:
         until_printed(tmp_path)
-    assert "took less than" in counters.rungs()["sm_active"].reason
+    assert "took less than" in counters.levels()["sm_active"].reason
 
 
 def test_numbers_are_dcgms_own() -> None:
-    assert numbers(LISTING)[UUID] == 1
+    assert gpu_numbers(LISTING)[UUID] == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.profiling.live.factories import NoSubject, load, made
+from autofuse.profiling.live.factories import NoSubject, built_model_of, load
 
 MODEL, X = nn.Linear(2, 2), torch.ones(1, 2)
 
@@ -34,34 +34,34 @@ def step(model: nn.Module, inputs: Tensor) -> None:
 
 
 def test_a_model_with_inputs_and_perhaps_a_step():
-    assert (made((MODEL, X), "a:b").subject, made((MODEL, X), "a:b").step) == (MODEL, None)
-    assert made((MODEL, X, step), "a:b").step is step
+    assert (built_model_of((MODEL, X), "a:b").subject, built_model_of((MODEL, X), "a:b").step) == (MODEL, None)
+    assert built_model_of((MODEL, X, step), "a:b").step is step
 
 
 def test_names_instead_of_places():
-    assert made({"model": MODEL, "inputs": X, "step": step}, "a:b").step is step
-    assert made(Case(MODEL, (X,)), "a:b").inputs == (X,)
-    assert made(Narrow(MODEL, X), "a:b").inputs is X
+    assert built_model_of({"model": MODEL, "inputs": X, "step": step}, "a:b").step is step
+    assert built_model_of(Case(MODEL, (X,)), "a:b").inputs == (X,)
+    assert built_model_of(Narrow(MODEL, X), "a:b").inputs is X
 
 
 def test_a_list_of_inputs_are_positional_arguments():
-    assert made((MODEL, [X]), "a:b").inputs == (X,)
+    assert built_model_of((MODEL, [X]), "a:b").inputs == (X,)
 
 
 def test_a_step_that_takes_nothing():
-    assert made(lambda: None, "a:b").inputs is None
+    assert built_model_of(lambda: None, "a:b").inputs is None
 
 
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (MODEL, "no inputs"), (3, "returns a int"), (None, "returns a NoneType"), ({"model": MODEL}, "no model with"),
-        ({}, "no model with"), ((MODEL, X, 3), "cannot be called"),
+        (MODEL, "without inputs"), (3, "returns a int"), (None, "returns a NoneType"),
+        ({"model": MODEL}, "no model with"), ({}, "no model with"), ((MODEL, X, 3), "cannot be called"),
     ],
 )  # fmt: skip
 def test_anything_else_is_told(returned: object, said: str):
     with pytest.raises(NoSubject, match=said):
-        made(returned, "a:b")
+        built_model_of(returned, "a:b")
 
 
 def test_a_factory_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -79,9 +79,9 @@ def test_a_factory_is_found_from_the_working_folder(tmp_path: Path, monkeypatch:
         load("af_factory_of_a_test:needy")
     with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere"):
         load("af_factory_of_a_test:broken")
-    with pytest.raises(NoSubject, match="no module 'af_not_there'"):
+    with pytest.raises(NoSubject, match="No module 'af_not_there'"):
         load("af_not_there:make")
     with pytest.raises(NoSubject, match="names no factory"):
         load("af_factory_of_a_test")
-    with pytest.raises(NoSubject, match="not a file"):
+    with pytest.raises(NoSubject, match="There is no file"):
         load("missing.py:make")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.profiling.live.layer_probe import grown
+from autofuse.profiling.live.layer_probe import growth_by_layer
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.probe import NotApplicable
 
@@ -44,7 +44,7 @@ def test_layers_that_grow_with_the_batch_are_told_from_those_that_do_not() -> No
         model(inputs).square().mean().backward()
         model.zero_grad()
 
-    found = grown(run, x, ModuleNames({"": model}), torch.device("cpu"), seconds=1.0)
+    found = growth_by_layer(run, x, ModuleNames({"": model}), torch.device("cpu"), seconds=1.0)
     assert set(found) >= {"", "0", "1"}
     assert found["0"].ratio > found["1"].ratio
     assert found["0"].interval.low <= found["0"].ratio <= found["0"].interval.high
@@ -53,4 +53,6 @@ def test_layers_that_grow_with_the_batch_are_told_from_those_that_do_not() -> No
 def test_inputs_without_a_batch_are_refused() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(NotApplicable):
-        grown(lambda inputs: None, (torch.ones(2, 2), torch.ones(3, 2)), ModuleNames({"": model}), torch.device("cpu"))
+        growth_by_layer(
+            lambda inputs: None, (torch.ones(2, 2), torch.ones(3, 2)), ModuleNames({"": model}), torch.device("cpu")
+        )

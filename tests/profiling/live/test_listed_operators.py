@@ -5,7 +5,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.trace.twin import Twins
-from autofuse.profiling.live.listed_operators import listed
+from autofuse.profiling.live.listed_operators import list_operators
 
 
 def operators(model, *shape, backward=True):
@@ -13,7 +13,7 @@ def operators(model, *shape, backward=True):
     twin = Twins(mode.from_tensor, watched=False).of(model)
     with mode:
         x = torch.empty(*shape, requires_grad=True)
-        return listed(lambda: twin(x), twin, [x, *twin.parameters()], backward)
+        return list_operators(lambda: twin(x), twin, [x, *twin.parameters()], backward)
 
 
 def names(found, phase):

@@ -6,7 +6,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.trace.twin import Twins
-from autofuse.profiling.live.listed_operators import listed
+from autofuse.profiling.live.listed_operators import list_operators
 from autofuse.profiling.live.operator_costs import OVERLAP, Costs, is_product
 
 
@@ -37,7 +37,7 @@ def operators(model, *shape):
     twin = Twins(mode.from_tensor, watched=False).of(model)
     with mode:
         x = torch.empty(*shape)
-        return listed(lambda: twin(x), twin, [], False)
+        return list_operators(lambda: twin(x), twin, [], False)
 
 
 def test_a_product_takes_its_flops_and_half_of_its_bytes_where_these_are_fewer():

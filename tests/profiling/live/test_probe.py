@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from autofuse.profiling.live.probe import NotApplicable, doubled, probed, verdict_of
+from autofuse.profiling.live.probe import NotApplicable, double_batch, probe_batch, verdict_of
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.profile import Roof, Work
 
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 def test_every_tensor_that_begins_with_the_batch_is_repeated() -> None:
     inputs = {"ids": torch.arange(6).view(3, 2), "more": [torch.ones(3), 7, None], "pair": Pair(*torch.ones(2, 3, 4))}
 
-    made: Any = doubled(inputs)
+    made: Any = double_batch(inputs)
 
     assert made["ids"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3], [4, 5]]
     assert made["more"][0].shape == (6,)
@@ -35,14 +35,14 @@ def test_every_tensor_that_begins_with_the_batch_is_repeated() -> None:
 def test_what_is_broadcast_stays_and_numbers_without_dimensions_too() -> None:
     x, mask, scale = torch.ones(4, 8), torch.ones(1, 1, 8, 8), torch.tensor(2.0)
 
-    made = doubled((x, mask, scale))
+    made = double_batch((x, mask, scale))
 
     assert [tuple(t.shape) for t in made] == [(8, 8), (1, 1, 8, 8), ()]
-    assert doubled(torch.ones(1, 5)).shape == (2, 5)
+    assert double_batch(torch.ones(1, 5)).shape == (2, 5)
 
 
 def test_inputs_that_ask_for_a_gradient_still_do() -> None:
-    made = doubled(torch.ones(2, 3, requires_grad=True))
+    made = double_batch(torch.ones(2, 3, requires_grad=True))
 
     assert made.requires_grad
     assert made.is_leaf
@@ -51,8 +51,8 @@ def test_inputs_that_ask_for_a_gradient_still_do() -> None:
 @pytest.mark.parametrize("inputs", [(torch.ones(4, 8), torch.ones(8, 8)), (torch.tensor(1.0),), {}])
 def test_inputs_whose_batch_is_not_known_are_refused(inputs: Any) -> None:
     with pytest.raises(NotApplicable):
-        doubled(inputs)
-    assert probed(lambda _: None, inputs, CPU).ratio is None
+        double_batch(inputs)
+    assert probe_batch(lambda _: None, inputs, CPU).ratio is None
 
 
 def test_a_step_that_does_not_run_with_twice_the_batch_is_the_reason() -> None:
@@ -60,7 +60,7 @@ def test_a_step_that_does_not_run_with_twice_the_batch_is_the_reason() -> None:
         if len(x) > 2:
             raise RuntimeError("only two\nand more words")
 
-    found = probed(run, torch.ones(2, 3), CPU)
+    found = probe_batch(run, torch.ones(2, 3), CPU)
 
     assert found.ratio is None
     assert "RuntimeError: only two" in found.reason
@@ -69,7 +69,7 @@ def test_a_step_that_does_not_run_with_twice_the_batch_is_the_reason() -> None:
 def test_a_probe_of_a_real_step_has_a_ratio_within_its_interval() -> None:
     model = nn.Linear(64, 64)
 
-    found = probed(lambda x: model(x).sum().backward(), torch.ones(8, 64), CPU, seconds=0.1)
+    found = probe_batch(lambda x: model(x).sum().backward(), torch.ones(8, 64), CPU, seconds=0.1)
 
     assert found.ratio is not None
     assert found.interval is not None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import autofuse
-from autofuse.results.ladder import RUNGS
+from autofuse.results.ladder import LEVELS
 from autofuse.results.profile import OUTSIDE, Profile
 
 BATCH, LENGTH, WIDTH = 4, 16, 32
@@ -64,10 +64,10 @@ def profiled() -> tuple[Profile, Model]:
     return autofuse.profile(model, _ids(), steps=8, traced=2, progress=False), model
 
 
-def test_every_rung_is_there_in_order_with_a_number_or_a_reason(profiled: tuple[Profile, Model]) -> None:
+def test_every_level_is_there_in_order_with_a_number_or_a_reason(profiled: tuple[Profile, Model]) -> None:
     profile, _ = profiled
-    assert [rung.name for rung in profile.ladder] == [kind.name for kind in RUNGS]
-    assert all((rung.value is None) == bool(rung.reason) for rung in profile.ladder)
+    assert [level.name for level in profile.ladder] == [kind.name for kind in LEVELS]
+    assert all((level.value is None) == bool(level.reason) for level in profile.ladder)
     assert {r.name for r in profile.ladder if r.value is not None} >= {"busy", "hfu", "mfu", "ideal"}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.profiling.live.ranks import gathered, this_rank
+from autofuse.profiling.live.ranks import gather_ranks, this_rank
 from autofuse.results.profile import Rank
 
 _SCRIPT = """
@@ -43,7 +43,7 @@ dist.destroy_process_group()
 
 def test_a_process_by_itself_is_no_rank() -> None:
     assert this_rank() is None
-    assert gathered(Rank(0, 1.0)) == ()
+    assert gather_ranks(Rank(0, 1.0)) == ()
 
 
 @pytest.mark.night  # by day: the ranks of a script, in test_script.py

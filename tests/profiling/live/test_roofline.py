@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.profiling.live.roofline import regime_of, regimes, rungs
+from autofuse.profiling.live.roofline import levels, regime_of, regimes
 from autofuse.profiling.live.roofs import Roofs
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.profile import Flops, Layer, Probe, Roof, Work
@@ -19,7 +19,7 @@ def layer(work: Work, fqn: str = "block") -> Layer:
 def test_utilisation_is_flops_over_seconds_over_the_peak() -> None:
     works = {("a", "forward"): Work(0, 600, 50, 2, ideal_seconds=8.0), ("a", "backward"): Work(0, 0, 0, 1, 2.0)}
 
-    found = rungs(Flops(model=400, hardware=600, dtype="float32"), 20.0, TOY, works)  # type: ignore[arg-type]
+    found = levels(Flops(model=400, hardware=600, dtype="float32"), 20.0, TOY, works)  # type: ignore[arg-type]
 
     assert found["mfu"].value == pytest.approx(0.2)
     assert found["hfu"].value == pytest.approx(0.3)
@@ -28,39 +28,39 @@ def test_utilisation_is_flops_over_seconds_over_the_peak() -> None:
 
 
 def test_more_than_the_peak_is_an_error_in_the_inputs_and_no_number() -> None:
-    found = rungs(Flops(model=400, hardware=600, dtype="float32"), 5.0, TOY, {("a", "forward"): Work(0, 0, 0, 1, 6.0)})
+    found = levels(Flops(model=400, hardware=600, dtype="float32"), 5.0, TOY, {("a", "forward"): Work(0, 0, 0, 1, 6.0)})
 
     assert found["mfu"].value == pytest.approx(0.8)
     assert found["hfu"].value is None
-    assert "came out at 1.20" in found["hfu"].reason
+    assert "result is 1.20" in found["hfu"].reason
     assert "its data sheet" in found["hfu"].reason
     assert found["ideal"].value is None
-    assert "came out at 1.20" in found["ideal"].reason
+    assert "result is 1.20" in found["ideal"].reason
 
 
 def test_a_measured_peak_that_is_too_low_is_measured_again() -> None:
     again = iter([100.0, 300.0])
     busy = Roofs("toy", ((0, 10.0),), 5.0, 0.5, measure=lambda dtype: next(again))
 
-    found = rungs(Flops(model=600, hardware=600, dtype="float32"), 4.0, busy, {})
+    found = levels(Flops(model=600, hardware=600, dtype="float32"), 4.0, busy, {})
 
     assert found["hfu"].value == found["mfu"].value == pytest.approx(0.5)
 
 
 def test_without_a_peak_in_the_dtype_there_is_no_share_of_it() -> None:
-    found = rungs(Flops(model=400, hardware=600, dtype="float8_e4m3fn"), 20.0, TOY, {})
+    found = levels(Flops(model=400, hardware=600, dtype="float8_e4m3fn"), 20.0, TOY, {})
 
     assert found["mfu"].value is found["hfu"].value is None
     assert "float8_e4m3fn" in found["mfu"].reason
 
 
 def test_what_was_not_counted_is_not_told() -> None:
-    found = rungs(Flops(reason="A trace holds no FLOPs."), 1.0, TOY, {})
+    found = levels(Flops(reason="A trace holds no FLOPs."), 1.0, TOY, {})
 
     assert found["mfu"].value is None
     assert found["mfu"].reason == "A trace holds no FLOPs."
     assert found["ideal"].value is None
-    assert rungs(Flops(model=0, hardware=0, basis="one step"), 1.0, TOY, {})["mfu"].value is None
+    assert levels(Flops(model=0, hardware=0, basis="one step"), 1.0, TOY, {})["mfu"].value is None
 
 
 @pytest.mark.parametrize(

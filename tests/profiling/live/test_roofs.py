@@ -65,8 +65,8 @@ def test_a_missing_dtype_is_measured_once_and_a_better_run_counts() -> None:
     machine = Roofs("toy", ((0, 1.0),), 1.0, 1.0, measure=lambda dtype: next(runs))
 
     assert machine.flops("float32") == machine.flops("float32") == 50.0
-    machine.again("float32")
-    machine.again("float32")
+    machine.measure_again("float32")
+    machine.measure_again("float32")
     assert machine.flops("float32") == 80.0
 
 

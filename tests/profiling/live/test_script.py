@@ -142,15 +142,15 @@ def test_a_script_that_raises_shows_its_traceback_and_keeps_what_was_measured(
     )
     assert "train.py ended with OSError after 6 steps" in shown.err
     assert len(data["timing"]["seconds"]) == 3
-    assert "The program ended before all was measured." in data["notes"]
+    assert "The program ended before everything was measured." in data["notes"]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("print('hello')", "ended and took no step"),
-        ("raise SystemExit('no GPU here')", "ended with exit code 'no GPU here' and took no step"),
-        ("def", "train.py:1: this is no Python"),
+        ("print('hello')", "ended and no step was seen"),
+        ("raise SystemExit('no GPU here')", "ended with exit code 'no GPU here' and no step was seen"),
+        ("def", "train.py:1: this is not Python"),
     ],
 )
 def test_a_script_without_steps_is_told(text: str, said: str, run: Run, capsys: pytest.CaptureFixture[str]):

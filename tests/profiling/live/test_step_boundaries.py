@@ -34,7 +34,7 @@ class Steps:
         return torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def of(self, act: Callable[[], object], times: int) -> list[int]:
-        with self.boundaries.found():
+        with self.boundaries.watching():
             for _ in range(times):
                 act()
         return self.steps

@@ -52,9 +52,9 @@ def test_of_a_bare_step_the_model_and_the_optimizer_are_found() -> None:
 @pytest.mark.parametrize(
     ("subject", "inputs", "step", "words"),
     [
-        (_model(), None, None, "no inputs were given"),
-        (3, None, None, "was given a int"),
-        (lambda: None, None, lambda m, i: None, "Two steps"),
+        (_model(), None, None, "needs inputs to call"),
+        (3, None, None, "got int"),
+        (lambda: None, None, lambda m, i: None, "two steps"),
         (_model(), torch.ones(3, 4), "train", "step= is a str"),
     ],
 )
@@ -68,8 +68,8 @@ def test_what_cannot_be_run_is_refused_with_what_to_do(
 @pytest.mark.parametrize(
     ("model", "inputs", "which"),
     [
-        (nn.Linear(4, 4, device="meta"), torch.ones(2, 4), "The model lies"),
-        (_model(), {"input": torch.ones(3, 4, device="meta")}, "The inputs lie"),
+        (nn.Linear(4, 4, device="meta"), torch.ones(2, 4), "The model is"),
+        (_model(), {"input": torch.ones(3, 4, device="meta")}, "The inputs are"),
     ],
 )
 def test_what_has_no_numbers_is_refused_with_what_to_do(model: nn.Module, inputs: object, which: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autofuse.profiling.trace.trace import Trace, of
+from autofuse.profiling.trace.trace import Trace, parse_trace
 
 H100 = {
     "id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32,
@@ -65,4 +65,4 @@ def trace(
     content: Entry = {"deviceProperties": [H100] if devices is None else devices, "traceEvents": list(entries)}
     if rank is not None:
         content["distributedInfo"] = {"rank": rank, "world_size": world}
-    return of(content, "trace.json")
+    return parse_trace(content, "trace.json")

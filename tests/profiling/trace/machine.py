@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofuse.profiling.trace.trace import Trace, of
+from autofuse.profiling.trace.trace import Trace, parse_trace
 
 Entry = dict[str, Any]
 
@@ -183,4 +183,4 @@ class Machine:
         content: Entry = {"deviceProperties": [DEVICES[self.shape.device]], "traceEvents": kept}
         if self.rank is not None:
             content["distributedInfo"] = {"rank": self.rank, "world_size": self.world}
-        return of(content, f"rank{self.rank}.json" if self.rank is not None else "trace.json")
+        return parse_trace(content, f"rank{self.rank}.json" if self.rank is not None else "trace.json")

@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from autofuse.profiling.trace.annotated import annotated
+from autofuse.profiling.trace.annotated import annotate_trace
 from autofuse.profiling.trace.profile import profile_of_traces
-from autofuse.profiling.trace.trace import of
+from autofuse.profiling.trace.trace import parse_trace
 from autofuse.results.profile import Place
 from tests.profiling.trace.building import Entry, kernel, launch, mark, op, step
 
@@ -34,7 +34,7 @@ def content(gpu: bool = True) -> dict[str, Any]:
 
 def made(gpu: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
     raw = content(gpu)
-    trace = of(raw, "t.json")
+    trace = parse_trace(raw, "t.json")
     profile = profile_of_traces([trace])
     place = Place("AF101", "applies", seconds=2e-4, predicted_seconds=1e-4)
     layers = tuple(
@@ -42,7 +42,7 @@ def made(gpu: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
         for layer in profile.layers
     )
     before = copy.deepcopy(raw)
-    found = annotated(raw, trace, replace(profile, layers=layers))
+    found = annotate_trace(raw, trace, replace(profile, layers=layers))
     assert raw == before
     return raw, found
 
@@ -93,20 +93,20 @@ def test_the_slices_of_a_track_are_disjoint_or_nested_and_the_file_reads_as_befo
                 open_ends.pop()
             assert not open_ends or e["ts"] + e["dur"] <= open_ends[-1]
             open_ends.append(e["ts"] + e["dur"])
-    one, other = (profile_of_traces([of(c, "t.json")]) for c in (raw, found))
+    one, other = (profile_of_traces([parse_trace(c, "t.json")]) for c in (raw, found))
     assert (one.timing, one.layers, one.kernels) == (other.timing, other.layers, other.kernels)
 
 
 def test_a_bare_list_of_events_is_annotated_too() -> None:
     raw = content()["traceEvents"]
-    trace = of(raw, "t.json")
-    assert len(annotated(raw, trace, profile_of_traces([trace]))["traceEvents"]) > len(raw)
+    trace = parse_trace(raw, "t.json")
+    assert len(annotate_trace(raw, trace, profile_of_traces([trace]))["traceEvents"]) > len(raw)
 
 
 def test_calls_that_are_no_layer_of_the_profile_are_left_out() -> None:
     raw = content()
-    trace = of(raw, "t.json")
+    trace = parse_trace(raw, "t.json")
     profile = profile_of_traces([trace])
     fewer = replace(profile, layers=tuple(layer for layer in profile.layers if layer.fqn != "h.1"))
-    names = {e["name"] for e in tracks(annotated(raw, trace, fewer))["layers as the host calls them"]}
+    names = {e["name"] for e in tracks(annotate_trace(raw, trace, fewer))["layers as the host calls them"]}
     assert names == {"(the model itself)", "h.0", "h.0.attn", "h.1.attn"}

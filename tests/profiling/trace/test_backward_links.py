@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from autofuse.profiling.trace.backward_links import NODE, Forwards, forward_threads, number, numbered
+from autofuse.profiling.trace.backward_links import (
+    NODE,
+    Forwards,
+    forward_threads,
+    sequence_number,
+    with_sequence_numbers,
+)
 from autofuse.profiling.trace.trace import Event
 
 
@@ -59,5 +65,5 @@ def test_a_node_that_hooks_run_before_has_the_number_of_the_event_within() -> No
     hook = Event("aten::copy_", "cpu_op", 12, 3, 1, 1, {"Sequence number": 9})
     inner = Event("AddBackward0", "cpu_op", 16, 10, 1, 1, {"Sequence number": 4, "Fwd thread id": 1})
     later = Event("AddBackward0", "cpu_op", 40, 10, 1, 1, {"Sequence number": 5, "Fwd thread id": 1})
-    assert [number(event) for event in numbered([outer, hook, inner])] == [4, 9, 4]
-    assert [number(event) for event in numbered([outer, hook, later])] == [None, 9, 5]
+    assert [sequence_number(event) for event in with_sequence_numbers([outer, hook, inner])] == [4, 9, 4]
+    assert [sequence_number(event) for event in with_sequence_numbers([outer, hook, later])] == [None, 9, 5]

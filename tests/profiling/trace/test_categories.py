@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autofuse.ir.operator_categories import ORDER
-from autofuse.profiling.trace.categories import LONGEST, categories_of, short
-from autofuse.profiling.trace.scope import nested, scope_of
+from autofuse.profiling.trace.categories import LONGEST, categories_of, short_name
+from autofuse.profiling.trace.scope import scope_of, with_own_time
 from autofuse.results.comparison import Category
 from tests.profiling.trace.building import Entry, kernel, launch, mark, op, step, trace
 
@@ -63,7 +63,13 @@ def test_a_collective_counts_as_the_range_that_its_backend_runs_it_in() -> None:
 
 def test_own_time_is_what_nothing_within_takes() -> None:
     events = trace(op("a", 0, 100), op("b", 10, 30), op("c", 20, 5), op("d", 50, 10), op("e", 5, 50, thread=2)).events
-    assert {event.name: own // 1000 for event, own in nested(events)} == {"a": 60, "b": 25, "c": 5, "d": 10, "e": 50}
+    assert {event.name: own // 1000 for event, own in with_own_time(events)} == {
+        "a": 60,
+        "b": 25,
+        "c": 5,
+        "d": 10,
+        "e": 50,
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,8 +82,8 @@ def test_own_time_is_what_nothing_within_takes() -> None:
     ],
 )
 def test_names_lose_what_says_nothing(name: str, found: str) -> None:
-    assert short(name) == found
+    assert short_name(name) == found
 
 
 def test_long_names_are_cut() -> None:
-    assert len(short("x" * 500)) == LONGEST
+    assert len(short_name("x" * 500)) == LONGEST

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autofuse.profiling.trace.flops import Counted, counted, hfu_of
+from autofuse.profiling.trace.flops import CountedFlops, count_flops, hfu_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from tests.profiling.trace.building import H100, Entry, entry, kernel, launch, step, trace
 
@@ -48,25 +48,25 @@ def scope(*entries: Entry, **options: Any) -> Scope:
     ],
 )
 def test_operators_count_as_torchs_own_counter_counts_them(name: str, dims: Any, flops: float) -> None:
-    found = counted(scope(*product(0, name, dims)))
-    assert isinstance(found, Counted)
+    found = count_flops(scope(*product(0, name, dims)))
+    assert isinstance(found, CountedFlops)
     assert (found.total, found.dtype) == (flops, "bfloat16")
 
 
 def test_utilisation_is_of_the_data_sheets_peak() -> None:
     """2 x 4096^3 = 137.4 GFLOP in 100 us are 1374 TFLOP/s, more than there are; of half that side 172, of 989.4."""
     big, half = (scope(*product(0, "aten::mm", [[side, side], [side, side]], took=90)) for side in (4096, 2048))
-    assert hfu_of(half, counted(half)).value == pytest.approx(2 * 2048**3 / 100e-6 / 989.4e12)
-    impossible = hfu_of(big, counted(big))
-    assert impossible.value is None and "cannot be" in impossible.reason
+    assert hfu_of(half, count_flops(half)).value == pytest.approx(2 * 2048**3 / 100e-6 / 989.4e12)
+    impossible = hfu_of(big, count_flops(big))
+    assert impossible.value is None and "which is impossible" in impossible.reason
 
 
 def test_a_peak_that_is_stated_stands_in_for_a_data_sheet() -> None:
     found = scope(*product(0, "aten::mm", [[1000, 1000], [1000, 1000]]), devices=[{**H100, "name": "Accelerator 9"}])
-    assert hfu_of(found, counted(found)).value is None
+    assert hfu_of(found, count_flops(found)).value is None
     told = scope_of(found.trace, peak=(1e15, None))
-    rung = hfu_of(told, counted(told))
-    assert rung.value == pytest.approx(2e9 / told.steps.seconds / 1e15) and "--peak-flops" in rung.basis
+    level = hfu_of(told, count_flops(told))
+    assert level.value == pytest.approx(2e9 / told.steps.seconds / 1e15) and "--peak-flops" in level.basis
 
 
 def test_numbers_are_of_one_step() -> None:
@@ -75,32 +75,32 @@ def test_numbers_are_of_one_step() -> None:
         *product(0, "aten::mm", [[8, 8], [8, 8]]),
         *product(110, "aten::mm", [[8, 8], [8, 8]]),
     ]
-    found = counted(scope(*entries))
-    assert isinstance(found, Counted) and found.total == 2 * 8**3
+    found = count_flops(scope(*entries))
+    assert isinstance(found, CountedFlops) and found.total == 2 * 8**3
 
 
 @pytest.mark.parametrize("kernels, dtype", [(GEMM, "tensorfloat32"), ("ampere_sgemm_128x64_nn", "float32")])
 def test_single_precision_on_tensor_cores_is_another_peak(kernels: str, dtype: str) -> None:
-    found = counted(scope(*product(0, "aten::mm", [[8, 8], [8, 8]], "float", kernels=kernels)))
-    assert isinstance(found, Counted) and found.dtype == dtype
+    found = count_flops(scope(*product(0, "aten::mm", [[8, 8], [8, 8]], "float", kernels=kernels)))
+    assert isinstance(found, CountedFlops) and found.dtype == dtype
 
 
 @pytest.mark.parametrize(
     "more, why",
     [
-        ([kernel(50, 10, name=FLASH)], "for 50% of the time of kernels"),  # somebody's own operator
-        ([kernel(50, 5, name="sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32")], "for 67% of the time of kernels"),
-        (product(50, "aten::mm", None), "does not tell the shapes of every aten::mm"),
-        (product(50, "aten::mm", [[8, 9], [8, 8]]), "does not tell the shapes of every aten::mm"),
+        ([kernel(50, 10, name=FLASH)], "for only 50% of the kernel time"),  # somebody's own operator
+        ([kernel(50, 5, name="sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32")], "for only 67% of the kernel time"),
+        (product(50, "aten::mm", None), "does not have the shapes of every aten::mm"),
+        (product(50, "aten::mm", [[8, 9], [8, 8]]), "does not have the shapes of every aten::mm"),
     ],
 )
 def test_what_was_not_counted_whole_is_not_told(more: list[Entry], why: str) -> None:
-    found = counted(scope(*product(0, "aten::mm", [[8, 8], [8, 8]]), *more))
+    found = count_flops(scope(*product(0, "aten::mm", [[8, 8], [8, 8]]), *more))
     assert isinstance(found, str) and why in found
 
 
 def test_without_shapes_and_without_a_data_sheet_the_reason_is_told() -> None:
     bare = scope(kernel(0, 10, name=GEMM))
-    assert "record_shapes=True" in hfu_of(bare, counted(bare)).reason
+    assert "record_shapes=True" in hfu_of(bare, count_flops(bare)).reason
     unknown = scope(*product(0, "aten::mm", [[8, 8], [8, 8]]), devices=[{**H100, "name": "NVIDIA Unheard-of"}])
-    assert "no data sheet is known here for NVIDIA Unheard-of" in hfu_of(unknown, counted(unknown)).reason
+    assert "no data sheet for NVIDIA Unheard-of" in hfu_of(unknown, count_flops(unknown)).reason

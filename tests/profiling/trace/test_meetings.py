@@ -65,6 +65,6 @@ def test_a_straggler_is_shown_with_what_every_rank_does() -> None:
     assert ranks[2].computing > 1.3 * ranks[0].computing  # its products take twice as long, others as long
     assert ranks[2].waiting == 0 and (ranks[0].waiting_exposed or 0) > 0
     assert len(profile.rank_steps) == 4 and len(profile.rank_steps[0].seconds) == 4
-    assert any("is of rank 2, which the others wait for" in note for note in profile.notes)
+    assert any("are of rank 2, which the others wait for" in note for note in profile.notes)
     (reduced,) = profile.collectives
     assert len(reduced.waiting) == 4 and reduced.waiting[2] == 0 < reduced.waiting[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.profiling.trace.nsight import Unsuitable, kernels_of, rungs_of_report
+from autofuse.profiling.trace.nsight import Unsuitable, kernels_of, levels_of_report
 
 # Issue slots: (30 x 3 us + 60 x 1 us) / 4 us = 37.5 %. Sub-partitions: (50 x 3 + 90 x 1) / 4 = 60 %.
 RAW = """\
@@ -54,10 +54,10 @@ def written(folder: Path, content: str | bytes) -> Path:
 
 @pytest.mark.parametrize("content", [RAW, METRICS, RAW.encode("utf-16"), b"\xef\xbb\xbf" + RAW.encode()])
 def test_both_layouts_are_weighed_by_duration(tmp_path: Path, content: str | bytes) -> None:
-    rungs = rungs_of_report(written(tmp_path, content))
-    assert rungs["issue_slots"].value == pytest.approx(0.375)
-    assert rungs["sub_partitions"].value == pytest.approx(0.6)
-    assert rungs["issue_slots"].basis == "Nsight Compute, 2 kernels, weighed by duration"
+    levels = levels_of_report(written(tmp_path, content))
+    assert levels["issue_slots"].value == pytest.approx(0.375)
+    assert levels["sub_partitions"].value == pytest.approx(0.6)
+    assert levels["issue_slots"].basis == "Nsight Compute, 2 kernels, weighted by duration"
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_numbers_are_read_as_their_locale_writes_them(tmp_path: Path, thousands:
         swapped = swapped.replace(
             f'"{number}"', '"' + number.replace(",", "T").replace(".", sign).replace("T", thousands) + '"'
         )
-    rungs = rungs_of_report(written(tmp_path, swapped))
-    assert (rungs["issue_slots"].value, rungs["sub_partitions"].value) == pytest.approx((0.375, 0.6))
+    levels = levels_of_report(written(tmp_path, swapped))
+    assert (levels["issue_slots"].value, levels["sub_partitions"].value) == pytest.approx((0.375, 0.6))
 
 
 def test_the_details_page_has_issue_slots_and_says_what_the_other_takes(tmp_path: Path) -> None:
-    rungs = rungs_of_report(written(tmp_path, DETAILS))
-    assert rungs["issue_slots"].value == pytest.approx(0.375)
-    assert rungs["sub_partitions"].value is None
-    assert "ncu --set full --csv --page raw" in rungs["sub_partitions"].reason
+    levels = levels_of_report(written(tmp_path, DETAILS))
+    assert levels["issue_slots"].value == pytest.approx(0.375)
+    assert levels["sub_partitions"].value is None
+    assert "ncu --set full --csv --page raw" in levels["sub_partitions"].reason
 
 
 def test_a_kernel_whose_value_is_missing_does_not_count(tmp_path: Path) -> None:
-    rungs = rungs_of_report(written(tmp_path, RAW.replace('"60.00"', '"n/a"')))
-    assert rungs["issue_slots"].value == pytest.approx(0.3)
+    levels = levels_of_report(written(tmp_path, RAW.replace('"60.00"', '"n/a"')))
+    assert levels["issue_slots"].value == pytest.approx(0.3)
 
 
 def test_kernels_keep_their_names(tmp_path: Path) -> None:
@@ -97,12 +97,12 @@ def test_kernels_keep_their_names(tmp_path: Path) -> None:
     [
         (RAW.replace("smsp__", "sm__"), "neither issue slots nor active cycles.*--set full --csv --page raw"),
         (RAW.replace("gpu__time_duration", "x__y"), "with their durations"),
-        ("a,b\n1,2\n", "no report of Nsight Compute as CSV"),
-        ("", "no report of Nsight Compute as CSV"),
+        ("a,b\n1,2\n", "is not a CSV report of Nsight Compute"),
+        ("", "is not a CSV report of Nsight Compute"),
         (b"NVR\x00\x01\x02", "binary report.*--import report.csv --csv --page raw"),
-        ("\n".join(RAW.splitlines()[:5]), "holds no kernel"),
+        ("\n".join(RAW.splitlines()[:5]), "has no kernels"),
     ],
 )
 def test_what_is_no_report_says_which_option_writes_one(tmp_path: Path, content: str | bytes, why: str) -> None:
     with pytest.raises(Unsuitable, match=f"(?s){why}"):
-        rungs_of_report(written(tmp_path, content))
+        levels_of_report(written(tmp_path, content))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from autofuse.profiling.trace.owned_time import calm
+from autofuse.profiling.trace.owned_time import shorter_half
 from autofuse.profiling.trace.steps import Steps
 
 
 def test_the_shorter_half_of_the_steps_is_calm_and_stays_in_order() -> None:
-    kept = calm(Steps(((0, 50), (50, 60), (60, 90), (90, 110), (110, 130)), 5, "5 steps"))
+    kept = shorter_half(Steps(((0, 50), (50, 60), (60, 90), (90, 110), (110, 130)), 5, "5 steps"))
     assert kept.windows == ((50, 60), (90, 110), (110, 130))
     assert (kept.count, kept.basis) == (3, "the 3 shortest of 5 steps")
 
 
 def test_one_step_stays() -> None:
     one = Steps(((0, 50),), 1, "1 step")
-    assert calm(one) is one
-    assert calm(Steps(((0, 50), (50, 60)), 2, "2 steps")).basis == "the shortest of 2 steps"
+    assert shorter_half(one) is one
+    assert shorter_half(Steps(((0, 50), (50, 60)), 2, "2 steps")).basis == "the shortest of 2 steps"
 
 
 def test_steps_that_are_not_marked_one_by_one_stay_as_they_are() -> None:
     whole = Steps(((0, 50),), 4, "the whole trace, 4 steps")
-    assert calm(whole) is whole
+    assert shorter_half(whole) is whole

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from autofuse.profiling.trace.profile import profile_of_traces
-from autofuse.profiling.trace.trace import of
-from autofuse.results.ladder import RUNGS
+from autofuse.profiling.trace.trace import parse_trace
+from autofuse.results.ladder import LEVELS
 from autofuse.results.profile import Profile
 from tests.profiling.trace.building import H100, SECOND, kernel, launch, mark, op, step, trace
 from tests.profiling.trace.test_nsight import RAW
 
 
-def test_a_trace_gives_every_rung_in_order_and_survives_json() -> None:
+def test_a_trace_gives_every_level_in_order_and_survives_json() -> None:
     profile = profile_of_traces([trace(step(1, 0, 100), launch(1, 2), kernel(10, 50, 66, 1024, correlation=1))])
-    assert [rung.name for rung in profile.ladder] == [kind.name for kind in RUNGS]
-    assert (profile.rung("busy").value, profile.rung("sm_efficiency").value) == (0.5, 0.25)
-    assert all(rung.value is not None or rung.reason for rung in profile.ladder)
+    assert [level.name for level in profile.ladder] == [kind.name for kind in LEVELS]
+    assert (profile.level("busy").value, profile.level("sm_efficiency").value) == (0.5, 0.25)
+    assert all(level.value is not None or level.reason for level in profile.ladder)
     assert profile.kind == "trace" and profile.name == "trace.json"
     assert profile.environment["device"] == "NVIDIA H100 80GB HBM3"
     assert Profile.from_dict(json.loads(profile.to_json())) == profile
@@ -29,9 +29,9 @@ def test_a_trace_gives_every_rung_in_order_and_survives_json() -> None:
 def test_one_block_for_ten_seconds() -> None:
     profile = profile_of_traces([trace(kernel(0, 10 * SECOND, 1, 1024))])
     assert profile.timing.median == 10.0
-    assert profile.rung("busy").value == 1.0
-    assert round(profile.rung("sm_efficiency").value or 0, 4) == 0.0076
-    assert profile.rung("sm_efficiency").loss == pytest.approx(131 / 132)
+    assert profile.level("busy").value == 1.0
+    assert round(profile.level("sm_efficiency").value or 0, 4) == 0.0076
+    assert profile.level("sm_efficiency").loss == pytest.approx(131 / 132)
 
 
 def test_steps_have_their_lengths() -> None:
@@ -50,20 +50,20 @@ def test_of_several_ranks_the_slowest_ones_numbers_are_shown() -> None:
         trace(step(1, 0, length), kernel(0, 50, 132), rank=rank, world=2) for rank, length in ((0, 100), (1, 200))
     ]
     profile = profile_of_traces(traces)
-    assert (profile.rung("busy").value, profile.timing.median) == (0.25, pytest.approx(200e-6))
+    assert (profile.level("busy").value, profile.timing.median) == (0.25, pytest.approx(200e-6))
     assert [(rank.rank, rank.busy) for rank in profile.ranks] == [(0, 0.5), (1, 0.25)]
     assert any("rank 1, the slowest" in note for note in profile.notes)
 
 
-def test_a_report_of_nsight_compute_fills_its_rungs(tmp_path: Path) -> None:
+def test_a_report_of_nsight_compute_fills_its_levels(tmp_path: Path) -> None:
     (tmp_path / "report.csv").write_text(RAW)
     profile = profile_of_traces([trace(kernel(0, 10))], tmp_path / "report.csv")
-    assert profile.rung("issue_slots").value == pytest.approx(0.375)
+    assert profile.level("issue_slots").value == pytest.approx(0.375)
 
 
 def test_a_trace_without_events_says_that_nothing_can_be_said() -> None:
     profile = profile_of_traces([trace()])
-    assert any("nothing can be said" in note for note in profile.notes)
+    assert any("there is nothing to report" in note for note in profile.notes)
     assert json.loads(profile.to_json())
 
 
@@ -96,8 +96,8 @@ def test_a_field_that_holds_something_odd_costs_no_more_than_its_event(odd: Any)
                 else {**broken, field: odd}
             )
             others = [entry for entry in entries if entry is not broken]
-            profile = profile_of_traces([of({"traceEvents": [*others, changed], "deviceProperties": [H100]})])
-            values = [rung.value for rung in profile.ladder if rung.value is not None]
+            profile = profile_of_traces([parse_trace({"traceEvents": [*others, changed], "deviceProperties": [H100]})])
+            values = [level.value for level in profile.ladder if level.value is not None]
             assert all(0 <= value <= 1 for value in values) and json.loads(profile.to_json())
 
 
@@ -105,8 +105,8 @@ def test_a_field_that_holds_something_odd_costs_no_more_than_its_event(odd: Any)
 def test_a_device_that_is_described_oddly_is_read_as_far_as_it_can_be(odd: Any) -> None:
     for field in H100:
         profile = profile_of_traces([trace(kernel(0, 50, 66, 1024), devices=[{**H100, field: odd}])])
-        assert profile.rung("busy").value == 1.0
-        assert all(0 <= rung.value <= 1 for rung in profile.ladder if rung.value is not None)
+        assert profile.level("busy").value == 1.0
+        assert all(0 <= level.value <= 1 for level in profile.ladder if level.value is not None)
 
 
 def test_no_trace_is_an_error() -> None:

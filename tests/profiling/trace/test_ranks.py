@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of, waits_of
+from autofuse.profiling.trace.ranks import notes_of, ranks_of, scopes_by_rank, waits_of
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.results.profile_parts import Rank
 from tests.profiling.trace.building import kernel, step, trace
@@ -54,19 +54,19 @@ def test_every_rank_has_its_numbers() -> None:
 
 
 def test_traces_are_numbered_by_the_rank_that_they_tell() -> None:
-    scopes, notes = numbered([rank(1, 100), rank(0, 100)])
+    scopes, notes = scopes_by_rank([rank(1, 100), rank(0, 100)])
     assert list(scopes) == [1, 0] and notes == ()
 
 
 def test_files_that_are_named_by_rank_are_numbered_so() -> None:
     scopes = [scope_of(replace(rank(None, 100).trace, name=f"rank-{n}.Jul_15.pt.trace.json.gz")) for n in (7, 3)]
-    assert list(numbered(scopes)[0]) == [7, 3]
+    assert list(scopes_by_rank(scopes)[0]) == [7, 3]
 
 
 def test_traces_that_tell_none_or_the_same_are_numbered_as_they_come() -> None:
     for some in ([rank(None, 100), rank(None, 100)], [rank(0, 100), rank(0, 100)]):
-        scopes, notes = numbered(some)
-        assert list(scopes) == [0, 1] and "numbered as they came" in notes[0]
+        scopes, notes = scopes_by_rank(some)
+        assert list(scopes) == [0, 1] and "numbered in the given order" in notes[0]
 
 
 def test_notes_name_the_slowest_the_last_and_the_missing() -> None:
@@ -82,5 +82,5 @@ def test_who_comes_last_is_said_beyond_noise_only() -> None:
     ranks = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.147e-3)]
     assert "No rank comes last beyond noise" in notes_of(ranks, 2)[1]
     late = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.02, 0.005)]
-    assert "rank 1 20 ms, 5 ms of it exposed: only that can be gained." in notes_of(late, 2)[1]
+    assert "rank 1 20 ms, 5 ms of it exposed: only that much can be saved." in notes_of(late, 2)[1]
     assert notes_of(late, 2)[1].startswith("Rank 0 tends to come last")

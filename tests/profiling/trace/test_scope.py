@@ -63,8 +63,8 @@ def test_an_accelerator_whose_work_is_not_recorded_leaves_the_host_only(entries:
     found = trace(step(1, 0, 100), *entries, devices=[])
     assert scope_of(found).host_only
     profile = profile_of_traces([found])
-    assert profile.diagnosis is None and profile.rung("busy").value is None
-    assert "host only" in profile.rung("busy").reason and any("host only" in note for note in profile.notes)
+    assert profile.diagnosis is None and profile.level("busy").value is None
+    assert "host only" in profile.level("busy").reason and any("host only" in note for note in profile.notes)
 
 
 def test_a_cpu_is_no_accelerator_and_an_accelerator_at_work_is_seen() -> None:

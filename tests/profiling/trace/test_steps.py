@@ -39,7 +39,7 @@ def test_work_launched_outside_of_steps_moves_no_end() -> None:
 def test_a_last_step_in_which_nothing_ran_is_none() -> None:
     steps = steps_of(trace(step(1, 0, 100), op("aten::mm", 1, 2), step(2, 100, 1)))
     assert steps.windows == ((0, 100_000),)
-    assert "1 left out, in which nothing ran" in steps.basis
+    assert "1 left out, because nothing ran" in steps.basis
 
 
 def test_a_last_step_that_the_profiler_cut_short_is_none() -> None:

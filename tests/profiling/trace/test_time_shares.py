@@ -93,7 +93,7 @@ def test_copies_are_no_idle_time() -> None:
 def test_where_nothing_tells_what_launched_the_work_no_phase_is_told() -> None:
     found = shares(kernel(0, 40))
     assert [found[name].share for name in DISJOINT] == [None, None, None, 0.0, 0.6]
-    assert "does not tell what launched" in found["backward"].reason
+    assert "does not show what launched" in found["backward"].reason
     assert found["host"].share is None and "ProfilerActivity.CPU" in found["host"].reason
 
 
@@ -168,18 +168,18 @@ def test_numbers_are_of_one_step_on_average() -> None:
 
 def test_each_share_says_how_it_was_told() -> None:
     gpu, cpu = on_a_gpu(), on_a_cpu()
-    assert gpu["forward"].basis == "GPU work launched in: what runs in no other phase, the loss included"
-    assert cpu["forward"].basis == "what runs in no other phase, the loss included"
+    assert gpu["forward"].basis == "GPU work launched in: everything in no other phase, the loss included"
+    assert cpu["forward"].basis == "everything in no other phase, the loss included"
     assert gpu["data"].basis == "torch's own ranges of DataLoader, while the GPU runs nothing"
     assert cpu["data"].basis == "torch's own ranges of DataLoader"
-    assert gpu["idle"].basis == "neither a kernel nor a copy runs, and no data is waited for"
-    assert cpu["idle"].basis == "neither an operator nor a module runs, and no data is waited for"
+    assert gpu["idle"].basis == "neither a kernel nor a copy runs, and nothing waits for data"
+    assert cpu["idle"].basis == "neither an operator nor a module runs, and nothing waits for data"
 
 
 def test_a_little_that_is_untold_is_said_with_the_phases_and_not_with_the_data() -> None:
     """Of 100 the GPU works 60, and of 10 of them nothing tells the launch."""
     found = shares(launch(1, 0), kernel(10, 50, correlation=1), kernel(70, 10))
-    assert found["backward"].basis.endswith("; for 10.0% of the step the trace does not tell")
+    assert found["backward"].basis.endswith("; for 10.0% of the step the phase is unknown")
     assert "does not tell" not in found["data"].basis
     assert percents(found)["forward"] == 50
 

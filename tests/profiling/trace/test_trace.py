@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autofuse.profiling.trace.trace import Unreadable, decimal, integer, nanoseconds, of, read
+from autofuse.profiling.trace.trace import Unreadable, decimal, integer, nanoseconds, parse_trace, read
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 2.5, "dur": 1.25, "pid": 1, "tid": 2}
 
@@ -50,7 +50,7 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path, text: str, exact: int
 def test_events_come_by_their_beginnings_the_outer_first() -> None:
     late, inner, outer = ({**EVENT, "ts": ts, "dur": dur, "name": name} for ts, dur, name in
                           ((5, 1, "late"), (1, 2, "inner"), (1, 3, "outer")))  # fmt: skip
-    assert [event.name for event in of([late, inner, outer]).events] == ["outer", "inner", "late"]
+    assert [event.name for event in parse_trace([late, inner, outer]).events] == ["outer", "inner", "late"]
 
 
 def test_entries_without_a_time_are_left_out_and_counted() -> None:
@@ -60,17 +60,17 @@ def test_entries_without_a_time_are_left_out_and_counted() -> None:
         {**EVENT, "ts": None},
         {**EVENT, "ts": float("nan")},
     ]
-    found = of([EVENT, *broken, None, "text", {"ph": "i", "ts": 1}])
+    found = parse_trace([EVENT, *broken, None, "text", {"ph": "i", "ts": 1}])
     assert (len(found.events), found.left_out) == (1, 4)
 
 
 @pytest.mark.parametrize("duration", [-5, None, "x", 0])
 def test_a_duration_that_is_none_is_0(duration: Any) -> None:
-    assert of([{**EVENT, "dur": duration}]).events[0].duration == 0
+    assert parse_trace([{**EVENT, "dur": duration}]).events[0].duration == 0
 
 
 def test_arguments_that_are_none_are_empty() -> None:
-    assert of([{**EVENT, "args": "text"}]).events[0].args == {}
+    assert parse_trace([{**EVENT, "args": "text"}]).events[0].args == {}
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_arguments_that_are_none_are_empty() -> None:
     ],
 )
 def test_categories_of_old_versions_have_todays_names(old: str, new: str) -> None:
-    assert of([{**EVENT, "cat": old}]).events[0].category == new
+    assert parse_trace([{**EVENT, "cat": old}]).events[0].category == new
 
 
 def test_the_profiler_before_kineto_told_devices_apart_by_process() -> None:
     entries = [
         {"ph": "X", "name": "k", "ts": 0, "dur": 1, "pid": f"{kind} functions", "tid": 0} for kind in ("CPU", "CUDA")
     ]
-    assert [event.category for event in of(entries).events] == ["cpu_op", "kernel"]
+    assert [event.category for event in parse_trace(entries).events] == ["cpu_op", "kernel"]
 
 
 def test_numbers_that_are_no_json_and_bytes_that_are_no_text_are_forgiven(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_numbers_that_are_no_json_and_bytes_that_are_no_text_are_forgiven(tmp_pa
 
 
 def test_ranks_may_be_told_or_not() -> None:
-    assert (of([EVENT]).rank, of([EVENT]).world) == (None, None)
-    told = of({"traceEvents": [], "distributedInfo": {"backend": "nccl", "rank": "3", "world_size": 8}})
+    assert (parse_trace([EVENT]).rank, parse_trace([EVENT]).world) == (None, None)
+    told = parse_trace({"traceEvents": [], "distributedInfo": {"backend": "nccl", "rank": "3", "world_size": 8}})
     assert (told.rank, told.world) == (3, 8)
-    assert of({"traceEvents": [], "distributedInfo": "lost", "deviceProperties": "lost"}).devices == ()
+    assert parse_trace({"traceEvents": [], "distributedInfo": "lost", "deviceProperties": "lost"}).devices == ()
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_ranks_may_be_told_or_not() -> None:
         (b'{"traceEvents": [{"ph": "X", "na', "ends in the middle"),
         (b'[{"ph": "X"}, ', "ends in the middle"),
         (b"PK\x03\x04 something else", "it is not JSON"),
-        (b'{"schemaVersion": 1}', "there are no traceEvents"),
-        (b'"text"', "there are no traceEvents"),
+        (b'{"schemaVersion": 1}', "it has no traceEvents"),
+        (b'"text"', "it has no traceEvents"),
         (gzip.compress(json.dumps([EVENT] * 99).encode())[:-20], "ends in the middle"),
         (b"\x1f\x8b\x08\x00" + b"\xff" * 40, "cannot be unpacked"),
     ],
@@ -134,5 +134,5 @@ def test_numbers_as_text_and_none() -> None:
 @pytest.mark.parametrize("content", ['{"traceEvents": []}', "[]", '[{"ph": "M"}, 7, {"ph": "X", "name": "a"}]'])
 def test_a_file_without_an_event_is_no_trace(content: str, tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text(content)
-    with pytest.raises(Unreadable, match="a trace of nothing"):
+    with pytest.raises(Unreadable, match="has an empty trace"):
         read(tmp_path / "empty.json")

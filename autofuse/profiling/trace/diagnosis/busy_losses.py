@@ -1,11 +1,11 @@
-"""What a step of a GPU loses while it computes: to unfused kernels, to its memory's bandwidth, to unused units."""
+"""What a step loses while its GPU computes: unfused kernels, the memory's bandwidth, unused units."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-from autofuse.profiling.trace.categories import short
+from autofuse.profiling.trace.categories import short_name
 from autofuse.profiling.trace.diagnosis.fusing import Fusible
 from autofuse.profiling.trace.diagnosis.limits import Limits
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
@@ -13,31 +13,33 @@ from autofuse.profiling.trace.diagnosis.words import maker, matrix_units
 from autofuse.profiling.trace.scope import Scope
 from autofuse.results.diagnosis import Action, Confidence
 
-WELL_USED = 0.5  # of the peak, that products and attention reach: real steps of good code reach 0.5 to 0.75
-FEW_SMS = 0.6  # of the SMs, that kernels have blocks for
-_SCALAR = 0.5  # of the products' time outside of tensor cores
-_FASTER = 4.0  # bf16 on tensor cores against float32 without: by data sheets 8 to 16, of which steps see so much
+WELL_USED = 0.5  # fraction of the peak for products and attention: real steps of good code reach 0.5 to 0.75
+FEW_SMS = 0.6  # kernels that have blocks for a smaller fraction of the SMs do not fill the GPU
+_SCALAR = 0.5  # fraction of the products' time that runs outside of tensor cores
+_FASTER = 4.0  # assumed speedup of bf16 on tensor cores over float32 without; data sheets say 8 to 16
 
 
 def fusing_loss(scope: Scope, found: Sequence[Fusible], limits: Limits) -> Loss:
-    """What kernels in a row take longer than one kernel in their place would."""
+    """Return how much longer kernels in a row take than one kernel in their place would."""
     step = scope.steps.seconds
-    saved = {kind: scope.seconds(sum(s.saved for s in found if s.kind == kind)) for kind in _KINDS}
-    taken = {kind: scope.seconds(sum(s.nanoseconds for s in found if s.kind == kind)) for kind in _KINDS}
+    saved = {kind: scope.seconds(sum(s.saved for s in found if s.kind == kind)) for kind in _FUSIBLE_KINDS}
+    taken = {kind: scope.seconds(sum(s.nanoseconds for s in found if s.kind == kind)) for kind in _FUSIBLE_KINDS}
     total = sum(saved.values())
     actions = []
-    for kind in sorted(_KINDS, key=lambda k: -saved[k]):
+    for kind in sorted(_FUSIBLE_KINDS, key=lambda k: -saved[k]):
         if saved[kind]:
-            mine = [s for s in found if s.kind == kind]
-            actions.append(_fuse(kind, mine, saved[kind], taken[kind], scope))
-    best = max(_KINDS, key=lambda k: saved[k])
+            sequences = [s for s in found if s.kind == kind]
+            actions.append(_fuse(kind, sequences, saved[kind], taken[kind], scope))
+    best = max(_FUSIBLE_KINDS, key=lambda k: saved[k])
     moved = f"{percent(scope.seconds(limits.memory), step)} of the step only reads and writes memory"
-    sentence = f"Unfused kernels: {moved}, and {_WHAT[best]}; fusing saves up to {percent(total, step)} of the step."
+    sentence = (
+        f"Unfused kernels: {moved}, and {_DESCRIPTIONS[best]}; fusing saves up to {percent(total, step)} of the step."
+    )
     return Loss("fusable", total, sentence, tuple(actions))
 
 
-_KINDS: tuple[Literal["attention", "chain", "optimizer"], ...] = ("attention", "chain", "optimizer")
-_WHAT = {
+_FUSIBLE_KINDS: tuple[Literal["attention", "chain", "optimizer"], ...] = ("attention", "chain", "optimizer")
+_DESCRIPTIONS = {
     "attention": "attention is not fused",
     "chain": "many of them run in a row",
     "optimizer": "the optimizer is not fused",
@@ -47,7 +49,7 @@ _WHAT = {
 def _fuse(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope: Scope) -> Action:
     count = len(found) / scope.steps.count
     each = sum(len(s.kernels) for s in found) / len(found)
-    example = " -> ".join(short(k.name)[:40] for k in max(found, key=lambda s: s.nanoseconds).kernels[:6])
+    example = " -> ".join(short_name(k.name)[:40] for k in max(found, key=lambda s: s.nanoseconds).kernels[:6])
     confidence: Confidence = "high"
     if kind == "attention":
         evidence = f"unfused attention: {each:.0f} kernels, {count:,.0f} times a step, {times(taken)}: {example}"
@@ -68,7 +70,7 @@ def _fuse(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope
 
 
 def busy_loss(scope: Scope, limits: Limits) -> Loss:
-    """The memory's bandwidth or the arithmetic, whichever takes longer."""
+    """Return the loss to memory bandwidth or to arithmetic, whichever takes longer."""
     arithmetic, memory = scope.seconds(limits.arithmetic), scope.seconds(limits.memory)
     return _memory(scope, limits) if memory > arithmetic else _compute(scope, limits)
 
@@ -105,14 +107,14 @@ def _memory(scope: Scope, limits: Limits) -> Loss:
         "hardly compute; the bandwidth "
         "of the GPU's memory is the limit."
     )
-    told = f"{evidence}; most in {short(name)[:60]} ({percent(scope.seconds(longest), step)})"
+    details = f"{evidence}; most in {short_name(name)[:60]} ({percent(scope.seconds(longest), step)})"
     action = Action(
         "move-less",
-        "Move fewer bytes: fuse what runs in a row (autofuse.optimize(model), "
+        "Move fewer bytes: fuse kernels in a row (autofuse.optimize(model), "
         "torch.compile(model)) "
         "and compute in bf16 (torch.autocast(device_type, dtype=torch.bfloat16)).",
         None,
-        told,
+        details,
         "medium",
     )
     return Loss("memory", memory, sentence, (action,))
@@ -152,18 +154,18 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
         text = "Make the batch larger, or the sequences: kernels have too few blocks to fill the GPU."
         evidence = (
             f"by launch shapes {limits.sms:.1%} of the multiprocessors have a block; most time in "
-            f"{short(limits.longest[0])[:60]}"
+            f"{short_name(limits.longest[0])[:60]}"
         )
         saved = milliseconds(busy * (1 - limits.sms / FEW_SMS))
         return Loss("compute", arithmetic, sentence, (Action("larger-batch", text, saved, evidence, "high"),))
     if limits.achieved is None:
         sentence = (
-            f"Compute-bound and well used as far as the trace tells: {share} of the step multiplies "
-            f"matrices, on {matrix_units(scope)} and all multiprocessors; nothing is left to do but to compute less."
+            f"Compute-bound and well used as far as the trace shows: {share} of the step multiplies "
+            f"matrices, on {matrix_units(scope)} and all multiprocessors; nothing is left but to compute less."
         )
         if not limits.tensor_cores:
             sentence = (
-                f"Compute-bound: {share} of the step multiplies matrices; nothing that the trace tells is left to do."
+                f"Compute-bound: {share} of the step multiplies matrices; nothing that the trace shows is left to do."
             )
         return Loss("compute", arithmetic, sentence)
     reached = percent(limits.achieved, 1.0)

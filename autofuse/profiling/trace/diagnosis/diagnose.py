@@ -1,11 +1,11 @@
-"""The diagnosis of a trace, or of all ranks' of a job: which limit costs most, and what to do about it."""
+"""Diagnoses a trace, or the traces of all ranks of a job: which limit costs most, and what to do about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from autofuse.profiling.trace.diagnosis.busy_losses import busy_loss, fusing_loss
-from autofuse.profiling.trace.diagnosis.choice import chosen
+from autofuse.profiling.trace.diagnosis.choice import choose_diagnosis
 from autofuse.profiling.trace.diagnosis.fusing import sequences_of
 from autofuse.profiling.trace.diagnosis.host import Host
 from autofuse.profiling.trace.diagnosis.host_losses import blocked_loss, data_loss, launch_loss
@@ -21,26 +21,31 @@ from autofuse.results.diagnosis import Action, Diagnosis
 
 
 def diagnosis_of(scopes: Mapping[int, Scope], shown: int, waits: Waits | None) -> Diagnosis | None:
-    """What limits the step. shown: the rank whose numbers stand beside it. waits: of waits_of_job. None for a trace in
-    which no time passes."""
+    """Return what limits the step; None for a trace in which no time passes.
+
+    Args:
+        scopes: The scope of each rank.
+        shown: The rank whose numbers the profile shows.
+        waits: The result of waits_of_job.
+    """
     if not scopes[shown].steps.nanoseconds:
         return None
     rank = shown
-    if waits is not None:  # the rank that waits least is the one whose own work is the limit
+    if waits is not None:  # the own work of the rank that waits least is the limit
         rank = waits.last if waits.last is not None else min(waits.ranks, key=lambda r: waits.ranks[r].exposed)
     scope = scopes[rank]
-    if scope.host_only:  # how long an accelerator takes for what the host launches is not known
+    if scope.host_only:  # the time of the accelerator's work is unknown
         return None
     if not scope.has_gpu:
         return diagnosis_on_host(scopes, rank, waits)
     losses = losses_of(scope, rank, waits)
     if waits is not None and (late := straggler_loss(scopes, waits, seconds_of_ranks(scopes))):
         losses = with_straggler(losses, late)
-    return chosen(losses, scope.steps.seconds)
+    return choose_diagnosis(losses, scope.steps.seconds)
 
 
 def losses_of(scope: Scope, rank: int = 0, waits: Waits | None = None) -> list[Loss]:
-    """Everything that a step of a GPU loses time to, in one rank's trace."""
+    """Return every loss of a step on a GPU, in one rank's trace."""
     host = Host(scope)
     waiting, limits = waiting_of(scope, host), limits_of(scope)
     return [
@@ -55,7 +60,7 @@ def losses_of(scope: Scope, rank: int = 0, waits: Waits | None = None) -> list[L
 
 
 def _turns(scope: Scope) -> list[Loss]:
-    """Several GPUs of one trace that compute one after the other."""
+    """Return the loss of several GPUs in one trace that compute one after the other."""
     count = len(scope.by_device)
     if count < 2:
         return []
@@ -71,7 +76,7 @@ def _turns(scope: Scope) -> list[Loss]:
         f"{percent(lost, step)} of the step for another."
     )
     text = (
-        "Have the GPUs work at once: microbatches through a pipeline "
+        "Let the GPUs work at the same time: microbatches through a pipeline "
         "(torch.distributed.pipelining), or FSDP or tensor parallelism in place of layers spread "
         "over GPUs."
     )
@@ -83,8 +88,10 @@ def _turns(scope: Scope) -> list[Loss]:
 
 
 def seconds_of_ranks(scopes: Mapping[int, Scope]) -> dict[int, dict[str, float]]:
-    """By rank, what it does in a step: seconds of "data", "host", "copies" (which it waits for) and "kernels", and the
-    "count" of these. On a CPU operators are meant by kernels."""
+    """Return what each rank does in a step: seconds of "data", "host", "copies" (waits for copies) and "kernels".
+
+    "count" is the number of kernels. On a CPU, kernels are operators.
+    """
     found = {}
     for rank, scope in scopes.items():
         if not scope.has_gpu:

@@ -1,10 +1,10 @@
-"""Sequences of kernels that one kernel can take the place of, and what that would save. Knows names and order.
+"""Finds sequences of kernels that one kernel can replace, and what that would save.
 
-- **Unfused attention**: a product, what scales and masks the scores, a softmax, perhaps a dropout, a product. A fused
-  kernel keeps the scores on the chip: what lies between the products goes.
-- **Chains**: two or more kernels in a row that compute element by element, or reduce rows. A fused kernel reads and
+- **Unfused attention**: a product, kernels that scale and mask the scores, a softmax, perhaps a dropout, a product. A
+  fused kernel keeps the scores on the chip, so the kernels between the products are saved.
+- **Chains**: two or more kernels in a row that compute element by element or reduce rows. A fused kernel reads and
   writes once, so it takes about as long as the longest of them.
-- **An optimizer that is not fused**: it goes over all parameters once for each of its operators.
+- **An unfused optimizer**: it visits all parameters once for each of its operators.
 """
 
 from __future__ import annotations
@@ -22,21 +22,28 @@ from autofuse.profiling.trace.trace import Event
 
 Kind = Literal["attention", "chain", "optimizer"]
 
-_CHAINED = ("softmax", "norm", "activation", "random", "reduction", "elementwise")
-_SCORES = ("elementwise", "random", "copy", "activation")
-_BEFORE, _AFTER = 6, 5  # kernels between a product and the softmax, and between the softmax and the next product
+_CHAIN_CATEGORIES = ("softmax", "norm", "activation", "random", "reduction", "elementwise")
+_SCORE_CATEGORIES = ("elementwise", "random", "copy", "activation")
+_MOST_BEFORE, _MOST_AFTER = (
+    6,
+    5,
+)  # kernels between a product and the softmax, and between the softmax and the next product
 _LOG = re.compile(r"log_?softmax|nll|cross_?entropy", re.IGNORECASE)
 _FUSED_OPTIMIZER = re.compile(
     r"fused|DistributedFused|multi_tensor_adam|AdamFunctor|LAMBStage|FusedAdam", re.IGNORECASE
 )
-_LONGEST = 1.3  # a fused chain takes so many times its longest kernel: it reads what several of them read
-_PASSES = 4  # kernels a step, at least, of an optimizer that is not fused; a fused one has a few beside its own
-_PASSES_SAVED = 0.6  # of an unfused optimizer: about 18 passes over the parameters, where a fused one makes 7
+_LONGEST = 1.3  # time of a fused chain / its longest kernel: the fused one reads the inputs of several
+_PASSES = 4  # least kernels per step of an unfused optimizer; a fused one has a few, too
+_PASSES_SAVED = 0.6  # saved fraction of an unfused optimizer: about 18 passes over the parameters become 7
 
 
 @dataclass(frozen=True)
 class Fusible:
-    """Kernels in a row. nanoseconds: what they take within the steps; saved: what fusing them is predicted to save."""
+    """Kernels in a row that could be one.
+
+    nanoseconds: their time within the steps.
+    saved: the predicted saving of fusing them, nanoseconds.
+    """
 
     kind: Kind
     kernels: tuple[Event, ...]
@@ -45,7 +52,7 @@ class Fusible:
 
 
 def sequences_of(scope: Scope) -> list[Fusible]:
-    """Everything that could be fused in the steps, in order of time; no kernel is in two of them."""
+    """Return all sequences that could be fused in the steps, in order of time. No kernel is in two of them."""
     found: list[Fusible] = []
     for kernels in _streams(scope):
         categories = [_category(kernel, scope) for kernel in kernels]
@@ -53,15 +60,15 @@ def sequences_of(scope: Scope) -> list[Fusible]:
         while at < len(kernels):
             end = _attention(kernels, categories, at)
             if end:
-                found.append(_of_attention(kernels[at:end], categories[at:end], scope))
-                at = end - 1  # its last product may be the next one's first
+                found.append(_attention_sequence(kernels[at:end], categories[at:end], scope))
+                at = end - 1  # its last product may be the first of the next attention
                 categories[at] = "used"
                 continue
-            end = _run(categories, at)
+            end = _end_of_chain(categories, at)
             if end - at >= 2:
-                found.append(_of_chain(kernels[at:end], scope))
+                found.append(_chain_sequence(kernels[at:end], scope))
             at = max(end, at + 1)
-    optimizer = _optimizer(scope)
+    optimizer = _optimizer_sequence(scope)
     return [*found, *([optimizer] if optimizer else [])]
 
 
@@ -80,13 +87,13 @@ def _category(kernel: Event, scope: Scope) -> str:
 
 
 def _attention(kernels: Sequence[Event], categories: Sequence[str], at: int) -> int:
-    """Where an unfused attention that begins with the product at `at` ends; 0 where none does."""
+    """Return the end of an unfused attention whose first product is at `at`; 0 if there is none."""
     if categories[at] not in ("matmul", "used") or kernels[at].category != "kernel":
         return 0
-    softmax = _skip(categories, at + 1, _SCORES, _BEFORE)
+    softmax = _skip(categories, at + 1, _SCORE_CATEGORIES, _MOST_BEFORE)
     if softmax >= len(kernels) or categories[softmax] != "softmax" or _LOG.search(kernels[softmax].name):
         return 0
-    last = _skip(categories, softmax + 1, _SCORES, _AFTER)
+    last = _skip(categories, softmax + 1, _SCORE_CATEGORIES, _MOST_AFTER)
     return last + 1 if last < len(kernels) and categories[last] == "matmul" else 0
 
 
@@ -97,27 +104,27 @@ def _skip(categories: Sequence[str], at: int, over: Sequence[str], most: int) ->
     return end
 
 
-def _run(categories: Sequence[str], at: int) -> int:
+def _end_of_chain(categories: Sequence[str], at: int) -> int:
     end = at
-    while end < len(categories) and categories[end] in _CHAINED:
+    while end < len(categories) and categories[end] in _CHAIN_CATEGORIES:
         end += 1
     return end
 
 
-def _of_attention(kernels: Sequence[Event], categories: Sequence[str], scope: Scope) -> Fusible:
+def _attention_sequence(kernels: Sequence[Event], categories: Sequence[str], scope: Scope) -> Fusible:
     times = [scope.nanoseconds(kernel) for kernel in kernels]
     between = sum(time for time, category in zip(times, categories, strict=True) if category not in ("matmul", "used"))
     return Fusible("attention", tuple(kernels), sum(times), between)
 
 
-def _of_chain(kernels: Sequence[Event], scope: Scope) -> Fusible:
+def _chain_sequence(kernels: Sequence[Event], scope: Scope) -> Fusible:
     times = [scope.nanoseconds(kernel) for kernel in kernels]
     return Fusible("chain", tuple(kernels), sum(times), max(0.0, sum(times) - _LONGEST * max(times)))
 
 
-def _optimizer(scope: Scope) -> Fusible | None:
-    mine = [k for k in scope.kernels if scope.begins(k) and _category(k, scope) == "optimizer"]
-    kernels = [k for k in mine if not _FUSED_OPTIMIZER.search(k.name)]
+def _optimizer_sequence(scope: Scope) -> Fusible | None:
+    optimizer_kernels = [k for k in scope.kernels if scope.begins(k) and _category(k, scope) == "optimizer"]
+    kernels = [k for k in optimizer_kernels if not _FUSED_OPTIMIZER.search(k.name)]
     if len(kernels) < _PASSES * scope.steps.count:
         return None
     total = sum(scope.nanoseconds(kernel) for kernel in kernels)

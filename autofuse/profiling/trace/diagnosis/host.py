@@ -1,7 +1,7 @@
-"""What the host does at each moment of a trace: waits for the GPU, copies, allocates, prepares data. No GPU work.
+"""What the host does at each moment of a trace: waits for the GPU, copies, allocates, prepares data.
 
-The calls of CUDA's and HIP's runtimes have fixed names, and so has torch's DataLoader. What a user calls a range counts
-for the loader only, and only where the name says that it loads.
+Calls of CUDA's and HIP's runtimes have fixed names, and so has torch's DataLoader. Users' ranges count only for data
+loading, and only if their name says that they load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALLOCATION = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister)|cuMem(Create|Map|Unmap|Release|SetAccess)"
 )
 _LAUNCH = re.compile(r"Launch|Memcpy|Memset", re.IGNORECASE)
-# Ranges and Python functions that fetch a batch: torch's loader in stacks, Lightning's profiler, and what users write.
+# Ranges and Python functions that fetch a batch: torch's loader in stacks, Lightning's profiler, common users' names.
 _LOADS = re.compile(
     r"torch/utils/data/dataloader\.py\(\d+\): __next__|train_dataloader_next|"
     r"\b(data_?load(er|ing)?|load_?(data|batch)|next_?batch|get_?batch|fetch_?(data|batch)|batch_?(load|fetch)\w*|"
@@ -32,9 +32,9 @@ _FUNCTIONS = ("python_function", "user_annotation")
 
 
 class Host:
-    """The host's side of a scope. All sets of moments lie within the steps.
+    """The host's side of a scope. All sets of moments are within the steps.
 
-    shift: nanoseconds by which the host's clock is behind the GPU's: kernels would begin before they were launched.
+    shift: nanoseconds by which the host's clock is late: kernels would begin before they were launched.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -43,21 +43,24 @@ class Host:
         self.shift = _shift(scope)
 
     @cached_property
-    def seen(self) -> bool:
-        """Whether the trace has the host's operators or calls in the steps."""
+    def has_events(self) -> bool:
+        """Whether the trace has operators or calls of the host in the steps."""
         scope = self._scope
         return bool(self.calls) or any(scope.begins(e) for e in scope.trace.of("cpu_op", "python_function"))
 
     @cached_property
     def linked(self) -> bool:
-        """Whether most of the GPU's work is tied to the call that launched it."""
+        """Whether most of the GPU's work is linked to the call that launched it."""
         work = [w for w in self._scope.work if self._scope.within(w)]
         return bool(work) and sum(self._scope.launch_of(w) is not None for w in work) > 0.5 * len(work)
 
     @cached_property
     def queued(self) -> list[tuple[int, int]]:
-        """When work was launched and when it began. Without ties between the two, where there are as many launches as
-        there is work, the first launched counts as the first begun: then as much is queued at each moment."""
+        """Pairs of moments: when work was launched, and when it began.
+
+        Without links, and if there are as many launches as there is work, launches are paired with work in order. Then
+        the amount of queued work at each moment is still right.
+        """
         if self.linked:
             pairs = ((self._scope.launch_of(work), work) for work in self._scope.work)
             return [(launch.end, work.start) for launch, work in pairs if launch is not None]
@@ -69,12 +72,12 @@ class Host:
 
     @cached_property
     def loader_marks(self) -> list[Event]:
-        """The loader's own ranges within the steps."""
+        """The data loader's own ranges within the steps."""
         return [e for e in self._scope.trace.of("user_annotation", "cpu_op") if _loads(e) and self._scope.within(e)]
 
     @cached_property
     def data(self) -> list[Interval]:
-        """The threads that make the steps fetch data."""
+        """The moments at which a thread that makes steps fetches data."""
         marked = self._scope.marks.of("data")
         threads = {(str(e.process), str(e.thread)) for e in self._steppers}
         named = [
@@ -91,27 +94,27 @@ class Host:
 
     @cached_property
     def waiting(self) -> list[Interval]:
-        """Moments at which the host waits for the GPU."""
+        """The moments at which the host waits for the GPU."""
         return self._of(self.syncs)
 
     @cached_property
     def copying(self) -> list[Interval]:
-        """Moments at which the host is within a copy: from memory that is not pinned it does the copying itself."""
+        """The moments at which the host is in a copy. From memory that is not pinned, the host itself copies."""
         return self._of(e for e in self.calls if _COPY.match(e.name))
 
     @cached_property
     def allocations(self) -> list[Event]:
-        """Calls that ask the driver for memory or give it back."""
+        """Calls that ask the driver for memory or return it."""
         return [e for e in self.calls if _ALLOCATION.match(e.name) and "Async" not in e.name]
 
     @cached_property
     def allocating(self) -> list[Interval]:
-        """Moments within such calls."""
+        """The moments within such calls."""
         return self._of(self.allocations)
 
     @cached_property
     def collectives(self) -> list[Interval]:
-        """Moments at which a collective of the host's runs (gloo, MPI), or a barrier is waited at."""
+        """The moments at which a collective of the host (gloo, MPI) runs, or the host waits at a barrier."""
         scope = self._scope
         ranges = [e for e in scope.trace.of("user_annotation") if is_collective(e.name) and "nccl" not in e.name]
         barriers = [e for e in scope.trace.of("cpu_op") if "barrier" in e.name]
@@ -124,15 +127,15 @@ class Host:
 
     @cached_property
     def graph_launches(self) -> list[Event]:
-        """Those that launch a captured graph."""
+        """Calls that launch a captured graph."""
         return [e for e in self.launches if "GraphLaunch" in e.name]
 
     def count(self, events: list[Event]) -> float:
-        """So many a step."""
+        """Return how many of these events there are in a step."""
         return len(events) / self._scope.steps.count
 
     def moments_of(self, events: list[Event]) -> list[Interval]:
-        """When any of these events of the host is under way, by the GPU's clock."""
+        """Return when any of these events of the host runs, in the GPU's clock."""
         return self._of(events)
 
     @property
@@ -153,7 +156,7 @@ def _loads(event: Event) -> bool:
 
 
 def _shift(scope: Scope) -> int:
-    """By how much kernels begin before their launches do, for one in twenty of them at least; 0 where none does."""
+    """Return by how much kernels begin before their launches, at the 95th percentile; 0 if they do not."""
     early = sorted(
         launch.start - work.start for work in scope.work if (launch := scope.launch_of(work)) and scope.within(work)
     )

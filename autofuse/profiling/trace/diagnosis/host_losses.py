@@ -1,4 +1,4 @@
-"""What a step of a GPU loses to its host: waiting for data, for launches, for copies and events."""
+"""What a step of a GPU loses to its host: waits for data, for launches, for copies and events."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from autofuse.results.diagnosis import Action, Confidence
 
 _WORKERS = 4
 _GAP = 1.5e-6  # seconds between two kernels of a captured graph
-_COMPILED = 0.3  # of the kernels, from which on a model is taken to be compiled
+_COMPILED = 0.3  # if more of the kernels are compiled, the model counts as compiled
 
 
 def data_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
-    """The GPU computes nothing, nothing is queued, and the host fetches a batch."""
+    """Return the loss to data: the GPU computes nothing, nothing is queued, and the host fetches a batch."""
     step, lost = scope.steps.seconds, scope.seconds(length(waiting.data))
     share = percent(lost, step)
     if waiting.inferred:
-        seen = "the host launches nothing until it copies a batch" if host.seen else "a copy to the GPU ends the gap"
+        seen = (
+            "the host launches nothing until it copies a batch" if host.has_events else "a copy to the GPU ends the gap"
+        )
         evidence = f"the GPU does nothing for {times(lost)} of a step of {times(step)}; {seen}"
         sentence = f"Waits for data: {share} of the step the GPU idles until the next batch is copied to it."
     else:
         loading = scope.seconds(length(host.data))
         evidence = f"fetching a batch takes {times(loading)} of a step of {times(step)}, {times(lost)} of it alone"
         sentence = f"Waits for data: {share} of the step the GPU idles while the host waits for the data loader."
-    sure: Confidence = "high" if not waiting.inferred else "medium" if host.seen else "low"
+    sure: Confidence = "high" if not waiting.inferred else "medium" if host.has_events else "low"
     single = any("SingleProcess" in event.name for event in host.loader_marks)
     loader = scope.seconds(length(host.data)) or lost
     saved = max(0.0, min(lost, lost - max(0.0, loader / _WORKERS - (step - lost)))) if single else lost
@@ -57,17 +59,17 @@ def data_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
 
 
 def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
-    """The GPU computes nothing and nothing is queued: the host launches too late, for one of four reasons."""
+    """Return the loss to late launches: the GPU computes nothing, and nothing is queued, for one of four reasons."""
     step = scope.steps.seconds
     latency, slow, pause, allocation = (
         scope.seconds(length(moments)) for moments in (waiting.latency, waiting.host, waiting.pause, waiting.allocation)
     )
     untold = scope.seconds(length(waiting.untold))
     lost = latency + slow + pause + allocation + untold
-    synced = _by_waiting(scope, host, waiting, lost)
+    synced = _seconds_lost_to_waits(scope, host, waiting, lost)
     kernels = sum(1 for work in scope.kernels if scope.begins(work)) / scope.steps.count
     share = percent(lost, step)
-    # Without its waits the host would do in time what it does in a pause, so the two overlap: the larger is the reason.
+    # Waits and pauses overlap: without its waits, the host would finish the work of a pause in time. The larger counts.
     reasons = {"wait": synced, "allocation": allocation, "pause": pause}
     reasons["slow"] = max(0.0, lost - allocation - max(synced, pause))
     reason = max(reasons, key=lambda name: reasons[name])
@@ -80,13 +82,12 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
         f"{kernels:,.0f} kernels a step",
         "medium",
     )
-    if not host.seen:
+    if not host.has_events:
         long = scope.seconds(sum(end - start for start, end in waiting.untold if end - start >= STRETCH))
         if long > 0.5 * lost:
             sentence = (
-                f"The GPU idles {share} of the step in long stretches, and the trace does not tell why: "
-                "it has no events "
-                "of the host."
+                f"The GPU idles {share} of the step in long stretches. The trace does not show why: "
+                "it has no events of the host."
             )
             return Loss("launch", lost, sentence, (_record(),))
         sentence = (
@@ -94,16 +95,16 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
         )
         return Loss("launch", lost, sentence, (graph, batch, _record()))
     if reason == "wait":
-        count, called = host.count(host.syncs), _waits_in(scope, host)
+        count, called = host.count(host.syncs), _waiting_operators(scope, host)
         sentence = (
             f"Launch-bound by synchronisation: the GPU idles {share} of the step, because the host waits for it "
             f"{count:,.0f} times a step and has nothing queued afterwards."
         )
         text = (
-            f"Take out what waits for the GPU in the step{called}: .item(), .cpu(), print(loss), a Python `if` on a "
+            f"Remove what waits for the GPU in the step{called}: .item(), .cpu(), print(loss), a Python `if` on a "
             "tensor, nonzero(). Log every N steps, and keep the numbers on the GPU until then."
         )
-        first = Action("remove-synchronisation", text, milliseconds(synced), f"{base}; {_calls(host)}", "high")
+        first = Action("remove-synchronisation", text, milliseconds(synced), f"{base}; {_sync_counts(host)}", "high")
         return Loss("launch", lost, sentence, (first, graph, batch))
     if reason == "allocation":
         count, called = host.count(host.allocations), " or ".join(sorted({e.name for e in host.allocations}))
@@ -113,21 +114,20 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
             f"is in {count:,.0f} calls of the driver's allocator."
         )
         text = (
-            f"Have memory reused: {allocator_variable(scope)}=expandable_segments:True, inputs of few different sizes, "
+            f"Reuse memory: {allocator_variable(scope)}=expandable_segments:True, inputs of few different sizes, "
             "no torch.cuda.empty_cache() in the step, and some memory left free."
         )
         first = Action("allocator", text, milliseconds(allocation), f"{called} a step", "high")
         return Loss("launch", lost, sentence, (first, graph))
     if reason == "pause":
-        doing = _doing(scope, waiting)
+        doing = _work_in_pauses(scope, waiting)
         sentence = (
             f"The host does something else: {percent(pause, step)} of the step the GPU idles in long stretches without "
             f"any launch{f', in {doing}' if doing else ''}."
         )
         text = (
-            f"Take {doing or 'what runs there (Python code, logging, a checkpoint, a metric)'} out of "
-            "the step, or do it "
-            "in another thread or every N steps."
+            f"Remove {doing or 'what runs there (Python code, logging, a checkpoint, a metric)'} from "
+            "the step, or run it in another thread or every N steps."
         )
         first = Action("host-work", text, milliseconds(pause), base, "medium")
         return Loss("launch", lost, sentence, (first,))
@@ -136,7 +136,7 @@ def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
 
 
 def blocked_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
-    """Kernels are queued, and wait for a copy or for an event; or the host itself copies."""
+    """Return the loss to blocked kernels: queued kernels wait for a copy or for an event, or the host itself copies."""
     step = scope.steps.seconds
     copy, event = (scope.seconds(length(moments)) for moments in (waiting.copy, waiting.event))
     lost = copy + event
@@ -147,9 +147,8 @@ def blocked_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
             "another stream or process."
         )
         text = (
-            "Find what the stream waits for (wait_stream, wait_event, Event.wait) and record that "
-            "event earlier, or wait "
-            "for it later: right before its result is used."
+            "Find what the stream waits for (wait_stream, wait_event, Event.wait). Record that "
+            "event earlier, or wait for it later: right before its result is used."
         )
         evidence = (
             f"{times(event)} with work queued and nothing running; {host.count(calls):,.0f} waits for events a step"
@@ -163,7 +162,7 @@ def blocked_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     sentence = f"Blocked by copies: {percent(copy, step)} of the step the GPU waits for copies {way}{memory}."
     if not into:
         text = (
-            "Keep tensors on the GPU: take .cpu(), .numpy() and offloading out of the step, or copy "
+            "Keep tensors on the GPU: remove .cpu(), .numpy() and offloading from the step, or copy "
             "to pinned memory with non_blocking=True."
         )
     elif pageable:
@@ -172,18 +171,18 @@ def blocked_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
         )
     else:
         text = (
-            "Copy the next batch in a stream of its own while this one computes (torch.cuda.Stream, "
-            "non_blocking=True), or keep on the GPU what is copied in every step (offloaded weights)."
+            "Copy the next batch in its own stream while this one computes (torch.cuda.Stream, "
+            "non_blocking=True), or keep on the GPU what every step copies (offloaded weights)."
         )
     kind = "pin-memory" if into and pageable else "prefetch" if into else "keep-on-device"
-    evidence = f"{times(copy)} of copies that nothing runs beside; {megabytes:,.1f} MB a step"
+    evidence = f"{times(copy)} of copies while nothing else runs; {megabytes:,.1f} MB a step"
     return Loss("blocked", lost, sentence, (Action(kind, text, milliseconds(copy), evidence, "high"),))
 
 
-def _by_waiting(scope: Scope, host: Host, waiting: WaitedFor, lost: float) -> float:
-    """Seconds of a step that would not be lost if the host never waited for the GPU.
+def _seconds_lost_to_waits(scope: Scope, host: Host, waiting: WaitedFor, lost: float) -> float:
+    """Return the seconds of a step that would be saved if the host never waited for the GPU.
 
-    Without those waits the host runs ahead, and a step takes as long as the slower of the two: the host without its
+    Without those waits, the host runs ahead, and a step takes as long as the slower of the two: the host without its
     waits, the GPU without its gaps.
     """
     if not host.syncs:
@@ -197,7 +196,7 @@ def _by_waiting(scope: Scope, host: Host, waiting: WaitedFor, lost: float) -> fl
 
 def _graph_action(scope: Scope, host: Host, saved: float, kernels: float, base: str) -> Action:
     compiled = sum(1 for k in scope.kernels if category_of(k.name) == "compiled")
-    evidence = f"{base}; {kernels:,.0f} kernels of {_mean(scope) * 1e6:.3g} us a step"
+    evidence = f"{base}; {kernels:,.0f} kernels of {_mean_kernel_seconds(scope) * 1e6:.3g} us a step"
     if host.graph_launches:
         text = "Fuse small kernels: torch.compile(model), or autofuse.optimize(model); they are in a graph already."
         return Action("fuse-small-kernels", text, milliseconds(saved), evidence, "medium")
@@ -212,36 +211,45 @@ def _graph_action(scope: Scope, host: Host, saved: float, kernels: float, base: 
     return Action("cuda-graphs", text, milliseconds(saved), evidence, "high" if host.linked else "medium")
 
 
-def _mean(scope: Scope) -> float:
+def _mean_kernel_seconds(scope: Scope) -> float:
     times_of = [scope.nanoseconds(k) for k in scope.kernels if scope.begins(k) and computes(k)]
     return sum(times_of) / len(times_of) * 1e-9 if times_of else 0.0
 
 
 def _record() -> Action:
-    text = "Take the trace with ProfilerActivity.CPU too: it tells what the host does in the gaps."
+    text = "Take the trace with ProfilerActivity.CPU, too: it shows what the host does in the gaps."
     return Action("record-host", text, None, "the trace has no events of the host", "high")
 
 
-def _waits_in(scope: Scope, host: Host) -> str:
-    """Which operators the waits lie in."""
+def _waiting_operators(scope: Scope, host: Host) -> str:
+    """Return the operators that contain the waits, in brackets."""
     inside = IntervalLookup((e.start, e.start + 1) for e in host.syncs)
     names = Counter(e.name for e in scope.trace.of("cpu_op") if scope.begins(e) and inside.of(e.start, e.end))
-    named = [name for name, _ in names.most_common() if name.rpartition("::")[2] in _WAITS]
+    named = [name for name, _ in names.most_common() if name.rpartition("::")[2] in _WAITING_OPERATORS]
     return f" ({', '.join(named[:2])})" if named else ""
 
 
-_WAITS = ("item", "_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique", "_to_copy", "equal")
+_WAITING_OPERATORS = (
+    "item",
+    "_local_scalar_dense",
+    "nonzero",
+    "is_nonzero",
+    "masked_select",
+    "unique",
+    "_to_copy",
+    "equal",
+)
 
 
-def _calls(host: Host) -> str:
+def _sync_counts(host: Host) -> str:
     names = Counter(e.name for e in host.syncs)
     return (
         ", ".join(f"{host.count([e for e in host.syncs if e.name == name]):,.0f} {name}" for name in names) + " a step"
     )
 
 
-def _doing(scope: Scope, waiting: WaitedFor) -> str:
-    """The range or the operator that takes most of the pauses, where one takes half of them."""
+def _work_in_pauses(scope: Scope, waiting: WaitedFor) -> str:
+    """Return the range or the operator that takes more than half of the pauses; "" if there is none."""
     pauses = IntervalLookup(waiting.pause)
     taken = Counter[str]()
     for event in scope.trace.of("user_annotation", "cpu_op", "python_function"):
@@ -254,7 +262,7 @@ def _doing(scope: Scope, waiting: WaitedFor) -> str:
 
 
 def _copies(scope: Scope) -> tuple[bool, bool, float]:
-    """Whether most of the time of copies is to the GPU, whether it is from pageable memory, and megabytes a step."""
+    """Return whether most copy time is to the GPU, whether its memory is pageable, and megabytes per step."""
     copies = [w for w in scope.work if w.category == "gpu_memcpy" and not computes(w) and scope.begins(w)]
     into = sum(w.duration for w in copies if from_host(w)) >= sum(w.duration for w in copies if not from_host(w))
     mine = [w for w in copies if from_host(w) == into]

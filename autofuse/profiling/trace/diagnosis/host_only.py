@@ -1,4 +1,4 @@
-"""The diagnosis of a step that ran on a CPU: data, other ranks, Python, or the operators themselves."""
+"""Diagnoses a step that ran on a CPU: data, other ranks, Python, or the operators themselves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autofuse.profiling.trace.categories import categories_of
-from autofuse.profiling.trace.diagnosis.choice import chosen
-from autofuse.profiling.trace.diagnosis.job_losses import sending, straggler_loss, uneven, with_straggler
+from autofuse.profiling.trace.diagnosis.choice import choose_diagnosis
+from autofuse.profiling.trace.diagnosis.job_losses import (
+    sending_loss,
+    straggler_loss,
+    varying_rank_loss,
+    with_straggler,
+)
 from autofuse.profiling.trace.diagnosis.limits import COMPUTES
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.diagnosis.messages import Waits
@@ -22,9 +27,14 @@ _WORKERS = 4
 
 @dataclass(frozen=True)
 class CpuStep:
-    """Seconds of one step on a CPU. step: all of it. data: fetching batches. host: no operator computes, and neither
-    data nor ranks are waited for. operators: how many run. arithmetic, memory: operators that multiply, and others.
-    sure: of `host`, which a recording stretches.
+    """Seconds of one step on a CPU.
+
+    step: all of it.
+    data: fetching batches.
+    host: no operator computes, and nothing waits for data or ranks.
+    operators: how many run.
+    arithmetic, memory: operators that multiply, and others.
+    sure: the confidence in `host`, which a recording stretches.
     """
 
     step: float
@@ -37,24 +47,24 @@ class CpuStep:
 
 
 def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | None) -> Diagnosis:
-    """Of one rank's trace, or of a job's; `rank` is the one whose own work is the limit."""
+    """Return the diagnosis of one rank's trace, or of a job's. The own work of `rank` is the limit."""
     scope = scopes[rank]
     exposed = scope.seconds(length(communication(scope)[1]))
     waited = min(exposed, waits.ranks[rank].exposed) if waits and rank in waits.ranks else 0.0
-    losses = [sending(scope, exposed - waited, exposed), uneven(scope, waited)] if exposed else []
+    losses = [sending_loss(scope, exposed - waited, exposed), varying_rank_loss(scope, waited)] if exposed else []
     does = {number: seconds_on_host(one) for number, one in scopes.items()}
     if waits is not None and (late := straggler_loss(scopes, waits, does)):
-        return chosen(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
-    return chosen([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
+        return choose_diagnosis(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
+    return choose_diagnosis([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
 
 
 def cpu_losses(found: CpuStep) -> list[Loss]:
-    """What a step on a CPU loses by itself."""
+    """Return what a step on a CPU loses by itself, without other ranks."""
     return [_data(found), _host(found), _busy(found)]
 
 
 def arithmetic_and_memory(categories: Mapping[str, Category]) -> tuple[float, float]:
-    """Seconds of the operators that multiply, and of the others but communication."""
+    """Return the seconds of operators that multiply, and of the others except communication."""
     arithmetic = sum(found.seconds for name, found in categories.items() if name in COMPUTES)
     others = sum(found.seconds for name, found in categories.items() if name not in (*COMPUTES, "communication"))
     return arithmetic, others
@@ -69,7 +79,7 @@ def _step(scope: Scope) -> CpuStep:
 
 
 def seconds_on_host(scope: Scope) -> dict[str, float]:
-    """What a rank on a CPU does in a step, as diagnose.seconds_of_ranks has it."""
+    """Return what a rank on a CPU does in a step, in the form of diagnose.seconds_of_ranks."""
     found = _step(scope)
     return {
         "data": found.data,
@@ -126,11 +136,10 @@ def _busy(found: CpuStep) -> Loss:
             f"Memory-bound: {percent(found.memory, step)} of the step is in operators that move data "
             "and hardly compute."
         )
-        text = "Move fewer bytes: fuse what runs in a row (autofuse.optimize(model), torch.compile(model))."
+        text = "Move fewer bytes: fuse operators in a row (autofuse.optimize(model), torch.compile(model))."
         return Loss("memory", found.memory, sentence, (Action("move-less", text, None, evidence, "medium"),))
     sentence = (
         f"Compute-bound: {percent(found.arithmetic, step)} of the step multiplies matrices; "
-        "nothing that the trace tells "
-        "is left to do."
+        "nothing that the trace shows is left to do."
     )
     return Loss("compute", found.arithmetic, sentence)

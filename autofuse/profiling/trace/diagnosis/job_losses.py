@@ -1,4 +1,4 @@
-"""What a step of one rank loses to the others: to sending data, and to waiting for a rank that comes late."""
+"""What a step of one rank loses to other ranks: sending data, and waiting for a late rank."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from autofuse.profiling.trace.diagnosis.remedies import REMEDIES
 from autofuse.profiling.trace.diagnosis.waiting import WaitedFor
 from autofuse.profiling.trace.diagnosis.words import clock_tool
 from autofuse.profiling.trace.intervals import length
-from autofuse.profiling.trace.ranks import collectives, messages
+from autofuse.profiling.trace.ranks import collectives, communication_events
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.diagnosis import Action
 
-_LOOKED_AT = 50  # messages, the longest: what most of them are
-_MOSTLY = 0.6  # of the exposed communication: waits that are as much are the cause
+_INSPECTED = 50  # how many of the longest messages are inspected for their kind
+_MOST_FRACTION = 0.6  # waits for more than this fraction of the exposed communication are its cause
 
 
 def communication_losses(scope: Scope, waiting: WaitedFor, waits: Waits | None, rank: int) -> list[Loss]:
-    """What is exposed, split into sending and waiting; `rank` is the one that the scope is of."""
+    """Return the exposed communication, split into sending and waiting. `rank`: the rank of the scope."""
     step = scope.steps.seconds
     exposed = scope.seconds(length(waiting.communication) + length(waiting.host_collective))
     if not exposed:
         return []
     if waits is not None:
         waited = min(exposed, waits.ranks[rank].exposed) if rank in waits.ranks else 0.0
-        return [sending(scope, exposed - waited, exposed), *([uneven(scope, waited)] if waited else [])]
+        return [sending_loss(scope, exposed - waited, exposed), *([varying_rank_loss(scope, waited)] if waited else [])]
     waited = min(exposed, waits_of_one(scope))
-    if waited > _MOSTLY * exposed:
-        return [sending(scope, exposed - waited, exposed), _late_somewhere(waited, step)]
-    return [sending(scope, exposed, exposed)]
+    if waited > _MOST_FRACTION * exposed:
+        return [sending_loss(scope, exposed - waited, exposed), _unknown_straggler_loss(waited, step)]
+    return [sending_loss(scope, exposed, exposed)]
 
 
 def straggler_loss(
     scopes: Mapping[int, Scope], waits: Waits, reasons: Mapping[int, Mapping[str, float]]
 ) -> Loss | None:
-    """What the others lose to the rank that comes last; None where no rank does.
+    """Return what the other ranks lose to the rank that comes last; None if no rank does.
 
-    reasons: by rank, seconds of a step by what is done in them: "data", "host", "copies", "kernels", and "count".
+    reasons: by rank, the seconds of a step by activity: "data", "host", "copies", "kernels", and "count".
     """
     late = waits.last
     if late is None or len(scopes) < 2:
@@ -54,7 +54,7 @@ def straggler_loss(
     lost = max(0.0, lost - waits.ranks[late].exposed)
     if not lost:
         return None
-    why, action = _why(late, reasons, lost, scopes[late])
+    why, action = _reason_and_action(late, reasons, lost, scopes[late])
     others = len(scopes) - 1
     sentence = (
         f"{percent(lost, step)} of the step waits for another rank: rank {late} comes last to the collectives"
@@ -68,8 +68,11 @@ def straggler_loss(
 
 
 def with_straggler(losses: Sequence[Loss], late: Loss) -> list[Loss]:
-    """The losses of the late rank with what the others lose to it, which it loses itself to one of these first."""
-    by_itself = _BY_ITSELF.get(late.actions[0].kind)
+    """Return the losses of the late rank together with what the others lose to it.
+
+    The late rank loses the same seconds to one of its own losses, so they are subtracted there.
+    """
+    by_itself = _OWN_LIMIT.get(late.actions[0].kind)
     rest = [
         replace(loss, seconds=max(0.0, loss.seconds - late.seconds)) if loss.limit == by_itself else loss
         for loss in losses
@@ -77,13 +80,13 @@ def with_straggler(losses: Sequence[Loss], late: Loss) -> list[Loss]:
     return [*rest, late]
 
 
-_BY_ITSELF = {"straggler-data": "data", "straggler-host": "launch", "straggler-copies": "blocked"}
+_OWN_LIMIT = {"straggler-data": "data", "straggler-host": "launch", "straggler-copies": "blocked"}
 
 
-def _why(
+def _reason_and_action(
     late: int, reasons: Mapping[int, Mapping[str, float]], lost: float, scope: Scope
 ) -> tuple[str, tuple[str, str, str]]:
-    """In what the late rank differs most from the middle one of the others."""
+    """Return the activity in which the late rank exceeds the median of the others most, and an action."""
     mine, on_gpu = reasons[late], scope.has_gpu
     others = [found for rank, found in reasons.items() if rank != late]
     more = {name: mine[name] - median(found[name] for found in others) for name in mine if name != "count"}
@@ -91,9 +94,9 @@ def _why(
     if more[name] < 0.3 * lost:
         text = f"Look at rank {late} first: its machine, its clocks, its link, and how much work it is given."
         return "", ("straggler", text, "medium")
-    told = f" ({(_DOES if on_gpu else _DOES_ON_CPU)[name]} {times(more[name])} longer)"
+    because = f" ({(_ACTIVITIES if on_gpu else _ACTIVITIES_ON_CPU)[name]} {times(more[name])} longer)"
     if name == "data":
-        return told, (
+        return because, (
             "straggler-data",
             f"Look at the data loader of rank {late}: its disk, its cores, its longest samples.",
             "high",
@@ -105,40 +108,40 @@ def _why(
                 f"Give rank {late} less work: it runs {mine['count']:,.0f} "
                 f"{'kernels' if on_gpu else 'operators'} a step, the others {usual:,.0f}."
             )
-            return told, ("balance", text, "high")
+            return because, ("balance", text, "high")
         if not on_gpu:
             text = (
                 f"Check the cores of rank {late}: it runs as many operators, and they take longer: other "
                 "programs, clocks."
             )
-            return told, ("slow-cores", text, "medium")
+            return because, ("slow-cores", text, "medium")
         text = (
             f"Check the GPU of rank {late}: it runs as many kernels, and they take longer. Its clocks and temperature"
             f"{clock_tool(scope)}, or larger inputs than the others'."
         )
-        return told, ("slow-gpu", text, "medium")
+        return because, ("slow-gpu", text, "medium")
     text = (
         f"Look at the host of rank {late}: other programs on its cores, what only that rank does "
         "(logging, checkpoints)."
     )
-    return told, (f"straggler-{name}", text, "high")
+    return because, (f"straggler-{name}", text, "high")
 
 
-_DOES = {
+_ACTIVITIES = {
     "data": "it waits for data",
     "host": "its GPU waits for its host",
     "copies": "it copies",
     "kernels": "its kernels run",
 }
-_DOES_ON_CPU = {**_DOES, "host": "its Python runs", "kernels": "its operators run"}
+_ACTIVITIES_ON_CPU = {**_ACTIVITIES, "host": "its Python runs", "kernels": "its operators run"}
 
 
-def sending(scope: Scope, lost: float, exposed: float) -> Loss:
-    """Seconds of a step in which data is sent, and nothing computes."""
+def sending_loss(scope: Scope, lost: float, exposed: float) -> Loss:
+    """Return the loss of a step to sending data while nothing computes."""
     step = scope.steps.seconds
     alone = scope.seconds(length(communication(scope)[0]))
     kinds = Counter[str]()
-    for event in sorted(messages(scope), key=lambda e: -e.duration)[:_LOOKED_AT]:
+    for event in sorted(communication_events(scope), key=lambda e: -e.duration)[:_INSPECTED]:
         kinds[_kind(event, scope)] += event.duration
     kind = kinds.most_common(1)[0][0] if kinds else ""
     sizes = [size for event in collectives(scope) if (size := size_of(event)) is not None]
@@ -154,11 +157,12 @@ def sending(scope: Scope, lost: float, exposed: float) -> Loss:
     )
     if kind == "sendrecv":
         sentence = (
-            f"{percent(lost, step)} of the step waits for {_whom(scope)}: for messages of the stages before and after."
+            f"{percent(lost, step)} of the step waits for {_others(scope)}: for messages of the stages before and "
+            "after."
         )
     else:
         sentence = (
-            f"{percent(lost, step)} of the step waits for {_whom(scope)}: for communication that no computing hides."
+            f"{percent(lost, step)} of the step waits for {_others(scope)}: for communication that nothing hides."
         )
     return Loss(
         "communication",
@@ -177,12 +181,12 @@ def sending(scope: Scope, lost: float, exposed: float) -> Loss:
     )
 
 
-def _whom(scope: Scope) -> str:
+def _others(scope: Scope) -> str:
     return "other GPUs" if scope.has_gpu else "other ranks"
 
 
 def _kind(event: Event, scope: Scope) -> str:
-    """Which collective it is, by what the trace says of it, its own name, or the operator that launched it."""
+    """Return the kind of collective, from the trace's field, from its name, or from the operator that launched it."""
     for name in (str(event.args.get("Collective name", "")), event.name, *_operators(event, scope)):
         bare = re.sub(r"[^a-z]", "", name.lower())
         for kind in REMEDIES:
@@ -194,7 +198,7 @@ def _kind(event: Event, scope: Scope) -> str:
 
 
 def _operators(event: Event, scope: Scope) -> list[str]:
-    """The operators of torch.distributed that the host was in when it launched a message."""
+    """Return the operators of torch.distributed that contain the launch of a message."""
     launch = scope.launch_of(event)
     if launch is None:
         return []
@@ -206,22 +210,22 @@ def _operators(event: Event, scope: Scope) -> list[str]:
     ]
 
 
-def uneven(scope: Scope, lost: float) -> Loss:
-    """Seconds of a step in which a rank waits, each time for another one."""
+def varying_rank_loss(scope: Scope, lost: float) -> Loss:
+    """Return the loss of a step to waits for varying ranks."""
     step = scope.steps.seconds
     sentence = (
-        f"{percent(lost, step)} of the step waits for {_whom(scope)}: now one rank comes last to "
-        "a collective, now another."
+        f"{percent(lost, step)} of the step waits for {_others(scope)}: the rank that comes last to "
+        "a collective varies."
     )
     text = (
         "Give the ranks equal work: sort or pack sequences by length, pad less, the same number "
         "of tokens for each rank."
     )
-    evidence = f"{times(lost)} of a step of {times(step)} in collectives before the last rank has come"
+    evidence = f"{times(lost)} of a step of {times(step)} in collectives before the last rank comes"
     return Loss("communication", lost, sentence, (Action("balance", text, milliseconds(lost), evidence, "medium"),))
 
 
-def _late_somewhere(lost: float, step: float) -> Loss:
+def _unknown_straggler_loss(lost: float, step: float) -> Loss:
     sentence = (
         f"{percent(lost, step)} of the step waits for another rank: collectives of one size take "
         "far longer at some times "

@@ -1,7 +1,7 @@
-"""What limits a GPU while it computes: its memory or its arithmetic, and how well that is used. Knows kernels.
+"""What limits a GPU while it computes, its memory or its arithmetic, and how well that is used.
 
-A kernel of products, convolutions or attention computes; others only move data. A product of few rows moves more than
-it computes too (reading the weights of a decoder for one token): shapes tell, where they were recorded, else names.
+Kernels of products, convolutions and attention compute; others only move data. A product of few rows moves more than it
+computes, too (a decoder reads its weights for one token). Recorded shapes show it, else names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from autofuse.profiling.peaks import DevicePeak
 from autofuse.profiling.trace.diagnosis.waiting import computes
-from autofuse.profiling.trace.flops import counted
+from autofuse.profiling.trace.flops import count_flops
 from autofuse.profiling.trace.intervals import IntervalLookup
 from autofuse.profiling.trace.kernels import category_of, uses_tensor_cores
 from autofuse.profiling.trace.launch_shapes import Device, device_number, shape_of
@@ -24,18 +24,24 @@ from autofuse.profiling.trace.trace import Event
 COMPUTES = ("matmul", "attention")
 _FEW_ROWS = re.compile(r"gemv|gemmSN|splitkv|paged_attention|decode", re.IGNORECASE)
 _SINGLE = re.compile(r"sgemm|simt|ffma|f32f32_f32f32|_SB_|fp32", re.IGNORECASE)
-_BALANCE = 50.0  # FLOP a byte that every accelerator of today needs at least to be busy computing, in half precision
+_BALANCE = 50.0  # FLOP per byte, in half precision: with fewer, memory limits every accelerator of today
 _ITEMS = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Nanoseconds of kernels within the steps. arithmetic: of those that compute; tensor: of these, on tensor cores.
-    memory: of those that move data; weights: of these, products of few rows. sms: the part of the SMs that the
-    arithmetic has blocks for, by time, None where it cannot be told. achieved: FLOP/s of the arithmetic / the peak,
-    None likewise. longest: the kernel that takes most, and its nanoseconds. device, peak: as far as they are known.
-    single: of the arithmetic, in kernels whose names say float32. tensor_cores: whether the device is known to have
-    them (on AMD's: matrix cores).
+    """Nanoseconds of kernels within the steps, and how well the GPU is used.
+
+    arithmetic: of kernels that compute.
+    tensor: the part of `arithmetic` on tensor cores.
+    memory: of kernels that move data.
+    weights: the part of `memory` in products of few rows.
+    sms: the fraction of the SMs that `arithmetic` has blocks for, by time; None if unknown.
+    achieved: FLOP/s of `arithmetic` / the peak; None if unknown.
+    longest: the kernel with the most time, and its nanoseconds.
+    device, peak: as far as they are known.
+    single: the part of `arithmetic` in kernels whose names say float32.
+    tensor_cores: whether the device is known to have tensor cores (on AMD's: matrix cores).
     """
 
     arithmetic: float
@@ -52,8 +58,8 @@ class Limits:
 
 
 def limits_of(scope: Scope) -> Limits:
-    """Of everything that computes in the steps."""
-    few = _few_rows(scope)
+    """Return the limits of everything that computes in the steps."""
+    few_rows = _few_rows(scope)
     arithmetic = tensor = memory = weights = single = 0.0
     known = occupied = 0.0
     by_name = Counter[str]()
@@ -67,7 +73,7 @@ def limits_of(scope: Scope) -> Limits:
             occupied += time * shape
         if work.category != "kernel" or category_of(work.name) not in COMPUTES:
             memory += time
-        elif _FEW_ROWS.search(work.name) or _launched_in(work, few, scope):
+        elif _FEW_ROWS.search(work.name) or _launched_in(work, few_rows, scope):
             memory += time
             weights += time
         else:
@@ -77,13 +83,13 @@ def limits_of(scope: Scope) -> Limits:
     whole = arithmetic + memory
     return Limits(
         arithmetic, tensor, memory, weights, occupied / known if known > 0.8 * whole and known else None,
-        _achieved(scope, arithmetic + weights, scope.peak), _longest(by_name), scope.device_name, scope.peak,
+        _achieved_fraction(scope, arithmetic + weights, scope.peak), _longest(by_name), scope.device_name, scope.peak,
         single, _tensor_cores(scope, scope.peak, tensor),
     )  # fmt: skip
 
 
 def _tensor_cores(scope: Scope, peak: DevicePeak | None, tensor: float) -> bool:
-    """By its data sheet, by its compute capability, or because one of its kernels uses them."""
+    """Whether the GPU has tensor cores, from its data sheet, its compute capability, or a kernel that uses them."""
     if peak is not None and not peak.source.startswith("--"):
         half, single = peak.flops.get("float16", 0.0), peak.flops.get("float32", 0.0)
         return half > 2 * single > 0 or "tensorfloat32" in peak.flops
@@ -98,8 +104,8 @@ def _sms(work: Event, scope: Scope) -> float | None:
     return shape_of(work, scope.devices.get(device_number(work), Device())).efficiency
 
 
-def _achieved(scope: Scope, nanoseconds: float, peak: DevicePeak | None) -> float | None:
-    found = counted(scope)
+def _achieved_fraction(scope: Scope, nanoseconds: float, peak: DevicePeak | None) -> float | None:
+    found = count_flops(scope)
     rate = None if peak is None or isinstance(found, str) else peak.flops.get(found.dtype)
     if not rate or isinstance(found, str) or not nanoseconds:
         return None
@@ -108,14 +114,14 @@ def _achieved(scope: Scope, nanoseconds: float, peak: DevicePeak | None) -> floa
 
 
 def _few_rows(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
-    """By thread, when operators run whose products move more than they compute."""
+    """Return, by thread, when operators run whose products move more than they compute."""
     found: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
     balance = _BALANCE
-    if scope.peak is not None and scope.peak.bytes_per_second:  # half of it: far on the memory's side
+    if scope.peak is not None and scope.peak.bytes_per_second:  # half of the balance: clearly memory-bound
         balance = max(balance, 0.5 * scope.peak.flops.get("float16", 0.0) / scope.peak.bytes_per_second)
     for event in scope.trace.of("cpu_op"):
         at = _PRODUCTS.get(event.name)
-        if at is not None and scope.begins(event) and _moves(event, at, balance):
+        if at is not None and scope.begins(event) and _is_memory_bound(event, at, balance):
             found.setdefault((event.process, event.thread), []).append((event.start, event.end))
     return {thread: IntervalLookup(ranges) for thread, ranges in found.items()}
 
@@ -123,7 +129,7 @@ def _few_rows(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
 _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 
 
-def _moves(event: Event, at: int, balance: float) -> bool:
+def _is_memory_bound(event: Event, at: int, balance: float) -> bool:
     dims, types = event.args.get("Input Dims"), event.args.get("Input type")
     try:
         one, other = dims[at], dims[at + 1]  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""What a step loses to one limit, what that means, and what to do: the form that all limits have in common."""
+"""The form of every loss: what a step loses to one limit, what that means, and what to do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from autofuse.results.diagnosis import Action, Limit
 
 @dataclass(frozen=True)
 class Loss:
-    """seconds: of one step, that pass because of this limit. sentence: what to tell of it if it is the greatest.
-    actions: what to do, the best first."""
+    """What a step loses to one limit.
+
+    seconds: of one step, that pass because of this limit.
+    sentence: what to report if this loss is the greatest.
+    actions: what to do, the best first.
+    """
 
     limit: Limit
     seconds: float
@@ -19,16 +23,16 @@ class Loss:
 
 
 def percent(part: float, whole: float) -> str:
-    """ "55 %"; below one percent with a digit more."""
+    """Return a percentage such as "55 %", below one percent with one more digit."""
     share = 100 * part / whole if whole else 0.0
     return f"{share:.0f} %" if share >= 0.95 else f"{share:.1f} %"
 
 
 def milliseconds(seconds: float) -> float:
-    """Three digits are more than a prediction is good for."""
+    """Return milliseconds with three digits; a prediction is not more precise."""
     return float(f"{max(0.0, seconds) * 1e3:.3g}")
 
 
 def times(seconds: float) -> str:
-    """ "12.3 ms"."""
+    """Return a duration such as "12.3 ms"."""
     return f"{seconds * 1e3:,.3g} ms" if seconds < 0.9995 else f"{seconds:,.3g} s"

@@ -1,8 +1,9 @@
-"""How much of what collectives take is waiting for other ranks, and for which rank. Knows scopes, one a rank.
+"""How much of the collectives' time is waiting for other ranks, and for which rank.
 
-A collective ends for all its ranks at once, so a rank that is in it for longer than the last to come has waited by that
-much, at its beginning. Only what no kernel that computes runs beside is exposed, and can be gained. Where there is one
-rank's trace only, the shortest collective of the same kind and size tells how long the others would have taken.
+A collective ends on all its ranks at once. So a rank whose event is longer than that of the rank that comes last has
+waited for the difference, at the beginning of the event. Only the part during which no computing kernel runs is exposed
+and can be saved. If there is one rank's trace only, it is compared with the shortest collective of the same kind and
+size.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication
 from autofuse.profiling.trace.trace import Event, integer
 
-_LEAST = 4  # collectives of one kind and size, below which their shortest tells nothing
+_LEAST = 4  # with fewer collectives of one kind and size, their shortest is no reference
 
 
 @dataclass(frozen=True)
 class RankWait:
-    """Seconds of one step that a rank waits in collectives for the last to come: all, and what is exposed."""
+    """Seconds of one step that a rank waits in collectives for the last rank: the hidden and the exposed part."""
 
     hidden: float = 0.0
     exposed: float = 0.0
@@ -31,8 +32,12 @@ class RankWait:
 
 @dataclass(frozen=True)
 class Waits:
-    """Of the ranks of a job. last: the rank that the others wait for, and `blame` the part of the exposed waits that
-    it causes, a fraction of 1; None where it is now this one, now that."""
+    """The waits of a job's ranks.
+
+    ranks: the waits of each rank.
+    last: the rank that the others wait for; None if it varies.
+    blame: the fraction of the exposed waits that one rank causes, the largest of all ranks.
+    """
 
     ranks: Mapping[int, RankWait] = field(default_factory=dict)
     last: int | None = None
@@ -40,7 +45,7 @@ class Waits:
 
 
 def waits_of_job(scopes: Mapping[int, Scope]) -> Waits | None:
-    """None where the collectives of the ranks cannot be matched, or there is one rank only."""
+    """Return the waits of a job; None if the ranks' collectives cannot be matched, or if there is only one rank."""
     meetings = meetings_of(scopes)
     if not meetings:
         return None
@@ -57,13 +62,13 @@ def waits_of_job(scopes: Mapping[int, Scope]) -> Waits | None:
             blame[late] += length(intersection(union([moment]), exposed[rank]))
     ranks = {}
     for rank, scope in scopes.items():
-        open_ones = length(intersection(union(waited[rank]), exposed[rank]))
-        ranks[rank] = RankWait(scope.seconds(max(0, total[rank] - open_ones)), scope.seconds(open_ones))
+        exposed_wait = length(intersection(union(waited[rank]), exposed[rank]))
+        ranks[rank] = RankWait(scope.seconds(max(0, total[rank] - exposed_wait)), scope.seconds(exposed_wait))
     return Waits(ranks, *_last(blame, len(scopes)))
 
 
 def _last(blame: Counter[int], ranks: int) -> tuple[int | None, float]:
-    """Who causes most of the waiting, where that is more than chance would give one of so many ranks."""
+    """Return the rank that causes most of the waiting, if that exceeds what chance gives one of so many ranks."""
     whole = sum(blame.values())
     if not whole:
         return None, 0.0
@@ -73,7 +78,7 @@ def _last(blame: Counter[int], ranks: int) -> tuple[int | None, float]:
 
 
 def waits_of_one(scope: Scope) -> float:
-    """Seconds of a step that one rank's exposed collectives take longer than the shortest equal ones."""
+    """Return the seconds of a step that one rank's exposed collectives exceed the shortest equal ones."""
     by_key: dict[tuple[str, ...], list[Event]] = defaultdict(list)
     for event in collectives(scope):
         if size_of(event) is not None:
@@ -92,7 +97,7 @@ def _beyond_shortest(events: Sequence[Event]) -> list[Interval]:
 
 
 def size_of(event: Event) -> int | None:
-    """Bytes that a rank puts into a collective, as Kineto tells for NCCL's; None where it does not."""
+    """Return the bytes that a rank puts into a collective, from Kineto's fields for NCCL; None without them."""
     count, kind = integer(event.args.get("In msg nelems")), str(event.args.get("dtype", ""))
     return None if count is None else count * _BYTES.get(kind, 4)
 

@@ -1,7 +1,7 @@
-"""The diagnosis of a step that was profiled live: its trace, and what only instruments tell.
+"""Diagnoses a live profile: its trace, and what only instruments measure.
 
-A recording stretches what the host does; steps timed without it, the batch doubled and the rules that apply say more
-than the trace alone. Knows a profile's numbers and a scope, and no torch.
+A recording stretches the host's work. Steps timed without it, the doubled batch and the applicable rules say more than
+the trace alone.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from autofuse.profiling.trace.diagnosis.choice import chosen
+from autofuse.profiling.trace.diagnosis.choice import choose_diagnosis
 from autofuse.profiling.trace.diagnosis.diagnose import losses_of
 from autofuse.profiling.trace.diagnosis.host_only import CpuStep, arithmetic_and_memory, cpu_losses
-from autofuse.profiling.trace.diagnosis.job_losses import sending
+from autofuse.profiling.trace.diagnosis.job_losses import sending_loss
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.ranks import NOISE
 from autofuse.profiling.trace.scope import Scope
@@ -20,66 +20,66 @@ from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.profile import Place, Profile
 
 
-def diagnosed(made: Profile, scope: Scope | None) -> Diagnosis | None:
-    """What limits the step; None where it was not recorded. Under torch.distributed the profile has its ranks already.
+def diagnose_profile(profile: Profile, scope: Scope | None) -> Diagnosis | None:
+    """Return what limits the step; None if it was not recorded. Under torch.distributed, `profile` must have ranks.
 
-    On a GPU the trace's losses count, in a step of the recorded length; on a CPU those of the timed step.
+    On a GPU the trace's losses count, in a step of the recorded length. On a CPU those of the timed step count.
     """
-    if scope is None or not scope.steps.nanoseconds or not made.timing.seconds:
+    if scope is None or not scope.steps.nanoseconds or not profile.timing.seconds:
         return None
     if scope.has_gpu:
         step, losses = scope.steps.seconds, losses_of(scope)
     else:
-        step = made.timing.median
-        losses = [*cpu_losses(_cpu_step(made)), *_sending(made, scope)]
-    places = _fusing(made)
+        step = profile.timing.median
+        losses = [*cpu_losses(_cpu_step(profile)), *_sending_loss(profile, scope)]
+    places = _fusing_loss(profile)
     if places is not None:
         losses = [loss for loss in losses if loss.limit != "fusable"]
         losses.append(places)
-    late = _late(made)
-    if late is not None:  # what is waited for is no sending
+    late = _late_rank_loss(profile)
+    if late is not None:  # the wait for the late rank is not sending
         losses = [loss for loss in losses if loss.limit != "communication"]
         losses.append(late)
-    return chosen(losses, step)
+    return choose_diagnosis(losses, step)
 
 
-def _cpu_step(made: Profile) -> CpuStep:
-    step = made.timing.median
-    shares = {share.name: share.share or 0.0 for share in made.shares}
-    recorded = sum(category.seconds for category in made.categories.values()) or 1.0
-    arithmetic, memory = arithmetic_and_memory(made.categories)
-    stretch = max(1.0, made.attribution.overhead or 1.0)
+def _cpu_step(profile: Profile) -> CpuStep:
+    step = profile.timing.median
+    shares = {share.name: share.share or 0.0 for share in profile.shares}
+    recorded = sum(category.seconds for category in profile.categories.values()) or 1.0
+    arithmetic, memory = arithmetic_and_memory(profile.categories)
+    stretch = max(1.0, profile.attribution.overhead or 1.0)
     host = shares.get("host", 0.0)
-    low = max(0.0, host * stretch - (stretch - 1))  # all that the recording took is the host's
-    if made.probe.ratio is not None:  # what does not grow with the batch is Python's, or the optimizer's
-        fixed = 2 - made.probe.ratio - shares.get("optimizer", 0.0) - shares.get("data", 0.0)
+    low = max(0.0, host * stretch - (stretch - 1))  # assume that recording stretched the host only
+    if profile.probe.ratio is not None:  # time that does not grow with the batch is Python's or the optimizer's
+        fixed = 2 - profile.probe.ratio - shares.get("optimizer", 0.0) - shares.get("data", 0.0)
         low = min(host, max(low, fixed))
     busy = max(0.0, 1 - low - shares.get("data", 0.0) - shares.get("exposed communication", 0.0)) * step
-    operators = sum(category.count for category in made.categories.values())
+    operators = sum(category.count for category in profile.categories.values())
     return CpuStep(
         step, shares.get("data", 0.0) * step, low * step, operators, busy * arithmetic / recorded,
-        busy * memory / recorded, "high" if made.probe.verdict == "overhead" else "medium",
+        busy * memory / recorded, "high" if profile.probe.verdict == "overhead" else "medium",
     )  # fmt: skip
 
 
-def _sending(made: Profile, scope: Scope) -> list[Loss]:
-    exposed = next((share.seconds for share in made.shares if share.name == "exposed communication"), None)
-    return [sending(scope, exposed, exposed)] if exposed else []
+def _sending_loss(profile: Profile, scope: Scope) -> list[Loss]:
+    exposed = next((share.seconds for share in profile.shares if share.name == "exposed communication"), None)
+    return [sending_loss(scope, exposed, exposed)] if exposed else []
 
 
-def _fusing(made: Profile) -> Loss | None:
-    """What the rules that apply are predicted to save; None where no model was read."""
-    found = [(layer, place) for layer, place in made.places if place.status == "applies" and not place.part_of]
-    if not any(layer.places for layer in made.layers):
+def _fusing_loss(profile: Profile) -> Loss | None:
+    """Return the predicted saving of the rules that apply; None if no model was read."""
+    found = [(layer, place) for layer, place in profile.places if place.status == "applies" and not place.part_of]
+    if not any(layer.places for layer in profile.layers):
         return None
     saving = [(layer, place) for layer, place in found if (place.predicted_saving or 0.0) > 0]
     total = sum(place.predicted_saving or 0.0 for _, place in saving)
     if not total:
         return None
-    step = made.timing.median
+    step = profile.timing.median
     layer, best = saving[0]
     evidence = (
-        f"{_counted(saving)}; the largest: {best.rule} in {layer.fqn or 'the model'}, {times(best.seconds or 0.0)}"
+        f"{_places_text(saving)}; the largest: {best.rule} in {layer.fqn or 'the model'}, {times(best.seconds or 0.0)}"
     )
     action = Action("optimize", "Fuse them: autofuse.optimize(model), or autofuse rewrite on the source.",
                     milliseconds(total), evidence, "medium")  # fmt: skip
@@ -91,14 +91,14 @@ def _fusing(made: Profile) -> Loss | None:
     return Loss("fusable", total, sentence, (action,))
 
 
-def _counted(places: Sequence[tuple[object, Place]]) -> str:
+def _places_text(places: Sequence[tuple[object, Place]]) -> str:
     rules = dict.fromkeys(place.rule for _, place in places)
     return f"{len(places)} places ({', '.join(rules)}) apply"
 
 
-def _late(made: Profile) -> Loss | None:
-    """A rank that is late to what the others wait in: it waits least itself."""
-    ranks = [rank for rank in made.ranks if rank.exposed is not None]
+def _late_rank_loss(profile: Profile) -> Loss | None:
+    """Return the loss to a late rank, which waits least itself."""
+    ranks = [rank for rank in profile.ranks if rank.exposed is not None]
     if len(ranks) < 2:
         return None
     late = min(ranks, key=lambda rank: rank.exposed or 0.0)

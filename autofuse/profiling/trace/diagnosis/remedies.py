@@ -1,4 +1,4 @@
-"""What to do about communication that nothing hides, by kind of collective: names and texts of actions, best first."""
+"""Actions against exposed communication, by kind of collective: names and texts, the best first."""
 
 from __future__ import annotations
 

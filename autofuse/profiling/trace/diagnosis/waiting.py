@@ -1,18 +1,17 @@
-"""For what a GPU waits at each moment of a step at which it does not compute. Sets of moments, all of them disjoint.
+"""What a GPU waits for at each moment of a step at which it does not compute. All sets of moments are disjoint.
 
-The order of the questions is the definition:
+The order of these questions is the definition:
 
-1. A kernel that computes runs (copies within the GPU's memory compute too): nothing is waited for.
+1. A computing kernel runs (copies within the GPU's memory count, too): nothing is waited for.
 2. A collective runs: **communication**, exposed.
-3. A copy between the GPU and elsewhere runs, and a kernel that was launched is still to come, or the host stands in
-   the copy: **copy**.
-4. Nothing runs, and something that was launched is still to come: **event**, unless the stretch is so short that it is
-   the time from a launch to its beginning: **latency**.
-5. Nothing was launched, so the host decides: it fetches **data**, stands in a **host_collective**, in a copy, in an
-   **allocation**, or does anything else: **host**.
+3. A copy between the GPU and elsewhere runs, and a launched kernel is pending, or the host is in the copy: **copy**.
+4. Nothing runs, and launched work is pending: **event**, unless the time is so short that it is the delay from a launch
+  to its start: **latency**.
+5. No launched work is pending, so the host decides: it fetches **data**, is in a **host_collective**, in a copy, in an
+  **allocation**, or does anything else: **host**.
 
-Where the trace does not tell launches, steps 3 and 4 are answered by the host's calls alone, and where it has no host,
-by the shape of the gaps: **untold** is what is left.
+If the trace has no launches, the host's calls alone answer questions 3 and 4. If it has no host events, the shape of
+the gaps does. **untold** is the rest.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from autofuse.profiling.trace.kernels import communicates
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 
-LATENCY = 25_000  # nanoseconds from a launch to its beginning on a GPU that is idle: 3 to 20 us were seen
-STRETCH = 1_000_000  # nanoseconds without any launch that are no dispatching: the host does something else
+LATENCY = 25_000  # nanoseconds from a launch to its start on an idle GPU: we saw 3 to 20 us
+STRETCH = 1_000_000  # nanoseconds without a launch after which the host does something else than dispatch
 _FROM_HOST = ("HtoD", "HostToDevice", "HOST_TO_DEVICE", "H2D")
 _TO_HOST = ("DtoH", "DeviceToHost", "DEVICE_TO_HOST", "D2H")
 _BETWEEN = ("PtoP", "PeerToPeer", "P2P")
@@ -36,8 +35,11 @@ _BETWEEN = ("PtoP", "PeerToPeer", "P2P")
 
 @dataclass(frozen=True)
 class WaitedFor:
-    """Moments of the steps by what is waited for; `computing` are the others. inferred: `data` has no marks of a
-    loader, and is what comes between the last launch and the copy of a batch."""
+    """The moments of the steps by what is waited for; `computing` has the others.
+
+    inferred: the trace has no marks of a data loader. `data` is then the time from the last launch to the copy of a
+    batch.
+    """
 
     computing: Sequence[Interval]
     communication: Sequence[Interval]
@@ -54,40 +56,41 @@ class WaitedFor:
 
 
 def waiting_of(scope: Scope, host: Host) -> WaitedFor:
-    """What the GPU of a trace waits for. With several GPUs, moments at which all of them wait."""
+    """Return what the GPU of a trace waits for. With several GPUs, only moments at which all of them wait count."""
     computing = scope.moments(w for w in scope.work if computes(w))
-    talking = difference(scope.moments(w for w in scope.work if _talks(w)), computing)
+    talking = difference(scope.moments(w for w in scope.work if _communicates(w)), computing)
     copying = difference(scope.moments(w for w in scope.work if _copies(w)), union([*computing, *talking]))
     idle = scope.rest(computing, talking, copying)
-    queued = _queued(scope, host)
-    stuck = union([*queued, *host.copying, *host.waiting])
-    copy = intersection(copying, stuck) if host.seen else copying
-    left = union([*idle, *difference(copying, copy)])
-    event, latency = _blocked(left, queued)
-    left = difference(left, union([*event, *latency]))
+    queued = _queued_moments(scope, host)
+    pending = union([*queued, *host.copying, *host.waiting])
+    copy = intersection(copying, pending) if host.has_events else copying
+    remaining = union([*idle, *difference(copying, copy)])
+    event, latency = _split_by_latency(remaining, queued)
+    remaining = difference(remaining, union([*event, *latency]))
     parts: list[list[Interval]] = []
     for moments in (host.data, host.collectives, host.copying, host.allocating):
-        parts.append(intersection(left, moments))
-        left = difference(left, moments)
+        parts.append(intersection(remaining, moments))
+        remaining = difference(remaining, moments)
     data, collective, staging, allocation = parts
-    supplied, pause = _stretches(left, scope)
-    left = difference(left, union([*supplied, *pause]))
-    told = host.seen
+    supplied, pause = _stretches(remaining, scope)
+    remaining = difference(remaining, union([*supplied, *pause]))
+    has_host = host.has_events
     return WaitedFor(
         computing, talking, union([*copy, *staging]), event, latency, union([*data, *supplied]), collective,
-        allocation, pause if told else [], left if told else [], [] if told else union([*left, *pause]),
+        allocation, pause if has_host else [], remaining if has_host else [],
+        [] if has_host else union([*remaining, *pause]),
         bool(supplied) and length(supplied) >= length(data),
     )  # fmt: skip
 
 
 def computes(work: Event) -> bool:
-    """A kernel that is no collective, or a copy or a fill within the GPU's own memory."""
+    """Whether work is a kernel that is not a collective, or a copy or a fill within the GPU's own memory."""
     if work.category == "kernel":
         return not communicates(work.name)
-    return not _copies(work) and not _talks(work)
+    return not _copies(work) and not _communicates(work)
 
 
-def _talks(work: Event) -> bool:
+def _communicates(work: Event) -> bool:
     if work.category == "kernel":
         return communicates(work.name)
     return any(word in work.name for word in _BETWEEN)
@@ -98,23 +101,23 @@ def _copies(work: Event) -> bool:
 
 
 def from_host(work: Event) -> bool:
-    """A copy to the GPU."""
+    """Whether work is a copy to the GPU."""
     return work.category == "gpu_memcpy" and any(word in work.name for word in _FROM_HOST)
 
 
-def _queued(scope: Scope, host: Host) -> list[Interval]:
-    """Moments at which something was launched and has not begun."""
+def _queued_moments(scope: Scope, host: Host) -> list[Interval]:
+    """Return the moments at which something was launched and has not begun."""
     return union((end - host.shift, start) for end, start in host.queued if end - host.shift < start)
 
 
-def _blocked(idle: Sequence[Interval], queued: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """Of the idle moments at which something is queued: those that are too long for a launch, and the others."""
+def _split_by_latency(idle: Sequence[Interval], queued: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
+    """Return the idle moments with queued work: those that are too long for a launch, and the others."""
     both = intersection(idle, queued)
     return [m for m in both if m[1] - m[0] > LATENCY], [m for m in both if m[1] - m[0] <= LATENCY]
 
 
 def _stretches(idle: Sequence[Interval], scope: Scope) -> tuple[list[Interval], list[Interval]]:
-    """Long stretches in which the host launches nothing: those that end with a copy to the GPU prepared its input."""
+    """Return long times without launches: those that end with a copy to the GPU (input preparation), and the rest."""
     supplied: list[Interval] = []
     pause: list[Interval] = []
     starts = [work.start for work in scope.work]

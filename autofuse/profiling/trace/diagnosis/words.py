@@ -1,4 +1,4 @@
-"""What things are called on the hardware of a trace, so that no advice names hardware that the trace does not have."""
+"""Names of hardware and tools for the maker of a trace's GPU, so that advice names only hardware that the trace has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NVIDIA = re.compile(r"nvidia|tesla|geforce|quadro", re.IGNORECASE)
 
 
 def maker(scope: Scope) -> Maker:
-    """By the device's name, else by the runtime that the host calls; "" where neither tells."""
+    """Return the maker, from the device's name, else from the runtime that the host calls; "" if it is unknown."""
     if _AMD.search(scope.device_name):
         return "amd"
     if _NVIDIA.search(scope.device_name):
@@ -24,21 +24,21 @@ def maker(scope: Scope) -> Maker:
 
 
 def matrix_units(scope: Scope) -> str:
-    """What multiplies matrices."""
+    """Return the name of the units that multiply matrices."""
     return "matrix cores" if maker(scope) == "amd" else "tensor cores"
 
 
 def graph(scope: Scope) -> str:
-    """A captured sequence of launches, with its article."""
+    """Return the name of a captured sequence of launches, with its article."""
     return {"nvidia": "a CUDA graph", "amd": "a HIP graph"}.get(maker(scope), "a graph")
 
 
 def clock_tool(scope: Scope) -> str:
-    """The command that shows clocks and temperature, in brackets; "" where the maker is not known."""
+    """Return the command that shows clocks and temperature, in brackets; "" if the maker is unknown."""
     found = {"nvidia": " (nvidia-smi -q -d PERFORMANCE,CLOCK)", "amd": " (rocm-smi)"}
     return found.get(maker(scope), "")
 
 
 def allocator_variable(scope: Scope) -> str:
-    """The environment variable that configures torch's caching allocator."""
+    """Return the environment variable that configures torch's caching allocator."""
     return "PYTORCH_HIP_ALLOC_CONF" if maker(scope) == "amd" else "PYTORCH_CUDA_ALLOC_CONF"

@@ -1,1 +1,1 @@
-"""What other tools write, as traces, memory and rungs: Nsight Systems, rocprof, torch's memory snapshots, DCGM."""
+"""Reads files of other tools as traces, memory and levels: Nsight Systems, rocprof, torch's memory snapshots, DCGM."""

@@ -1,7 +1,7 @@
-"""Memory from a snapshot of torch's CUDA allocator: what `torch.cuda.memory._dump_snapshot(path)` writes.
+"""Reads memory from a snapshot of torch's CUDA allocator: the file of `torch.cuda.memory._dump_snapshot(path)`.
 
-A snapshot is a pickle, and a pickle may execute code: so only plain data is read from it, and whatever asks for a class
-or a function is refused. Its newest events lead back from what is allocated at its end to the peak of what it recorded.
+A snapshot is a pickle, and a pickle can execute code. So only plain data is read, and every class or function in it is
+refused. The events of the snapshot lead back from the allocations at its end to the peak.
 """
 
 from __future__ import annotations
@@ -18,37 +18,46 @@ from autofuse.profiling.trace.trace import Unreadable
 from autofuse.results.profile_parts import Memory
 
 MAGIC = b"\x80"
-_SHOWN = 3  # lines that hold most at the peak
+_SHOWN = 3  # how many of the lines that hold most at the peak are listed
 _ALIVE = ("active_allocated", "active_pending_free")
 _INSIDE = ("/torch/", "/autofuse/", "<frozen", "??")
 
 
 @dataclass(frozen=True)
 class MemorySnapshot:
-    """memory: at the peak. notes: what holds it, what is reserved, whether memory ran out."""
+    """The contents of a snapshot.
+
+    memory: at the peak.
+    notes: what holds it, how much is reserved, and whether memory ran out.
+    """
 
     memory: Memory
     notes: tuple[str, ...]
 
 
-class _Plain(pickle.Unpickler):
-    """Reads numbers, texts, lists, dicts and tuples."""
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads numbers, texts, lists, dicts and tuples only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a snapshot holds plain data only")
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, but a snapshot has plain data only")
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("it refers to data outside of the file")
 
 
 def snapshot_of(path: Path) -> MemorySnapshot:
-    """The peak of the device that held most. Raises Unreadable where the file is none, OSError as open does."""
+    """Return the peak of the device that held most.
+
+    Raises:
+        Unreadable: The file is not a snapshot.
+        OSError: The file cannot be read.
+    """
     content = plain_pickle(path)
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
-        raise Unreadable(f"{path} holds no memory snapshot: there are no segments in it.")
+        raise Unreadable(f"{path} has no memory snapshot: it has no segments.")
     by_device = {device: _peak(content, device) for device in _devices(content)}
     if not by_device:
-        raise Unreadable(f"{path} holds a memory snapshot of nothing: no segment and no event is in it.")
+        raise Unreadable(f"{path} has an empty memory snapshot: it has no segment and no event.")
     device = max(by_device, key=lambda number: by_device[number][0])
     peak, held, complete = by_device[device]
     kinds: Counter[str] = Counter()
@@ -60,13 +69,13 @@ def snapshot_of(path: Path) -> MemorySnapshot:
         peak, parameters=kinds["parameters"], optimizer=kinds["optimizer"], activations=kinds["activations"],
         others=kinds["others"], source=f"a snapshot of torch's CUDA allocator, GPU {device}",
     )  # fmt: skip
-    return MemorySnapshot(memory, (*_notes(content, device, peak, complete), *_told(lines, peak)))
+    return MemorySnapshot(memory, (*_notes(content, device, peak, complete), *_largest_lines(lines, peak)))
 
 
 def plain_pickle(path: Path) -> Any:
-    """Raises Unreadable for a pickle of anything but plain data, and for what is none."""
+    """Read a pickle of plain data. Raises Unreadable for any other pickle, and for a file that is not a pickle."""
     try:
-        return _Plain(io.BytesIO(path.read_bytes())).load()
+        return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
     except OSError:
         raise
     except Exception as error:  # a damaged pickle raises nearly anything
@@ -80,23 +89,23 @@ def _devices(content: Mapping[str, Any]) -> list[int]:
 
 
 def _traces(content: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    told = content.get("device_traces")
-    every = told if isinstance(told, list) else []
-    return [[e for e in events if isinstance(e, dict)] if isinstance(events, list) else [] for events in every]
+    device_traces = content.get("device_traces")
+    traces = device_traces if isinstance(device_traces, list) else []
+    return [[e for e in events if isinstance(e, dict)] if isinstance(events, list) else [] for events in traces]
 
 
 Held = list[tuple[int, Sequence[Any]]]
 
 
 def _peak(content: Mapping[str, Any], device: int) -> tuple[int, Held, bool]:
-    """Bytes at the peak, what is held then with the frames that allocated it, and whether events lead there."""
+    """Return the bytes at the peak, the blocks held then with their frames, and whether there are events."""
     alive = {address: (size, frames) for address, size, frames in _blocks(content, device)}
-    every = _traces(content)
-    events = every[device] if device < len(every) else []
+    traces = _traces(content)
+    events = traces[device] if device < len(traces) else []
     now = most = sum(size for size, _ in alive.values())
     at = len(events)
-    for i in range(len(events) - 1, -1, -1):  # backwards: an allocation was not there before
-        now += _undone(events[i])
+    for i in range(len(events) - 1, -1, -1):  # backwards in time: undo each event
+        now += _size_change(events[i])
         if now > most:
             most, at = now, i
     held = dict(alive)
@@ -105,7 +114,7 @@ def _peak(content: Mapping[str, Any], device: int) -> tuple[int, Held, bool]:
     return most, list(held.values()), bool(events)
 
 
-def _undone(event: Mapping[str, Any]) -> int:
+def _size_change(event: Mapping[str, Any]) -> int:
     size = _number(event.get("size"))
     return {"alloc": -size, "free_completed": size}.get(str(event.get("action")), 0)
 
@@ -120,7 +129,7 @@ def _undo(event: Mapping[str, Any], held: dict[int, tuple[int, Sequence[Any]]]) 
 
 
 def _blocks(content: Mapping[str, Any], device: int) -> Iterator[tuple[int, int, Sequence[Any]]]:
-    """Address, size and frames of what is allocated when the snapshot is taken."""
+    """Yield address, size and frames of every block that is allocated at the end of the snapshot."""
     for segment in content["segments"]:
         if not isinstance(segment, dict) or _number(segment.get("device")) != device:
             continue
@@ -137,8 +146,11 @@ def _blocks(content: Mapping[str, Any], device: int) -> Iterator[tuple[int, int,
 
 
 def _kind(frames: Sequence[Any]) -> str:
-    """What the Python that allocated it says it is for. The backward pass of a GPU has no Python: its memory, like all
-    that was allocated before stacks were recorded, is told of as others."""
+    """Return what the memory is for, from the Python frames that allocated it.
+
+    The backward pass of a GPU has no Python frames. Its memory counts as "others", and so does memory allocated before
+    stacks were recorded.
+    """
     names = [(str(f.get("filename", "")), str(f.get("name", ""))) for f in frames if isinstance(f, dict)]
     if any("/torch/optim/" in file for file, _ in names):
         return "optimizer"
@@ -153,7 +165,7 @@ def _kind(frames: Sequence[Any]) -> str:
 
 
 def _line(frames: Sequence[Any]) -> str:
-    """The innermost line that is none of torch's own."""
+    """Return the innermost line outside of torch."""
     for frame in frames:
         if isinstance(frame, dict):
             file, line = str(frame.get("filename", "")), _number(frame.get("line"))
@@ -162,11 +174,11 @@ def _line(frames: Sequence[Any]) -> str:
     return ""
 
 
-def _told(lines: Counter[str], peak: int) -> Iterator[str]:
+def _largest_lines(lines: Counter[str], peak: int) -> Iterator[str]:
     most = [(line, size) for line, size in lines.most_common(_SHOWN + 1) if line][:_SHOWN]
     if most and peak:
         named = ", ".join(f"{line} {size / 2**20:,.1f} MiB" for line, size in most)
-        yield f"At the peak most memory is held by what these lines allocated: {named}."
+        yield f"At the peak, these lines' allocations hold most memory: {named}."
 
 
 def _notes(content: Mapping[str, Any], device: int, peak: int, complete: bool) -> Iterator[str]:
@@ -177,16 +189,16 @@ def _notes(content: Mapping[str, Any], device: int, peak: int, complete: bool) -
     )
     if reserved > peak:
         yield (
-            f"The allocator holds {reserved / 2**20:,.1f} MiB at the snapshot's end, and at most {peak / 2**20:,.1f} "
-            "MiB of tensors were alive: the rest is cached or fragmented."
+            f"The allocator holds {reserved / 2**20:,.1f} MiB at the snapshot's end, but at most {peak / 2**20:,.1f} "
+            "MiB of tensors were alive. The rest is cached or fragmented."
         )
     if not complete:
         yield (
-            "The snapshot has no history, so its memory is that at its end and not the peak: record it with "
+            "The snapshot has no history, so its memory is that at its end, not the peak. To get the peak, record with "
             "torch.cuda.memory._record_memory_history()."
         )
-    every = _traces(content)
-    if device < len(every) and (ran_out := sum(e.get("action") == "oom" for e in every[device])):
+    traces = _traces(content)
+    if device < len(traces) and (ran_out := sum(e.get("action") == "oom" for e in traces[device])):
         yield f"Memory ran out {ran_out} {'time' if ran_out == 1 else 'times'} while the snapshot was recorded."
 
 

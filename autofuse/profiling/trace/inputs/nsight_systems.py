@@ -1,9 +1,9 @@
-"""Traces from Nsight Systems: the SQLite file that `nsys export --type sqlite` writes. Reads it, and executes nothing.
+"""Reads traces from Nsight Systems: the SQLite file of `nsys export --type sqlite`. Executes nothing in it.
 
-Tables and columns are those of NVIDIA's "SQLite Export Schema Reference"; nsys makes tables only for what it recorded,
-and columns come and go between versions, so a column that is missing is passed over. Each process is a trace of its
-own. Ranges of NVTX are the host's: `torch.autograd.profiler.emit_nvtx` gives operators, and a range that is called
-"step 7" or "iteration7" is a step.
+Tables and columns are those of NVIDIA's "SQLite Export Schema Reference". nsys creates tables only for what it
+recorded, and columns differ between versions, so missing ones are skipped. Each process gives one trace. NVTX ranges
+are events of the host: `torch.autograd.profiler.emit_nvtx` gives operators, and a range named "step 7" or "iteration7"
+is a step.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autofuse.profiling.trace.trace import Event, Trace, Unreadable, in_order
+from autofuse.profiling.trace.trace import Event, Trace, Unreadable, sort_events
 
 MAGIC = b"SQLite format 3\x00"
 _KERNELS, _COPIES, _FILLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 _RANGES = (59, 60)  # NVTX_EVENTS.eventType: pushed and popped on one thread, started and ended on any
-# CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, in Kineto's words.
+# CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, with Kineto's names.
 _WAYS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _MEMORIES = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed", 6: "Device", 7: "Managed"}
 _STEP = re.compile(r"(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=]*(\d+)", re.IGNORECASE)
@@ -33,9 +33,10 @@ Row = dict[str, Any]
 
 
 def traces_of_nsight_systems(path: Path) -> list[Trace]:
-    """One trace for each process that used a GPU, in order of the GPUs; of a file without any, one of what is there.
+    """Return one trace for each process that used a GPU, in order of the GPUs; without a GPU, one of the rest.
 
-    Raises Unreadable where the file is damaged, or holds neither GPU work nor ranges.
+    Raises:
+        Unreadable: The file is damaged, or has neither GPU work nor ranges.
     """
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)) as file:
@@ -46,7 +47,7 @@ def traces_of_nsight_systems(path: Path) -> list[Trace]:
 
 
 class _Export:
-    """The tables that the file has."""
+    """The tables of the file."""
 
     def __init__(self, file: sqlite3.Connection) -> None:
         self._file = file
@@ -61,7 +62,7 @@ class _Export:
                 yield dict(row)
 
     def text(self, row: Row, *columns: str) -> str:
-        """Of the first column that says something: a text, or the number of one."""
+        """Return the first of these columns that has a text, or the number of one in StringIds."""
         for column in columns:
             value = row.get(column)
             if isinstance(value, str) and value:
@@ -75,7 +76,7 @@ def _traces(export: _Export, path: Path) -> list[Trace]:
     events: dict[int, list[Event]] = defaultdict(list)
     devices: dict[int, set[int]] = defaultdict(set)
     left_out = 0
-    for process, event in _all(export):
+    for process, event in _all_events(export):
         if event is None:
             left_out += 1
             continue
@@ -84,21 +85,21 @@ def _traces(export: _Export, path: Path) -> list[Trace]:
             devices[process].add(int(event.process))
     if not events:
         raise Unreadable(
-            f"{path} holds neither GPU work nor ranges: export a report that was recorded with --trace=cuda,nvtx, by "
+            f"{path} has neither GPU work nor ranges: record with --trace=cuda,nvtx, and export the report with "
             "`nsys export --type sqlite`."
         )
     shown = sorted(devices, key=lambda process: (min(devices[process]), process)) or list(events)[:1]
     described = tuple(_devices(export))
-    if 0 in events and shown != [0]:  # work that names no process belongs to the only one there is
+    if 0 in events and shown != [0]:  # work without a process belongs to the first one
         for process in shown[:1]:
             events[process] += events[0] if process else []
     return [
-        Trace(in_order(events[process]), described, name=path.name, left_out=left_out if at == 0 else 0)
+        Trace(sort_events(events[process]), described, name=path.name, left_out=left_out if at == 0 else 0)
         for at, process in enumerate(shown)
     ]
 
 
-def _all(export: _Export) -> Iterator[tuple[int, Event | None]]:
+def _all_events(export: _Export) -> Iterator[tuple[int, Event | None]]:
     for row in export.rows(_KERNELS):
         name = export.text(row, "demangledName", "shortName", "mangledName", "name")
         yield _process(row.get("globalPid")), _work(row, "kernel", name, **_launch(row))
@@ -113,7 +114,7 @@ def _all(export: _Export) -> Iterator[tuple[int, Event | None]]:
             yield _process(row.get("globalTid")), _host(row, "cuda_runtime", name, args)
     for row in export.rows("NVTX_EVENTS"):
         if row.get("eventType", _RANGES[0]) in _RANGES and row.get("end") is not None:
-            yield _process(row.get("globalTid")), _range(row, export.text(row, "text", "textId"))
+            yield _process(row.get("globalTid")), _nvtx_range(row, export.text(row, "text", "textId"))
 
 
 def _work(row: Row, category: str, name: str, **args: Any) -> Event | None:
@@ -133,7 +134,7 @@ def _host(row: Row, category: str, name: str, args: Row) -> Event | None:
     return Event(name, category, start, max(0, end - start), _process(thread), thread & 0xFFFFFF, args)
 
 
-def _range(row: Row, name: str) -> Event | None:
+def _nvtx_range(row: Row, name: str) -> Event | None:
     if step := _STEP.fullmatch(name.strip()):
         return _host(row, "user_annotation", f"ProfilerStep#{step[1]}", {})
     operator = _OPERATOR.fullmatch(name)
@@ -161,20 +162,20 @@ def _copy(row: Row) -> str:
 
 
 def _process(number: Any) -> int:
-    """A process of nsys's serialised numbers, which are hardware, machine, process and thread in one integer."""
+    """Return the process in nsys's serialised number: hardware, machine, process and thread in one integer."""
     return (number >> 24) & 0xFFFFFF if isinstance(number, int) else 0
 
 
 def _devices(export: _Export) -> Iterator[Row]:
-    """In Kineto's words; what a version does not tell is left out."""
+    """Yield the GPUs with Kineto's keys. Values that a version of nsys does not export are left out."""
     for row in export.rows("TARGET_INFO_GPU"):
         number = row.get("cuDevice") if isinstance(row.get("cuDevice"), int) else row.get("id")
-        told = {
+        properties = {
             "id": number, "name": row.get("name"), "numSms": row.get("smCount"), "warpSize": row.get("threadsPerWarp"),
             "computeMajor": row.get("computeMajor"), "computeMinor": row.get("computeMinor"),
             "regsPerMultiprocessor": row.get("maxRegistersPerSm"),
             "sharedMemPerMultiprocessor": row.get("maxShmemPerSm"), "sharedMemPerBlock": row.get("maxShmemPerBlock"),
         }  # fmt: skip
         warps = row.get("maxWarpsPerSm")
-        told["maxThreadsPerMultiprocessor"] = warps * (row.get("threadsPerWarp") or 32) if warps else None
-        yield {key: value for key, value in told.items() if value is not None}
+        properties["maxThreadsPerMultiprocessor"] = warps * (row.get("threadsPerWarp") or 32) if warps else None
+        yield {key: value for key, value in properties.items() if value is not None}

@@ -1,7 +1,8 @@
-"""Traces from AMD's rocprofv3 and rocprof, as JSON.
+"""Reads traces from AMD's rocprofv3 and rocprof, as JSON.
 
-rocprofv3 (`--output-format json`) writes records of ROCprofiler-SDK: "rocprofiler-sdk-tool", with one entry a process.
-rocprof (version 1 and 2) wrote Chrome's trace events without categories, in processes named GPU0, COPY, CPU HIP API.
+rocprofv3 (`--output-format json`) writes records of ROCprofiler-SDK under "rocprofiler-sdk-tool", with one entry per
+process. rocprof (versions 1 and 2) wrote Chrome's trace events without categories, in processes named GPU0, COPY, CPU
+HIP API.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autofuse.profiling.trace.trace import Event, Trace, in_order, integer
+from autofuse.profiling.trace.trace import Event, Trace, integer, sort_events
 
 KEY = "rocprofiler-sdk-tool"
 _GPU = 2  # rocprofiler_agent_type_t
@@ -25,14 +26,14 @@ Record = Mapping[str, Any]
 
 
 def traces_of_rocprof(content: Record, name: str) -> list[Trace]:
-    """One trace for each process in a file of rocprofv3. Records that say no time are left out and counted."""
+    """Return one trace for each process in a file of rocprofv3. Records without a time are left out and counted."""
     tools = content.get(KEY)
     found = [tool for tool in (tools if isinstance(tools, list) else [tools]) if isinstance(tool, dict)]
     return [_trace(tool, name) for tool in found]
 
 
 def with_categories(content: Record) -> Record:
-    """A trace of rocprof with the categories that follow from the names of its processes; others as they are."""
+    """Return a trace of rocprof with categories, from the names of its processes. Other traces stay as they are."""
     listed = content.get("traceEvents")
     if not isinstance(listed, list):
         return content
@@ -46,43 +47,43 @@ def with_categories(content: Record) -> Record:
                 kinds[str(entry.get("pid"))] = kind
     if not kinds or any(isinstance(e, dict) and e.get("cat") and e.get("ph") == "X" for e in listed):
         return content
-    return {**content, "traceEvents": [_categorised(entry, kinds) for entry in listed]}
+    return {**content, "traceEvents": [_with_category(entry, kinds) for entry in listed]}
 
 
-def _categorised(entry: Any, kinds: Mapping[Any, str]) -> Any:
+def _with_category(entry: Any, kinds: Mapping[Any, str]) -> Any:
     kind = kinds.get(str(entry.get("pid"))) if isinstance(entry, dict) else None
     if not kind or entry.get("ph") != "X":
         return entry
-    told = entry.get("args")
-    args = dict(told) if isinstance(told, dict) else {}
+    raw = entry.get("args")
+    args = dict(raw) if isinstance(raw, dict) else {}
     args |= {"device": args.get("dev-id", 0), "stream": args.get("queue-id", entry.get("tid", 0))}
-    return {**entry, "cat": kind, "args": args if kind in ("kernel", "gpu_memcpy") else told}
+    return {**entry, "cat": kind, "args": args if kind in ("kernel", "gpu_memcpy") else raw}
 
 
 def _trace(tool: Record, name: str) -> Trace:
-    agents = {_handle(agent.get("id")): agent for agent in _listed(tool, "agents")}
+    agents = {_handle(agent.get("id")): agent for agent in _dicts_in(tool, "agents")}
     gpus = [handle for handle, agent in agents.items() if agent.get("type") == _GPU]
     numbers = {handle: at for at, handle in enumerate(gpus)}
     read = [
-        *(_kernel(record, _names(tool), numbers) for record in _buffered(tool, "kernel_dispatch")),
-        *(_copy(record, _operations(tool, "MEMORY_COPY"), numbers) for record in _buffered(tool, "memory_copy")),
-        *(_call(record, _operations(tool, kind)) for kind in _API for record in _buffered(tool, kind.lower())),
-        *(_mark(record) for record in _buffered(tool, "marker_api")),
+        *(_kernel(record, _names(tool), numbers) for record in _buffer_records(tool, "kernel_dispatch")),
+        *(_copy(record, _operations(tool, "MEMORY_COPY"), numbers) for record in _buffer_records(tool, "memory_copy")),
+        *(_call(record, _operations(tool, kind)) for kind in _API for record in _buffer_records(tool, kind.lower())),
+        *(_mark(record) for record in _buffer_records(tool, "marker_api")),
     ]
     events = [event for event in read if event is not None]
     devices = tuple(_device(agents[handle], at) for handle, at in numbers.items())
-    return Trace(in_order(events), devices, name=name, left_out=len(read) - len(events))
+    return Trace(sort_events(events), devices, name=name, left_out=len(read) - len(events))
 
 
 _API = ("HIP_API", "HIP_RUNTIME_API", "HIP_RUNTIME_API_EXT")
 
 
 def _kernel(record: Record, names: Mapping[Any, str], numbers: Mapping[Any, int]) -> Event | None:
-    told = record.get("dispatch_info")
-    info: Record = told if isinstance(told, dict) else {}
+    raw = record.get("dispatch_info")
+    info: Record = raw if isinstance(raw, dict) else {}
     group, grid = _axes(info.get("workgroup_size")), _axes(info.get("grid_size"))
     args: dict[str, Any] = {"shared memory": info.get("group_segment_size") or 0}
-    if group and grid:  # the grid counts work-items
+    if group and grid:  # rocprof's grid counts work-items, Kineto's counts blocks
         args |= {"block": group, "grid": [-(-whole // part) for whole, part in zip(grid, group, strict=True)]}
     device = numbers.get(_handle(info.get("agent_id")), 0)
     name = names.get(integer(info.get("kernel_id")), "kernel")
@@ -123,14 +124,14 @@ def _event(record: Record, name: str, category: str, process: Any, thread: Any, 
     start, end = integer(record.get("start_timestamp")), integer(record.get("end_timestamp"))
     if start is None or end is None or end < start:
         return None
-    told = record.get("correlation_id")
-    internal = told.get("internal") if isinstance(told, dict) else told
+    raw = record.get("correlation_id")
+    internal = raw.get("internal") if isinstance(raw, dict) else raw
     return Event(name, category, start, end - start, process, thread, {**args, "correlation": integer(internal) or 0})
 
 
 def _names(tool: Record) -> dict[Any, str]:
     found: dict[Any, str] = {}
-    for at, symbol in enumerate(_listed(tool, "kernel_symbols")):
+    for at, symbol in enumerate(_dicts_in(tool, "kernel_symbols")):
         number = integer(symbol.get("kernel_id", symbol.get("id", at)))
         keys = ("demangled_kernel_name", "formatted_kernel_name", "truncated_kernel_name", "kernel_name")
         found[number] = next((str(symbol[key]) for key in keys if symbol.get(key)), "kernel")
@@ -138,25 +139,25 @@ def _names(tool: Record) -> dict[Any, str]:
 
 
 def _operations(tool: Record, kind: str) -> Sequence[str]:
-    """The names of a kind of record's operations, in order of their numbers."""
+    """Return the names of the operations of one kind of record, in order of their numbers."""
     strings = tool.get("strings")
-    told = strings.get("buffer_records") if isinstance(strings, dict) else None
-    for entry in told if isinstance(told, list) else ():
+    raw = strings.get("buffer_records") if isinstance(strings, dict) else None
+    for entry in raw if isinstance(raw, list) else ():
         if isinstance(entry, dict) and str(entry.get("kind", "")).upper().removeprefix("ROCPROFILER_") == kind:
             operations = entry.get("operations")
             return [str(o) for o in operations] if isinstance(operations, list) else []
     return []
 
 
-def _buffered(tool: Record, kind: str) -> Iterator[Record]:
+def _buffer_records(tool: Record, kind: str) -> Iterator[Record]:
     records = tool.get("buffer_records")
-    told = records.get(kind) if isinstance(records, dict) else None
-    yield from (record for record in (told if isinstance(told, list) else ()) if isinstance(record, dict))
+    raw = records.get(kind) if isinstance(records, dict) else None
+    yield from (record for record in (raw if isinstance(raw, list) else ()) if isinstance(record, dict))
 
 
-def _listed(tool: Record, key: str) -> Iterator[Record]:
-    told = tool.get(key)
-    yield from (one for one in (told if isinstance(told, list) else ()) if isinstance(one, dict))
+def _dicts_in(tool: Record, key: str) -> Iterator[Record]:
+    raw = tool.get(key)
+    yield from (one for one in (raw if isinstance(raw, list) else ()) if isinstance(one, dict))
 
 
 def _handle(value: Any) -> Any:
@@ -171,11 +172,11 @@ def _axes(value: Any) -> list[int] | None:
 
 
 def _device(agent: Record, number: int) -> dict[str, Any]:
-    """In Kineto's words. waves_per_simd x SIMDs of a compute unit is what a compute unit holds."""
+    """Return a GPU with Kineto's keys. A compute unit holds waves_per_simd x simd_per_cu waves."""
     wave = integer(agent.get("wave_front_size")) or 64
     waves = (integer(agent.get("max_waves_per_simd")) or 0) * (integer(agent.get("simd_per_cu")) or 0)
-    told = {
+    properties = {
         "id": number, "name": agent.get("product_name") or agent.get("name"), "numSms": agent.get("cu_count"),
         "warpSize": wave, "maxThreadsPerMultiprocessor": waves * wave or None,
     }  # fmt: skip
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in properties.items() if value is not None}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autofuse.profiling.trace.diagnosis.of_profile import diagnosed
+from autofuse.profiling.trace.diagnosis.of_profile import diagnose_profile
 from autofuse.profiling.trace.profile import profile_of_traces
 from autofuse.profiling.trace.scope import scope_of
 from autofuse.results.comparison import Estimate, Interval
@@ -22,13 +22,13 @@ def made(**changes: object) -> Profile:
 
 
 def limit(profile: Profile) -> str:
-    found = diagnosed(profile, scope_of(RECORDED))
+    found = diagnose_profile(profile, scope_of(RECORDED))
     assert found is not None
     return found.limit
 
 
 def test_without_a_recording_there_is_none() -> None:
-    assert diagnosed(made(), None) is None
+    assert diagnose_profile(made(), None) is None
 
 
 def test_what_a_recording_stretches_is_no_cause() -> None:
@@ -47,7 +47,7 @@ def test_twice_the_batch_says_more_than_the_recording(ratio: float, expected: st
 def test_rules_that_apply_are_the_kernels_to_fuse() -> None:
     place = Place("AF101", "applies", seconds=0.0008, predicted_seconds=0.0004)
     layer = Layer("h.0", "Attention", 1, Work(), Work(), Work(), Work(), places=(place,))
-    found = diagnosed(made(layers=(layer,), attribution=Attribution(overhead=1.9)), scope_of(RECORDED))
+    found = diagnose_profile(made(layers=(layer,), attribution=Attribution(overhead=1.9)), scope_of(RECORDED))
     assert found is not None and found.limit == "fusable"
     assert found.actions[0].kind == "optimize" and found.actions[0].milliseconds == 0.4
 
@@ -55,7 +55,7 @@ def test_rules_that_apply_are_the_kernels_to_fuse() -> None:
 @pytest.mark.parametrize(("waits", "late"), [((0.0, 0.5e-3), 0), ((0.5e-3, 0.0), 1), ((0.02e-3, 0.0), None)])
 def test_who_waits_least_is_late_where_the_others_wait_for_long(waits: tuple[float, float], late: int | None) -> None:
     ranks = tuple(Rank(rank, 1e-3, wait, wait) for rank, wait in enumerate(waits))
-    found = diagnosed(made(ranks=ranks, attribution=Attribution(overhead=1.9)), scope_of(RECORDED))
+    found = diagnose_profile(made(ranks=ranks, attribution=Attribution(overhead=1.9)), scope_of(RECORDED))
     assert found is not None
     assert (found.limit == "straggler") == (late is not None)
     assert late is None or f"rank {late} comes last" in found.sentence

@@ -21,15 +21,15 @@ DCGM_FI_PROF_DRAM_ACTIVE{gpu="0",UUID="GPU-a"} 9223372036854775794
 """
 
 
-def test_rungs_are_means_over_gpus_and_scrapes(tmp_path: Path) -> None:
+def test_levels_are_means_over_gpus_and_scrapes(tmp_path: Path) -> None:
     path = tmp_path / "metrics.txt"
     path.write_text(TEXT)
     assert is_dcgm_text(TEXT.encode())
-    rungs, power = counters_of_text(path)
-    assert {name: rung.value for name, rung in rungs.items()} == pytest.approx(
+    levels, power = counters_of_text(path)
+    assert {name: level.value for name, level in levels.items()} == pytest.approx(
         {"sm_active": 0.6, "tensor_active": 0.25}
     )
-    assert rungs["sm_active"].basis == "DCGM exporter, 2 samples of 2 GPUs"
+    assert levels["sm_active"].basis == "DCGM exporter, 2 samples of 2 GPUs"
     assert power.watts == 400.5  # and a value that says "not available" is none
 
 

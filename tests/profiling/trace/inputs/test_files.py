@@ -23,8 +23,8 @@ def test_a_trace_a_snapshot_and_counters_make_one_profile(tmp_path: Path) -> Non
     metrics.write_text(TEXT)
     paths = [export(tmp_path / "report"), written(tmp_path / "memory", snapshot()), metrics]
     profile = profile_of_inputs(inputs_of(paths))
-    assert profile.rung("busy").value == pytest.approx(0.6)
-    assert profile.rung("sm_active").value == pytest.approx(0.6) and profile.power.watts == 400.5
+    assert profile.level("busy").value == pytest.approx(0.6)
+    assert profile.level("sm_active").value == pytest.approx(0.6) and profile.power.watts == 400.5
     assert profile.memory.peak_bytes == 450
     assert any("model.py:12" in note for note in profile.notes)
     assert Profile.from_dict(json.loads(profile.to_json())) == profile

@@ -89,8 +89,8 @@ def test_kernels_launches_ranges_and_devices_are_read(tmp_path: Path) -> None:
     assert [event.name for event in found.of("gpu_memcpy")] == ["Memcpy HtoD (Pageable -> Device)"]
     profile = profile_of_traces([found])
     assert profile.timing.seconds == pytest.approx((100e-6, 100e-6))
-    assert profile.rung("busy").value == pytest.approx(0.6)
-    assert profile.rung("sm_efficiency").value == pytest.approx(0.6)  # a block on each of 108 multiprocessors
+    assert profile.level("busy").value == pytest.approx(0.6)
+    assert profile.level("sm_efficiency").value == pytest.approx(0.6)  # a block on each of 108 multiprocessors
     assert profile.environment["device"] == "NVIDIA A100-SXM4-80GB"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.profiling.trace.inputs.rocprof import traces_of_rocprof, with_categories
 from autofuse.profiling.trace.profile import profile_of_traces
-from autofuse.profiling.trace.trace import of
+from autofuse.profiling.trace.trace import parse_trace
 
 NAME = "Cijk_Ailk_Bljk_MI16x16x16x1"
 GPU, CPU = {"handle": 17}, {"handle": 3}
@@ -68,8 +68,8 @@ def test_dispatches_become_kernels_with_their_launches() -> None:
     assert [event.name for event in found.of("hip_runtime")] == ["hipLaunchKernel"]
     profile = profile_of_traces([found])
     assert profile.timing.seconds == pytest.approx((10e-6,))
-    assert profile.rung("busy").value == pytest.approx(0.5)
-    assert profile.rung("tensor_share").value == pytest.approx(0.5)  # MI16x16 is a matrix core's
+    assert profile.level("busy").value == pytest.approx(0.5)
+    assert profile.level("tensor_share").value == pytest.approx(0.5)  # MI16x16 is a matrix core's
     assert profile.environment["device"] == "AMD Instinct MI300X" and profile.environment["SMs"] == "304"
     host = next(share for share in profile.shares if share.name == "host")
     assert host.share is not None  # the launch is found by its correlation
@@ -90,12 +90,12 @@ def test_processes_of_the_older_rocprof_tell_what_their_events_are() -> None:
         {"ph": "X", "name": "attn_fwd.kd", "pid": "6", "tid": "1", "ts": "10", "dur": "5", "args": {"dev-id": "0"}},
         {"ph": "X", "name": "hipLaunchKernel", "pid": "2", "tid": "9", "ts": "1", "dur": "2", "args": {}},
     ]  # fmt: skip
-    found = of(with_categories({"traceEvents": listed}))
+    found = parse_trace(with_categories({"traceEvents": listed}))
     assert [(event.name, event.category) for event in found.events] == [
         ("hipLaunchKernel", "hip_runtime"),
         ("attn_fwd.kd", "kernel"),
     ]
-    assert profile_of_traces([found]).rung("busy").value == pytest.approx(5 / 14)
+    assert profile_of_traces([found]).level("busy").value == pytest.approx(5 / 14)
 
 
 def test_a_trace_with_categories_stays_as_it_is() -> None:

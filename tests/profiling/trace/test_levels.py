@@ -1,4 +1,4 @@
-"""The rungs that a trace tells, against sums on paper."""
+"""The levels that a trace tells, against sums on paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autofuse.profiling.trace.rungs import rungs_of
+from autofuse.profiling.trace.levels import levels_of
 from autofuse.profiling.trace.scope import scope_of
 from autofuse.results.ladder import KINDS, ladder
 from tests.profiling.trace.building import SECOND, entry, kernel, launch, op, step, trace
@@ -16,7 +16,7 @@ GEMM = "ampere_bf16_s16816gemm_bf16_256x128_ldg8_f2f_stages_32x3_nn"
 
 def values(*entries: dict[str, Any], **options: Any) -> list[float | None]:
     """Busy, SM efficiency, occupancy, tensor share."""
-    return [rung.value for rung in list(rungs_of(scope_of(trace(*entries, **options))).values())[:4]]
+    return [level.value for level in list(levels_of(scope_of(trace(*entries, **options))).values())[:4]]
 
 
 def test_one_block_for_ten_seconds_is_all_busy_and_uses_one_sm_of_132() -> None:
@@ -76,10 +76,10 @@ def test_copies_are_no_kernels() -> None:
 
 
 def test_without_launch_shapes_there_is_no_efficiency() -> None:
-    rungs = rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 10), kernel(20, 30, None))))
-    assert rungs["busy"].value == 0.4
-    assert rungs["sm_efficiency"].value is None
-    assert "for 25% of the kernels' time only" in rungs["sm_efficiency"].reason
+    levels = levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 10), kernel(20, 30, None))))
+    assert levels["busy"].value == 0.4
+    assert levels["sm_efficiency"].value is None
+    assert "for only 25% of the kernels' time" in levels["sm_efficiency"].reason
 
 
 def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
@@ -89,9 +89,9 @@ def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
 
 
 def test_a_few_kernels_without_a_shape_count_as_none_and_it_is_said() -> None:
-    rungs = rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 98), kernel(98, 2, None))))
-    assert rungs["sm_efficiency"].value == 0.98
-    assert rungs["sm_efficiency"].basis.endswith("98.0% of the kernels' time, the rest counted as none")
+    levels = levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 98), kernel(98, 2, None))))
+    assert levels["sm_efficiency"].value == 0.98
+    assert levels["sm_efficiency"].basis.endswith("98.0% of the kernels' time, the rest counted as 0")
 
 
 def test_without_device_properties_kinetos_own_numbers_serve() -> None:
@@ -101,12 +101,12 @@ def test_without_device_properties_kinetos_own_numbers_serve() -> None:
 
 def test_on_a_cpu_operators_of_any_thread_are_busy() -> None:
     """10 to 40 with what it calls, 30 to 50 on another thread, and annotations are none: 40 of 100."""
-    rungs = rungs_of(scope_of(trace(
+    levels = levels_of(scope_of(trace(
         step(1, 0, 100), op("aten::linear", 10, 30), op("aten::addmm", 15, 20), op("aten::mul", 30, 20, thread=2),
         entry("Optimizer.step#SGD.step", "user_annotation", 0, 100), devices=[],
     )))  # fmt: skip
-    assert rungs["busy"].value == 0.4
-    assert "no GPU kernel is in the trace" in rungs["tensor_share"].reason
+    assert levels["busy"].value == 0.4
+    assert "no GPU kernel is in the trace" in levels["tensor_share"].reason
 
 
 @pytest.mark.parametrize(
@@ -138,20 +138,20 @@ def test_graphs_nodes_and_operators_of_any_namespace_are(name: str) -> None:
 
 
 def test_steps_without_a_kernel_have_no_occupancy() -> None:
-    rungs = rungs_of(scope_of(trace(step(1, 0, 100), op("aten::mm", 1, 1), kernel(500, 10))))
-    assert (rungs["busy"].value, rungs["sm_efficiency"].value, rungs["occupancy"].value) == (0, 0, None)
+    levels = levels_of(scope_of(trace(step(1, 0, 100), op("aten::mm", 1, 1), kernel(500, 10))))
+    assert (levels["busy"].value, levels["sm_efficiency"].value, levels["occupancy"].value) == (0, 0, None)
 
 
-def test_rungs_that_a_trace_cannot_tell_say_how_to_get_them() -> None:
-    rungs = rungs_of(scope_of(trace(kernel(0, 1))))
-    assert set(rungs) == set(KINDS)
-    assert all(rung.reason and rung.basis == "" for rung in rungs.values() if rung.value is None)
-    assert "nv-hostengine" in rungs["sm_active"].kind.get and "Nsight Compute" in rungs["issue_slots"].kind.get
+def test_levels_that_a_trace_cannot_tell_say_how_to_get_them() -> None:
+    levels = levels_of(scope_of(trace(kernel(0, 1))))
+    assert set(levels) == set(KINDS)
+    assert all(level.reason and level.basis == "" for level in levels.values() if level.value is None)
+    assert "nv-hostengine" in levels["sm_active"].kind.get and "Nsight Compute" in levels["issue_slots"].kind.get
 
 
 def test_losses_are_counted_down_the_ladder() -> None:
-    rungs = {r.name: r for r in ladder(rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 33, name=GEMM)))), "")}
-    assert (rungs["busy"].loss, rungs["sm_efficiency"].loss, rungs["tensor_share"].loss) == (0.5, 0.375, 0.0)
+    levels = {r.name: r for r in ladder(levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 33, name=GEMM)))), "")}
+    assert (levels["busy"].loss, levels["sm_efficiency"].loss, levels["tensor_share"].loss) == (0.5, 0.375, 0.0)
 
 
 def test_a_kernel_that_begins_while_another_runs_is_added_and_leaves_with_it() -> None:
@@ -162,21 +162,21 @@ def test_a_kernel_that_begins_while_another_runs_is_added_and_leaves_with_it() -
 
 @pytest.mark.parametrize(("without", "told"), [(5, True), (6, False)])
 def test_shapes_must_be_known_for_nineteen_twentieths_of_the_time(without: int, told: bool) -> None:
-    rungs = rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 100 - without), kernel(100 - without, without, None))))
-    assert (rungs["sm_efficiency"].value is not None) is told
+    levels = levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 100 - without), kernel(100 - without, without, None))))
+    assert (levels["sm_efficiency"].value is not None) is told
 
 
 def test_an_occupancy_without_registers_or_shared_memory_is_a_most() -> None:
     def basis(**limits: int) -> str:
-        return rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 264, 512, **limits))))["occupancy"].basis
+        return levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 264, 512, **limits))))["occupancy"].basis
 
-    assert "at most, for registers" in basis()
+    assert "at most, because registers" in basis()
     assert "at most" not in basis(registers_per_thread=32, shared_memory=0)
 
 
 def test_a_mean_of_several_gpus_says_so_and_one_gpu_does_not() -> None:
     one, two = (
-        rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 50), *(kernel(0, 50, device=d) for d in range(1, gpus)))))
+        levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 50), *(kernel(0, 50, device=d) for d in range(1, gpus)))))
         for gpus in (1, 2)
     )
     assert "GPUs" not in one["busy"].basis and two["busy"].basis.startswith("mean of 2 GPUs, ")
