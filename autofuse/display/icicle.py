@@ -20,7 +20,7 @@ _SHADES = 6
 
 
 @dataclass(frozen=True)
-class Node:
+class ModuleBox:
     """One module, or several equal ones.
 
     Attributes:
@@ -35,7 +35,7 @@ class Node:
     label: str
     seconds: float
     own: float
-    children: tuple[Node, ...] = ()
+    children: tuple[ModuleBox, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class IcicleChart:
     """Nodes from the top down. step: seconds of the step, which shares are of."""
 
     title: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[ModuleBox, ...]
     step: float
     legend: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class IcicleChart:
         inner = self._list(self.nodes, 0.0, widest * _NARROWEST)
         return Markup('<div class="icicle" role="group" aria-label="{}">{}</div>').format(self.title, inner)
 
-    def _list(self, nodes: Sequence[Node], own: float, narrowest: float) -> Markup:
+    def _list(self, nodes: Sequence[ModuleBox], own: float, narrowest: float) -> Markup:
         shown = [node for node in nodes if node.seconds >= narrowest and node.seconds > 0]
         if not shown:
             return Markup()
@@ -62,19 +62,19 @@ class IcicleChart:
         gap = Markup('<li aria-hidden="true" style="flex:{} 1 0"></li>').format(_weight(rest)) if rest > 0 else ""
         return Markup("<ul>{}{}</ul>").format(items, gap)
 
-    def _item(self, node: Node, narrowest: float) -> Markup:
+    def _item(self, node: ModuleBox, narrowest: float) -> Markup:
         below = self._list(node.children, node.own, narrowest)
         told = self._description(node)
         button = Markup('<button type="button" class="heat-{}" title="{}" aria-label="{}">{}</button>')
         drawn = button.format(self._shade(node), told, told, node.label)
         return Markup('<li style="flex:{} 1 0">{}{}</li>').format(_weight(node.seconds), drawn, below)
 
-    def _description(self, node: Node) -> str:
+    def _description(self, node: ModuleBox) -> str:
         share = f", {units.percent(node.seconds / self.step)} of the step" if self.step > 0 else ""
         own = f"; {units.duration(node.own)} without what it calls" if node.children else ""
         return f"{layer_name(node.name)}: {units.duration(node.seconds)}{share}{own}"
 
-    def _shade(self, node: Node) -> int:
+    def _shade(self, node: ModuleBox) -> int:
         """The darkest where a fifth of the step or more is the node's own time."""
         return min(_SHADES - 1, int(5 * (_SHADES - 1) * node.own / self.step)) if self.step > 0 else 0
 
@@ -89,7 +89,7 @@ def icicle_chart(layers: Sequence[Layer], step: float) -> IcicleChart | None:
     return IcicleChart(title, nodes, step, legend)
 
 
-def _tree(layers: Sequence[Layer]) -> Iterator[Node]:
+def _tree(layers: Sequence[Layer]) -> Iterator[ModuleBox]:
     """The modules that no other contains, with those below them."""
     folds: dict[str, list[RepeatedLayers]] = {}
     for fold in fold_layers(layers):
@@ -102,14 +102,14 @@ def _tree(layers: Sequence[Layer]) -> Iterator[Node]:
 
 def _nodes(
     parent: str | None, folds: Mapping[str, Sequence[RepeatedLayers]], below: Mapping[str | None, Sequence[str]]
-) -> Iterator[Node]:
+) -> Iterator[ModuleBox]:
     found = []
     for name in below.get(parent, ()):
         children = tuple(_nodes(name, folds, below))
         own = sum(fold.work.seconds for fold in folds[name])
         # A module that is called from elsewhere counts where its name stands: its parts never exceed the whole.
         seconds = max(sum(fold.seconds for fold in folds[name]), own + sum(child.seconds for child in children))
-        found.append(Node(name, _label(name, parent, folds[name]), seconds, own, children))
+        found.append(ModuleBox(name, _label(name, parent, folds[name]), seconds, own, children))
     yield from sorted(found, key=lambda node: -node.seconds)
 
 

@@ -71,7 +71,9 @@ class KnownQuantities(Mapping[str, Quantity]):
             return Quantity(meaning, reason="the profile has no such layers")
         field = {"layer_seconds": "seconds", "layer_own_seconds": "own_seconds", "layer_share": "share"}[what]
         value = sum(float(getattr(layer, field)) for layer in after)
-        return Quantity(meaning, value, _share_interval(after) if field == "share" else _about(value, BETWEEN_RUNS))
+        return Quantity(
+            meaning, value, _share_interval(after) if field == "share" else _interval_around(value, BETWEEN_RUNS)
+        )
 
 
 def _ratio(before: Sequence[Layer], after: Sequence[Layer], has_baseline: bool, step: Estimate | None) -> Quantity:
@@ -84,16 +86,16 @@ def _ratio(before: Sequence[Layer], after: Sequence[Layer], has_baseline: bool, 
     errors = [BETWEEN_RUNS]
     if step is not None and step.interval.low > 0:
         errors += [step.interval.high / step.ratio - 1, step.ratio / step.interval.low - 1]
-    return Quantity(meaning, most / least, _about(most / least, max(errors)))
+    return Quantity(meaning, most / least, _interval_around(most / least, max(errors)))
 
 
 def _share_interval(layers: Sequence[Layer]) -> Interval:
     """Of the sum: the sum of the ends, as if all layers erred the same way."""
-    ends = [layer.share_interval or _about(layer.share, BETWEEN_RUNS) for layer in layers]
+    ends = [layer.share_interval or _interval_around(layer.share, BETWEEN_RUNS) for layer in layers]
     return Interval(sum(end.low for end in ends), sum(end.high for end in ends))
 
 
-def _about(value: float, error: float) -> Interval:
+def _interval_around(value: float, error: float) -> Interval:
     """A layer's time comes from the few steps of a trace: it is known as well as two runs of one program agree."""
     return Interval(value / (1 + error), value * (1 + error))
 

@@ -206,6 +206,8 @@ NAMES: Mapping[str, Private] = {
         "its formula computes it", _softmax_gradient),
     "unsafe_view": _one(_ATEN + "unsafe_view.default", "a reshaped result that is not a view", "the result is copied",
         _copied_view),
+    "GROUPED_MM": _one("torch._grouped_mm", "tracing it like torch.nn.functional.grouped_mm",
+        "modules that call it are not traced", None),
     "FUSED_RMS_NORM_BACKWARD": _one(_ATEN + "fused_rms_norm_backward", "whether CUDA has an RMS norm in one kernel",
         "autofuse's kernel is used for few elements, too", "missing"),
     "LOCAL_SCALAR_DENSE": _one(_ATEN + "local_scalar_dense.default", "supplying numbers in steps that are only planned",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autofuse.display.icicle import Node, icicle_chart
+from autofuse.display.icicle import ModuleBox, icicle_chart
 from autofuse.results.profile_parts import Layer, Work
 from tests.display.samples import gpt
 
@@ -28,7 +28,7 @@ def test_a_module_is_below_the_one_that_contains_it_and_blocks_are_one() -> None
 
 
 def test_parts_never_exceed_the_whole() -> None:
-    def check(node: Node) -> None:
+    def check(node: ModuleBox) -> None:
         assert node.own + sum(child.seconds for child in node.children) <= node.seconds * (1 + 1e-9)
         for child in node.children:
             check(child)

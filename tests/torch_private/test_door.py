@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 # Underscored names that are others': Python's, a package's, or words of our own languages.
 NOT_TORCHS = frozenset(
     """_getframe _lru_cache_wrapper _reconstruct _replace _fields _lru_list_elem _active_collector _compiler_ctx
-    _autofuse_twin _depth _value_""".split()
+    _autofuse_twin _depth _value_ _attn_implementation""".split()
 )
 _PRIVATE_PATH = re.compile(r"\btorch(?:\.\w+)*\._[a-z]\w*", re.IGNORECASE)
 

@@ -199,6 +199,9 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "unsafe_view": lambda view: (
         torch.equal(x := view(torch.arange(6.0), (2, 3)), torch.arange(6.0).view(2, 3)) and not x._is_view()
     ),
+    "GROUPED_MM": lambda product: (
+        product(torch.ones(2, 8), torch.ones(1, 8, 8), offs=torch.tensor([2], dtype=torch.int32)).shape == (2, 8)
+    ),
     "FUSED_RMS_NORM_BACKWARD": lambda packet: "grad_out" in str(packet.default._schema),
     "LOCAL_SCALAR_DENSE": lambda operator: operator(torch.tensor(3.0)) == 3.0,
     "CPU_FLASH_ATTENTION": lambda packet: packet(*[torch.ones(1, 1, 4, 8)] * 3)[0].shape == (1, 1, 4, 8),

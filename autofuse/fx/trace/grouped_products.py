@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.torch_private import FakeTensor
+from autofuse.torch_private import GROUPED_MM, FakeTensor
 
-_FUNCTIONS = tuple(f for f in (getattr(F, "grouped_mm", None), getattr(torch, "_grouped_mm", None)) if f is not None)
+_FUNCTIONS = tuple(f for f in (getattr(F, "grouped_mm", None), GROUPED_MM) if f is not None)
 _DTYPES = (torch.float32, torch.float16)  # the dtypes of the kernels apart from bfloat16
 
 

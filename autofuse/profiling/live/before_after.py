@@ -27,7 +27,7 @@ from autofuse.results.before_after import BeforeAfter, Seconds, with_what_was_me
 from autofuse.results.comparison import Comparison
 from autofuse.torch_private.nested import tensors_in
 
-ROUNDS = 5  # how many steps of each form are recorded in turns
+ROUNDS = 5  # how many steps of each form are recorded, interleaved
 
 
 def optimize_and_profile(
@@ -91,7 +91,7 @@ def comparison_seconds(comparison: Comparison) -> tuple[Sequence[float], Sequenc
 def layer_seconds_in_turns(
     before: Side, after: Side, inputs: Inputs, step: Step, rounds: int = ROUNDS
 ) -> tuple[Seconds, Seconds]:
-    """Return every layer's own seconds, forward and backward, before and after: medians of steps recorded in turns."""
+    """Return every layer's own seconds, forward and backward, before and after: medians of interleaved steps."""
     found: tuple[list[Seconds], list[Seconds]] = ([], [])
     for _ in range(rounds):
         for side, recorded in zip((before, after), found, strict=True):

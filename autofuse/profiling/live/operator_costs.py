@@ -117,7 +117,7 @@ def own_cache() -> int:
 
 
 def is_product(operator: ListedOperator) -> bool:
-    """Whether an operator is one large matrix product, which goes by the machine's FLOP/s."""
+    """Whether an operator is one large matrix product, which depends on the machine's FLOP/s."""
     return operator.cost.flops > 0 and not any(word in operator.name for word in _BATCHED)
 
 

@@ -59,7 +59,7 @@ def profile(
         places: Whether to look for what could be fused, and to predict the gain.
         probe: Whether to time steps with the batch doubled, too.
         trace: Where to write the recorded steps, for Perfetto; gzipped if the name ends in .gz.
-        timed: Seconds of bare steps that were timed already, for example in turns with another variant.
+        timed: Seconds of bare steps that were timed already, for example interleaved with another variant.
         name: The profile's name; by default that of the model's class or of the step.
         progress: Whether to show a progress bar on stderr, if that is a terminal.
 

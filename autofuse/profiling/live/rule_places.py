@@ -1,7 +1,7 @@
 """Where each rule would apply in a model, or why it does not: the planning half of optimize, with nothing installed.
 
-Knows how a model is read and planned, and what a report says of one that is optimized already. Runs nothing for real
-unless a forward needs numbers, changes nothing, and must not know what a place costs.
+This file reads and plans a model, and uses the report of an optimized one. It runs nothing for real unless a forward
+needs numbers, changes nothing, and does not know what a site costs.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PART = "as part of "
 class PlannedPlace(NamedTuple):
     """One rule and one module in whose forward it applies, or nearly did.
 
-    operation: what stands or would stand there. found, plan: what planning knows of it; None where the words come from
-    the report of an optimized model, or the module could not be read. part_of: the rule and the module of a larger
+    operation: the fused operation, installed or possible. found, plan: what planning knows of it; None where the words
+    come from the report of an optimized model, or the module could not be read. part_of: the rule and the module of a larger
     place that this one is a part of: it is not fused by itself.
     """
 
@@ -166,7 +166,7 @@ def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:
 
 
 def _with_larger_places(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
-    """A fused operation may take in smaller ones of its own module, and what stands in a child that it reads past."""
+    """A fused operation may take in smaller ones of its own module, and those in a child that it does not call."""
     inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
     below: dict[str, str] = {}  # module -> the larger place that no longer calls it
     for site in sites:
