@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from autofuse.cli.profile_exports import KINDS
+from autofuse.cli.export_kinds import EXPORT_KINDS
 
 Commands = argparse._SubParsersAction
 OUTPUT = Path("autofuse-profile")
@@ -65,8 +65,8 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
         help=f"for profile.json, profile.html and the trace (default: {OUTPUT})",
     )  # fmt: skip
     profile.add_argument(
-        "--export", action="append", default=[], choices=KINDS, metavar="KIND",
-        help=f"a further file in the folder; may be repeated: {', '.join(KINDS)}",
+        "--export", action="append", default=[], choices=EXPORT_KINDS, metavar="KIND",
+        help=f"a further file in the folder; may be repeated: {', '.join(EXPORT_KINDS)}",
     )  # fmt: skip
     _add_format(profile)
     _add_conditions(profile)

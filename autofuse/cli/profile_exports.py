@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from autofuse.cli.export_kinds import FILE_NAMES
 from autofuse.display.export_ci import junit, step_summary
 from autofuse.display.export_stacks import collapsed, speedscope
 from autofuse.display.export_tables import kernels_csv, layers_csv
@@ -22,12 +23,6 @@ _FROM_PROFILE: dict[str, tuple[str, Callable[[Profile], str]]] = {
     "layers": ("layers.csv", layers_csv),
     "kernels": ("kernels.csv", kernels_csv),
 }
-_FILES = {kind: name for kind, (name, _) in _FROM_PROFILE.items()} | {
-    "perfetto": "trace.autofuse.json.gz",
-    "junit": "junit.xml",
-    "github": "summary.md",
-}
-KINDS = tuple(_FILES)
 
 
 class CannotExport(ValueError):
@@ -36,7 +31,7 @@ class CannotExport(ValueError):
 
 def file_names(kinds: Sequence[str]) -> tuple[str, ...]:
     """The names of the files of these kinds."""
-    return tuple(_FILES[kind] for kind in kinds)
+    return tuple(FILE_NAMES[kind] for kind in kinds)
 
 
 def exported(
@@ -45,7 +40,7 @@ def exported(
     """The name of the file of one kind, and its content.
 
     Args:
-        kind: One of KINDS.
+        kind: One of EXPORT_KINDS.
         profile: What is exported.
         outcomes: The outcomes of --fail-if, for junit and github.
         strict: Whether an undecided condition is a failure.
@@ -55,7 +50,7 @@ def exported(
         CannotExport: "perfetto" is asked for, and the trace cannot be read.
     """
     if kind == "perfetto":
-        return _FILES[kind], _perfetto(profile, trace)
+        return FILE_NAMES[kind], _perfetto(profile, trace)
     if kind == "junit":
         seconds = profile.timing.median if profile.timing.seconds else 0.0
         text = junit(f"autofuse profile: {profile.name}", outcomes, strict, seconds)
@@ -63,7 +58,7 @@ def exported(
         text = step_summary(profile, outcomes)
     else:
         text = _FROM_PROFILE[kind][1](profile)
-    return _FILES[kind], text.encode("utf-8", errors="backslashreplace")
+    return FILE_NAMES[kind], text.encode("utf-8", errors="backslashreplace")
 
 
 def append_to_github(text: str) -> bool:

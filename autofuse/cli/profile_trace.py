@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autofuse.cli.profile_exports import KINDS, file_names
+from autofuse.cli.export_kinds import EXPORT_KINDS
+from autofuse.cli.profile_exports import file_names
 from autofuse.cli.profile_results import DATA, FAILED, CannotWriteResults, Results, say
 from autofuse.profiling.trace.inputs.files import ENDINGS, inputs_of
 from autofuse.profiling.trace.nsight import Unsuitable
@@ -34,7 +35,7 @@ def files_of(given: Sequence[Path]) -> list[Path]:
 
 def _ours(path: Path) -> bool:
     """Whether an earlier run wrote the file next to the traces."""
-    return path.name == DATA or path.name in file_names(KINDS)
+    return path.name == DATA or path.name in file_names(EXPORT_KINDS)
 
 
 def main(options: Namespace) -> int:

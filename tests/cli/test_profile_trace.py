@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from autofuse.cli import main
-from autofuse.cli.profile_exports import KINDS, file_names
+from autofuse.cli.export_kinds import EXPORT_KINDS
+from autofuse.cli.profile_exports import file_names
 
 WITHOUT_TORCH = (
     "import sys\n"
@@ -92,10 +93,10 @@ def test_every_export_is_written_next_to_the_profile(
 ):
     out, summary = trace.parent / "out", trace.parent / "summary"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    exports = [option for kind in KINDS for option in ("--export", kind)]
+    exports = [option for kind in EXPORT_KINDS for option in ("--export", kind)]
     run = ["profile", "--output", str(out), *exports, "--fail-if", "busy>0.4", "--trace", str(trace)]
     assert main(run) == 1
-    assert all(str(out / name) in capsys.readouterr().out for name in file_names(KINDS)[:1])
+    assert all(str(out / name) in capsys.readouterr().out for name in file_names(EXPORT_KINDS)[:1])
     assert json.loads((out / "profile.speedscope.json").read_text())["profiles"]
     assert (out / "stacks.txt").read_text() == "trace.json;(outside);forward 500000\n"
     assert (out / "kernels.csv").read_text().splitlines()[1] == "aten::mm,matmul,1.0,0.0005,0.5"

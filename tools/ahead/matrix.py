@@ -24,7 +24,8 @@ from tools.ahead.targets import TARGETS, Arch
 
 REPOSITORY = Path(__file__).parents[2]
 KERNELS = REPOSITORY / "autofuse" / "kernels" / "triton"
-# torch's Linux wheels name their Triton in Requires-Dist. The lowest torch is the one in pyproject.toml.
+# torch's Linux wheels name their Triton in Requires-Dist. Versions before the lowest torch of pyproject.toml stay: they
+# show whether a kernel uses something new.
 TRITON_OF_TORCH: Mapping[str, str] = MappingProxyType(
     {
         "2.6": "3.2.0",

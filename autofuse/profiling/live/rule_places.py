@@ -38,8 +38,8 @@ class PlannedPlace(NamedTuple):
     """One rule and one module in whose forward it applies, or nearly did.
 
     operation: the fused operation, installed or possible. found, plan: what planning knows of it; None where the words
-    come from the report of an optimized model, or the module could not be read. part_of: the rule and the module of a larger
-    place that this one is a part of: it is not fused by itself.
+    come from the report of an optimized model, or the module could not be read. part_of: the rule and the module of a
+    larger place that this one is a part of: it is not fused by itself.
     """
 
     fqn: str
