@@ -1,8 +1,12 @@
-"""The kinds of files that `autofuse profile --export` writes. It imports nothing, so that `--help` is quick."""
+"""The kinds of files that `autofuse profile --export` writes. It imports nothing, so that commands start quickly."""
 
 from __future__ import annotations
 
-FILE_NAMES = {kind: name for kind, (name, _) in _FROM_PROFILE.items()} | {
+FILE_NAMES = {
+    "speedscope": "profile.speedscope.json",
+    "stacks": "stacks.txt",
+    "layers": "layers.csv",
+    "kernels": "kernels.csv",
     "perfetto": "trace.autofuse.json.gz",
     "junit": "junit.xml",
     "github": "summary.md",

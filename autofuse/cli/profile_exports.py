@@ -17,11 +17,11 @@ from autofuse.profiling.trace.annotated import annotate_trace
 from autofuse.results.conditions import ConditionOutcome
 from autofuse.results.profile import Profile
 
-_FROM_PROFILE: dict[str, tuple[str, Callable[[Profile], str]]] = {
-    "speedscope": ("profile.speedscope.json", lambda profile: json.dumps(speedscope(profile), allow_nan=False)),
-    "stacks": ("stacks.txt", collapsed),
-    "layers": ("layers.csv", layers_csv),
-    "kernels": ("kernels.csv", kernels_csv),
+_FROM_PROFILE: dict[str, Callable[[Profile], str]] = {
+    "speedscope": lambda profile: json.dumps(speedscope(profile), allow_nan=False),
+    "stacks": collapsed,
+    "layers": layers_csv,
+    "kernels": kernels_csv,
 }
 
 
@@ -57,7 +57,7 @@ def exported(
     elif kind == "github":
         text = step_summary(profile, outcomes)
     else:
-        text = _FROM_PROFILE[kind][1](profile)
+        text = _FROM_PROFILE[kind](profile)
     return FILE_NAMES[kind], text.encode("utf-8", errors="backslashreplace")
 
 
