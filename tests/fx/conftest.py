@@ -1,4 +1,4 @@
-"""Small models in the style people write, for all tests of the live door."""
+"""Small models in the style people write, for all tests of the FX pass."""
 
 from __future__ import annotations
 

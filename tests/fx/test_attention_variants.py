@@ -16,7 +16,7 @@ from tests.fx.conftest import assert_same, fused_rules
 B, H, G, T, D = 2, 4, 2, 6, 8
 
 
-def repeated(x: Tensor) -> Tensor:
+def repeat_heads(x: Tensor) -> Tensor:
     b, g, s, d = x.shape
     return x[:, :, None].expand(b, g, H // G, s, d).reshape(b, H, s, d)
 
@@ -92,9 +92,9 @@ class Sunk(nn.Module):
         self.weigh, self.sinks = weigh, nn.Parameter(torch.linspace(-1, 2, H))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        scores = torch.matmul(q, repeated(k).transpose(2, 3)) * 0.25 + mask
+        scores = torch.matmul(q, repeat_heads(k).transpose(2, 3)) * 0.25 + mask
         weights = self.weigh(scores, self.sinks, self.training)
-        return (weights @ repeated(v)).transpose(1, 2).contiguous(), weights
+        return (weights @ repeat_heads(v)).transpose(1, 2).contiguous(), weights
 
 
 class Capped(nn.Module):
@@ -105,11 +105,11 @@ class Capped(nn.Module):
         self.cap, self.factor = cap, nn.Parameter(torch.ones(D))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        scores = torch.matmul(q * self.factor, repeated(k).transpose(2, 3)) * 0.25
+        scores = torch.matmul(q * self.factor, repeat_heads(k).transpose(2, 3)) * 0.25
         scores = torch.tanh(scores / self.cap) * self.cap
         weights = F.softmax(scores + mask, dim=-1, dtype=torch.float32).to(q.dtype)
         weights = F.dropout(weights, p=0.0, training=self.training)
-        return (weights @ repeated(v)).transpose(1, 2).contiguous(), weights
+        return (weights @ repeat_heads(v)).transpose(1, 2).contiguous(), weights
 
 
 class Layer(nn.Module):

@@ -91,7 +91,7 @@ CHILD: dict[str, Change] = {
 
 
 @cache
-def _made(kind: type[nn.Module], *size: int) -> tuple[nn.Module, nn.Module]:
+def _build(kind: type[nn.Module], *size: int) -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
     model = kind()
     return model, optimized(model, torch.randn(*size))
@@ -99,7 +99,7 @@ def _made(kind: type[nn.Module], *size: int) -> tuple[nn.Module, nn.Module]:
 
 def pair(kind: type[nn.Module], *size: int) -> tuple[Any, Any, Tensor]:
     """A model, the same optimized, both new, and an input."""
-    model, fused = _made(kind, *size)
+    model, fused = _build(kind, *size)
     return copy.deepcopy(model), copy.deepcopy(fused), torch.randn(*size)
 
 
@@ -322,5 +322,5 @@ def test_a_compiler_sees_a_change_that_was_made_before() -> None:
 
 def test_what_is_changed_here_is_fused() -> None:
     kinds = {Block: {"AF101", "AF203", "AF304"}, Gated: {"AF303"}}
-    assert all(fused_rules(_made(kind, 2, 8, 16)[1]) >= rules for kind, rules in kinds.items())
-    assert fused_rules(_made(Scaled, 2, 4, 4)[1]) >= {"AF101"}
+    assert all(fused_rules(_build(kind, 2, 8, 16)[1]) >= rules for kind, rules in kinds.items())
+    assert fused_rules(_build(Scaled, 2, 4, 4)[1]) >= {"AF101"}

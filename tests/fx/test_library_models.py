@@ -1,4 +1,4 @@
-"""Models of libraries with their attention spelled out: fused, and the same in outputs and gradients."""
+"""Models of libraries with hand-written attention are fused, with equal outputs and gradients."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ CASES = {
 @pytest.mark.parametrize("given", [True, False], ids=["given", "at the first call"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_model_by_hand_is_fused_where_it_may_be_and_equal_everywhere(case: Case, given: bool) -> None:
-    model, plain = _made(case), _made(case)
+    model, plain = _build(case), _build(case)
     inputs = case.inputs(2, 6)
     autofuse.optimize(model, inputs if given else None)
     model(**inputs)
@@ -87,7 +87,7 @@ def test_a_model_by_hand_is_fused_where_it_may_be_and_equal_everywhere(case: Cas
     assert _number_of_softmaxes(model, inputs) <= (0 if "AF101" in case.fused else 3)
 
 
-def _made(case: Case) -> nn.Module:
+def _build(case: Case) -> nn.Module:
     """Not a copy: the lambdas of a copy run the children of the original."""
     torch.manual_seed(0)
     return case.make().eval()

@@ -42,7 +42,7 @@ class Graphs:
         return [name for name in names if name in CALLS]
 
 
-def whole(**options: Any) -> Callable[[nn.Module], nn.Module]:
+def compile_whole(**options: Any) -> Callable[[nn.Module], nn.Module]:
     return lambda model: torch.compile(model, fullgraph=True, **options)
 
 
@@ -65,8 +65,8 @@ def in_place(**options: Any) -> Callable[[nn.Module], nn.Module]:
 
 
 WRAPPINGS = (
-    Wrapping("the whole", whole(backend="eager")),
-    Wrapping("the whole with dynamic shapes", whole(backend="eager", dynamic=True)),
+    Wrapping("the whole", compile_whole(backend="eager")),
+    Wrapping("the whole with dynamic shapes", compile_whole(backend="eager", dynamic=True)),
     Wrapping("each block", blocks(backend="eager")),
     Wrapping("each block in place", in_place(backend="eager")),
     Wrapping("each block, ahead of time", blocks(backend="aot_eager"), operators=(KERNEL,)),
@@ -109,7 +109,7 @@ def test_a_checkpoint_inside_of_a_compiled_model_recomputes_fused() -> None:
 
 
 def test_under_autocast_the_kind_of_call_must_have_been_seen() -> None:
-    """A compiler captures nothing anew. What it leaves out is told, with the guard; a call before it makes it good."""
+    """A compiler captures no new kind of call. The report names the guard; a call before compilation avoids it."""
     graphs = Graphs()
     model = autofuse.optimize(model_of("gpt"), tokens(), verify=False)
     with bf16():

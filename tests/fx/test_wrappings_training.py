@@ -23,7 +23,7 @@ from tests.fx.wrapped import (
     assert_wrapped,
     expected_operators,
     fused_run,
-    prepared,
+    prepare,
     tokens,
     trained,
 )
@@ -111,7 +111,7 @@ def test_under_autocast_the_error_stays_that_of_the_original(name: str, order: s
         casting = Wrapping("autocast", wrap, bf16, forwards=1 if wrap is WRAPPINGS[0].wrap else 2)
         exact, _ = trained(model_of(name).double(), WRAPPINGS[0], steps=1)
         plain, _ = trained(wrap(model_of(name)), casting, steps=1)
-        model = prepared(name, casting, order)
+        model = prepare(name, casting, order)
         found, _ = trained(model, casting, steps=1)
         for place, true in exact[0].gradients.items():
             error = (plain[0].gradients[place] - true).norm()

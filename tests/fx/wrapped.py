@@ -95,7 +95,7 @@ def trained_plain(name: str, wrapping: Wrapping) -> tuple[list[Step], Counter[st
     return trained(wrapping.wrap(model_of(name)), wrapping)
 
 
-def prepared(name: str, wrapping: Wrapping, order: str) -> nn.Module:
+def prepare(name: str, wrapping: Wrapping, order: str) -> nn.Module:
     """The model called `name`, wrapped and optimized in that order."""
     model: nn.Module = model_of(name)
     if order == "after":
@@ -117,7 +117,7 @@ def assert_wrapped(name: str, wrapping: Wrapping, order: str) -> None:
     """Equal outputs and gradients in each step, and the same fused operators as without the wrapping."""
     plain, ran = trained_plain(name, wrapping)
     assert not any(ran[operator] for operator in FUSED)
-    model = prepared(name, wrapping, order)
+    model = prepare(name, wrapping, order)
     found, ran = trained(model, wrapping)
     for one, other in zip(plain, found, strict=True):
         assert_close(one.logits, other.logits)

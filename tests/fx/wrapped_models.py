@@ -99,7 +99,7 @@ class GptBlock(nn.Module):
         return x + self.drop(self.c_proj(h))
 
 
-def turned(x: Tensor) -> Tensor:
+def rotate(x: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     return torch.cat((-b, a), dim=-1)
 
@@ -116,7 +116,7 @@ class LlamaAttention(nn.Module):
         B, T, _ = x.shape
         q = self.wq(x).view(B, T, HEADS, WIDTH // HEADS).transpose(1, 2)
         k, v = (w(x).view(B, T, 1, WIDTH // HEADS).transpose(1, 2) for w in (self.wk, self.wv))
-        q, k = q * cos + turned(q) * sin, k * cos + turned(k) * sin
+        q, k = q * cos + rotate(q) * sin, k * cos + rotate(k) * sin
         k, v = k.repeat_interleave(HEADS, dim=1), v.repeat_interleave(HEADS, dim=1)
         later = torch.full((T, T), float("-inf"), device=x.device, dtype=x.dtype).triu(1)
         weights = F.softmax(q @ k.transpose(2, 3) * (WIDTH // HEADS) ** -0.5 + later, dim=-1)

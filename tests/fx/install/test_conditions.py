@@ -13,7 +13,7 @@ from autofuse.fx.install.conditions import FOUND, VariantTests, write_dispatch
 from autofuse.fx.trace.guards import in_words
 
 
-def found(variants: list[VariantTests], **arguments: Any) -> int:
+def find_variant(variants: list[VariantTests], **arguments: Any) -> int:
     """The number of the variant that holds for these arguments."""
     made = write_dispatch(variants, "self")
     scope = dict(made.scope)
@@ -23,7 +23,7 @@ def found(variants: list[VariantTests], **arguments: Any) -> int:
     return number
 
 
-def asked(*tests: str, inputs: tuple[str, ...] = (), **names: Any) -> VariantTests:
+def failed_tests(*tests: str, inputs: tuple[str, ...] = (), **names: Any) -> VariantTests:
     return VariantTests(tests, inputs, names)
 
 
@@ -32,68 +32,74 @@ def text(*variants: VariantTests) -> str:
 
 
 def test_the_first_that_holds_is_found() -> None:
-    variants = [asked("x > 2", "y is None"), asked("x > 2"), asked("y is None")]
-    assert [found(variants, x=x, y=y) for x, y in ((3, None), (3, 1), (1, None), (1, 1))] == [0, 1, 2, -1]
+    variants = [failed_tests("x > 2", "y is None"), failed_tests("x > 2"), failed_tests("y is None")]
+    assert [find_variant(variants, x=x, y=y) for x, y in ((3, None), (3, 1), (1, None), (1, 1))] == [0, 1, 2, -1]
 
 
 def test_what_variants_share_is_tested_once() -> None:
-    source = text(asked("x.ndim == 3", "mask is None"), asked("x.ndim == 3", "mask is not None"))
+    source = text(failed_tests("x.ndim == 3", "mask is None"), failed_tests("x.ndim == 3", "mask is not None"))
     assert source.count("x.ndim") == 1
 
 
 def test_what_is_asked_twice_is_read_once() -> None:
     module = nn.Sequential(nn.Linear(2, 2))
     tests = ('_unwatched(self._modules["0"])', '_plain(_held(self._modules["0"], "_parameters", "weight"))')
-    source = text(asked(*tests, inputs=('_held(self._modules["0"], "_parameters", "weight")',)))
+    source = text(failed_tests(*tests, inputs=('_held(self._modules["0"], "_parameters", "weight")',)))
     assert source.count("_modules") == source.count("'_parameters'") == 1
-    assert found([asked(*tests)], self=module) == 0
+    assert find_variant([failed_tests(*tests)], self=module) == 0
     module[0].register_forward_hook(lambda *_: None)
-    assert found([asked(*tests)], self=module) == -1
+    assert find_variant([failed_tests(*tests)], self=module) == -1
 
 
 def test_a_size_that_follows_from_another_is_not_asked() -> None:
-    source = text(asked("x.shape[2] == 16", "(x.shape[2] // 2) == 8", "x.shape[1] == min(x.shape[1], 32)"))
+    source = text(failed_tests("x.shape[2] == 16", "(x.shape[2] // 2) == 8", "x.shape[1] == min(x.shape[1], 32)"))
     assert "//" not in source and "<= 32" in source and source.count("x.shape") == 1
 
 
 def test_a_size_that_contradicts_another_is_asked() -> None:
-    variant = asked("x.shape[0] == 16", "(x.shape[0] // 2) == 9")
-    assert found([variant], x=torch.ones(16)) == -1
+    variant = failed_tests("x.shape[0] == 16", "(x.shape[0] // 2) == 9")
+    assert find_variant([variant], x=torch.ones(16)) == -1
 
 
 def test_a_rank_is_taken_from_a_shape_that_is_read_anyway() -> None:
-    assert "ndim" not in text(asked("x.ndim == 2", "x.shape[0] == 3"))
-    assert found([asked("x.ndim == 2", "x.shape[0] == 3")], x=torch.ones(3, 1)) == 0
+    assert "ndim" not in text(failed_tests("x.ndim == 2", "x.shape[0] == 3"))
+    assert find_variant([failed_tests("x.ndim == 2", "x.shape[0] == 3")], x=torch.ones(3, 1)) == 0
 
 
 def test_what_cannot_be_asked_has_failed_for_that_variant_only() -> None:
-    variants = [asked("x.missing == 1", "y == 1"), asked("y == 1", "x is not None")]
-    assert found(variants, x=SimpleNamespace(), y=1) == 1
-    assert found(variants, x=None, y=1) == -1
-    assert found([asked("x == 1")], x=torch.ones(3)) == -1
+    variants = [failed_tests("x.missing == 1", "y == 1"), failed_tests("y == 1", "x is not None")]
+    assert find_variant(variants, x=SimpleNamespace(), y=1) == 1
+    assert find_variant(variants, x=None, y=1) == -1
+    assert find_variant([failed_tests("x == 1")], x=torch.ones(3)) == -1
 
 
 def test_a_tensor_is_no_number() -> None:
-    assert found([asked("x == 1")], x=1) == 0
-    assert found([asked("x == 1")], x=torch.tensor(1)) == -1
-    assert found([asked("x == _c0", _c0=0.5)], x=torch.tensor(0.5)) == -1
+    assert find_variant([failed_tests("x == 1")], x=1) == 0
+    assert find_variant([failed_tests("x == 1")], x=torch.tensor(1)) == -1
+    assert find_variant([failed_tests("x == _c0", _c0=0.5)], x=torch.tensor(0.5)) == -1
 
 
 def test_an_attribute_that_a_module_lacks_may_come_from_anywhere() -> None:
     class Changing(nn.Module):
         pass
 
-    module, test = Changing(), asked("_lacks(self, 'extra')")
-    assert found([test], self=module) == 0
+    module, test = Changing(), failed_tests("_lacks(self, 'extra')")
+    assert find_variant([test], self=module) == 0
     Changing.extra = 1  # type: ignore[attr-defined]
-    assert found([test], self=module) == -1
+    assert find_variant([test], self=module) == -1
     del Changing.extra  # type: ignore[attr-defined]
     module.register_buffer("extra", None)
-    assert found([test], self=module) == -1
+    assert find_variant([test], self=module) == -1
 
 
 def test_statements_are_python() -> None:
-    ast.parse(text(asked("_unhooked()"), asked("not (a or b)", "kwargs.keys() == _EMPTY"), asked("a.keys() == {'b'}")))
+    ast.parse(
+        text(
+            failed_tests("_unhooked()"),
+            failed_tests("not (a or b)", "kwargs.keys() == _EMPTY"),
+            failed_tests("a.keys() == {'b'}"),
+        )
+    )
 
 
 def test_words_are_for_people() -> None:

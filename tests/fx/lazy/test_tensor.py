@@ -135,7 +135,7 @@ def retained(step: Step) -> Any:
     return step.logits.grad
 
 
-def asked(step: Step) -> Any:
+def answers(step: Step) -> Any:
     return torch.autograd.grad(step.loss(), [step.logits, step.model.head.weight])
 
 
@@ -234,7 +234,8 @@ def saved_to_a_file(step: Step) -> Any:
 @pytest.mark.parametrize(
     "act",
     [
-        hooked_before, hooked_after, retained, asked, accumulated, penalized, with_another_loss, twice, written_before,
+        hooked_before, hooked_after, retained, answers, accumulated, penalized, with_another_loss, twice,
+        written_before,
         written_after_views, written_past_autograd, data_set, stepped_by_hand, under_a_function_of_autograd,
         checkpointed, saved_on_cpu, saved_to_a_file,
     ],

@@ -44,7 +44,7 @@ class HeadsInAList(nn.Module):
         return logits, None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def repeated(x: Tensor, n: int) -> Tensor:
+def repeat_heads(x: Tensor, n: int) -> Tensor:
     b, s, h, d = x.shape
     return x[:, :, :, None, :].expand(b, s, h, n, d).reshape(b, s, h * n, d)
 
@@ -72,7 +72,7 @@ class Grouped(nn.Module):
         self.angles = self.angles.to(x.device)
         q, k, v = (w(x).view(b, n, -1, 8) for w in (self.wq, self.wk, self.wv))
         q, k = rotated(q, self.angles[:n]), rotated(k, self.angles[:n])
-        q, k, v = q.transpose(1, 2), repeated(k, 2).transpose(1, 2), repeated(v, 2).transpose(1, 2)
+        q, k, v = q.transpose(1, 2), repeat_heads(k, 2).transpose(1, 2), repeat_heads(v, 2).transpose(1, 2)
         scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(8)
         scores = scores + torch.triu(torch.full((n, n), float("-inf")), diagonal=1).type_as(scores)
         weights = F.softmax(scores.float(), dim=-1).type_as(q)

@@ -29,7 +29,7 @@ FLOAT = 4
 Step = Callable[[], object]
 
 
-def held(
+def held_bytes(
     model: nn.Module, step: Step, optimizer: torch.optim.Optimizer | None = None, inputs: Any = None
 ) -> PeakHoldings:
     with PeakHoldings(ModuleNames({"": model}), () if optimizer is None else (optimizer,), inputs=inputs) as holding:
@@ -61,7 +61,7 @@ def test_a_linear_layer_holds_what_can_be_counted_on_paper() -> None:
     def step() -> None:
         model(x).square().sum().backward()
 
-    found = held(model, step, inputs=x).memory
+    found = held_bytes(model, step, inputs=x).memory
     # At the peak: the output y and the loss; 2 y and the 1 that it is multiplied by are made, and their product.
     y = 20 * 50 * FLOAT
     assert found == Memory(
@@ -81,8 +81,8 @@ def test_it_is_what_mem_tracker_says_of_a_first_step_and_of_a_later_one() -> Non
         optimizer.step()
         optimizer.zero_grad()
 
-    first = held(model, step, optimizer, x)
-    later = held(model, step, optimizer, x)
+    first = held_bytes(model, step, optimizer, x)
+    later = held_bytes(model, step, optimizer, x)
     assert adds_up(first) and adds_up(later)
     assert later.memory.peak_bytes == pytest.approx(tracked(model, step, optimizer, x), rel=1e-4)
     assert later.memory.optimizer == 2 * later.memory.parameters + FLOAT * len(list(model.parameters()))
@@ -104,7 +104,7 @@ def test_gradients_that_accumulate_stand_when_the_next_backward_begins() -> None
         model(x).logsumexp(-1).mean().backward()
 
     step()
-    found = held(model, step, inputs=x)
+    found = held_bytes(model, step, inputs=x)
     assert found.memory.gradients == found.memory.parameters
     assert found.memory.peak_bytes == pytest.approx(tracked(model, step, x), rel=1e-4)
 
@@ -125,8 +125,8 @@ class Checkpointed(nn.Module):
 def test_what_checkpointing_computes_again_is_an_activation_of_the_module_that_computes(reentrant: bool) -> None:
     model = Checkpointed(gpt(vocab_size=8, n_layer=3)[0], reentrant)
     x = torch.randint(0, 8, (4, 64))
-    found = held(model, step_of(model, x), inputs=x)
-    whole = held(model.inside, step_of(model.inside, x), inputs=x)
+    found = held_bytes(model, step_of(model, x), inputs=x)
+    whole = held_bytes(model.inside, step_of(model.inside, x), inputs=x)
     assert adds_up(found)
     assert found.memory.peak_bytes == pytest.approx(tracked(model, step_of(model, x), x), rel=0.005)
     assert found.memory.activations < 0.6 * whole.memory.activations
@@ -142,19 +142,19 @@ def test_autocast_keeps_casts_of_weights_for_the_backward() -> None:
         loss.backward()
         model.zero_grad()
 
-    found = held(model, step, inputs=x)
+    found = held_bytes(model, step, inputs=x)
     assert found.by_layer["2"] >= 256 * 256 * (FLOAT + 2)  # its weight, and what the weight was cast to
     assert found.memory.peak_bytes == pytest.approx(tracked(model, step, x), rel=1e-3)
 
 
 def test_fakes_hold_the_same_and_compute_nothing() -> None:
-    def made() -> PeakHoldings:
+    def build() -> PeakHoldings:
         model, x = gpt()
-        return held(model, step_of(model, x), inputs=x)
+        return held_bytes(model, step_of(model, x), inputs=x)
 
     with FakeTensorMode():
-        fake = made()
-    real = made()
+        fake = build()
+    real = build()
     assert replace(fake.memory, source="") == replace(real.memory, source="")
     assert fake.by_layer == real.by_layer
     assert "without the memory that kernels take" in fake.memory.source
@@ -162,10 +162,10 @@ def test_fakes_hold_the_same_and_compute_nothing() -> None:
 
 def test_an_optimized_model_runs_as_optimized_and_workspaces_within_operators_count() -> None:
     model, x = gpt(n_embd=256, block_size=128)
-    before = held(model, step_of(model, x), inputs=x)
+    before = held_bytes(model, step_of(model, x), inputs=x)
     autofuse.optimize(model, x, verify=False, tune=False)
     fallbacks = autofuse.report(model).fallbacks
-    after = held(model, step_of(model, x), inputs=x)
+    after = held_bytes(model, step_of(model, x), inputs=x)
     assert autofuse.report(model).fallbacks == fallbacks
     assert adds_up(after)
     assert after.memory.activations < 0.6 * before.memory.activations
@@ -180,7 +180,7 @@ def test_layers_have_their_parameters_and_what_their_forward_keeps() -> None:
     def step() -> None:
         model["second"](model["first"](x).relu()).sum().backward()
 
-    found = held(model, step, inputs=x)
+    found = held_bytes(model, step, inputs=x)
     weight, output = 64 * 64 * FLOAT, 512 * 64 * FLOAT
     assert found.by_layer["second"] >= weight
     assert found.by_layer["first"] >= weight
@@ -190,7 +190,7 @@ def test_layers_have_their_parameters_and_what_their_forward_keeps() -> None:
 
 def test_modules_keep_no_hooks_and_parameters_neither() -> None:
     model, x = gpt()
-    held(model, step_of(model, x))
+    held_bytes(model, step_of(model, x))
     assert all(not m._forward_hooks and not m._forward_pre_hooks and not m._backward_hooks for m in model.modules())
     assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
 
@@ -202,7 +202,7 @@ def test_a_forward_alone_keeps_nothing_for_a_backward() -> None:
         with torch.no_grad():
             model(x)
 
-    found = held(model, step, inputs=x).memory
+    found = held_bytes(model, step, inputs=x).memory
     assert found.activations == found.gradients == 0
     assert found.temporaries > 0
 
@@ -210,7 +210,7 @@ def test_a_forward_alone_keeps_nothing_for_a_backward() -> None:
 def test_somebody_elses_profiler_goes_on_and_only_workspaces_are_missing() -> None:
     model, x = gpt()
     with torch.profiler.profile() as profiler:
-        found = held(model, step_of(model, x), inputs=x)
+        found = held_bytes(model, step_of(model, x), inputs=x)
     assert "without the memory that kernels take" in found.memory.source
     assert any(event.key == "aten::bmm" for event in profiler.key_averages())
 
@@ -219,7 +219,7 @@ def test_an_error_in_the_step_comes_through_and_leaves_nothing_behind() -> None:
     model, x = gpt()
     with pytest.raises(IndexError), PeakHoldings(ModuleNames({"": model})):
         model(x + 1000)
-    assert adds_up(held(model, step_of(model, x), inputs=x))
+    assert adds_up(held_bytes(model, step_of(model, x), inputs=x))
 
 
 _PROCESS = """
@@ -276,5 +276,5 @@ def test_what_the_step_writes_to_stderr_comes_out_and_the_allocators_warnings_do
         kept.clear()  # memory from before the profile
         os.write(2, b"said\n")
 
-    held(model, step, inputs=x)
+    held_bytes(model, step, inputs=x)
     assert capfd.readouterr().err == "said\n"

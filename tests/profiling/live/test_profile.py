@@ -1,4 +1,4 @@
-"""Whole profiles of small models on a CPU: what is told, and that nothing is changed."""
+"""Whole profiles of small models on a CPU: what they report, and that nothing is changed."""
 
 from __future__ import annotations
 

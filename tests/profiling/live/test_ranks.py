@@ -36,7 +36,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 main()
-dist.barrier()  # no rank ends while another one's threads still talk to it: torch aborts then, now and then
+dist.barrier()  # no rank ends while another one's threads still talk to it: torch sometimes aborts then
 dist.destroy_process_group()
 """
 

@@ -260,7 +260,7 @@ def test_recording_an_event_has_a_cost_that_is_not_negative() -> None:
 def test_the_saved_file_is_the_trace(name: str, tmp_path: Path) -> None:
     recording = recorded(nn.Linear(16, 16), lambda: None)
     path = tmp_path / name
-    path.write_text("what stood there")
+    path.write_text("older content")
     recording.save(path)
     content = path.read_bytes()
     assert json.loads(gzip.decompress(content) if name.endswith(".gz") else content)["traceEvents"]

@@ -187,7 +187,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(40):
     model(torch.randn(2, 3)).sum().backward()
     optimizer.step()
-dist.barrier()  # no rank ends while another one's threads still talk to it: torch aborts then, now and then
+dist.barrier()  # no rank ends while another one's threads still talk to it: torch sometimes aborts then
 dist.destroy_process_group()
 """)
     job = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

@@ -16,13 +16,13 @@ class Steps:
     def __init__(self, inference: bool = False) -> None:
         self.model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
         self.calls, self.steps, self.restarts = 0, list[int](), 0
-        self.boundaries = Boundaries(self._ended, self._anew, inference)
+        self.boundaries = Boundaries(self._ended, self._again, inference)
 
     def _ended(self) -> None:
         self.steps.append(self.calls)
         self.calls = 0
 
-    def _anew(self) -> None:
+    def _again(self) -> None:
         self.restarts += 1
 
     def forward(self) -> Tensor:

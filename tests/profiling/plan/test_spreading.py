@@ -47,7 +47,7 @@ SCALE = Scale(0.1, "as given", Link(1e9), 16, across=Link(1e6))
 MEMORY = Memory(4 * BYTES + 1000, BYTES, 0, BYTES, 2 * BYTES, 1000)
 
 
-def found(model: nn.Module, scale: Scale = SCALE, room: int | None = 10**6) -> dict[str, Any]:
+def find_state(model: nn.Module, scale: Scale = SCALE, room: int | None = 10**6) -> dict[str, Any]:
     return scaling_of(model, MEMORY, SETTING, scale, None if room is None else Capacity(room), 0.0)
 
 
@@ -60,7 +60,7 @@ def of(result: dict[str, Any], strategy: str, devices: int, mode: str = "strong"
 
 
 def test_what_is_sent_follows_from_the_models_parameters_and_activations() -> None:
-    result = found(Model())
+    result = find_state(Model())
     assert of(result, "ddp", 4)["sent"] == pytest.approx(2 * 3 / 4 * BYTES)
     assert of(result, "tp", 2)["sent"] == pytest.approx(4 * 4 * 2 * 1 / 2 * (2 * 5 * 8 * 4))
     assert result["devices"] == [2, 4, 8, 16]
@@ -70,12 +70,12 @@ def test_what_is_sent_follows_from_the_models_parameters_and_activations() -> No
 def test_parameters_that_do_not_learn_are_gathered_and_have_no_gradients() -> None:
     model = Model().requires_grad_(False)
     model.blocks[0].requires_grad_(True)
-    result = found(model)
+    result = find_state(model)
     assert result["work"]["parameters"] == BYTES and result["work"]["gradients"] == BYTES // 4
 
 
 def test_beyond_eight_devices_the_slower_link_counts_unless_groups_keep_within() -> None:
-    result = found(Model())
+    result = find_state(Model())
     assert of(result, "fsdp", 8)["communication"] == pytest.approx(7 / 8 * 3 * BYTES / 1e9)
     assert of(result, "fsdp", 16)["communication"] == pytest.approx(15 / 16 * 3 * BYTES / 1e6)
     across = 2 * 1 / 2 * BYTES / 8 / 1e6
@@ -83,35 +83,35 @@ def test_beyond_eight_devices_the_slower_link_counts_unless_groups_keep_within()
 
 
 def test_a_pipe_has_no_more_stages_than_there_are_blocks_and_hsdp_more_groups_than_one() -> None:
-    names = {(e["strategy"], e["devices"]) for e in found(Model())["estimates"]}
+    names = {(e["strategy"], e["devices"]) for e in find_state(Model())["estimates"]}
     assert ("pp", 4) in names and ("pp", 8) not in names
     assert ("hsdp", 16) in names and ("hsdp", 8) not in names
 
 
 def test_a_model_without_blocks_is_not_said_to_be_split_along_them() -> None:
-    result = found(nn.Linear(3, 3))  # type: ignore[arg-type]
+    result = find_state(nn.Linear(3, 3))  # type: ignore[arg-type]
     assert {e["strategy"] for e in result["estimates"]} == {"ddp", "fsdp", "hsdp"}
     assert any("left out" in note for note in result["notes"])
 
 
 def test_memory_decides_which_split_is_advised() -> None:
-    held = found(Model())["bytes_per_device"]
+    held = find_state(Model())["bytes_per_device"]
     assert held["ddp"] == 4 * BYTES + 1000 + BYTES  # buckets
     assert held["tp"] == 4 * BYTES // 16 + 1000  # the activations of sixteen times the samples, divided by sixteen
-    assert found(Model(), room=held["ddp"])["advice"]["strategy"] in ("ddp", "hsdp")
-    assert found(Model(), room=held["tp"])["advice"]["strategy"] == "tp"
-    assert found(Model(), room=10)["advice"]["strategy"] == ""
-    assert "the memory of a device" in found(Model(), room=None)["advice"]["why"]
+    assert find_state(Model(), room=held["ddp"])["advice"]["strategy"] in ("ddp", "hsdp")
+    assert find_state(Model(), room=held["tp"])["advice"]["strategy"] == "tp"
+    assert find_state(Model(), room=10)["advice"]["strategy"] == ""
+    assert "the memory of a device" in find_state(Model(), room=None)["advice"]["why"]
 
 
 def test_a_number_of_devices_that_is_no_power_of_two_comes_last() -> None:
-    result = found(Model(), replace(SCALE, most=12))
+    result = find_state(Model(), replace(SCALE, most=12))
     assert result["devices"] == [2, 4, 8, 12]
     assert of(result, "hsdp", 12)["communication"] > 0  # in two groups of six
 
 
 def test_the_tables_and_sentences_say_that_they_are_simulated() -> None:
-    result = found(Model())
+    result = find_state(Model())
     assert all("(simulated)" in table.title and table.rows for table in scaling_tables(result))
     assert any("0.1 s on one device (as given)" in sentence for sentence in scaling_sentences(result))
 

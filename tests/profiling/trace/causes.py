@@ -162,7 +162,7 @@ CAUSES = {
 }
 
 
-def traced(cause: Cause, shape: Shape, seed: int = 0, steps: int = 3) -> Trace:
+def trace_of(cause: Cause, shape: Shape, seed: int = 0, steps: int = 3) -> Trace:
     """A few steps of it."""
     machine = Machine(shape, seed)
     for number in range(steps):

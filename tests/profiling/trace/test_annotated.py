@@ -32,7 +32,7 @@ def content(gpu: bool = True) -> dict[str, Any]:
     return {"traceEvents": entries, "schemaVersion": 1}
 
 
-def made(gpu: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+def build(gpu: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
     raw = content(gpu)
     trace = parse_trace(raw, "t.json")
     profile = profile_of_traces([trace])
@@ -58,13 +58,13 @@ def tracks(found: dict[str, Any]) -> dict[str, list[Entry]]:
 
 
 def test_every_event_of_the_trace_stays_as_it_is() -> None:
-    raw, found = made()
+    raw, found = build()
     assert found["traceEvents"][: len(raw["traceEvents"])] == raw["traceEvents"]
     assert found["schemaVersion"] == 1
 
 
 def test_there_are_tracks_of_phases_rules_and_layers() -> None:
-    found = tracks(made()[1])
+    found = tracks(build()[1])
     assert list(found) == ["phases", "rules", "layers as the host calls them", "layers on GPU 0, stream 7"]
     assert {e["name"] for e in found["phases"]} == {"forward"}
     assert [e["name"] for e in found["layers as the host calls them"][:3]] == ["(the model itself)", "h.0", "h.0.attn"]
@@ -74,18 +74,18 @@ def test_there_are_tracks_of_phases_rules_and_layers() -> None:
 
 
 def test_kernels_of_one_layer_are_one_slice_as_long_as_they_run() -> None:
-    slices = tracks(made()[1])["layers on GPU 0, stream 7"]
+    slices = tracks(build()[1])["layers on GPU 0, stream 7"]
     assert [(e["name"], e["ts"], e["dur"], e["args"]["kernels"]) for e in slices[:2]] == [
         ("h.0.attn", 120.0, 220.0, 2), ("h.1.attn", 520.0, 220.0, 2),
     ]  # fmt: skip
 
 
 def test_a_trace_of_a_cpu_has_no_track_of_a_gpu() -> None:
-    assert list(tracks(made(gpu=False)[1])) == ["phases", "rules", "layers as the host calls them"]
+    assert list(tracks(build(gpu=False)[1])) == ["phases", "rules", "layers as the host calls them"]
 
 
 def test_the_slices_of_a_track_are_disjoint_or_nested_and_the_file_reads_as_before() -> None:
-    raw, found = made()
+    raw, found = build()
     for slices in tracks(found).values():
         open_ends: list[float] = []
         for e in sorted(slices, key=lambda e: (e["ts"], -e["dur"])):

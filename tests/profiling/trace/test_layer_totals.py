@@ -24,35 +24,35 @@ COUNTS: Own = {
 KINDS = {"": "GPT", "h": "ModuleList", "h.0": "Block", "h.0.attn": "Attention", "h.1": "Block"}
 
 
-def found() -> dict[str, Layer]:
+def layer_totals() -> dict[str, Layer]:
     return {layer.fqn: layer for layer in layers(TIMES, COUNTS, KINDS, {"": 1, "h.0.attn": 2}, 20.0)}
 
 
 def test_layers_come_in_the_models_order_and_what_is_outside_last() -> None:
-    assert list(found()) == ["", "h", "h.0", "h.0.attn", "h.1", OUTSIDE]
+    assert list(layer_totals()) == ["", "h", "h.0", "h.0.attn", "h.1", OUTSIDE]
 
 
 def test_a_layer_has_what_is_below_it_and_what_is_its_own() -> None:
-    model = found()[""]
+    model = layer_totals()[""]
     assert (model.forward.seconds, model.backward.seconds) == (11.0, 4.0)
     assert model.own_forward == Work(1.0, operators=1)
     assert model.share == pytest.approx(15 / 20)
-    assert found()["h"].forward.seconds == 10.0
-    assert found()["h"].own_seconds == 0.0
+    assert layer_totals()["h"].forward.seconds == 10.0
+    assert layer_totals()["h"].own_seconds == 0.0
     assert (model.kind, model.calls) == ("GPT", 1)
 
 
 def test_what_runs_outside_is_in_no_layer() -> None:
-    assert found()[OUTSIDE].forward.seconds == 5.0
-    assert found()[OUTSIDE].share == pytest.approx(1 / 4)
+    assert layer_totals()[OUTSIDE].forward.seconds == 5.0
+    assert layer_totals()[OUTSIDE].share == pytest.approx(1 / 4)
 
 
 def test_flops_and_bytes_join_seconds_and_operators_are_counted_once() -> None:
-    attention = found()["h.0.attn"]
+    attention = layer_totals()["h.0.attn"]
     assert attention.own_forward == Work(2.0, 100, 10, 3, 0.5)
-    assert found()["h.1"].own_backward == Work(0.0, 7, 1, 4, 0.25)
-    assert found()[""].work.flops == 107
-    assert found()[""].work.ideal_seconds == 0.75
+    assert layer_totals()["h.1"].own_backward == Work(0.0, 7, 1, 4, 0.25)
+    assert layer_totals()[""].work.flops == 107
+    assert layer_totals()[""].work.ideal_seconds == 0.75
 
 
 def test_a_module_that_only_the_trace_knows_is_a_layer_too() -> None:
@@ -81,15 +81,17 @@ def test_a_layers_share_has_an_interval_from_step_to_step() -> None:
     )  # fmt: skip
     assert times.by_step["a"] == pytest.approx([30e-6, 50e-6])
     intervals = share_intervals_of(times)
-    found = {x.fqn: x for x in layers(times.own, {}, {}, {}, times.step_seconds, None, intervals)}
-    assert found[""].share_interval == pytest.approx((0.8, 0.8))  # what is below counts, and is always as long
-    assert found["a"].share == pytest.approx(0.4) and found["a"].share_interval == pytest.approx((0.0, 1.0))
+    layer_totals = {x.fqn: x for x in layers(times.own, {}, {}, {}, times.step_seconds, None, intervals)}
+    assert layer_totals[""].share_interval == pytest.approx((0.8, 0.8))  # what is below counts, and is always as long
+    assert layer_totals["a"].share == pytest.approx(0.4) and layer_totals["a"].share_interval == pytest.approx(
+        (0.0, 1.0)
+    )
 
 
 def test_what_the_optimizer_runs_is_no_forward() -> None:
     own: Own = {("a", "forward"): Work(3.0), (OPTIMIZER, "forward"): Work(1.0, operators=2)}
-    found = layers(own, {}, {}, {}, 4.0)
-    assert [layer.fqn for layer in found] == ["a", OUTSIDE, OPTIMIZER]
-    last = found[-1]
+    layer_totals = layers(own, {}, {}, {}, 4.0)
+    assert [layer.fqn for layer in layer_totals] == ["a", OUTSIDE, OPTIMIZER]
+    last = layer_totals[-1]
     assert (last.forward, last.backward, last.optimizer) == (Work(), Work(), Work(1.0, operators=2))
     assert (last.seconds, last.own_seconds, last.share) == (1.0, 1.0, 0.25)

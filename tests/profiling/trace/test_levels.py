@@ -155,7 +155,7 @@ def test_losses_are_counted_down_the_ladder() -> None:
 
 
 def test_a_kernel_that_begins_while_another_runs_is_added_and_leaves_with_it() -> None:
-    """0 to 30: 0.5; 10 to 20 beside it 0.25; 40 to 50 alone 0.25: 15 + 2.5 + 2.5 of 100."""
+    """0 to 30: 0.5; 10 to 20 next to it 0.25; 40 to 50 alone 0.25: 15 + 2.5 + 2.5 of 100."""
     found = values(step(1, 0, 100), kernel(0, 30, 66), kernel(10, 10, 33, stream=8), kernel(40, 10, 33))
     assert found[1] == pytest.approx(0.2)
 

@@ -1,4 +1,4 @@
-"""What recording took is taken out: a layer of 100 small operators and one of a single product, by hand."""
+"""The cost of recording is removed: a layer of 100 small operators and one of a single product, by hand."""
 
 from __future__ import annotations
 

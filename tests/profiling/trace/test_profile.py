@@ -115,10 +115,10 @@ def test_no_trace_is_an_error() -> None:
 
 
 def test_a_mean_that_is_not_the_median_is_told() -> None:
-    def said(*lengths: int) -> bool:
+    def sentences(*lengths: int) -> bool:
         starts = [sum(lengths[:n]) for n in range(len(lengths))]
         steps = [step(n, start, length) for n, (start, length) in enumerate(zip(starts, lengths, strict=True))]
         work = [kernel(start, 10) for start in starts]
         return any("mean step" in note for note in profile_of_traces([trace(*steps, *work)]).notes)
 
-    assert said(100, 100, 300) and not said(100, 100, 101)
+    assert sentences(100, 100, 300) and not sentences(100, 100, 101)

@@ -148,7 +148,7 @@ def test_collectives_beside_kernels_are_not_exposed() -> None:
 
 
 def test_on_a_cpu_the_backends_ranges_are_the_communication() -> None:
-    """gloo 20 to 60 on its own thread, a product beside it 30 to 40."""
+    """gloo 20 to 60 on its own thread, a product next to it 30 to 40."""
     found = percents(shares(
         op("c10d::allreduce_", 20, 2), mark("gloo:all_reduce", 20, 40, thread=9), op("aten::mm", 30, 10), devices=[]
     ))  # fmt: skip

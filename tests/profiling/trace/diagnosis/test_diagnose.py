@@ -12,7 +12,7 @@ from autofuse.profiling.trace.trace import Trace
 from autofuse.results.diagnosis import Diagnosis
 from autofuse.results.profile import Profile
 from tests.profiling.trace.building import mark, op, step, trace
-from tests.profiling.trace.causes import CAUSES, Cause, job, layers, traced
+from tests.profiling.trace.causes import CAUSES, Cause, job, layers, trace_of
 from tests.profiling.trace.machine import DEVICES, Machine, Shape
 from tests.profiling.trace.more_causes import MORE
 
@@ -46,13 +46,13 @@ def check(cause: Cause, found: Diagnosis) -> None:
 def test_the_cause_is_named_whatever_the_trace_holds(name: str, shape: str) -> None:
     if CAUSES[name].host and not SHAPES[shape].host:
         pytest.skip("only the host's side tells this cause")
-    check(CAUSES[name], diagnosis(traced(CAUSES[name], SHAPES[shape])))
+    check(CAUSES[name], diagnosis(trace_of(CAUSES[name], SHAPES[shape])))
 
 
 @pytest.mark.parametrize("device", [name for name in DEVICES if name != "H100"])
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_is_named_on_other_devices(name: str, device: str) -> None:
-    found = diagnosis(traced(CAUSES[name], Shape(device=device)))
+    found = diagnosis(trace_of(CAUSES[name], Shape(device=device)))
     check(CAUSES[name], found)
     if device != "unknown":
         return
@@ -70,13 +70,13 @@ def test_the_larger_cause_is_named_of_two(name: str, seed: int) -> None:
         layers(m, 3)
         m.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 100)
 
-    check(cause, diagnosis(traced(replace(cause, body=body), Shape(), seed)))
+    check(cause, diagnosis(trace_of(replace(cause, body=body), Shape(), seed)))
 
 
 @pytest.mark.parametrize("name", MORE)
 def test_causes_that_no_threshold_was_chosen_on_are_named(name: str) -> None:
     cause, shape = MORE[name]
-    check(cause, diagnosis(traced(cause, shape, seed=11)))
+    check(cause, diagnosis(trace_of(cause, shape, seed=11)))
 
 
 @pytest.mark.night
@@ -92,7 +92,7 @@ def test_they_are_named_in_shorter_longer_and_noisier_steps(name: str, factor: f
         cause.body(m)
 
     for seed in range(3):
-        check(cause, diagnosis(traced(replace(cause, body=body), shape, seed)))
+        check(cause, diagnosis(trace_of(replace(cause, body=body), shape, seed)))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_ranks_that_wait_for_data_together_wait_for_data() -> None:
 
 def test_actions_are_ranked_and_predict_less_than_the_step() -> None:
     for name, cause in CAUSES.items():
-        made = profile_of_traces([traced(cause, Shape())])
+        made = profile_of_traces([trace_of(cause, Shape())])
         assert made.diagnosis is not None
         for action in made.diagnosis.actions:
             saved = action.milliseconds
@@ -132,7 +132,7 @@ def test_actions_are_ranked_and_predict_less_than_the_step() -> None:
 
 
 def test_it_is_written_and_read_back() -> None:
-    profile = profile_of_traces([traced(CAUSES["slow Python"], Shape())])
+    profile = profile_of_traces([trace_of(CAUSES["slow Python"], Shape())])
     written = json.loads(profile.to_json())["diagnosis"]
     assert written["class"] == "launch" and written["sentence"].startswith("Launch-bound")
     assert set(written["actions"][0]) == {"kind", "text", "milliseconds", "evidence", "confidence"}

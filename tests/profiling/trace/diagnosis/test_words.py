@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.profiling.trace.profile import profile_of_traces
-from tests.profiling.trace.causes import CAUSES, job, traced
+from tests.profiling.trace.causes import CAUSES, job, trace_of
 from tests.profiling.trace.machine import Shape
 
 NVIDIAS = ("cuda graph", "tensor core", "nvidia", "tf32", "cudamalloc", "pytorch_cuda")
@@ -21,7 +21,7 @@ def words(*traces: object) -> str:
 @pytest.mark.parametrize("name", CAUSES)
 def test_advice_for_one_makers_gpus_names_nothing_of_another(name: str) -> None:
     for device, others in (("MI300", NVIDIAS), ("H100", AMDS)):
-        said = words(traced(CAUSES[name], Shape(device=device)))
+        said = words(trace_of(CAUSES[name], Shape(device=device)))
         assert not [word for word in others if word in said], said
 
 
