@@ -6,7 +6,8 @@ decide whether it is a mask: booleans, zeros and ones, or zeros and very low num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,22 +45,35 @@ def find_difference(original: ModuleRun, rewritten: ModuleRun) -> str:
     """Return the name of the first result or gradient that differs in double; "" if none does.
 
     Results and gradients are not compared at entries where the original is not finite: a row without a kept key is NaN
-    there, and so is every gradient that it reaches.
+    there, and so is every gradient that it reaches. Gradients are not compared either in rows in which a result of the
+    same shape is NaN: outside of the domain of a function, such as a logarithm, a formula may have finite gradients.
     """
     for name, expected in original.tensors.items():
         actual = rewritten.tensors.get(name)
         if actual is None or actual.shape != expected.shape or _differs(actual, expected, _largest_entry(expected)):
             return name
     largest = max((_largest_entry(g) for g in original.gradients.values() if g is not None), default=0.0)
+    results = list(original.tensors.values())
     for name, gradient in original.gradients.items():
         actual = rewritten.gradients.get(name)
         template = gradient if gradient is not None else actual
         if template is None:
             continue
         zero = torch.zeros_like(template)
-        if _differs(zero if actual is None else actual, zero if gradient is None else gradient, largest):
+        expected = _without_undefined_rows(zero if gradient is None else gradient, results)
+        if _differs(zero if actual is None else actual, expected, largest):
             return f"gradient of {name}"
     return ""
+
+
+def _without_undefined_rows(gradient: Tensor, results: Sequence[Tensor]) -> Tensor:
+    """The gradient, NaN in rows in which a result of the same shape is NaN."""
+    if not gradient.ndim or not gradient.dtype.is_floating_point:
+        return gradient
+    for result in results:
+        if result.shape == gradient.shape and bool((undefined := result.isnan().any(-1, keepdim=True)).any()):
+            gradient = gradient.masked_fill(undefined, math.nan)
+    return gradient
 
 
 def _differs(actual: Tensor, expected: Tensor, size: float) -> bool:

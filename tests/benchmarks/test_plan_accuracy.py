@@ -15,11 +15,13 @@ def test_model_states_take_16_bytes_a_parameter_and_nothing_under_autocast_is_co
         assert abs(case.error) < 1e-3, case  # AdamW counts its steps in a number for each tensor
 
 
+@pytest.mark.night
 def test_the_stages_of_zero_need_the_memory_of_the_published_table() -> None:
     for case in plan_accuracy.zero_cases(ZERO_TABLE[1:2]):
         assert abs(case.planned - case.expected) <= 0.051, case  # the table has one digit after the point
 
 
+@pytest.mark.night
 def test_activations_of_a_layer_follow_the_formula_in_all_its_parallel_forms() -> None:
     """Two layer norms keep mean and deviation, at most 16 bytes a token; 34 h bytes are the formula's least."""
     width = 256

@@ -15,7 +15,7 @@ import autofuse
 from autofuse import ops
 from autofuse.ops import lowered as plain
 from tests.fx.conftest import assert_same, optimized
-from tests.spellings.harness import called
+from tests.spellings.harness import functions_called_by
 
 
 class Heads(nn.Module):
@@ -35,7 +35,9 @@ class Heads(nn.Module):
 
 def runs(module: nn.Module, *inputs: Tensor) -> set[str]:
     """The files whose attention runs in a call."""
-    return {file.rsplit("/", 1)[-1] for name, file in called(lambda: module(*inputs)) if name == "attention"}
+    return {
+        file.rsplit("/", 1)[-1] for name, file in functions_called_by(lambda: module(*inputs)) if name == "attention"
+    }
 
 
 def test_operands_of_four_dimensions_go_to_the_kernel() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from tests.spellings.harness import called
+from tests.spellings.harness import functions_called_by
 
 
 class _Attention(nn.Module):
@@ -35,7 +35,7 @@ class _Block(nn.Module):
 
 
 def _operations(run: object) -> set[str]:
-    return {name for name, _ in called(run)} & {"attention", "masked_softmax"}  # type: ignore[arg-type]
+    return {name for name, _ in functions_called_by(run)} & {"attention", "masked_softmax"}  # type: ignore[arg-type]
 
 
 def test_attention_is_fused_if_the_caller_ignores_the_probabilities() -> None:

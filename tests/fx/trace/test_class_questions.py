@@ -78,8 +78,8 @@ CHANGES: dict[str, Callable[[Block, Tensor], Tensor | None]] = {
 }
 
 
-@pytest.mark.parametrize("asked", QUERIES)
-@pytest.mark.parametrize("changed", CHANGES)
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_tensor_of_another_class_is_noticed(query: str, change: str) -> None:
     x, y = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     original = Block(query)

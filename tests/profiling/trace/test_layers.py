@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autofuse.display.folding import folded
+from autofuse.display.folding import fold_layers
 from autofuse.profiling.trace import trace as traces
 from autofuse.profiling.trace.layer_totals import layers
 from autofuse.profiling.trace.layers import LayerTimes, layers_of
@@ -269,7 +269,7 @@ def test_layers_that_only_stacks_name_fold_by_the_path_of_their_classes() -> Non
     times = layers_of(trace(*entries))
     name = "Qwen2Model.Qwen2DecoderLayer.3.Linear.1"
     assert microseconds(times)[name, "forward"] == 15
-    folds = folded(layers(times.own, {}, times.kinds, times.calls, times.step_seconds))
+    folds = fold_layers(layers(times.own, {}, times.kinds, times.calls, times.step_seconds))
     assert {(fold.name, fold.count) for fold in folds} >= {
         ("Qwen2Model.Qwen2DecoderLayer.*", 4), ("Qwen2Model.Qwen2DecoderLayer.*.Linear.*", 8),
     }  # fmt: skip
