@@ -162,13 +162,21 @@ class GuardWords(ast.NodeTransformer):
         Dynamo fails with an internal error at a cell that a function of the compiled code closes over, too, and makes a
         new tuple of a class's `__mro__`. A compiler gets the answer as a constant. It does not notice a later change.
         """
-        owner, value = self._value_of(left.value) if isinstance(left, ast.Attribute) else None, self._value_of(right)
-        match left, owner:
-            case ast.Attribute(attr="cell_contents"), types.CellType() as cell if callable(value):
+        value = self._value_of(right)
+        match left:
+            case ast.Attribute(owner, "cell_contents") if callable(value) and self._is_cell(owner):
+                cell = self._value_of(owner)
                 return lambda: cell.cell_contents is value
-            case ast.Attribute(attr="__mro__"), type() as cls:
+            case ast.Call(function, [ast.Attribute(owner, "cell_contents")]) if self._is_cell(owner):
+                cell, applied = self._value_of(owner), self._value_of(function)
+                return lambda: applied(cell.cell_contents) is value
+            case ast.Attribute(owner, "__mro__") if isinstance(self._value_of(owner), type):
+                cls = self._value_of(owner)
                 return lambda: cls.__mro__ is value
         return None
+
+    def _is_cell(self, owner: ast.expr) -> bool:
+        return isinstance(self._value_of(owner), types.CellType)
 
     def _may_be_tensor(self, owner: ast.expr) -> bool:
         """Whether an expression is not a known object of another kind."""

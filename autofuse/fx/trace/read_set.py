@@ -361,8 +361,12 @@ class ReadSet(ValueGuards):
             self.guard_content(function.__defaults__, function.__name__)
             self.guard_content(function.__kwdefaults__, function.__name__)
         for cell, (name, value) in zip(function.__closure__ or (), closure_values(function), strict=False):
-            if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
-                self.guard(f"{self.guards.constant(cell)}.cell_contents", value, name)
+            contents = f"{self.guards.constant(cell)}.cell_contents"
+            if isinstance(value, types.FunctionType) and own_function(value) is own_function(function):
+                # A wrapper that looks for itself. Its cell holds the dispatcher while the class has one.
+                self.guards.same(f"{self.guards.constant(own_function)}({contents})", own_function(value))
+            elif name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
+                self.guard(contents, value, name)
 
     def _guard_super(self, ran: Execution, name: str, definer: type) -> None:
         """Guards that `super` still finds `name` in `definer`, past the classes before it in the MRO."""

@@ -318,6 +318,7 @@ def test_a_compiler_traces_guards_on_cells_base_classes_and_attributes_of_tensor
     model = autofuse.optimize(Parent(), x, tune=False)
     assert [s.rule for s in autofuse.report(model).with_status("fused")] == ["AF101"]
     expected = model(x)
+    assert list(autofuse.report(model).fallbacks) == [], "a wrapper that looks for itself is captured once"
     torch.compiler.reset()
     (model.child if what == "child" else model).compile(backend="eager", fullgraph=what == "model")
     torch.testing.assert_close(model(x), expected)
