@@ -22,7 +22,8 @@ class IntervalFigures:
         samples_per_second, tokens_per_second: of this process.
         flops_per_second: model FLOPs, without recomputation.
         mfu: model FLOPs utilisation: flops_per_second / peak FLOP/s of the device, 0 to 1.
-        memory_bytes: most bytes allocated on the GPU in the interval; on a CPU the most that the process ever had.
+        memory_bytes: most bytes allocated on the GPU since the program last reset torch's peak; on a CPU the most that
+            the process ever had, None on Windows.
         device: name of the device.
     """
 

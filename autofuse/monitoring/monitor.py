@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,11 @@ from autofuse.profiling.live.batch_size import Batch, batch_of
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.peaks import peak_of
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 _LOG = logging.getLogger("autofuse")
@@ -232,11 +236,11 @@ def _cores() -> Sequence[int] | set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
-def _memory(device: torch.device) -> int:
+def _memory(device: torch.device) -> int | None:
     if device.type == "cuda":
-        most = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return most
+        return torch.cuda.max_memory_allocated(device)  # not reset: the program may read its own peak
+    if resource is None:
+        return None
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -54,9 +54,8 @@ def _run_tests(python: Path, tests: tuple[str, ...]) -> tuple[int, int, tuple[st
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *tests]
-        # The oldest supported versions of pytest plugins are not the point, so the environment's own settings stay.
-        environment_ = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
-        done = subprocess.run(command, cwd=REPOSITORY, env=environment_, capture_output=True, text=True, timeout=_LIMIT)
+        variables = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
+        done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=_LIMIT)
         if not report.exists():
             return 0, 0, (f"pytest did not run: {next(reversed(done.stdout.splitlines()), done.stderr[-200:])}",)
         return read_report(report.read_text())
