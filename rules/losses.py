@@ -235,6 +235,79 @@ class LinearCrossEntropy(Rule):
     )
 
 
+class LinearLogLikelihood(Rule):
+    """A linear layer, then log-probabilities of the targets: the logits need not be stored."""
+
+    code = "AF502"
+    benefit = 6
+    advice = LinearCrossEntropy.advice
+
+    @staticmethod
+    def before(
+        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
+        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+        count: int | None = None, in_float32: bool = False,
+    ) -> Tensor:  # fmt: skip
+        log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
+        return -ops.nll(
+            log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,
+            label_smoothing=label_smoothing, lookup=lookup, count=count,
+        )  # fmt: skip
+
+    @staticmethod
+    def after(
+        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int,
+        reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
+        in_float32: bool,
+    ) -> Tensor:  # fmt: skip
+        return ops.linear_log_likelihood(
+            x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
+            reduction=reduction, in_float32=in_float32, lookup=lookup, count=count,
+        )  # fmt: skip
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        return LinearCrossEntropy.where(captures)
+
+    examples = (
+        Fused(
+            "the log-probabilities of a preference loss, as in DPO and GRPO",
+            before="""
+                import torch
+                import torch.nn as nn
+
+                class Policy(nn.Module):
+                    def __init__(self, dim: int, classes: int):
+                        super().__init__()
+                        self.head = nn.Linear(dim, classes, bias=False)
+
+                    def forward(self, hidden, labels, mask):
+                        logits = self.head(hidden)
+                        log_probs = torch.gather(logits.log_softmax(-1), 2, labels.unsqueeze(2)).squeeze(2)
+                        return (log_probs * mask).sum(-1)
+            """,
+            after="linear_log_likelihood(",
+        ),
+        Kept(
+            "the entropy of the same distribution is computed, too",
+            """
+                import torch.nn as nn
+                import torch.nn.functional as F
+
+                class Policy(nn.Module):
+                    def __init__(self, dim: int, classes: int):
+                        super().__init__()
+                        self.head = nn.Linear(dim, classes, bias=False)
+
+                    def forward(self, hidden, labels):
+                        log_probs = F.log_softmax(self.head(hidden), -1)
+                        entropy = -(log_probs.exp() * log_probs).sum(-1)
+                        return log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), entropy
+            """,
+        ),
+    )
+
+
 def check_loss_arguments(captures: Captures) -> Verdict:
     """Check the arguments of a loss: torch's losses take one of three reductions, and numbers for the other options."""
     reduction = captures.literal("reduction")  # also None for a variable: torch checks its value at run time

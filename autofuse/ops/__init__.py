@@ -27,7 +27,7 @@ from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
-from autofuse.ops.linear_cross_entropy import linear_cross_entropy
+from autofuse.ops.linear_cross_entropy import linear_cross_entropy, linear_log_likelihood
 from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
@@ -53,6 +53,7 @@ __all__ = [
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",
+    "linear_log_likelihood",
     "log_likelihood",
     "masked",
     "masked_softmax",

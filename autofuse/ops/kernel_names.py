@@ -38,6 +38,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "nll": "torch cross_entropy",
         "rows": "torch reshape",
         "linear_cross_entropy": "torch linear and cross entropy, in blocks of rows",
+        "linear_log_likelihood": "torch linear and cross entropy, in blocks of rows, neg",
     }
 )
 

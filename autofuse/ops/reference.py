@@ -351,6 +351,19 @@ def linear_cross_entropy(
     )  # fmt: skip
 
 
+def linear_log_likelihood(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+    lookup: str | None = None,
+    count: int | None = None, of_probabilities: bool = False,
+) -> Tensor:  # fmt: skip
+    """-linear_cross_entropy."""
+    return -linear_cross_entropy(
+        x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
+        in_float32=in_float32, lookup=lookup, count=count,
+    )  # fmt: skip
+
+
 def rows(logits: Tensor, in_float32: bool = False) -> Tensor:
     """Logits (..., C) as (rows, C)."""
     flat = logits.reshape(-1, logits.shape[-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autofuse.ir.graph import is_const
 from autofuse.reasons import libraries, writing
 from autofuse.reasons.reason import because
@@ -69,6 +71,11 @@ def linear_cross_entropy(args: Arguments, speller: Speller) -> TargetCall:
     function = speller.imports.text("torch.nn.functional.linear_cross_entropy", speller.place)
     arguments = (x, speller.text(args["weight"]), target, *bias, *keyword_options(args, speller, _OPTIONS[1:]), chunks)
     return TargetCall(function, arguments, unsafe="needs torch 2.13 or later, and runs no hooks of the layer")
+
+
+def linear_log_likelihood(args: Arguments, speller: Speller) -> TargetCall:
+    """Write the log likelihood of a layer's output as the negative of a call of F.linear_cross_entropy."""
+    return replace(linear_cross_entropy(args, speller), tail=".neg()")
 
 
 def flatten_linear_inputs(args: Arguments, speller: Speller) -> tuple[str, str]:

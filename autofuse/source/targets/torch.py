@@ -9,7 +9,12 @@ from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.source.targets.attention import attention
 from autofuse.source.targets.call import Arguments, TargetCall
-from autofuse.source.targets.losses import cross_entropy, linear_cross_entropy, log_likelihood
+from autofuse.source.targets.losses import (
+    cross_entropy,
+    linear_cross_entropy,
+    linear_log_likelihood,
+    log_likelihood,
+)
 from autofuse.source.targets.norms import torch_norm
 from autofuse.source.targets.speller import Speller
 
@@ -39,6 +44,7 @@ OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
     "attention": attention,
     "cross_entropy": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
+    "linear_log_likelihood": linear_log_likelihood,
     "log_likelihood": log_likelihood,
     "glu": _glu,
     "layer_norm": torch_norm("layer_norm"),
@@ -47,4 +53,4 @@ OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
 }
 
 # Only recent versions of torch have these operations. autofuse.ops has them for every version, so `auto` uses that.
-RECENT = frozenset({"linear_cross_entropy"})
+RECENT = frozenset({"linear_cross_entropy", "linear_log_likelihood"})
