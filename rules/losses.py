@@ -171,10 +171,10 @@ class LinearCrossEntropy(Rule):
     def before(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-        count: int | None = None, in_float32: bool = False,
+        count: int | None = None, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None,
     ) -> Tensor:  # fmt: skip
         # Other ways of selecting the log-probability of the target match too: autofuse/canonical/recognise/losses.py.
-        log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
+        log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32, scale, soft_cap), axis)
         return ops.nll(
             log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,
             label_smoothing=label_smoothing, lookup=lookup, count=count,
@@ -184,11 +184,11 @@ class LinearCrossEntropy(Rule):
     def after(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int,
         reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
-        in_float32: bool,
+        in_float32: bool, scale: float, soft_cap: float | None,
     ) -> Tensor:  # fmt: skip
         return ops.linear_cross_entropy(
             x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
-            reduction=reduction, in_float32=in_float32, lookup=lookup, count=count,
+            reduction=reduction, in_float32=in_float32, lookup=lookup, count=count, scale=scale, soft_cap=soft_cap,
         )  # fmt: skip
 
     @staticmethod
@@ -196,7 +196,11 @@ class LinearCrossEntropy(Rule):
         verdict = check_loss_arguments(captures)
         if not isinstance(verdict, Holds):
             return verdict
-        return Holds("unsafe", "assumes that targets are class indices, not probabilities")
+        known = [captures.absent(name) or captures.number(name) for name in ("scale", "soft_cap")]
+        if False in known:
+            return Fails("the factor of the logits is a tensor, but the loss takes a number")
+        assumed = "assumes that targets are class indices, not probabilities"
+        return Holds("unsafe", assumed if all(known) else f"{assumed}, and that the factor of the logits is a number")
 
     examples = (
         Fused(
@@ -215,6 +219,24 @@ class LinearCrossEntropy(Rule):
                         return F.cross_entropy(logits.view(-1, logits.size(-1)), target.view(-1), ignore_index=0)
             """,
             after="linear_cross_entropy(",
+        ),
+        Fused(
+            "the logits have a soft cap and a temperature",
+            before="""
+                import torch
+                import torch.nn as nn
+                import torch.nn.functional as F
+
+                class Loss(nn.Module):
+                    def __init__(self, dim: int, classes: int):
+                        super().__init__()
+                        self.head = nn.Linear(dim, classes, bias=False)
+
+                    def forward(self, x, target):
+                        logits = 30.0 * torch.tanh(self.head(x) / 30.0) / 0.7
+                        return F.cross_entropy(logits.flatten(0, -2), target.flatten())
+            """,
+            after="soft_cap=30.0",
         ),
         Kept(
             "the logits are returned",
@@ -246,9 +268,9 @@ class LinearLogLikelihood(Rule):
     def before(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-        count: int | None = None, in_float32: bool = False,
+        count: int | None = None, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None,
     ) -> Tensor:  # fmt: skip
-        log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
+        log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32, scale, soft_cap), axis)
         return -ops.nll(
             log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,
             label_smoothing=label_smoothing, lookup=lookup, count=count,
@@ -258,11 +280,11 @@ class LinearLogLikelihood(Rule):
     def after(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int,
         reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
-        in_float32: bool,
+        in_float32: bool, scale: float, soft_cap: float | None,
     ) -> Tensor:  # fmt: skip
         return ops.linear_log_likelihood(
             x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
-            reduction=reduction, in_float32=in_float32, lookup=lookup, count=count,
+            reduction=reduction, in_float32=in_float32, lookup=lookup, count=count, scale=scale, soft_cap=soft_cap,
         )  # fmt: skip
 
     @staticmethod

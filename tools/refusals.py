@@ -60,6 +60,7 @@ _SPECIAL = {
     "forward-asks-tensor-class": {"kind": "Quantized"},
     "target-lacks-operation": {"target": "apex", "operations": "layer_norm, rms_norm", "operation": "attention"},
     "eps-is-none": {"library": "apex's"},
+    "loss-without-scale": {"library": "torch's"},
     "liger-gate": {"activation": "relu"},
     "liger-weight": {"norm": "rms_norm", "name": "weight"},
     "apex-weight": {"name": "weight"},

@@ -38,7 +38,7 @@ from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails, Holds, RuleError, Unknown
 
-_NOT_A_ROOT = frozenset({PARAMETER, CONST, ATTRIBUTE, ITEM, TUPLE, IS_NONE, "sink"})
+_NOT_A_ROOT = frozenset({PARAMETER, CONST, ATTRIBUTE, TUPLE, IS_NONE, "sink"})
 
 
 @dataclass(frozen=True)
@@ -152,12 +152,19 @@ def every_site(graph: Graph, view: View, rules: tuple[LoadedRule, ...]) -> list[
     roots = frozenset(op for r in rules for op in r.pattern.root_ops)
     collected = []
     for v in graph.values:
-        if v.op in _NOT_A_ROOT or roots.isdisjoint(ends := _root_ops(view.of(v))):
+        if not _may_be_root(view, v) or roots.isdisjoint(ends := _root_ops(view.of(v))):
             continue
         for r in rules:
             if not r.pattern.root_ops.isdisjoint(ends) and (site := _site_or_error(graph, view, r, v)):
                 collected.append(site)
     return collected
+
+
+def _may_be_root(view: View, v: Value) -> bool:
+    """Whether a match may end at `v`. An index may select the log-probability of each target."""
+    if v.op == ITEM:
+        return view.of(v).op != ITEM and view.of(v.inputs[0]).op != TUPLE
+    return v.op not in _NOT_A_ROOT
 
 
 def _site_or_error(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:

@@ -272,13 +272,17 @@ class Matcher:
                 yield partial.with_step(found, found)  # so that its assumptions count
 
     def _match_rows(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
-        """Match log_softmax(rows(logits, in_float32), dim) against logits in any layout."""
+        """Match log_softmax(rows(logits, in_float32, scale, soft_cap), dim) against logits in any layout."""
         rows, dim = pattern.inputs
         found = rows_of(self.view, value) if value.op == "log_softmax" else None
         if found is None:
             return
-        if found.in_float32:
-            bound = bound.with_capture(str(rows.inputs[1].data), self.view.const(True))
+        values = (self.view.const(True) if found.in_float32 else None, found.scale.factor, found.scale.soft_cap)
+        parameters = [p for p in rows.inputs[1:] if p.op == PARAMETER]
+        if any(v is not None for v in values[len(parameters) :]):
+            return
+        for parameter, captured in zip(parameters, values, strict=False):
+            bound = bound if captured is None else bound.with_capture(str(parameter.data), captured)
         yield from self._match_inputs((dim, rows.inputs[0]), (value.inputs[1], found.linear), bound, depth + 1)
 
     def _match_size(

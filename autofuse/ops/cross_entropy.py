@@ -148,18 +148,27 @@ def log_likelihood(
     )  # fmt: skip
 
 
-def rows(logits: Tensor, in_float32: bool = False) -> Tensor:
-    """Flattens logits to rows. In a rule's `before` it stands for every way to flatten.
+def rows(logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
+    """Flattens logits to rows, caps and scales them. In a rule's `before` it stands for every way to do so.
 
     Args:
         logits: shape (..., C).
         in_float32: whether to cast to fp32.
+        scale: as in `linear_cross_entropy`.
+        soft_cap: as in `linear_cross_entropy`.
 
     Returns:
         A tensor of shape (rows, C).
     """
-    flat = logits.reshape(-1, logits.shape[-1])
+    flat = capped_and_scaled(logits.reshape(-1, logits.shape[-1]), scale, soft_cap)
     return flat.float() if in_float32 else flat
+
+
+def capped_and_scaled(logits: Tensor, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
+    """scale * soft_cap * tanh(logits / soft_cap), of any shape; scale * logits without a cap."""
+    if soft_cap is not None:
+        logits = torch.tanh(logits / soft_cap) * soft_cap
+    return logits if scale == 1.0 else logits * scale
 
 
 def check_reduction(reduction: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -107,12 +108,17 @@ def _read_and_remember(mask: Tensor) -> KnownMask:
     else:
         state, known = state_of(mask), _read_on_device(mask)
     if state or shadows:
-        _read[key] = _Read(weakref.ref(base, lambda _: _forget(key)), state, known, shadows)
+        _read[key] = _Read(weakref.ref(base, _forget_with(key)), state, known, shadows)
     return known
 
 
-def _forget(key: int) -> None:
-    _read.pop(key, None)
+def _forget_with(key: int) -> Callable[[object], None]:
+    read = _read  # at the end of the process, names of the module are None
+
+    def forget(_: object) -> None:
+        read.pop(key, None)
+
+    return forget
 
 
 def _read_on_cpu(mask: Tensor) -> KnownMask:

@@ -7,6 +7,7 @@ block of rows at a time (autofuse/kernels/row_blocks.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,15 @@ from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup
-from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, cross_entropy, torch_ignore_index, wide_dtype
+from autofuse.ops.cross_entropy import (
+    autocast_is_on,
+    capped_and_scaled,
+    check_reduction,
+    cross_entropy,
+    torch_ignore_index,
+    wide_dtype,
+)
+from autofuse.ops.row_losses import cross_entropy_after
 from autofuse.torch_private import FakeTensor, keeps_graph
 
 _LEAST = 2**16  # logits; torch's functions form fewer at once
@@ -31,7 +40,7 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
+    count: int | None = None, of_probabilities: bool = False, scale: float = 1.0, soft_cap: float | None = None,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(x @ weight.T + bias, target), with the logits of one block of rows in memory at a time.
 
@@ -52,6 +61,9 @@ def linear_cross_entropy(
         lookup: as in `cross_entropy`; every target counts then.
         count: as in `cross_entropy`.
         of_probabilities: as in `cross_entropy`; all logits are formed then.
+        scale: a number that multiplies the logits, 1 / temperature; after the cap if there is one.
+        soft_cap: the logits become soft_cap * tanh(logits / soft_cap), as in Gemma 2 (arXiv:2408.00118); None for no
+            cap.
 
     Returns:
         A scalar, or a tensor of target's shape if `reduction` is "none". Its dtype is that of
@@ -65,30 +77,57 @@ def linear_cross_entropy(
     """
     check_reduction(reduction)
     if of_probabilities:  # only all logits show whether a probability underflows
-        logits = F.linear(x, weight, bias)
+        logits = capped_and_scaled(F.linear(x, weight, bias), scale, soft_cap)
         return cross_entropy(
             logits.to(wide_dtype(logits.dtype)) if in_float32 else logits, target, dim=-1, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count, of_probabilities=True,
         )  # fmt: skip
     if lookup is not None:
-        return _loss_by_lookup(x, weight, target, bias, lookup, count, label_smoothing, reduction, in_float32)
+        return _loss_by_lookup(
+            x, weight, target, bias, lookup, count, label_smoothing, reduction, in_float32, scale, soft_cap
+        )
     if target.is_floating_point():
         raise TypeError("linear_cross_entropy takes class indices, but the target holds probabilities.")
     if x.shape[:-1].numel() != target.numel():
         raise ValueError(f"linear_cross_entropy got {target.numel()} targets for {x.shape[:-1].numel()} rows.")
+    options: dict[str, Any] = {
+        "bias": bias, "ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": reduction,
+        "in_float32": in_float32,
+    }  # fmt: skip
+    if scale != 1.0 or soft_cap is not None:
+        return _loss_after_arithmetic(x, weight, target, scale=scale, soft_cap=soft_cap, **options)
     run = _by_torch if torch.compiler.is_compiling() else _OP
-    loss: Tensor = run(
-        x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
-        in_float32=in_float32,
-    )  # fmt: skip
+    loss: Tensor = run(x, weight, target, **options)
     return loss
+
+
+def _loss_after_arithmetic(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None, ignore_index: int | None,
+    label_smoothing: float, reduction: str, in_float32: bool, scale: float, soft_cap: float | None,
+) -> Tensor:  # fmt: skip
+    """The loss with arithmetic on the logits. No package has it, so torch's functions run on blocks of rows."""
+    opaque = is_plain(*(None if type(t) is FakeTensor else t for t in (x, weight, target, bias)))
+    if not opaque or torch.compiler.is_compiling() or target.dtype is not torch.int64 or _is_small(x, weight):
+        return _loss_of_all_logits(
+            x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
+            reduction=reduction, in_float32=in_float32, scale=scale, soft_cap=soft_cap,
+        )  # fmt: skip
+    result = torch.float32 if in_float32 and x.dtype is not torch.float64 else x.dtype
+    if autocast_is_on(x.device.type) and x.dtype is not torch.float64:
+        lower, result = torch.get_autocast_dtype(x.device.type), torch.float32
+        x, weight, bias = x.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
+    loss = cross_entropy_after(
+        [partial(capped_and_scaled, scale=scale, soft_cap=soft_cap)], x.reshape(-1, x.shape[-1]), weight, bias,
+        target.reshape(-1), torch_ignore_index(ignore_index), label_smoothing, reduction,
+    )  # fmt: skip
+    return (loss.reshape(target.shape) if reduction == "none" else loss).to(result)
 
 
 def linear_log_likelihood(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
+    count: int | None = None, of_probabilities: bool = False, scale: float = 1.0, soft_cap: float | None = None,
 ) -> Tensor:  # fmt: skip
     """log softmax(x @ weight.T + bias)[target], the negative of `linear_cross_entropy`.
 
@@ -104,39 +143,43 @@ def linear_log_likelihood(
         lookup: as in `linear_cross_entropy`.
         count: as in `linear_cross_entropy`.
         of_probabilities: as in `linear_cross_entropy`.
+        scale: as in `linear_cross_entropy`.
+        soft_cap: as in `linear_cross_entropy`.
 
     Returns:
         As `linear_cross_entropy`, with the other sign.
     """
     return -linear_cross_entropy(
         x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
-        in_float32=in_float32, lookup=lookup, count=count, of_probabilities=of_probabilities,
+        in_float32=in_float32, lookup=lookup, count=count, of_probabilities=of_probabilities, scale=scale,
+        soft_cap=soft_cap,
     )  # fmt: skip
 
 
 def _loss_by_lookup(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, lookup: str, count: int | None,
-    label_smoothing: float, reduction: str, in_float32: bool,
+    label_smoothing: float, reduction: str, in_float32: bool, scale: float, soft_cap: float | None,
 ) -> Tensor:  # fmt: skip
     """The loss if every target counts. Targets that torch's losses do not accept are looked up in all logits."""
     classes = weight.shape[0]
     class_indices = as_torch_target(target, x.shape[:-1].numel(), classes, lookup, count)
     if class_indices is None or out_of_range(class_indices, classes, NEVER) is not None:
-        logits = F.linear(x, weight, bias)
+        logits = capped_and_scaled(F.linear(x, weight, bias), scale, soft_cap)
         logits = logits.to(wide_dtype(logits.dtype)) if in_float32 else logits
         return loss_by_lookup(logits, target, -1, lookup, count, reduction, label_smoothing)
     return linear_cross_entropy(
         x, weight, class_indices, bias=bias, ignore_index=NEVER, label_smoothing=label_smoothing, reduction=reduction,
-        in_float32=in_float32,
+        in_float32=in_float32, scale=scale, soft_cap=soft_cap,
     )  # fmt: skip
 
 
 def _loss_of_all_logits(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
-    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False, scale: float = 1.0,
+    soft_cap: float | None = None,
 ) -> Tensor:  # fmt: skip
     """The loss with all logits in memory."""
-    logits = F.linear(x, weight, bias).reshape(-1, weight.shape[0])
+    logits = capped_and_scaled(F.linear(x, weight, bias), scale, soft_cap).reshape(-1, weight.shape[0])
     loss = F.cross_entropy(
         logits.float() if in_float32 and logits.dtype is not torch.float64 else logits, target.reshape(-1),
         ignore_index=torch_ignore_index(ignore_index), reduction=reduction, label_smoothing=label_smoothing,

@@ -341,10 +341,10 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
+    count: int | None = None, of_probabilities: bool = False, scale: float = 1.0, soft_cap: float | None = None,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(x @ weight.T + bias, target)."""
-    logits = rows(_linear(x, weight, bias), in_float32)
+    logits = rows(_linear(x, weight, bias), in_float32, scale, soft_cap)
     return cross_entropy(
         logits, target, dim=-1, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
         lookup=lookup, count=count,
@@ -355,18 +355,20 @@ def linear_log_likelihood(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
+    count: int | None = None, of_probabilities: bool = False, scale: float = 1.0, soft_cap: float | None = None,
 ) -> Tensor:  # fmt: skip
     """-linear_cross_entropy."""
     return -linear_cross_entropy(
         x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
-        in_float32=in_float32, lookup=lookup, count=count,
+        in_float32=in_float32, lookup=lookup, count=count, scale=scale, soft_cap=soft_cap,
     )  # fmt: skip
 
 
-def rows(logits: Tensor, in_float32: bool = False) -> Tensor:
-    """Logits (..., C) as (rows, C)."""
+def rows(logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
+    """Logits (..., C) as (rows, C), after a soft cap and a factor."""
     flat = logits.reshape(-1, logits.shape[-1])
+    flat = flat if soft_cap is None else torch.tanh(flat / soft_cap) * soft_cap
+    flat = flat * scale
     return flat.float() if in_float32 and flat.dtype is not torch.float64 else flat
 
 

@@ -25,6 +25,12 @@ TORCH_LOSS_DTYPE = Code(
     "torch's linear_cross_entropy has no way to cast the logits to float32",
     _AUTOFUSE,
 )
+LOSS_WITHOUT_SCALE = Code(
+    "loss-without-scale",
+    "The logits are scaled or soft-capped, and the target's fused linear cross entropy cannot do that.",
+    "{library} linear cross entropy cannot scale or cap the logits",
+    _AUTOFUSE,
+)
 TARGET_LACKS = Code(
     "target-lacks-operation",
     "The library of the target has no such operation.",

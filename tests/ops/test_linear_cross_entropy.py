@@ -25,6 +25,7 @@ from autofuse.ops import reference
 
 B, T, DIM, CLASSES = 3, 14, 16, 37
 IGNORED = 3
+ARITHMETIC = [{"scale": 1.7}, {"soft_cap": 0.5}, {"scale": 0.6, "soft_cap": 2.0}]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 OPERATION = OPERATIONS["linear_cross_entropy"]
 Agree = Callable[..., None]
@@ -76,6 +77,45 @@ def test_linear_cross_entropy_agrees(assert_agree: Agree, smoothing: float, redu
         run = lambda f: lambda x, w, *b: f(x, w, target, bias=b[0] if b else None, **options)  # noqa: B023
         given = (x, weight) if own is None else (x, weight, own)
         assert_agree(run(ops.linear_cross_entropy), run(reference.linear_cross_entropy), *given, terms=terms)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("arithmetic", ARITHMETIC, ids=str)
+def test_logits_are_capped_and_scaled(
+    assert_agree: Agree, arithmetic: dict[str, float], reduction: str, dtype: torch.dtype
+) -> None:
+    x, weight, bias, target = operands(dtype)
+    options: dict[str, Any] = {"ignore_index": IGNORED, "reduction": reduction, **arithmetic}
+    run = lambda f: lambda x, w, b: f(x, w, target, bias=b, **options)
+    terms = DIM + CLASSES + B * T
+    assert_agree(run(ops.linear_cross_entropy), run(reference.linear_cross_entropy), x, weight, bias, terms=terms)
+
+
+@pytest.mark.parametrize("arithmetic", [{}, *ARITHMETIC], ids=str)
+def test_the_log_likelihood_is_the_negative_of_the_loss(arithmetic: dict[str, float]) -> None:
+    x, weight, bias, target = operands()
+    options: dict[str, Any] = {"bias": bias, "reduction": "none", **arithmetic}
+    likelihood = ops.linear_log_likelihood(x, weight, target, **options)
+    assert torch.equal(likelihood, -ops.linear_cross_entropy(x, weight, target, **options))
+    looked_up = ops.linear_log_likelihood(x, weight, target, lookup="gather", **options)
+    torch.testing.assert_close(looked_up, likelihood)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETIC, ids=str)
+def test_scaled_logits_work_compiled_under_autocast_and_under_transforms(arithmetic: dict[str, Any]) -> None:
+    x, weight, _, target = operands()
+    run = lambda w: ops.linear_cross_entropy(x, w, target, **arithmetic)
+    expected = torch.func.grad(lambda w: reference.linear_cross_entropy(x, w, target, **arithmetic))(weight)
+    torch.testing.assert_close(torch.func.grad(run)(weight), expected)
+    weight.requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(run(weight), weight)[0], expected)
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(weight), weight)[0], expected)
+    again = torch.autograd.grad(checkpoint(run, weight, use_reentrant=False), weight)[0]
+    torch.testing.assert_close(again, expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert run(weight).dtype is torch.float32
 
 
 @needs_compiler

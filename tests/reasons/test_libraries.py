@@ -26,6 +26,7 @@ CASES = [
         "", AUTOFUSE, "AF502", "torch",
     ),
     Refused("torch-loss-dtype", "return F.cross_entropy(self.fc(q).float(), k)", "", AUTOFUSE, "AF502", "torch"),
+    Refused("loss-without-scale", "return F.cross_entropy(self.fc(q) / 0.7, k)", "", AUTOFUSE, "AF502", "torch"),
     Refused("target-lacks-operation", "return F.softmax(q @ k.mT, -1) @ v", "", ANOTHER, "AF101", "apex"),
     Refused("flash-attn-mask", "return F.softmax(q @ k.mT + x, -1) @ v", "", ANOTHER, "AF101", "flash-attn"),
     Refused(

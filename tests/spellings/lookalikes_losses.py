@@ -219,9 +219,47 @@ class LogitsWithZLoss(_Headed):
         return F.cross_entropy(logits, target_2d.flatten()) + 1e-4 * logits.logsumexp(-1).pow(2).mean()
 
 
-class LogitsCapped(_Headed):
+class LogitsCappedByAnother(_Headed):
+    """The product is not bounded by the number that divides the logits."""
+
+    numbers_only = True
+
     def forward(self, x, target_2d):
-        logits = 30 * torch.tanh(self.lm_head(x) / 30)
+        logits = 20 * torch.tanh(self.lm_head(x) / 30) + 1e-3 * x[..., :11]
+        return F.cross_entropy(logits.flatten(0, 1), target_2d.flatten())
+
+
+class LogitsScaledByRow(_Headed):
+    """A factor for each row, which needs a gradient."""
+
+    numbers_only = True
+
+    def forward(self, x, target_2d):
+        logits = self.lm_head(x) * x.mean(-1, keepdim=True)
+        return F.cross_entropy(logits.flatten(0, 1), target_2d.flatten())
+
+
+class LogitsScaledByAParameter(_Headed):
+    """CLIP's learned temperature."""
+
+    numbers_only = True
+
+    def __init__(self):
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x, target_2d):
+        logits = self.lm_head(x) * self.logit_scale.exp()
+        return F.cross_entropy(logits.flatten(0, 1), target_2d.flatten())
+
+
+class LogitsShifted(_Headed):
+    """A shift of the classes changes the softmax."""
+
+    numbers_only = True
+
+    def forward(self, x, target_2d):
+        logits = torch.tanh(self.lm_head(x) + torch.arange(11.0).to(x))
         return F.cross_entropy(logits.flatten(0, 1), target_2d.flatten())
 
 

@@ -443,6 +443,85 @@ class HeadGathered(Linear):
         return -log_probs.gather(-1, target_2d.unsqueeze(-1)).squeeze(-1).mean()
 
 
+class HeadLogProbs(Linear):
+    """As in TRL: the log-probabilities of the next tokens, of which the completion's count."""
+
+    def forward(self, x, target_2d):
+        logits, labels = self.lm_head(x)[:, :-1, :], target_2d[:, 1:].clone()
+        kept = labels != PAD
+        labels[labels == PAD] = 1
+        log_probs = torch.gather(logits.log_softmax(-1), dim=2, index=labels.unsqueeze(2)).squeeze(2)
+        return (log_probs * kept).sum(-1)
+
+
+class HeadSelectedLogSoftmax(Linear):
+    def forward(self, x, target_2d):
+        logits = self.lm_head(x)
+        selected = torch.gather(logits, dim=-1, index=target_2d.unsqueeze(-1)).squeeze(-1)
+        return selected - torch.logsumexp(logits, dim=-1)
+
+
+class HeadLogProbsByIndex(Linear):
+    def forward(self, x, target_2d):
+        log_probs = F.log_softmax(self.lm_head(x), dim=-1)
+        return log_probs.gather(-1, target_2d[..., None])[..., 0].sum(-1)
+
+
+class HeadLogProbsOfProbabilities(Linear):
+    def forward(self, x, target_2d):
+        probabilities = self.lm_head(x).softmax(-1)
+        return probabilities.gather(-1, target_2d.unsqueeze(-1)).squeeze(-1).log()
+
+
+class HeadRatio(Linear):
+    """PPO's and GRPO's ratio."""
+
+    def forward(self, x, target_2d):
+        log_probs = self.lm_head(x).log_softmax(-1).gather(-1, target_2d.unsqueeze(-1)).squeeze(-1)
+        ratio = torch.exp(log_probs - log_probs.detach())
+        return -torch.min(ratio * 0.5, ratio.clamp(0.8, 1.2) * 0.5)
+
+
+class HeadWithTemperature(nn.Module):
+    rule = "AF502"
+    safety = "unsafe"
+    also = ("AF501",)
+
+    def __init__(self):
+        super().__init__()
+        self.lm_head = nn.Linear(24, 11)
+        self.temperature = 0.7
+
+    def forward(self, x, target_2d):
+        logits = self.lm_head(x) / self.temperature
+        return F.log_softmax(logits, dim=-1).gather(-1, target_2d.unsqueeze(-1)).squeeze(-1)
+
+
+class HeadCapped(Linear):
+    """As in Gemma 2."""
+
+    def forward(self, x, target_2d):
+        logits = 30 * torch.tanh(self.lm_head(x) / 30)
+        return F.cross_entropy(logits.flatten(0, 1), target_2d.flatten())
+
+
+class HeadCappedAndScaled(nn.Module):
+    rule = "AF502"
+    safety = "unsafe"
+
+    def __init__(self):
+        super().__init__()
+        self.lm_head = nn.Linear(24, 11, bias=False)
+        self.cap, self.scale = 2.0, 0.25
+
+    def forward(self, x, target_2d):
+        logits = self.lm_head(x)
+        logits = logits / self.cap
+        logits = torch.tanh(logits)
+        logits = (logits * self.cap)[:, :-1] * self.scale
+        return F.cross_entropy(logits.reshape(-1, 11), target_2d[:, 1:].reshape(-1))
+
+
 class HeadTied(nn.Module):
     """The embedding's own weight."""
 

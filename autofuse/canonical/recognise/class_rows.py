@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autofuse.canonical.recognise.logit_scales import LogitScale, undo_scale
 from autofuse.canonical.recognise.projections import as_linear
 from autofuse.canonical.shapes import elements, source_dimension
 from autofuse.canonical.view import CAST, PERMUTE, View, order_of
@@ -202,10 +203,17 @@ def _same_sizes(v: Value, of: Value) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """A linear layer that computes logits, with the same rows, and whether the program casts these to float32."""
+    """A linear layer that computes logits, with the same rows, and what the program does with each logit.
+
+    Attributes:
+        linear: the linear layer.
+        in_float32: whether the program casts its output to float32.
+        scale: the arithmetic on its output.
+    """
 
     linear: Value
     in_float32: bool
+    scale: LogitScale
 
 
 def rows_of(view: View, log_probs: Value) -> Rows | None:
@@ -213,9 +221,12 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
     x, dim = log_probs.inputs
     if type(dim.data) is not int:
         return None
-    found, wide = ClassRows(x, dim.data), False
+    found, wide, scale = ClassRows(x, dim.data), False, LogitScale()
     rank = view.rank(found.value)
     while found.value.op != ITEM and as_linear(view, found.value) is None:
+        if (unscaled := undo_scale(view, found.value, scale)) is not None:
+            found, scale = replace(found, value=unscaled[0]), unscaled[1]
+            continue
         if found.value.op in (CAST, "float32"):
             if not _to_float32(view, found.value):
                 return None
@@ -228,14 +239,20 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
         found = inner
     if found.dim == 1 and (rank := view.rank(found.value) or rank) in (None, 2):
         found = found.with_dim(-1).with_assumption("" if rank else "assumes that the logits have two dimensions")
-    return _slice_input(view, found, wide) if found.dim == -1 else None
+    return _slice_input(view, found, wide, scale) if found.dim == -1 else None
 
 
-def _slice_input(view: View, found: ClassRows, wide: bool) -> Rows | None:
+def _slice_input(view: View, found: ClassRows, wide: bool, scale: LogitScale) -> Rows | None:
     """Move slices of the rows from the output of a linear layer to its input; None if there is no linear layer."""
     indices: list[Value] = []
     v = found.value
-    while v.op in (ITEM, CAST, "float32"):
+    while v.op in (ITEM, CAST, "float32", "mul") and as_linear(view, v) is None:
+        if v.op == "mul":
+            unscaled = undo_scale(view, v, scale)
+            if unscaled is None:
+                return None
+            v, scale = unscaled
+            continue
         if v.op == ITEM:
             why = _index_assumption(view, v)
             if why is None:
@@ -255,7 +272,7 @@ def _slice_input(view: View, found: ClassRows, wide: bool) -> Rows | None:
         x = view.plain(ITEM, x, index)
     linear = view.plain("linear", x, *weights) if indices else layer
     why = "; ".join(filter(None, (view.assumption(layer), found.assumed)))
-    return Rows(view.with_assumption(linear, why), wide)
+    return Rows(view.with_assumption(linear, why), wide, scale)
 
 
 def _index_assumption(view: View, item: Value) -> str | None:

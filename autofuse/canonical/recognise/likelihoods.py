@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import SUM_RECOGNISERS, factors_of, product, terms_of, total, without
 from autofuse.canonical.recognise.class_rows import ClassRows
-from autofuse.canonical.recognise.losses import log_softmax_in, loss_of_each
+from autofuse.canonical.recognise.losses import log_softmax_in, loss_of_each, pick_targets
 from autofuse.canonical.recognise.smoothing import LabelShares, smoothing_of
 from autofuse.canonical.view import View, literal, rewrites
 from autofuse.ir.graph import Value, is_const
@@ -25,6 +25,13 @@ _NONE_IGNORED = "assumes that no target is ignored"
 def _log(view: View, x: Value) -> Value | None:
     if x.op == "softmax":
         return view.with_assumption(view.plain("log_softmax", x.inputs[0], x.inputs[1]), UNDERFLOW)
+    if x.op == "unsqueeze" and x.inputs[0].op == "picked":
+        return view.make("unsqueeze", view.make("log", x.inputs[0]), x.inputs[1])
+    if x.op == "picked" and x.inputs[0].op == "softmax":
+        probabilities, dim, target, lookup, count = x.inputs
+        assert isinstance(dim.data, int), "the operation holds a number"
+        log_probs = view.with_assumption(view.plain("log_softmax", *probabilities.inputs[:2]), UNDERFLOW)
+        return pick_targets(view, log_probs, dim.data, target, view.assumption(x), str(lookup.data), count)
     if x.op == "sum" and x.inputs[0].op == "exp":
         return view.make("logsumexp", x.inputs[0].inputs[0], *x.inputs[1:])
     return None

@@ -156,7 +156,7 @@ def _gather_targets(view: View, x: Value, dim: Value, index: Value, lookup: str)
     target, at, assumed = found
     if _is_sliced(target) and not _is_sliced(x):
         assumed = "; ".join(filter(None, (assumed, _AS_MANY)))
-    return view.plain("unsqueeze", _pick(view, x, at, target, assumed, lookup), view.const(at))
+    return view.plain("unsqueeze", pick_targets(view, x, at, target, assumed, lookup), view.const(at))
 
 
 def _is_sliced(v: Value) -> bool:
@@ -170,9 +170,10 @@ def _has_slice(index: Value) -> bool:
     return any(p.op == SLICE and not is_full_slice(p) for p in (index.inputs if index.op == TUPLE else (index,)))
 
 
-def _pick(
+def pick_targets(
     view: View, x: Value, dim: int, target: Value, assumed: str, lookup: str, count: Value | None = None
 ) -> Value:
+    """The entries of `x` at the targets: the negative of a loss if `x` is a log_softmax."""
     found = log_softmax_in(view, x, dim, view.rank(target))
     if found is None:
         how = view.const(lookup), count or view.const(None)
@@ -207,11 +208,13 @@ def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | N
 
 
 def _unsqueezed(view: View, index: Value) -> tuple[Value, int] | None:
-    """(t, 1), if `index` is t.unsqueeze(1) or t[:, None]; else None."""
+    """(t, dim), if `index` is t.unsqueeze(dim), t[:, None] or t[..., None]; else None."""
     if index.op == "unsqueeze" and type(index.inputs[1].data) is int:
         return index.inputs[0], index.inputs[1].data
     if index.op == ITEM and index.inputs[1].op == TUPLE:
         *parts, last = index.inputs[1].inputs
+        if is_const(last, None) and len(parts) == 1 and is_const(parts[0], ...):
+            return index.inputs[0], -1
         if is_const(last, None) and all(p.op == SLICE for p in parts):
             whole = all(map(is_full_slice, parts))
             return index.inputs[0] if whole else view.plain(ITEM, index.inputs[0], view.plain(TUPLE, *parts)), len(
@@ -227,17 +230,21 @@ def _flatten_target(view: View, target: Value) -> Value:
 
 @rewrites(ITEM)
 def _item(view: View, x: Value, index: Value) -> Value | None:
-    """Recognise x[torch.arange(n), target], and [:, 0] or [..., 0] after gather."""
-    if index.op != TUPLE or len(index.inputs) != 2:
+    """Recognise x[torch.arange(n), target], and [:, 0], [:, :, 0] or [..., 0] after gather."""
+    if index.op != TUPLE or len(index.inputs) < 2:
         return None
-    first, second = index.inputs
-    if x.op == "unsqueeze" and is_const(second, 0):
-        at = -1 if is_const(first, ...) else 1 if is_full_slice(first) else None
+    *parts, last = index.inputs
+    if x.op == "unsqueeze" and is_const(last, 0):
+        all_of_last = len(parts) == 1 and is_const(parts[0], ...)
+        at = -1 if all_of_last else len(parts) if all(map(is_full_slice, parts)) else None
         return x.inputs[0] if at == x.inputs[1].data else None
+    if len(parts) != 1:
+        return None
+    (first,), second = parts, last
     count = _range_length(view, first)
     if count is None or second.op in (SLICE, TUPLE) or is_const(second) or view.rank(second) not in (None, 1):
         return None
-    return _pick(view, x, 1, second, _NOT_NEGATIVE, "index", count)
+    return pick_targets(view, x, 1, second, _NOT_NEGATIVE, "index", count)
 
 
 def _range_length(view: View, v: Value) -> Value | None:

@@ -108,11 +108,11 @@ def describe_form(x: Tensor, form: str | None) -> str:
 
 
 def _forgotten_with(x: Tensor, proofs: dict[int, _Proof]) -> weakref.ref[Tensor]:
-    key = id(x)
+    key, lying = id(x), _lying  # at the end of the process, names of the module are None
 
     def forget(_: object) -> None:
         proofs.pop(key, None)
-        _lying.pop(key, None)
+        lying.pop(key, None)
 
     return weakref.ref(x, forget)
 

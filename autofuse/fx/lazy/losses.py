@@ -20,7 +20,6 @@ from torch.autograd.graph import get_gradient_edge
 
 from autofuse.fx.lazy.linear import runs_alone
 from autofuse.fx.lazy.nodes import Recipe, Step
-from autofuse.fx.lazy.row_losses import cross_entropy_after, logsumexp_after
 from autofuse.fx.lazy.soft_targets import (
     cross_entropy_of_probabilities,
     kl_divergence,
@@ -33,6 +32,7 @@ from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.kernels.class_targets import out_of_range
 from autofuse.ops.class_lookups import NEVER
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
+from autofuse.ops.row_losses import cross_entropy_after, logsumexp_after
 from autofuse.torch_private import DisableTorchFunctionSubclass, queue_callback, will_engine_execute_node
 
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.fx.lazy.nodes import Step
-from autofuse.fx.lazy.row_losses import weighed_rows
 from autofuse.fx.lazy.steps import numbers_of
 from autofuse.fx.lazy.tensor import LazyLogits
 from autofuse.kernels.class_targets import out_of_range
+from autofuse.ops.row_losses import weighed_rows
 
 _REDUCTIONS = ("mean", "sum", "none")
 Operands = tuple[Tensor, Tensor, Tensor | None]  # rows (..., D), weight (V, D), bias (V,)

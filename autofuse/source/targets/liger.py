@@ -88,6 +88,8 @@ def linear_cross_entropy(args: Arguments, speller: Speller) -> TargetCall:
     """Write a call of Liger's linear layer with cross entropy. Raises NotInTarget for another reduction."""
     if "reduction" in args and not is_const(args["reduction"], "mean", "sum"):
         raise NotInTarget(because(libraries.LIGER_REDUCTION))
+    if "scale" in args or "soft_cap" in args:
+        raise NotInTarget(because(libraries.LOSS_WITHOUT_SCALE, library="Liger's"))
     x, target = flatten_linear_inputs(args, speller)
     bias = [f"bias={speller.text(args['bias'])}"] if "bias" in args and not is_const(args["bias"], None) else []
     arguments = (x, speller.text(args["weight"]), target, *bias, *keyword_options(args, speller, _LOSS_OPTIONS))

@@ -65,6 +65,8 @@ def linear_cross_entropy(args: Arguments, speller: Speller) -> TargetCall:
         raise Unwritable(because(libraries.TORCH_LOSS_SHAPE))
     if "in_float32" in args:
         raise Unwritable(because(libraries.TORCH_LOSS_DTYPE))
+    if "scale" in args or "soft_cap" in args:
+        raise Unwritable(because(libraries.LOSS_WITHOUT_SCALE, library="torch's"))
     x, target = flatten_linear_inputs(args, speller)
     bias = [f"linear_bias={speller.text(args['bias'])}"] if "bias" in args and not is_const(args["bias"], None) else []
     chunks = f"options={speller.imports.text('torch.nn.LinearCrossEntropyOptions', speller.place)}()"

@@ -1,26 +1,34 @@
 """Cross entropy of a linear layer's output after arithmetic on it (a soft cap, a temperature), in blocks of rows.
 
-The arithmetic is any chain of steps on numbers: torch's own operators and their gradients, on one block at a time. Must
-not know tensors that are lazy.
+The arithmetic is any chain of functions of a tensor that treat each number alone. torch's own operators and their
+gradients run on one block at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from autofuse.fx.lazy.nodes import Step
 from autofuse.kernels.policy import settings
 from autofuse.kernels.row_blocks import GradientSums, blocks_of, scale_gradient
 
 _OfRow = Callable[[Tensor, Tensor], Tensor]  # logits in fp32 or better, and targets
-_Numbers = Sequence[Step]
+
+
+class OfNumbers(Protocol):
+    """A function that treats each number of a tensor alone."""
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """The function of a tensor of any shape."""
+
+
+_Numbers = Sequence[OfNumbers]
 
 
 def cross_entropy_after(
