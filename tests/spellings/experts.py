@@ -270,9 +270,101 @@ class Capacity(Routed):
         return out.view(shape)
 
 
+class MaskOfTokens(Routed):
+    """A mask of tokens; the weights of other experts are multiplied by zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.view(-1, WIDTH)
+        weights, chosen = self.route(flat)
+        out = torch.zeros_like(flat)
+        for i, expert in enumerate(self.experts):
+            taken = (chosen == i).any(-1)
+            if taken.any():
+                share = (weights * (chosen == i).float()).sum(-1)[taken].unsqueeze(-1)
+                out[taken] += expert(flat[taken]) * share
+        return out.view_as(x)
+
+
+class EachChoice(Routed):
+    """A loop over the choices, and one over the experts in it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.view(-1, WIDTH)
+        weights, chosen = self.route(flat)
+        out = torch.zeros_like(flat)
+        for k in range(self.k):
+            for i in range(self.num_experts):
+                taken = chosen[:, k] == i
+                if taken.sum() > 0:
+                    out[taken] += weights[taken, k : k + 1] * self.experts[i](flat[taken])
+        return out.view_as(x)
+
+
+class EachChoiceOfIts(Routed):
+    """The choice as one column."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.view(-1, WIDTH)
+        weights, chosen = self.route(flat)
+        out = torch.zeros_like(flat)
+        for k in range(self.k):
+            expert_index, weight = chosen[:, k], weights[:, k]
+            for i, expert in enumerate(self.experts):
+                rows = torch.where(expert_index == i)[0]
+                out.index_add_(0, rows, expert(flat[rows]) * weight[rows].unsqueeze(1))
+        return out.view_as(x)
+
+
+class ScoresOfTheExpert(Routed):
+    """The column of the expert in the scores, then its tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.view(-1, WIDTH)
+        scores = F.softmax(self.gate(flat), dim=-1)
+        _, chosen = scores.topk(self.k, dim=-1)
+        out = torch.zeros_like(flat)
+        for i, expert in enumerate(self.experts):
+            taken = (chosen == i).any(dim=-1)
+            out[taken] += scores[:, i][taken].unsqueeze(1) * expert(flat[taken])
+        return out.view_as(x)
+
+
+class HalvedBetweenChoices(Routed):
+    """What the first choices added is halved: one loop for each choice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        x = x.view(-1, WIDTH)
+        weights, chosen = self.route(x)
+        out = torch.zeros_like(x)
+        for k in range(self.k):
+            for i in range(self.num_experts):
+                taken = chosen[:, k] == i
+                out[taken] += weights[taken, k : k + 1] * self.experts[i](x[taken])
+            out.mul_(0.5)
+        return out.view(shape)
+
+
+class ChainedChoices(Routed):
+    """The second choice sees what the first one added."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        x = x.view(-1, WIDTH)
+        weights, chosen = self.route(x)
+        out = x.clone()
+        for k in range(self.k):
+            seen = out.clone()
+            for i in range(self.num_experts):
+                taken = chosen[:, k] == i
+                out[taken] += weights[taken, k : k + 1] * self.experts[i](seen[taken])
+        return out.view(shape)
+
+
 FOUND = (
     MistralReference, OldMixtral, OlderMixtral, HitMixtral, MakeMoe, NonzeroTuple, DeepSeek, Stacked, GptOss,
-    StackedRange, Capacity,
+    StackedRange, Capacity, MaskOfTokens, EachChoice, EachChoiceOfIts, ScoresOfTheExpert, HalvedBetweenChoices,
+    ChainedChoices,
 )  # fmt: skip
 
 
@@ -288,6 +380,32 @@ class LastWins(Routed):
         for i, expert in enumerate(self.experts):
             token, nth = torch.where(chosen == i)
             out[token] = expert(x[token]) * weights[token, nth, None]
+        return out
+
+
+class ShareOfAllTokens(Routed):
+    """The weight of a token depends on the tokens before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.route(x)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            taken = (chosen == i).any(-1)
+            share = (weights * (chosen == i).float()).cumsum(0).sum(-1)[taken].unsqueeze(-1)
+            out[taken] += expert(x[taken]) * share
+        return out
+
+
+class ShareOfTheNext(Routed):
+    """The weight comes from the column of the next expert."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = F.softmax(self.gate(x), dim=-1)
+        _, chosen = scores.topk(self.k, dim=-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            taken = (chosen == i).any(dim=-1)
+            out[taken] += scores[:, (i + 1) % EXPERTS][taken].unsqueeze(1) * expert(x[taken])
         return out
 
 
@@ -438,6 +556,6 @@ class Stops(Routed):
 
 
 LOOK_ALIKES = (
-    LastWins, DropsByPosition, AcrossRows, Chained, Decaying, DecayingTensor, Halved, Noisy, OneUnlike, Repeated,
-    Counted, Stops,
+    ShareOfAllTokens, ShareOfTheNext, LastWins, DropsByPosition, AcrossRows, Chained, Decaying, DecayingTensor, Halved,
+    Noisy, OneUnlike, Repeated, Counted, Stops,
 )  # fmt: skip

@@ -52,6 +52,21 @@ class Loops:
         """The names of the numbers of rows for which forward skips an expert without rows."""
         return {name for name, node in self.conditions.items() if node in self.tested}
 
+    def split(self, turns: int) -> Loops:
+        """Remove what was recorded about the first `turns` turns, and return it.
+
+        Tests of masks that no turn uses stay with the last turns.
+        """
+        names = list(self.rows)[:turns]
+        whole = len(names) == len(self.rows)
+        conditions = {name: self.conditions[name] for name in names}
+        tested = self.tested if whole else self.tested & set(conditions.values())
+        first = Loops(conditions, {name: self.rows[name] for name in names}, tested, self.hits)
+        self.tested = set() if whole else self.tested - tested
+        for name in names:
+            del self.rows[name], self.conditions[name]
+        return first
+
 
 class ExpertRows(Values):
     """The part of a Recorder that handles rows of experts."""

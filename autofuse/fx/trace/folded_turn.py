@@ -48,6 +48,7 @@ class FoldedTurn:
         self.turns, self.turn, self.varying = turns, turn, varying
         self.first, self.experts = turns[0], len(turns)
         self.owned: dict[fx.Node, _ExpertEntry] = {}
+        self.read_late: set[fx.Node] = set()  # steps without rows that differ between experts
         self.with_rows = {self.first.where, *dependents(self.first.where)}
 
     def write(self) -> None:
@@ -63,6 +64,7 @@ class FoldedTurn:
             example: Tensor = self.first.where.meta["v"][0]
             self.expert = self.item(rows, 0, example)
             self.with_rows.add(self.expert)
+            self.entries = conditions.meta["v"].shape[1:]
             self.places = places = [self.item(rows, 1 + d, example) for d in range(rank)]
             with self.mode:
                 ends = torch.empty(self.experts, dtype=torch.int64)
@@ -102,7 +104,7 @@ class FoldedTurn:
     def stacked_conditions(self, chain: list[fx.Node], start: fx.Node) -> fx.Node:
         """The conditions of all experts, stacked in the first dimension."""
         name, of = target_name(start), start.args[0]
-        if not isinstance(of, fx.Node) or of in self.turn or len(start.args) != 2 or start.kwargs:
+        if not isinstance(of, fx.Node) or not self.is_same_in_each_turn(of) or len(start.args) != 2 or start.kwargs:
             raise NotALoop(start)
         if name == "getitem" and (start.args[1] == 0 or start.args[1] == slice(0, 1)):
             if self.loops.hits and of not in self.loops.hits:
@@ -130,6 +132,18 @@ class FoldedTurn:
             raise NotALoop(start)
         return stacked
 
+    def is_same_in_each_turn(self, node: fx.Node) -> bool:
+        """Whether a node does not depend on the number of the expert, nor on its rows."""
+        todo, seen = [node], {node}
+        while todo:
+            node = todo.pop()
+            if node in self.turn:
+                if node in self.varying or node in self.with_rows or node.meta.get("writes"):
+                    return False
+                todo += [n for n in node.all_input_nodes if n not in seen]
+                seen.update(node.all_input_nodes)
+        return True
+
     def stack(self, of: fx.Node, owner: fx.Node) -> fx.Node:
         """The tensor `of`, which has one entry for each expert.
 
@@ -150,11 +164,63 @@ class FoldedTurn:
         if self.is_owned(node):
             return
         if node not in self.with_rows:
-            if node in self.varying or node.op not in ("call_function", "call_method", "get_attr"):
+            if self.varies(node):
+                if not self.only_rows_are_read(node):
+                    raise NotALoop(node)
+                self.read_late.add(node)
+                return
+            if node.op not in ("call_function", "call_method", "get_attr"):
                 raise NotALoop(node)
             return  # the same in each turn
         with self.graph.inserting_before(node):
             self.rows(node)
+
+    # Values of all entries that differ between experts. Only the rows are read: `(weights * (chosen == e))[rows]`.
+
+    def varies(self, node: fx.Node) -> bool:
+        """Whether a step without rows depends on the number of the expert."""
+        return node in self.varying or any(n in self.read_late for n in node.all_input_nodes)
+
+    def only_rows_are_read(self, node: fx.Node) -> bool:
+        """Whether each use of a step without rows leads to an index that selects the rows."""
+        return bool(node.users) and all(
+            self.selects_rows(user, node) or user in self.turn and user not in self.with_rows for user in node.users
+        )
+
+    def selects_rows(self, node: fx.Node, source: fx.Node) -> bool:
+        """Whether a step is `source[rows]`, with an index for each dimension of the condition."""
+        if target_name(node) != "getitem" or node.args[0] is not source or node.kwargs:
+            return False
+        index = node.args[1]
+        return list(index if isinstance(index, tuple) else (index,)) == self.places
+
+    def rows_of_entry(self, node: fx.Node) -> fx.Node:
+        """The rows of a value of all entries, computed from the rows of what it is computed from. Raises NotALoop."""
+        value, rank = node.meta.get("v"), len(self.places)
+        if not isinstance(value, Tensor) or value.shape[:rank] != self.entries:
+            raise NotALoop(node)
+        if node not in self.turn or not self.varies(node):
+            index = tuple(self.places) if rank > 1 else self.places[0]
+            return self.computed_node("call_function", operator.getitem, (node, index), rows=True)
+        name, of = target_name(node), node.args[0] if node.args else None
+        if name == "eq" and self.varying.get(node) == {"[1]"} and isinstance(of, fx.Node) and not node.kwargs:
+            rows = self.rows_of_entry(of)
+            shape = (-1, *[1] * (rows.meta["v"].dim() - 1))
+            expert = self.computed_node("call_method", "view", (self.expert, *shape), rows=True)
+            return self.computed_node("call_function", torch.eq, (rows, expert), rows=True)
+        if name == "getitem" and rank == 1 and node.args[1:] == ((slice(None), 0),) and isinstance(of, fx.Node):
+            if self.varying.get(node) != {"[1][1]"} or of in self.turn and self.varies(of):
+                raise NotALoop(node)
+            return self.computed_node("call_function", operator.getitem, (of, (self.places[0], self.expert)), rows=True)
+        if node in self.varying or node.op not in ("call_function", "call_method") or node.meta.get("writes"):
+            raise NotALoop(node)
+        replaced = {n: self.rows_of_entry(n) for n in node.all_input_nodes if n.meta["v"].dim()}
+        made = self.graph.node_copy(node, lambda n: replaced.get(n, n))
+        made.meta["v"] = self.value_of(made)
+        self.with_rows.add(made)
+        if value.dim() != made.meta["v"].dim() + rank - 1 or not is_row_wise(made, self.with_rows, self.root):
+            raise NotALoop(node)
+        return made
 
     def is_owned(self, node: fx.Node) -> bool:
         """Whether a node is one expert's entry of a tensor, or the transposed entry."""
@@ -200,6 +266,13 @@ class FoldedTurn:
     def rows(self, node: fx.Node) -> None:
         """Rewrite a step on the rows of one expert as a step on the rows of all."""
         name, operands = target_name(node), list(node.args)
+        source = operands[0] if operands else None
+        if isinstance(source, fx.Node) and source in self.read_late and self.selects_rows(node, source):
+            made = self.rows_of_entry(source)
+            replace_node(node, made)
+            self.graph.erase_node(node)
+            self.turn.discard(node)
+            return
         if node in self.varying and node.op == "call_module":
             self.each(node)
             return
@@ -337,13 +410,19 @@ class FoldedTurn:
 
     def computed_node(self, op: str, target: Any, args: tuple[Any, ...], rows: bool = False) -> fx.Node:
         node = self.graph.create_node(op, target, args)
-        examples: Any = fx.node.map_arg(args, lambda n: n.meta["v"])
-        with self.mode, torch.enable_grad():
-            value = getattr(examples[0], target)(*examples[1:]) if op == "call_method" else target(*examples)
-        node.meta["v"], node.meta["place"] = value, self.first.where.meta.get("place")
+        node.meta["v"], node.meta["place"] = self.value_of(node), self.first.where.meta.get("place")
         if rows:
             self.with_rows.add(node)
         return node
+
+    def value_of(self, node: fx.Node) -> Any:
+        """The example of a call of a function or method."""
+        args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+        kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
+        with self.mode, torch.enable_grad():
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _from_topk(node: Any) -> bool:

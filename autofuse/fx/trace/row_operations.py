@@ -80,12 +80,16 @@ def _reads_rows(node: fx.Node, with_rows: set[fx.Node]) -> bool:
         chosen = [p for p in parts if isinstance(p, fx.Node)]
         lead = parts[: len(chosen)]
         return bool(chosen) and all(p in with_rows for p in chosen) and list(lead) == chosen and all(
-            p is None or p is ... for p in parts[len(chosen) :])  # fmt: skip
+            p is None or p is ... or type(p) is int or _is_constant_slice(p) for p in parts[len(chosen) :])  # fmt: skip
     if not isinstance(source.meta.get("v"), Tensor):
         return type(index) is int  # one item of a tuple
     if any(isinstance(p, fx.Node) for p in parts):
         return False
     return parts[0] is ... and source.meta["v"].dim() > 1 and len(parts) == 2 or parts[0] == slice(None)
+
+
+def _is_constant_slice(part: Any) -> bool:
+    return isinstance(part, slice) and all(n is None or type(n) is int for n in (part.start, part.stop, part.step))
 
 
 def _drops_leading_one(node: fx.Node, with_rows: set[fx.Node]) -> bool:

@@ -16,6 +16,8 @@ from tests.spellings.experts import (
     WIDTH,
     Chained,
     DecayingTensor,
+    EachChoice,
+    MaskOfTokens,
     MistralReference,
     OlderMixtral,
     Stacked,
@@ -59,7 +61,7 @@ def optimized(model: nn.Module, x: Tensor) -> nn.Module:
     return autofuse.optimize(copy.deepcopy(model), (x,), tune=False, verify=False)
 
 
-BY_DAY = (MistralReference, Stacked)
+BY_DAY = (MistralReference, Stacked, MaskOfTokens, EachChoice)
 
 
 @pytest.mark.parametrize("kind", [k if k in BY_DAY else pytest.param(k, marks=pytest.mark.night) for k in FOUND])
