@@ -67,8 +67,11 @@ def _reasons() -> Iterator[Message]:
 
 
 def _messages_of(path: Path, root: Path) -> Iterator[Message]:
+    name_of_file = path.relative_to(root).as_posix()
     for node in ast.walk(ast.parse(path.read_bytes())):
-        place = f"{path.relative_to(root)}:{getattr(node, 'lineno', 0)}"
+        if not isinstance(node, (ast.Raise, ast.Call)):
+            continue
+        place = f"{name_of_file}:{node.lineno}"
         match node:
             case ast.Raise(ast.Call(ast.Name(name), [first, *_])):
                 yield from (Message("error", name, place, text) for text in texts(first))
