@@ -1,7 +1,7 @@
-"""Gives one linear layer an output that is lazy in training. Its class stays its class.
+"""Gives one linear layer an output that is lazy in training. The class of the layer does not change.
 
-The layer has a `forward` of its own, as an attribute. A copy of the layer has one, too; a pickle has the forward of the
-class, which needs no autofuse.
+The layer gets a `forward` as an attribute, and so does a copy of the layer. A pickle does not contain it, so that it
+loads without autofuse.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autofuse.fx.lazy import losses as losses  # what is done to lazy logits without reading them
+from autofuse.fx.lazy import losses as losses  # registers the functions that do not read lazy logits
 from autofuse.fx.lazy.linear import lazy_linear
 
-_WEIGHT = "_autofuse_lazy_weight"  # of which the layer's output may be lazy; FSDP, say, puts another one there
+_WEIGHT = (
+    "_autofuse_lazy_weight"  # the weight with which the output may be lazy; FSDP, for example, replaces the weight
+)
 
 
 def forward(self: nn.Linear, input: Tensor) -> Tensor:
-    """nn.Linear's forward; in training the output is computed when somebody reads it."""
+    """nn.Linear's forward. In training the output is computed when it is read."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         made = _lazy(self, input)
         if made is not None:
@@ -37,18 +39,18 @@ def _lazy(module: nn.Linear, x: Tensor) -> Tensor | None:
 
 
 def may_be_lazy(module: nn.Module) -> bool:
-    """Whether the output of `module` may be lazy at all: a plain linear layer that nobody replaced."""
+    """Whether the output of `module` may be lazy: whether it is a plain linear layer with its own forward."""
     return type(module) is nn.Linear and "forward" not in module.__dict__ and type(module.weight) is nn.Parameter
 
 
 def make_lazy(module: nn.Linear) -> None:
-    """From here on the output of `module` is lazy in training."""
+    """Make the output of `module` lazy in training."""
     module.__dict__[_WEIGHT] = module.weight
     module.__dict__["forward"] = types.MethodType(forward, module)
 
 
 def restore_lazy(module: nn.Module) -> None:
-    """Give `module` the forward of its class back, if it has ours."""
+    """Remove the lazy forward of `module`, if it has one."""
     inside = module.__dict__
     inside.pop(_WEIGHT, None)
     if getattr(inside.get("forward"), "__func__", None) is forward:

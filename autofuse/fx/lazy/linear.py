@@ -1,4 +1,4 @@
-"""A linear layer whose output is lazy, and where it may be: plain eager training on plain tensors."""
+"""A linear layer with a lazy output, and the condition for it: plain eager training on plain tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # a hook may
 
 @contextmanager
 def however_few() -> Iterator[None]:
-    """In the block, logits are lazy however few they are: for trials on small inputs."""
+    """In the block, any number of logits is lazy. For trials on small inputs."""
     token = _LEAST.set(0)
     try:
         yield
@@ -39,7 +39,7 @@ def however_few() -> Iterator[None]:
 
 
 def lazy_linear(module: nn.Linear, x: Tensor) -> LazyLogits | None:
-    """The lazy output of a linear layer for `x` (..., D); None where it has to be computed now."""
+    """The lazy output of a linear layer for `x` (..., D); None if the output must be computed now."""
     weight, bias = module._parameters["weight"], module._parameters["bias"]
     if not module.training or not _is_alone() or not _are_plain(x, weight, bias) or _is_watched(module, weight, bias):
         return None
@@ -49,20 +49,20 @@ def lazy_linear(module: nn.Linear, x: Tensor) -> LazyLogits | None:
     on = torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
     lower = torch.get_autocast_dtype(x.device.type) if on and x.dtype is not torch.float64 else None
     if lower is None and x.dtype is not weight.dtype:
-        return None  # torch says why
+        return None  # torch raises an error
     made: LazyLogits = _Linear.apply(x, weight, bias, Source(x, weight, bias, lower))  # type: ignore[no-untyped-call]
     return made
 
 
 def runs_alone() -> bool:
-    """Whether nobody traces, transforms, records or saves what is computed right now."""
+    """Whether nothing traces, transforms, records or saves the current computation."""
     if not torch.is_grad_enabled() or not nobody_watches():
         return False
     return saved_tensors_hooks_is_enabled() and saves_as_autograd(top_saved_tensors_default_hooks(False))
 
 
 def nobody_watches() -> bool:
-    """Whether nobody traces, transforms or records what is computed right now."""
+    """Whether nothing traces, transforms or records the current computation."""
     if torch.compiler.is_compiling() or not is_eager() or len_torch_dispatch_stack() or len_torch_function_stack():
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
@@ -83,7 +83,7 @@ def _are_plain(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
 
 
 def _is_watched(module: nn.Module, *parameters: Tensor | None) -> bool:
-    """Whether a hook sees what the layer returns, or the gradients of its parameters."""
+    """Whether a hook reads the layer's output, or the gradients of its parameters."""
     inside = module.__dict__
     if any(inside.get(h) for h in _HOOKS) or any(GLOBAL_MODULE_HOOKS):
         return True
@@ -91,7 +91,7 @@ def _is_watched(module: nn.Module, *parameters: Tensor | None) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """F.linear, computed later. The gradients are those of F.linear, under autocast of that in the lower dtype."""
+    """F.linear, computed later. The gradients are those of F.linear; under autocast, of F.linear in the lower dtype."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, source: Source) -> Tensor:

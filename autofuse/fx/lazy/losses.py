@@ -1,8 +1,8 @@
 """Losses of lazy logits, computed from the layer's input and weight in blocks of rows.
 
-Each has two ways to the parameters in its graph. The short one gives their gradients, and the logits are never formed.
-The long one goes through the lazy tensor, as torch's would; a backward pass takes it where somebody asks for a gradient
-on it: by a hook, by retain_grad, by torch.autograd.grad, or with create_graph.
+The graph of each loss has two paths to the parameters. The short one computes their gradients without the logits. The
+long one goes through the lazy tensor, as torch's graph does. A backward pass takes the long path if the program asks
+for a gradient on it: by a hook, by retain_grad, by torch.autograd.grad, or with create_graph.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from autofuse.torch_private import DisableTorchFunctionSubclass, queue_callback,
 
 
 class FusedLoss(NamedTuple):
-    """A loss was computed of lazy logits `x`, at this line."""
+    """A loss of the lazy logits `x` was computed at this line."""
 
     x: LazyLogits
     place: SourceLine | None
@@ -49,7 +49,7 @@ _Function = Callable[[Tensor], Tensor]
 
 @contextmanager
 def listening() -> Iterator[list[FusedLoss]]:
-    """The losses that are computed of lazy logits in the block, as they are."""
+    """Collects the losses of lazy logits that are computed in the block."""
     heard: list[FusedLoss] = []
     token = _LISTENERS.set((*_LISTENERS.get(), heard))
     try:
@@ -62,7 +62,7 @@ def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    """F.cross_entropy of lazy logits; NotImplemented where they have to be computed."""
+    """F.cross_entropy of lazy logits; NotImplemented if the logits must be computed."""
     if size_average is not None or reduce is not None or _is_computed(input, "logits"):
         return NotImplemented
     weight = None if weight is None else weight.clone()  # it may be written before the backward pass
@@ -83,7 +83,7 @@ def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """F.nll_loss of lazy log-probabilities; NotImplemented where they have to be computed."""
+    """F.nll_loss of lazy log-probabilities; NotImplemented if they must be computed."""
     if size_average is not None or reduce is not None or _is_computed(input, "log_softmax"):
         return NotImplemented
     weight = None if weight is None else weight.clone()  # it may be written before the backward pass
@@ -100,7 +100,7 @@ def kl_div(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     log_target: bool = False,
 ) -> Any:  # fmt: skip
-    """F.kl_div of lazy log-probabilities; NotImplemented where they have to be computed."""
+    """F.kl_div of lazy log-probabilities; NotImplemented if they must be computed."""
     if size_average is not None or reduce is not None or _is_computed(input, "log_softmax"):
         return NotImplemented
     assert isinstance(input, LazyLogits)
@@ -112,7 +112,7 @@ def kl_div(
         made = kl_divergence(input, _operands(input), target, reduction, log_target)
     if made is None:
         return NotImplemented
-    if reduction == "mean":  # torch says that "batchmean" is the mathematical one
+    if reduction == "mean":  # torch warns that "batchmean" is the mathematical definition
         F.kl_div(torch.zeros(1, 1), torch.zeros(1, 1), reduction="mean")
     dtype = result_dtype(input, target, partial(F.kl_div, reduction="sum"))
     return _joined(made.to(dtype), input, plain)
@@ -151,7 +151,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Any:
 
 
 def _is_computed(x: Any, kind: str) -> bool:
-    """Whether nothing is gained by the blocks, or they would give something else: `kind` is what x has to be."""
+    """Whether the numbers of `x` must be computed. Otherwise `x` is lazy, and of the kind "logits" or "log_softmax"."""
     if not isinstance(x, LazyLogits) or x.is_computed or not x.requires_grad or not runs_alone():
         return True
     node = x.node
@@ -227,7 +227,7 @@ def _losses(x: LazyLogits, target: Tensor, ignore_index: int, smoothing: float, 
 
 
 def _chosen(x: LazyLogits, index: Tensor) -> Tensor:
-    """The logit of one class of each row."""
+    """The logit of one class for each row."""
     rows, weight, bias = _operands(x)
     wide = _wide(rows.dtype)
     with torch.autocast(x.device.type, enabled=False):
@@ -264,9 +264,10 @@ def _joined(made: Tensor, x: LazyLogits, plain: _Function) -> Tensor:
 
 
 class _TwoWays(torch.autograd.Function):
-    """A loss that was computed of a layer's input, and is a function of its lazy output `x`, too.
+    """Connects a loss, which was computed from a layer's input, to the layer's lazy output `x`, too.
 
-    leaf: one that nobody asks the gradient of. A backward pass that does not go there goes only where it was asked to.
+    No program asks for the gradient of `leaf`. A backward pass that does not reach it computes chosen gradients only
+    (`torch.autograd.grad`, or `backward(inputs=...)`).
     """
 
     @staticmethod

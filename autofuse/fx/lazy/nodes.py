@@ -1,8 +1,8 @@
-"""What a lazy tensor stands for: the output of a linear layer, or an operation on one, computed when it is needed.
+"""The value of a lazy tensor: the output of a linear layer, or of operations on it, computed when it is needed.
 
-A `Source` is one call of the layer. Its operands may be written after the call (an optimizer's step), so it knows how
-to tell, and how to keep what it needs. A `Node` is one tensor that was made of it. Must not know autograd: values have
-no graph, and the tensors that stand in for them (tensor.py) have.
+A `Source` is one call of the layer. An optimizer's step may write its operands after the call. So a source detects
+writes, and copies what it still needs. A `Node` is one tensor that was computed from the source. This file does not use
+autograd: values have no graph. The lazy tensors (tensor.py) have one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ class OperandsChanged(RuntimeError):
 
 
 class Step(NamedTuple):
-    """One operation: its operator, and what it takes beside the tensor. kind: "rows", "number", "cast", "same" or
-    "log_softmax" (steps.py)."""
+    """One operation on a tensor.
+
+    Attributes:
+        kind: "rows", "number", "cast", "same" or "log_softmax" (steps.py).
+        function: the operator.
+        args: its arguments after the tensor.
+        kwargs: its keyword arguments.
+    """
 
     kind: str
     function: Callable[..., Tensor]
@@ -37,7 +43,7 @@ class Step(NamedTuple):
 
 
 class Watch:
-    """Whether somebody asks for the gradient of one lazy tensor: by a hook, retain_grad or torch.autograd.grad."""
+    """Whether the program asks for the gradient of one lazy tensor: by a hook, retain_grad or torch.autograd.grad."""
 
     __slots__ = ("on",)
 
@@ -46,8 +52,14 @@ class Watch:
 
 
 class Source:
-    """One call of a linear layer. x (..., D), weight (V, D), bias (V,) or None; lower: the dtype that autocast computes
-    in, None where it is off."""
+    """One call of a linear layer.
+
+    Args:
+        x: the input, shape (..., D).
+        weight: shape (V, D).
+        bias: shape (V,), or None.
+        lower: the dtype in which autocast computes; None without autocast.
+    """
 
     def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None, lower: torch.dtype | None) -> None:
         self.operands = x, weight, bias  # with their graph
@@ -60,7 +72,7 @@ class Source:
         self._prints = tuple(_print(t) for t in self._parameters())
 
     def compute(self) -> Tensor:
-        """The layer's output. Raises OperandsChanged where an operand was overwritten since the call."""
+        """The layer's output. Raises OperandsChanged if an operand was overwritten since the call."""
         if self.value is None:
             self.check()
             with _as_it_was(self.x):
@@ -78,16 +90,16 @@ class Source:
         )
 
     def check(self) -> None:
-        """Raises OperandsChanged where an operand is not what it was at the call."""
+        """Raises OperandsChanged if an operand was overwritten since the call."""
         if not self.is_unchanged():
             raise OperandsChanged(
-                "The weight or the input of a linear layer was overwritten after the forward pass, and its logits are "
-                "read only now. autofuse computes the logits of a training step when they are first used. Use them "
-                "before the weight is written, or leave AF502 out: autofuse.optimize(model, ..., ignore='AF502')."
+                "Logits were read after the weight or the input of their linear layer was overwritten. autofuse "
+                "computes the logits of a training step when they are first used. Read them before the weight is "
+                "written, or pass ignore='AF502' to autofuse.optimize."
             )
 
     def is_unchanged(self) -> bool:
-        """Whether the operands are what they were: by their versions, and by their bits, as `.data` has no version."""
+        """Whether the operands are unchanged. Compares versions, and bits, because `.data` has no version."""
         if self._kept:
             return True
         if not self.is_unwritten:
@@ -101,14 +113,14 @@ class Source:
         return self._kept or self._versions == self._now()
 
     def keep(self) -> None:
-        """The parameters may be written from here on, and whoever reads the logits gets those of the call.
+        """Prepare for a write to the parameters: a later read gets the logits of the call.
 
-        Nothing happens where nobody can read them. A copy of the weight is kept, or the logits where there are few.
+        Copies the weight, or computes the logits if they are few. Does nothing if no tensor can read them any more.
         """
         if self._kept or self.value is not None or all(n.value is not None for n in self.nodes):
             return
         if not self.is_unchanged():
-            return  # a read says so
+            return  # a read raises OperandsChanged
         if 2 * self.x.shape[:-1].numel() <= self.x.shape[-1]:  # logits of few rows are much smaller than the weight
             self.compute()
             return
@@ -117,7 +129,7 @@ class Source:
         self._kept = True
 
     def settle(self) -> None:
-        """Compute every tensor that was made of this call: one of them is about to be written."""
+        """Compute every tensor that was computed from this call, because one of them is about to be written."""
         for node in list(self.nodes):
             node.compute()
 
@@ -129,8 +141,14 @@ class Source:
 
 
 class Node:
-    """One lazy tensor. axis: its dimension of classes, None where it has none any more; watches: who asks for its
-    gradient, or for that of a tensor on the way to it."""
+    """One lazy tensor.
+
+    Attributes:
+        source: the call of the layer.
+        axis: the dimension of the classes; None if there is none any more.
+        steps: the operations from the layer's output to this tensor.
+        watches: whether the program asks for the gradient of this tensor, or of a tensor that it is computed from.
+    """
 
     __slots__ = ("__weakref__", "_parent", "axis", "source", "steps", "value", "watches")
 
@@ -142,7 +160,7 @@ class Node:
         source.nodes.add(self)
 
     def compute(self) -> Tensor:
-        """The value; the same tensor at each call. Raises OperandsChanged as `Source.compute` does."""
+        """The value, the same tensor at each call. Raises OperandsChanged as `Source.compute` does."""
         if self.value is None:
             if self._parent is None:
                 self.value = self.source.compute()
@@ -154,12 +172,12 @@ class Node:
         return self.value
 
     def recipe(self) -> Recipe:
-        """How this value came about, without holding the value."""
+        """How this value is computed, without a reference to the value."""
         return Recipe(self.source, self.steps, self.watches)
 
 
 class Recipe(NamedTuple):
-    """The steps from a layer's call to one tensor."""
+    """The steps from the call of a layer to one tensor."""
 
     source: Source
     steps: tuple[Step, ...]
@@ -167,11 +185,11 @@ class Recipe(NamedTuple):
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody asks for a gradient on the way."""
+        """Whether the program asks for a gradient of one of the tensors."""
         return any(w.on for w in self.watches)
 
     def again(self) -> Tensor:
-        """The value of the forward pass, computed again: the stored value may have been written since."""
+        """The value of the forward pass, computed again, because the stored value may have been written since."""
         source = self.source
         source.check()
         with _as_it_was(source.x):
@@ -182,7 +200,7 @@ class Recipe(NamedTuple):
 
 
 def _print(parameter: Tensor) -> tuple[Tensor, ...]:
-    """Sums of a parameter's bits by row and by column: what tells that it was written past its version."""
+    """Sums of a parameter's bits by row and by column. They detect writes that do not change its version."""
     with torch.no_grad():
         bits = parameter.detach().view(_BITS[parameter.element_size()])
         return tuple(bits.sum(d, dtype=torch.int64) for d in range(bits.ndim))
@@ -190,6 +208,6 @@ def _print(parameter: Tensor) -> tuple[Tensor, ...]:
 
 @contextmanager
 def _as_it_was(x: Tensor) -> Iterator[None]:
-    """The surroundings in which a layer's output is computed, whatever those of the reader are."""
+    """The modes in which a layer's output is computed, whatever the modes at the read are."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         yield

@@ -28,7 +28,7 @@ def weighted_cross_entropy(
 ) -> Tensor | None:
     """F.cross_entropy of logits (N, V, ...) with a weight (V,) for each class; None for calls that torch computes.
 
-    The mean is by the weights of the targets. A mean over no row at all is nan, as torch's.
+    The mean is weighted by the weights of the targets. The mean of no row is nan, as in torch.
     """
     if not _is_classes(x, target, ignore_index, reduction) or not _is_constant(weight, (x.shape[1],), x):
         return None
@@ -101,7 +101,7 @@ def _is_classes(x: LazyLogits, target: Any, ignore_index: int, reduction: str) -
 
 
 def _is_constant(value: Any, shape: tuple[int, ...], x: Tensor) -> bool:
-    """Whether it is a plain tensor of this shape and of the logits' dtype that needs no gradient."""
+    """Whether a value is a plain tensor of this shape and of the logits' dtype that requires no gradient."""
     if type(value) is not Tensor or value.requires_grad or not value.numel():
         return False
     return tuple(value.shape) == shape and value.dtype is x.dtype and value.device == x.device

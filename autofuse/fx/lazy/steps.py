@@ -1,8 +1,8 @@
-"""The operations that a lazy tensor goes through unread: what they make is lazy, too.
+"""The operations that do not read a lazy tensor: their results are lazy, too.
 
-An operation on rows (a view, a slice) moves or drops rows of logits and leaves the classes alone, so it can be done to
-the layer's input instead. An operation on numbers (a soft cap, a temperature) is done to a block of logits at a time.
-Each has an operator and a function that tells where the dimension of classes is afterwards.
+An operation on rows (a view, a slice) moves or drops rows of logits and does not change the classes, so it can be
+applied to the layer's input instead. An operation on numbers (a soft cap, a temperature) is applied to one block of
+logits at a time. Each operation has an operator, and a function that returns the dimension of the classes after it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ _Axis = Callable[[int, Tensor, Tensor, tuple[Any, ...]], int | None]  # axis, be
 
 def step_of(node: Node, before: Tensor, after: Tensor, function: Any, args: tuple[Any, ...],
             kwargs: dict[str, Any]) -> tuple[Step, int | None]:  # fmt: skip
-    """The step of an operator of KINDS, and where the classes are after it. before, after: metas of its tensors."""
+    """The step of an operator of KINDS, and the dimension of the classes after it.
+
+    `before` and `after` are meta tensors like its operand and its result.
+    """
     kind, moved = KINDS[function]
     if kind == "number":
-        args = tuple(a.item() if isinstance(a, Tensor) else a for a in args)  # a number of Python's, wrapped
+        args = tuple(a.item() if isinstance(a, Tensor) else a for a in args)  # a Python number in a tensor
     axis = None if node.axis is None else moved(node.axis, before, after, args)
     taken = node.steps and any(s.kind == "log_softmax" for s in node.steps)
     if taken and kind not in ("rows", "same"):
-        axis = None  # of log-probabilities, no loss is known but to pick from them
+        axis = None  # the only known loss of log-probabilities selects entries
     if kind == "log_softmax" and (axis is None or args[0] % before.ndim != axis or args[1]):
         axis = None
     return Step(kind, function, args, kwargs), axis
 
 
 def is_followed(function: Any, before: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether what the operator makes of a lazy tensor can be lazy."""
+    """Whether the operator's result can be lazy."""
     if function not in KINDS:
         return False
     if function is _ATEN._to_copy.default:
@@ -47,9 +50,12 @@ def is_followed(function: Any, before: Tensor, args: tuple[Any, ...], kwargs: di
 
 
 def rows_of(steps: Sequence[Step], x: Tensor, axis: int) -> Tensor:
-    """The rows (..., D) of a layer's input from which the logits are computed that `steps` make of its output.
+    """The rows (..., D) of a layer's input that belong to the logits after `steps`. Differentiable.
 
-    axis: where these have their classes. Differentiable.
+    Args:
+        steps: the steps from the layer's output to the logits.
+        x: the layer's input.
+        axis: the dimension of the classes in the logits.
     """
     for step in steps:
         if step.kind != "rows":
@@ -99,7 +105,7 @@ def _permuted(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -
 
 
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.reshape.default)
-# What the autograd engine itself asks for: the same numbers once more.
+# The autograd engine calls these. The numbers stay the same.
 ALIASES = (_ATEN.detach.default, _ATEN.alias.default)
 KINDS: dict[Any, tuple[str, _Axis]] = {
     **dict.fromkeys(ALIASES, ("same", _same)),

@@ -1,8 +1,8 @@
-"""The lazy tensor. To autograd it is the output of a linear layer; its numbers are computed when somebody needs them.
+"""The lazy tensor. For autograd it is the output of a linear layer; its numbers are computed when they are needed.
 
-Views, casts and arithmetic with numbers make lazy tensors of lazy ones; losses (losses.py) are computed without the
-numbers. Every other operation computes them, once, and goes on with a plain tensor. Whoever asks for the gradient of a
-lazy tensor is noted: a loss then gives it as torch would.
+Views, casts and arithmetic with numbers return lazy tensors. Losses (losses.py) are computed without the numbers. Every
+other operation computes the numbers, once, and uses a plain tensor. If the program asks for the gradient of a lazy
+tensor, a loss computes it as torch does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.torch_private import DisableTorchFunctionSubclass, pytree
 
 Loss = Callable[..., Any]
-LOSSES: dict[Any, Loss] = {}  # functions of torch -> what computes them of a lazy tensor, or gives NotImplemented
+LOSSES: dict[
+    Any, Loss
+] = {}  # function of torch -> function that computes it for lazy tensors, or returns NotImplemented
 
 
 class Read(NamedTuple):
-    """The numbers of a layer's call, or of what was made of it, were used at this line."""
+    """The numbers of a layer's output, or of a tensor computed from it, were used at this line."""
 
     source: Source
     place: SourceLine | None
@@ -37,7 +39,7 @@ _READS: ContextVar[list[Read] | None] = ContextVar("reads", default=None)
 
 @contextmanager
 def noted_reads() -> Iterator[list[Read]]:
-    """The reads of lazy logits in the block."""
+    """Collects the reads of lazy logits in the block."""
     heard: list[Read] = []
     token = _READS.set(heard)
     try:
@@ -47,20 +49,20 @@ def noted_reads() -> Iterator[list[Read]]:
 
 
 class _Thread(threading.local):
-    follows = False  # whether the call is one whose only tensor is lazy: then a 0-dim operand is a number
+    follows = False  # whether all tensors of the current call are lazy; then a 0-dim operand is a number
 
 
 _THREAD = _Thread()
 
 
 class LazyLogits(Tensor):
-    """A linear layer's output, or what was made of it, that is computed when somebody uses its numbers."""
+    """The output of a linear layer, or a tensor computed from it, whose numbers are computed when they are used."""
 
     node: Node
 
     @staticmethod
     def of(node: Node, like: Tensor) -> LazyLogits:
-        """A lazy tensor for `node`. like: a tensor of its sizes, strides and dtype, on any device."""
+        """A lazy tensor for `node`, with the sizes, strides and dtype of `like`, which may be on any device."""
         made: LazyLogits = Tensor._make_wrapper_subclass(
             LazyLogits, like.shape, strides=like.stride(), dtype=like.dtype, device=node.source.x.device,
         )  # fmt: skip
@@ -69,11 +71,11 @@ class LazyLogits(Tensor):
 
     @property
     def is_computed(self) -> bool:
-        """Whether somebody has read it."""
+        """Whether its numbers were computed."""
         return self.node.value is not None
 
     def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]
-        """The numbers, as of any tensor: a program that prints its logits reads them."""
+        """The numbers, as for any tensor: a program that prints logits reads them."""
         with DisableTorchFunctionSubclass():
             text = repr(self.node.compute())
             return f"{text[:-1]}, grad_fn=<{type(self.grad_fn).__name__}>)" if self.grad_fn is not None else text
@@ -112,12 +114,12 @@ class LazyLogits(Tensor):
 
 
 def lazy_of(source: Source, like: Tensor) -> LazyLogits:
-    """The output of a layer's call. like: a tensor with its sizes, strides and dtype."""
+    """The output of a layer's call, with the sizes, strides and dtype of `like`."""
     return LazyLogits.of(Node(source, None, None, like.ndim - 1), like)
 
 
 def _followed(func: Any, x: LazyLogits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The lazy result of an operator; None where it has to be computed."""
+    """The lazy result of an operator; None if the result must be computed."""
     node = x.node
     if node.value is not None:
         return None
@@ -135,13 +137,13 @@ def _followed(func: Any, x: LazyLogits, args: tuple[Any, ...], kwargs: dict[str,
 def _set_data(x: LazyLogits, value: Tensor) -> None:
     """x.data = value."""
     if value.shape != x.shape or value.dtype is not x.dtype or value.device != x.device:
-        raise RuntimeError(f"`.data` of lazy logits was set to a tensor of another kind. {_ADVICE}")
+        raise RuntimeError(f"`.data` of lazy logits was set to a tensor of another shape, dtype or device. {_ADVICE}")
     x.node.source.settle()
     x.node.value = value.node.compute() if isinstance(value, LazyLogits) else value.detach()
 
 
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operator's result of the numbers. What it writes to is the lazy tensor itself, from the outside."""
+    """The result of the operator on the numbers. If it writes to a lazy tensor, the result is that lazy tensor."""
     written: list[LazyLogits] = []
     if func._schema.is_mutable:
         for place, given in enumerate(func._schema.arguments):
@@ -168,7 +170,7 @@ def _note_reads(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _plain(x: LazyLogits) -> Tensor:
-    """The numbers of `x` for who takes them past torch's operators; it needs a gradient where x does."""
+    """The numbers of `x` for code that does not use torch's operators. They require a gradient if x does."""
     value = x.node.compute()
     return value.detach().requires_grad_() if x.requires_grad else value
 
@@ -194,7 +196,7 @@ def _following(on: bool) -> Iterator[None]:
         _THREAD.follows = before
 
 
-_ADVICE = "Do it to logits.clone(), or leave AF502 out: autofuse.optimize(model, ..., ignore='AF502')."
+_ADVICE = "Use logits.clone() instead, or pass ignore='AF502' to autofuse.optimize."
 _TENSOR: Any = Tensor
 _SET_DATA = _TENSOR.data.__set__
 _UNBIND, _SELECT = torch.ops.aten.unbind.int, torch.ops.aten.select.int
