@@ -87,8 +87,8 @@ class ModelSteps:
         yield self.run
 
     def compare(self, running: Modules) -> JudgedTimings:
-        """Time the step with the planned forwards of `running` against the original step."""
-        return time_steps(self.step(()), self.step(running), self.device)
+        """Time the step with the planned forwards of `running` against the original step, which `prepare` has run."""
+        return time_steps(self.step(()), self.step(running), self.device, is_before_warm=True)
 
     def step(self, running: Modules) -> Action:
         """The function to time: forward and backward for training, otherwise the forward without gradients."""
