@@ -169,19 +169,22 @@ class Session:
             self.ledger.decline(self.states[module].name, why)
         for module, error in planner.untraceable:
             self.ledger.note_untraceable(self.states[module].name, module, error)
+        parts = list(bypassed_children(planner))
+        bypassed = {child for child, _, _ in parts}
         for (module, (training, dropped)), plan in planner.plans.items():
             state = self.states[module]
-            if plan.variant is not None and self.checker and module not in verdicts:
-                state.captures_new_calls = True
+            unverified = plan.variant is not None and self.checker is not None and module not in verdicts
+            state.captures_new_calls = state.captures_new_calls or unverified
+            if unverified and module not in bypassed:
                 continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
             self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere, training)
-            if plan.variant is None:
+            if plan.variant is None or unverified:
                 continue
             variants = state.narrow[dropped] if dropped else state.full
             if all(v.key != plan.variant.key for v in variants):
                 variants.append(plan.variant)
-        for child, rule, parent in bypassed_children(planner):
+        for child, rule, parent in parts:
             self.ledger.note_part(self.states[child].name, rule, self.states[parent].name)
         for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.temporary:
             try:
