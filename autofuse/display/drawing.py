@@ -21,6 +21,8 @@ from autofuse.results.sites import Report
 
 _LEFT_OUT = (("where",), ("max error",))  # columns of a report that are left out on narrow terminals, in this order
 
+_MOST_LINES = 25  # of a report, if shorter reasons suffice for that
+
 
 @singledispatch
 def renderable(result: Any) -> RenderableType:
@@ -30,7 +32,11 @@ def renderable(result: Any) -> RenderableType:
 
 @renderable.register
 def _(result: Report) -> RenderableType:
-    return Group(*(terminal.Fitted(table, _LEFT_OUT) for table in result.tables()))
+    first, *others = result.tables()
+    return Group(
+        terminal.Fitted(first, _LEFT_OUT, _MOST_LINES, ".details() lists every place"),
+        *(terminal.Fitted(table, _LEFT_OUT) for table in others),
+    )
 
 
 @singledispatch

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.cells import cell_len
@@ -14,11 +15,19 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from autofuse.results.table import Table, Tone, without_columns
+from autofuse.results.table import Cell, Table, Tone, without_columns
 
 STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim"}
 _WIDTH_WITHOUT_TERMINAL = 100
 _WIDTH_OF_A_FILE = 120
+_LENGTHS = (
+    150,
+    120,
+    100,
+    80,
+    60,
+    40,
+)  # to which texts are shortened, one after the other, until a table is short enough
 _WRAPPED = 24  # the narrowest column that wraps and can still be read
 
 
@@ -58,13 +67,43 @@ def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Tab
 
 @dataclass(frozen=True)
 class Fitted:
-    """A table that leaves out the columns of `give_way`, one group after the other, until it fits."""
+    """A table that fits the terminal.
+
+    It leaves out the columns of `give_way`, one group after the other, until it is narrow enough. If it has more than
+    `most_lines` lines, it leaves out all of these, and then long texts are shortened. The caption says where they can
+    be read.
+    """
 
     table: Table
     give_way: Sequence[tuple[str, ...]]
+    most_lines: int | None = None
+    elsewhere: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield as_rich(fitted(self.table, options.max_width, self.give_way))
+        *shorter, shortest = self._from_long_to_short(options.max_width)
+        fits = (t for t in shorter if len(console.render_lines(as_rich(t), options)) <= (self.most_lines or 0))
+        yield as_rich(next(fits, shortest))
+
+    def _from_long_to_short(self, width: int) -> Iterator[Table]:
+        """The table, without the columns of `give_way` so that texts have more room, and with shorter texts."""
+        table = fitted(self.table, width, self.give_way)
+        yield table
+        if self.most_lines is not None:
+            narrow = without_columns(table, [name for names in self.give_way for name in names])
+            yield narrow
+            yield from (_shortened(narrow, length, self.elsewhere) for length in _LENGTHS)
+
+
+def _shortened(table: Table, length: int, elsewhere: str) -> Table:
+    """The table with texts of at most `length` characters in columns that wrap. `elsewhere` is added to the caption."""
+
+    def shorten(cell: Cell) -> Cell:
+        return replace(cell, text=textwrap.shorten(cell.text, length, placeholder=" ..."))
+
+    wraps = [column.wraps for column in table.columns]
+    rows = tuple(tuple(shorten(c) if w else c for c, w in zip(row, wraps, strict=True)) for row in table.rows)
+    caption = table.caption if elsewhere in table.caption else f"{table.caption}; {elsewhere}"
+    return replace(table, rows=rows, caption=caption) if rows != table.rows else table
 
 
 def _width(table: Table) -> int:

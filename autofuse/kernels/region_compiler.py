@@ -17,6 +17,7 @@ from autofuse.kernels import region_store
 from autofuse.kernels.own_thread import run_in_own_thread
 from autofuse.kernels.packages import load_module
 from autofuse.kernels.size_conditions import SizeConditions, size_of
+from autofuse.kernels.vector_widths import only_widest_vectors
 from autofuse.torch_private import FakeTensorMode, on_demand
 
 _SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling needs
@@ -112,7 +113,7 @@ def _compile(
 
         graph = make_fx(of_tensors, decompositions)(*fakes)
     settings = {"cpp.threads": place.threads, "compile_threads": 1}  # one file needs no pool of processes
-    with torch.no_grad(), config.patch(settings):
+    with torch.no_grad(), config.patch(settings), only_widest_vectors():
         compiled = inductor.compile_fx_inner(graph, fakes)
     sizes = SizeConditions(tuple(layout), tuple(size_of(guard.expr) for guard in shapes.guards))
     # Inductor's object wraps the loop for profilers and accelerators. CPUs do not need the wrapper.

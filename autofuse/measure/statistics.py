@@ -31,6 +31,8 @@ LEVEL = 0.95
 STRICT_LEVEL = 0.9999
 RESAMPLES = 2000
 FEWEST_PAIRS = 8
+# Long steps may be judged after this many pairs, if both sides are far apart (`judge_far_apart`).
+EARLY_PAIRS = 5
 # "no-change" needs an interval within 10 % of 1.
 RESOLUTION = 0.10
 # Two copies of one model have different memory addresses. That alone makes a step a percent or two faster or slower
@@ -177,6 +179,31 @@ def judge(effect: Estimate, control: Estimate, pairs: int, strict_interval: Inte
     if not is_steady:
         return Judgement("inconclusive", "Identical runs differed from each other: the machine was not steady.")
     return _judge_no_change(effect, noise)
+
+
+def judge_far_apart(before: Sequence[float], after: Sequence[float]) -> Judgement | None:
+    """Returns a verdict after few pairs if the times of both sides are far apart, else None.
+
+    Every run of one side must be slower than every run of the other, by more than 2 %, and by more than the runs of
+    either side differ from each other. So the times form two clusters. If both sides are identical, each run is in
+    either cluster by chance, and at most 2 of the 4**n ways to distribute n pairs are those of the two sides. The rule
+    is used after 5, 6 and 7 pairs. In total it calls identical variants different in at most 1 of 380 comparisons, on a
+    machine that jumps between two speeds at random. With any other noise, clusters are rare.
+
+    Raises:
+        ValueError: As in `paired_ratio`.
+    """
+    _check_times(before, after)
+    if len(before) < EARLY_PAIRS:
+        return None
+    fast, slow = sorted((before, after), key=min)
+    gap = min(slow) / max(fast)
+    if gap <= max(1 + LAYOUT_EFFECT, *(max(side) / min(side) for side in (fast, slow))):
+        return None
+    verdict: Verdict = "confirmed" if slow is before else "regressed"
+    return Judgement(
+        verdict, "Every run of one side is slower than all of the other, by more than runs of a side differ."
+    )
 
 
 def _is_beyond_layout_effect(interval: Interval) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -83,11 +83,16 @@ class Pairs:
     def __post_init__(self) -> None:
         self._order = random.Random(self.seed)
 
-    def warm(self, times: int) -> None:
-        """Runs both actions `times` times untimed, in turn."""
+    def warm(self, times: int, actions: Sequence[Action] = ()) -> None:
+        """Runs both actions, or only the given ones, `times` times untimed, in turn."""
         for _ in range(times):
-            for action in (self.before, self.after):
+            for action in actions or (self.before, self.after):
                 seconds_of(action, self.device)
+
+    def forget_runs(self) -> None:
+        """Drops all timed runs."""
+        for runs in self.runs:
+            runs.clear()
 
     def run(self, pairs: int, done: Callable[[], None] = lambda: None) -> None:
         """Times `pairs` more pairs. `done` is called after each pair, outside of the timed parts."""

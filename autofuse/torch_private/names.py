@@ -263,6 +263,8 @@ NAMES: Mapping[str, Private] = {
         "loading a compiled region", "each process compiles a region again"),
     "compile_fx": _one("torch._inductor.compile_fx", "compiling a region", "regions run uncompiled"),
     "inductor_config": _one("torch._inductor.config", "compiling a region", "regions run uncompiled"),
+    "cpu_vec_isa": _one("torch._inductor.cpu_vec_isa", "the vectors for which a compiler works",
+        "Inductor tries every width, which takes seconds", SimpleNamespace()),
     "select_decomp_table": _one("torch._inductor.decomposition.select_decomp_table", "compiling a region",
         "regions run uncompiled"),
     "get_default_store": _one("torch.distributed.distributed_c10d._get_default_store", "agreement between ranks",

@@ -94,8 +94,9 @@ def test_with_busy_cores_the_block_runs_with_one_thread_and_the_number_is_restor
     monkeypatch.setattr(deciding, "seconds_in_queue", lambda: next(queued))
     torch.set_num_threads(2)
     try:
-        with warm_up(lambda: sum(range(99)), lambda: sum(range(99)), warmup=1, device=CPU):
+        with warm_up(lambda: sum(range(99)), lambda: sum(range(99)), warmup=1, device=CPU) as pairs:
             assert torch.get_num_threads() == 1
+            assert pairs.timings().before_core, "the pairs that showed that steps stay on one core are kept"
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
@@ -112,7 +113,8 @@ def test_a_step_with_its_own_threads_keeps_the_number_also_with_busy_cores(monke
     monkeypatch.setattr(deciding, "seconds_in_queue", lambda: next(queued))
     torch.set_num_threads(2)
     try:
-        with warm_up(elsewhere, elsewhere, warmup=1, device=CPU):
+        with warm_up(elsewhere, elsewhere, warmup=1, device=CPU) as pairs:
             assert torch.get_num_threads() == 2
+            assert pairs.runs == ([], []), "runs with another number of threads do not count"
     finally:
         torch.set_num_threads(threads)

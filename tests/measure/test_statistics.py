@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofuse.measure.statistics import (
+    EARLY_PAIRS,
     FEWEST_PAIRS,
     RESOLUTION,
     control,
     estimate,
     identical_runs_ratio,
     judge,
+    judge_far_apart,
     paired_ratio,
 )
 from autofuse.results.comparison import Estimate, Interval, Verdict
@@ -256,3 +258,60 @@ def test_few_pairs_are_strict_evidence_only_without_overlap(
     before: Times, after: Times, strict_interval: Interval
 ) -> None:
     assert paired_ratio(before, after).strict_interval == strict_interval
+
+
+def early_verdict(draw_run: Callable[[float], float], order: random.Random, true_ratio: float) -> Verdict | None:
+    """The verdict of the rule for few pairs, checked after each pair until the first full check."""
+    before, after = Times(), Times()
+    for _ in range(FEWEST_PAIRS - 1):
+        for times, seconds in order.sample(((before, true_ratio), (after, 1.0)), 2):
+            times.append(draw_run(seconds))
+        if (judgement := judge_far_apart(before, after)) is not None:
+            return judgement.verdict
+    return None
+
+
+NOISES: dict[str, Callable[[random.Random], float]] = {
+    "none but 1 %": lambda draws: draws.lognormvariate(0, 0.01),
+    "30 %": lambda draws: draws.lognormvariate(0, 0.3),
+    "a few very slow runs": lambda draws: draws.paretovariate(0.7),
+    "two speeds": lambda draws: draws.choice((1.0, 1.6)) * draws.lognormvariate(0, 0.001),
+    "two speeds, rarely the slow one": lambda draws: draws.choice((1.0, 1.0, 3.0)) * draws.lognormvariate(0, 0.001),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+def test_identical_variants_are_rarely_far_apart_on_any_machine(noise: Callable[[random.Random], float]) -> None:
+    draws, experiments = random.Random(4), 20_000
+    found = [early_verdict(lambda seconds: seconds * noise(draws), draws, 1.0) for _ in range(experiments)]
+    # Of 4**n ways to distribute n pairs over two clusters, 2 are those of the two sides.
+    bound = sum(2 / 4**pairs for pairs in range(EARLY_PAIRS, FEWEST_PAIRS))
+    assert bound < 1 / 380
+    three_deviations = 3 * math.sqrt(bound / experiments)
+    assert sum(verdict is not None for verdict in found) <= (bound + three_deviations) * experiments
+
+
+def test_identical_variants_are_never_far_apart_on_a_shared_machine() -> None:
+    found = [early_verdict(machine(random.Random(seed)), random.Random(seed), 1.0) for seed in range(2000)]
+    assert found == [None] * 2000
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.5, "confirmed"), (1 / 1.5, "regressed")])
+def test_a_large_difference_is_mostly_found_after_few_pairs(ratio: float, verdict: Verdict) -> None:
+    found = []
+    for seed in range(EXPERIMENTS):
+        draws = random.Random(seed)
+        found.append(early_verdict(lambda seconds, d=draws: seconds * d.lognormvariate(0, 0.03), draws, ratio))  # type: ignore[misc]
+    assert found.count(verdict) > 0.95 * EXPERIMENTS
+    assert set(found) <= {verdict, None}
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ([2.0] * (EARLY_PAIRS - 1), [1.0] * (EARLY_PAIRS - 1)),
+    ([1.015] * EARLY_PAIRS, [1.0] * EARLY_PAIRS),
+    ([2.0, 2.0, 2.0, 2.0, 4.5], [1.0] * EARLY_PAIRS),
+    ([2.0, 2.0, 2.0, 2.0, 0.9], [1.0] * EARLY_PAIRS),
+], ids=["too few pairs", "two copies differ", "one side differs more", "one slow run is fast"])  # fmt: skip
+def test_few_pairs_decide_nothing_unless_the_sides_are_far_apart(before: Times, after: Times) -> None:
+    assert judge_far_apart(before, after) is None
+    assert judge_far_apart(after, before) is None

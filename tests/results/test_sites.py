@@ -11,7 +11,9 @@ from dataclasses import fields, replace
 import pytest
 
 from autofuse.display import drawing, terminal
+from autofuse.results.comparison import Interval
 from autofuse.results.sites import Fallback, Report, SiteReport
+from autofuse.results.step_times import StepTime
 
 FUSED = SiteReport("AF101", "h.0.attn", "fused", kernel="torch SDPA", max_error=1.5e-7, file="/code/model.py", line=42)
 DECLINED = SiteReport("AF201", "h.0.norm", "declined", reason="x[0] is written in place at line 7.")
@@ -155,6 +157,37 @@ def test_a_large_model_fits_in_80_columns_and_25_lines() -> None:
     text = terminal.text(Report((*layers(48), SiteReport("", "", "declined", why, advice="leave it out"))), width=80)
     assert len(text.splitlines()) <= 25 and max(map(len, text.splitlines())) <= 80
     assert "transformer" not in text and "h.*.attn x48" in text and ".details() lists every place" in text
+
+
+def gpt2() -> Report:
+    """Such a report as optimize makes for a GPT-2 of transformers: seven kinds of places, some with long reasons."""
+    step = StepTime("training", 0.31, 0.21, 1.48, Interval(1.42, 1.53), "confirmed", 8, "wall")
+    pairs = (("AF203", "h.{}"), ("AF102", "h.{}.attn"), ("AF101", "h.{}.attn"), ("AF304", "h.{}.mlp"))
+    sites = [
+        SiteReport(rule, name.format(i), "fused", "12.4 ms, the original 17.1 ms", "torch scaled_dot_product_attention",
+                   1e-7, "modeling_gpt2.py", 50)
+        for rule, name in pairs for i in range(12)
+    ]  # fmt: skip
+    why = "forward passes a DynamicCache to an operation (line 606)"
+    advice = "pass tensors, numbers and flags to torch's operations, or leave the module out of the call of optimize"
+    declined = [SiteReport("", f"transformer{'.wte' * i}", "declined", f"{why} {i}", advice=advice) for i in range(3)]
+    return Report((*sites, *declined), steps=(step, replace(step, mode="inference")))
+
+
+def test_long_reasons_are_shortened_if_a_report_would_have_more_than_25_lines() -> None:
+    report = gpt2()
+    text = terminal.text(drawing.renderable(report), width=80)
+    assert len(text.splitlines()) <= 25 and max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    assert "12.4 ms, the" in words and "..." in words and ".details() lists every place" in words
+    whole = " ".join(terminal.text(drawing.renderable(report.details()), width=200).split())
+    assert "or leave the module out of the call of optimize" in whole and "..." not in whole
+
+
+def test_a_report_that_fits_shows_its_reasons_in_full() -> None:
+    report = Report(gpt2().with_status("declined"))
+    text = terminal.text(drawing.renderable(report), width=120)
+    assert "..." not in text and "of the call of optimize" in " ".join(text.split())
 
 
 def test_the_details_have_a_line_for_every_place() -> None:

@@ -232,6 +232,9 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "tensor_data_pointer": lambda address: isinstance(address, int) and address > 0,
     "compile_fx": lambda module: callable(module.compile_fx_inner),
     "inductor_config": lambda config: under(config.patch({"cpp.threads": 1, "compile_threads": 1}), lambda: True),
+    "cpu_vec_isa": lambda isa: (
+        isa.valid_vec_isa_list.cache_info() and isa.supported_vec_isa_list and isinstance(isa.x86_isa_checker(), list)
+    ),
     "select_decomp_table": lambda select: torch.ops.aten.native_dropout.default in select(),
     "get_default_store": callable,
     "MemTracker": lambda kind: callable(kind.get_tracker_snapshot),

@@ -25,7 +25,7 @@ from autofuse.measure.compare import device_of
 from autofuse.measure.pair_count import JudgedTimings
 from autofuse.measure.step import clear_gradients, training_step
 from autofuse.measure.step_pairs import time_steps
-from autofuse.measure.timing import Action
+from autofuse.measure.timing import Action, seconds_of
 from autofuse.torch_private import pytree
 
 Modules = Collection[nn.Module]
@@ -37,6 +37,7 @@ class ModelSteps:
     Attributes:
         twin: The copy.
         device: The device of the model.
+        first_seconds: How long the first step took, after `prepare`. It is observed, so it takes longer than others.
     """
 
     def __init__(self, model: nn.Module, call: ForwardArguments, planner: Planner, training: bool) -> None:
@@ -50,6 +51,7 @@ class ModelSteps:
                           for x in (*call[0], *call[1].values()))  # fmt: skip
         set_mode(self.twin, training)
         self._entries: dict[nn.Module, Entry] = {}
+        self.first_seconds = 0.0
 
     @contextmanager
     def prepare(self) -> Iterator[ModelSteps]:
@@ -63,7 +65,7 @@ class ModelSteps:
                 outside.note_defaults(own_forward(plain_class(cls)))
                 outside.note_class(plain_class(cls))
             with watch(outside) if can_watch() else nullcontext():
-                self.step(())()
+                self.first_seconds = seconds_of(self.step(()), self.device)
             originals = {copy: module for module, copy in self._copies.items()}
             for module, copy in self._copies.items():
                 if module in self._planner.states:
@@ -87,8 +89,8 @@ class ModelSteps:
         yield self.run
 
     def compare(self, running: Modules) -> JudgedTimings:
-        """Time the step with the planned forwards of `running` against the original step."""
-        return time_steps(self.step(()), self.step(running), self.device)
+        """Time the step with the planned forwards of `running` against the original step, which `prepare` has run."""
+        return time_steps(self.step(()), self.step(running), self.device, is_before_warm=True)
 
     def step(self, running: Modules) -> Action:
         """The function to time: forward and backward for training, otherwise the forward without gradients."""

@@ -100,6 +100,7 @@ class Session:
         self.lazy_heads: WeakSet[nn.Linear] = WeakSet()
         self.lazy_masks: WeakSet[nn.Module] = WeakSet()
         self.steps: tuple[StepTime, ...] = ()
+        self._replaced: WeakKeyDictionary[nn.Module, set[nn.Module]] = WeakKeyDictionary()  # by parent
 
     @property
     def report(self) -> Report:
@@ -169,19 +170,23 @@ class Session:
             self.ledger.decline(self.states[module].name, why)
         for module, error in planner.untraceable:
             self.ledger.note_untraceable(self.states[module].name, module, error)
+        parts = list(bypassed_children(planner))
+        bypassed = {child for child, _, _ in parts}
         for (module, (training, dropped)), plan in planner.plans.items():
             state = self.states[module]
-            if plan.variant is not None and self.checker and module not in verdicts:
-                state.captures_new_calls = True
+            unverified = plan.variant is not None and self.checker is not None and module not in verdicts
+            state.captures_new_calls = state.captures_new_calls or unverified
+            if unverified and module not in bypassed:
                 continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
             self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere, training)
-            if plan.variant is None:
+            if plan.variant is None or unverified:
                 continue
             variants = state.narrow[dropped] if dropped else state.full
             if all(v.key != plan.variant.key for v in variants):
                 variants.append(plan.variant)
-        for child, rule, parent in bypassed_children(planner):
+        for child, rule, parent in parts:
+            self._replaced.setdefault(parent, set()).add(child)
             self.ledger.note_part(self.states[child].name, rule, self.states[parent].name)
         for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.temporary:
             try:
@@ -213,14 +218,17 @@ class Session:
         """Roll back the modules that make the whole model differ, and record what was not checked."""
         if verdict.unchecked:
             self.note_unread(verdict.unchecked)
-        for module in verdict.rolled_back:
+        # The modules that they replaced are called again, and keep their originals too.
+        replaced = (child for module in verdict.rolled_back for child in self._replaced.get(module, ()))
+        rolled_back = dict.fromkeys((*verdict.rolled_back, *replaced))
+        for module in rolled_back:
             state = self.states[module]
             state.full.clear()
             state.narrow.clear()
             state.captures_left = 0
             self.install(module)
         if verdict.reason:
-            self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.rolled_back})
+            self.ledger.roll_back(verdict.reason, {self.states[m].name for m in rolled_back})
 
     def install_lazy_heads(self, model: nn.Module, call: ForwardArguments, planner: Planner) -> None:
         """Make the output of linear layers lazy if only a loss reads it."""
@@ -453,6 +461,7 @@ class Session:
             restore(module)
         self.lazy_heads.clear()
         self.lazy_masks.clear()
+        self._replaced.clear()
         self.compiled_modules.restore()
         self.ledger, self.steps = Ledger(), ()
 

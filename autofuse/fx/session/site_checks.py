@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -11,7 +11,7 @@ from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.memory_room import UNCHECKED, room_to_check
-from autofuse.fx.session.planner import Planner, Plans
+from autofuse.fx.session.planner import Planner, Plans, bypassed_children
 from autofuse.fx.session.state import Exclusions
 from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.module_calls import Calls
@@ -46,25 +46,35 @@ class Checker:
         self._known: dict[Hashable, Verdict] = {}
 
     def check(self, planner: Planner, real: Calls, tell: Tell) -> Verdicts:
-        """A verdict for each module with fused sites. Sites that fail are excluded from its plans."""
+        """A verdict for each module with fused sites. Sites that fail are excluded from its plans.
+
+        A module that the fused code of its parent replaces has no verdict. It is not called, unless a guard of the
+        parent fails; then it is captured and verified at that call.
+        """
         verdicts: Verdicts = {}
-        modules = dict.fromkeys(m for m, _ in planner.plans)
-        for module in tell("checking", list(modules), len(modules)):
-            plans = planner.full_plans(module)
-            if not any(p.variant for p in plans.values()):
-                continue
-            key = _key(planner, module, plans)
-            if key not in self._known and module not in real:
-                continue  # its call is unknown, and it is not equal to a checked module
-            if key not in self._known:
-                self._known[key] = self._verify_safely(planner, module, real[module])
-            elif self._known[key].failed:
-                planner.plan_again(module, _exclude_failed_sites(planner, module, self._known[key]))
-            verdicts[module] = self._known[key]
-            # A narrow child was checked as a part of its caller.
-            for child in planner.narrow_children(plans.values()):
-                verdicts.setdefault(child, replace(self._known[key], failed=()))
+        done: set[nn.Module] = set()
+        # If the check of a parent fails, its children are called again, and follow in a further round.
+        while modules := _modules_to_check(planner, done):
+            for module in tell("checking", modules, len(modules)):
+                self._check_module(planner, module, real, verdicts)
+            done.update(modules)
         return verdicts
+
+    def _check_module(self, planner: Planner, module: nn.Module, real: Calls, verdicts: Verdicts) -> None:
+        plans = planner.full_plans(module)
+        if not any(p.variant for p in plans.values()):
+            return
+        key = _key(planner, module, plans)
+        if key not in self._known and module not in real:
+            return  # its call is unknown, and it is not equal to a checked module
+        if key not in self._known:
+            self._known[key] = self._verify_safely(planner, module, real[module])
+        elif self._known[key].failed:
+            planner.plan_again(module, _exclude_failed_sites(planner, module, self._known[key]))
+        verdicts[module] = self._known[key]
+        # A narrow child was checked as a part of its caller.
+        for child in planner.narrow_children(plans.values()):
+            verdicts.setdefault(child, replace(self._known[key], failed=()))
 
     def check_partial(
         self, planner: Planner, module: nn.Module, unread: frozenset[Path], call: ForwardArguments
@@ -111,6 +121,12 @@ class Checker:
             if room.whole and outcome.reason == room.whole:  # the part that fits into memory decides nothing
                 return _not_verified(planner, module, room.whole)
             return _find_failing_sites(planner, module, trial, outcome)
+
+
+def _modules_to_check(planner: Planner, done: Collection[nn.Module]) -> list[nn.Module]:
+    """The planned modules that are called in the fused model, without those that are done."""
+    bypassed = {child for child, _, _ in bypassed_children(planner)}
+    return [m for m in dict.fromkeys(m for m, _ in planner.plans) if m not in bypassed and m not in done]
 
 
 def _not_verified(planner: Planner, module: nn.Module, why: str) -> Verdict:

@@ -35,6 +35,7 @@ from autofuse.results.step_times import StepMode, StepTime, step_mode
 from autofuse.verify.out_of_memory import is_out_of_memory
 
 SHORTEST = 1e-3  # seconds; a shorter step is mostly overhead of Python
+_SURELY_LONG = 0.5  # seconds; a first step that takes longer is no short step
 _MOST_SITES = 4  # sites of one kind of module that are tried one by one
 _LOG = logging.getLogger("autofuse")
 
@@ -244,6 +245,8 @@ def _running_modules(planner: Planner, verdicts: Verdicts | None, training: bool
 
 def _out_of_range(steps: ModelSteps) -> str:
     """Why steps of this duration are not timed, or ""."""
+    if _SURELY_LONG < steps.first_seconds <= longest_step():
+        return ""  # no estimate is needed, and a run of such a step is expensive
     seconds = estimate_seconds(steps.step(()), steps.device)
     if steps.device.type == "cpu" and seconds < SHORTEST:
         return f"a step takes {milliseconds(seconds)}, which is mostly overhead of Python"

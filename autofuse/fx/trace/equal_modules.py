@@ -22,6 +22,7 @@ from autofuse.torch_private import FakeTensor
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
 _MAX_ELEMENTS = 2**24  # elements of a buffer whose numbers are read
+_OPERATIONS = ("autofuse.ops.", "autofuse.kernels.")
 _DEPTH = 6  # of nested containers
 
 
@@ -55,8 +56,13 @@ class Structure:
             self.key = None
 
     def may_own(self, value: object, depth: int = 3) -> bool:
-        """Whether `value` may refer to a part of this module: anything but code, classes and plain values."""
+        """Whether `value` may refer to a part of this module: anything but code, classes and plain values.
+
+        An operation of autofuse may hold objects, but no part of a user's module.
+        """
         if isinstance(value, (*_SCALARS, type, types.ModuleType, types.BuiltinFunctionType)):
+            return False
+        if _is_operation(value):
             return False
         if isinstance(value, types.FunctionType) and depth:
             values = [c.cell_contents for c in value.__closure__ or () if _is_filled(c)]
@@ -152,6 +158,13 @@ def _is_module_dict(value: object) -> bool:
     """Whether a value is the namespace of an imported module."""
     name = value.get("__name__") if type(value) is dict else None
     return isinstance(name, str) and vars(sys.modules.get(name, types)) is value
+
+
+def _is_operation(value: object) -> bool:
+    """Whether a value is a function that autofuse's operations or kernels define. These never hold modules."""
+    if not isinstance(value, types.FunctionType) or not (value.__module__ or "").startswith(_OPERATIONS):
+        return False
+    return vars(sys.modules.get(value.__module__, types)) is value.__globals__
 
 
 def _digest(x: Tensor) -> Hashable:

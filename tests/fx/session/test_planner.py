@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from autofuse.display.progress import quietly
 from autofuse.fx.install.dispatch import is_installed
+from autofuse.fx.rewrite.module_plan import ModulePlan, plan_trace
+from autofuse.fx.session import planner as planner_file
 from autofuse.fx.session.planner import Planner, plan_calls
 from autofuse.fx.session.state import states_of
 from autofuse.fx.trace.module_calls import calls_of
+from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.fx.trace.wrappers import user_modules
 from autofuse.loading.registry import load_rules
 from tests.fx.conftest import Gpt
@@ -79,3 +84,60 @@ def test_untraceable_modules_are_listed() -> None:
     assert {module for module, _ in planner.untraceable} == {model}
     assert all("values" in str(error) for _, error in planner.untraceable)
     assert planner.full_plans(model) == {}
+
+
+class TanhGelu(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+class Silu(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x)
+
+
+class HandNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(16)), nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + 1e-5) * self.weight + self.bias
+
+
+class HandAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.joint = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.joint(x).chunk(3, -1)
+        return torch.softmax(query @ key.transpose(-2, -1) / 4, dim=-1) @ value
+
+
+class HandMlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.up(x)
+        return self.down(0.5 * hidden * (1 + torch.erf(hidden / 2**0.5)))
+
+
+@pytest.mark.parametrize("kind", [TanhGelu, Silu, HandNorm, HandAttention, HandMlp])
+def test_equal_layers_of_any_kind_are_planned_once(monkeypatch: pytest.MonkeyPatch, kind: type[nn.Module]) -> None:
+    """Whatever the fused code calls, it does not make two equal layers different."""
+    rewritten: list[nn.Module] = []
+
+    def plan(trace: ForwardTrace, *rest: Any) -> ModulePlan:
+        rewritten.append(trace.module)
+        return plan_trace(trace, *rest)
+
+    monkeypatch.setattr(planner_file, "plan_trace", plan)
+    layers = [kind() for _ in range(3)]
+    # The input of the first layer has a gradient too, so the calls of all layers are equal.
+    planner = planned(nn.Sequential(nn.Linear(16, 16), *layers), torch.randn(2, 8, 16))
+    assert all(fused(planner, layer) for layer in layers), "each layer has its plan"
+    assert [layer in rewritten for layer in layers] == [True, False, False]

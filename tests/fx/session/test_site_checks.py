@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
+import pytest
 import torch
 from torch import Tensor, nn
 
 import autofuse
+from autofuse import ops
+from autofuse.fx.session.planner import Planner
+from autofuse.fx.session.site_checks import Checker, Verdict
+from autofuse.fx.trace.tracer import ForwardArguments
 from tests.fx.conftest import assert_same, fused_rules
 
 
@@ -42,3 +49,73 @@ def test_a_child_with_two_kinds_of_calls_is_checked_for_the_planned_kind() -> No
     assert fused_rules(fused) == {"AF101"} and not autofuse.report(fused).with_status("rolled-back")
     for training in (False, True):
         assert_same(plain.train(training), fused.train(training), x)
+
+
+class Gelu(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+class Mlp(nn.Module):
+    """Its fused code no longer calls `activation`, which by itself has a site too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.activation, self.down = nn.Linear(8, 32), Gelu(), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(self.activation(self.up(x)))
+        return result
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = Mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.mlp(x), -1)
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The classes of the modules that were verified."""
+    found: list[str] = []
+    verify = Checker._verify
+
+    def note(self: Checker, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
+        found.append(type(module).__name__)
+        return verify(self, planner, module, call)
+
+    monkeypatch.setattr(Checker, "_verify", note)
+    return found
+
+
+def test_a_child_that_the_fused_code_replaces_is_reported_and_not_verified(verified: list[str]) -> None:
+    plain, x = Model(), torch.randn(2, 6, 8)
+    model = autofuse.optimize(copy.deepcopy(plain), x)
+    assert fused_rules(model) >= {"AF304"} and "Gelu" not in verified
+    assert [s.reason for s in autofuse.report(model) if s.module == "mlp.activation"] == ["as part of AF304 in mlp"]
+    assert_same(plain, model, x)
+
+
+def test_such_a_child_is_verified_at_the_call_in_which_the_guards_of_its_parent_fail(verified: list[str]) -> None:
+    plain, x = Model(), torch.randn(2, 6, 8)
+    model = autofuse.optimize(copy.deepcopy(plain), x)
+    for one in (plain, model):
+        one.mlp.down.register_forward_hook(lambda *_: None)  # the fused code would not call it
+    assert_same(plain, model, x)
+    assert verified.count("Gelu") == 1
+    assert "AF301" in fused_rules(model)
+
+
+def test_such_a_child_is_verified_if_the_check_of_its_parent_fails(
+    verified: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, x = Model(), torch.randn(2, 6, 8)
+    right = ops.mlp
+    monkeypatch.setattr(ops, "mlp", lambda *args, **kwargs: right(*args, **kwargs) * 1.5)
+    model = autofuse.optimize(copy.deepcopy(plain), x)
+    assert [s.rule for s in autofuse.report(model).with_status("rolled-back")] == ["AF304"]
+    assert "Gelu" in verified and "AF301" in fused_rules(model)
+    assert_same(plain, model, x)

@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -170,7 +172,7 @@ def test_steps_have_no_side_effects() -> None:
 
 
 def test_if_a_step_raises_its_sites_stay_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raising(*_: object) -> None:
+    def raising(*_: object, **__: object) -> None:
         raise RuntimeError("no step")
 
     monkeypatch.setattr(model_steps, "time_steps", raising)
@@ -196,3 +198,15 @@ def test_another_step_is_timed(changed: str) -> None:
     model.norm[0].train(changed != "mode of one module")
     autofuse.optimize(model, _x()[:, :96] if changed == "shape" else _x())
     assert not any(s.remembered for s in autofuse.report(model).steps)
+
+
+@pytest.mark.parametrize(("first_seconds", "estimated"), [(0.01, True), (1.0, False), (100.0, True)])
+def test_a_step_that_is_surely_long_and_not_too_long_is_not_run_for_an_estimate(
+    first_seconds: float, estimated: bool
+) -> None:
+    runs: list[None] = []
+    steps = SimpleNamespace(
+        first_seconds=first_seconds, device=torch.device("cpu"), step=lambda running: lambda: runs.append(None)
+    )
+    assert whole_step._out_of_range(cast(model_steps.ModelSteps, steps)) == ""
+    assert bool(runs) is estimated

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autofuse import ops
 from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
+from autofuse.ops import lowered
 
 
 class Norm(nn.Module):
@@ -114,3 +116,24 @@ def test_only_code_classes_and_plain_values_cannot_be_owned(value: object, expec
 def test_a_module_may_own_a_function_whose_closure_contains_it() -> None:
     owned = Norm()
     assert Structure(owned, ((), {}), frozenset()).may_own(lambda: owned)
+
+
+OPERATIONS = (
+    lowered.activation("gelu_tanh"), lowered.settled_activation("gelu_tanh"),
+    lowered.settled_layer_norm(ops.layer_norm), *lowered.LAYER_NORMS_APART.values(), ops.attention,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda f: f.__name__)
+def test_no_module_owns_an_operation_of_autofuse(operation: Callable[..., Tensor]) -> None:
+    assert not Structure(Norm(), ((), {}), frozenset()).may_own(operation)
+
+
+def test_a_function_with_the_name_of_an_operation_may_be_owned() -> None:
+    owned = Norm()
+
+    def gelu() -> Norm:
+        return owned
+
+    gelu.__module__ = lowered.__name__
+    assert Structure(owned, ((), {}), frozenset()).may_own(gelu)
