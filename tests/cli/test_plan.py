@@ -17,6 +17,10 @@ def small():
     print("built")
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), torch.randn(8, 64)
 
+def meta():
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), torch.randn(8, 64)
+
 def wrong():
     return 3
 
@@ -47,6 +51,14 @@ def test_json_is_all_that_goes_to_stdout(factory: str, capsys: pytest.CaptureFix
     assert found["before"]["memory"]["parameters"] == 2 * (64 * 64 + 64) * 4
     assert found["before"]["fit"] == "fits"
     assert found["before"]["largest_batch"] > 16
+
+
+def test_a_factory_may_build_on_the_meta_device(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = []
+    for name in ("small", "meta"):
+        assert main(["plan", f"{factory}:{name}", "--dtype", "bfloat16", "--no-fusion", "--format", "json"]) == 0
+        plans.append(json.loads(capsys.readouterr().out)["before"])
+    assert plans[0] == plans[1] and plans[0]["memory"]["peak_bytes"] > 0
 
 
 def test_a_plan_that_does_not_fit_exits_1(factory: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,7 +107,8 @@ class Paper:
         if not isinstance(tensor, nn.Parameter):
             return fake
         parameter = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-        vars(parameter).update(vars(tensor))
+        known = vars(parameter)  # a fake tensor keeps its device and its mode there
+        known.update({name: value for name, value in vars(tensor).items() if name not in known})
         return parameter
 
 
