@@ -72,6 +72,7 @@ class AttributeReads(ForeignCalls):
         self.operators: set[str] = set()  # operators of tensors that forward called
         self._tensors_read: dict[str, type] = {}  # guard text of a module's tensor that was read -> its class
         self._names_read: dict[type, set[str]] = {}  # class of a module -> names of its tensors that were read
+        self._computed: dict[tuple[type, str], None] = {}  # classes and names of the descriptors that were read
         self.result_types_depend_on_children = False  # whether a child returns more than a tensor
         self.reads_of_child: list[tuple[Any, str, Any]] | None = None  # owner, name and value of a child's own reads
 
@@ -94,8 +95,27 @@ class AttributeReads(ForeignCalls):
         for record in self.held.values():
             if names := sorted(n for n in vars(record.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
                 self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))
+        self._refuse_new_attributes()
         if self.refused is not None:
             raise self.refused
+
+    def owners_read(self) -> list[Any]:
+        """The module, the children that the trace entered, and the objects that they hold and that were read."""
+        within = {"", *self.entered_children}
+        modules = [m for name, m in self.root.named_modules() if name in within]
+        return [*modules, *(o for o in self.world.objects() if id(o) in self.owners)]
+
+    def _refuse_new_attributes(self) -> None:
+        """Refuse attributes that forward set without `setattr`: cached properties, and writes to a `__dict__`.
+
+        The original sets them at the next call, so the refusal is temporary.
+        """
+        for owner in self.owners_read():
+            for name, value, expected in self.world.changed_attributes(owner):
+                if isinstance(value, Tensor) and self.alias_sources.get(id(value), _MISSING) is expected:
+                    continue
+                target = f"{'self' if owner is self.root else original_class(type(owner)).__name__}.{name}"
+                self.refuse(because(forwards.ASSIGNS, target=target), passing=True)
 
     def probed_attributes(self) -> frozenset[str]:
         """Names that forward may look up on tensors and that tensors do not have: `getattr(x, "scale", 0.25)`."""
@@ -173,6 +193,10 @@ class AttributeReads(ForeignCalls):
             reads.guard_value(text, value, name)
         for cls, names in self._names_read.items():
             reads.guard_unshadowed(cls, names)
+        for cls, name in self._computed:
+            reads.guard_descriptor(cls, name)
+        for cls in dict.fromkeys(original_class(type(o)) for o in self.owners_read()):
+            reads.guard_special_methods(cls)
         ran = [r for r in outside.ran if not r.paused]
         if self.result_types_depend_on_children:
             reads.guard_constants([r for r in outside.ran if r.paused])
@@ -214,6 +238,8 @@ class AttributeReads(ForeignCalls):
             self.child_reads.read(value)
         elif isinstance(owner, nn.Module) and owner is not self.root and not _has_own_entry(owner, name):
             self.child_reads.read_of_class(owner)
+        if is_computed(owner, name):
+            self._computed[original_class(type(owner)), name] = None
         if isinstance(value, SCALARS):
             self._guard_scalar(owner, text, name, value)
         elif isinstance(value, Tensor):
@@ -581,8 +607,13 @@ def _fixed_sizes(x: Tensor) -> tuple[int, ...]:
 
 
 def is_computed(owner: Any, name: str) -> bool:
-    """Whether a property, or another descriptor of the user's, computes an attribute at each read."""
+    """Whether a property, or another descriptor of the user's, computes an attribute at each read.
+
+    The value that functools.cached_property left in the object is not computed again.
+    """
     found = next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
+    if not hasattr(type(found), "__set__") and name in object.__getattribute__(owner, "__dict__"):
+        return False
     return (
         hasattr(type(found), "__get__")
         and not isinstance(found, (*CODE, classmethod, staticmethod))

@@ -16,7 +16,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -53,6 +53,7 @@ _STATE = frozenset(vars(nn.Module()))
 _TABLES = _HOOKS | {"_parameters", "_buffers", "_modules"}  # loops over children and parameters read these
 _ORIGINAL = "__autofuse_original"  # the attribute in which a twin keeps a weak reference to its module
 _NOT_COPIED = (ENTRY, _ORIGINAL, "_compiled_call_impl")  # a copy of the compiled call would run the user's module
+_ABSENT = object()
 _COMPOSED = "__composable_api"  # prefix of the attributes that torch.distributed sets on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # attributes of nn.Module's or autofuse's own code
 
@@ -90,6 +91,7 @@ class Twins:
         self._tensor, self._watched, self._deep = tensor, watched, deep
         self._memo: dict[int, tuple[Any, Any]] = {}  # id -> the original, so that the id stays its own, and the twin
         self.originals: dict[int, nn.Module] = {}  # id of a twin module -> the module
+        self._objects: dict[int, tuple[Any, Any]] = {}  # id of the twin of an object -> the object and the twin
         self.functions: dict[int, types.FunctionType] = {}  # id of a copied function -> the user's function
 
     def of(self, value: Any) -> Any:
@@ -105,6 +107,23 @@ class Twins:
     def twins(self) -> list[Any]:
         """Returns all twins made so far."""
         return [twin for _, twin in self._memo.values()]
+
+    def objects(self) -> list[Any]:
+        """Returns the twins of objects that are neither tensors, nor modules, nor containers."""
+        return [twin for _, twin in self._objects.values()]
+
+    def changed_attributes(self, twin: Any) -> Iterator[tuple[str, Any, Any]]:
+        """Yields the name, the value and the expected value of each attribute of a twin that its original lacks.
+
+        Attributes that are not the twins of the original's are among them.
+        """
+        original = self.originals.get(id(twin)) or self._objects[id(twin)][0]
+        before = _attributes(original)
+        for name, value in _attributes(twin).items():
+            held = before.get(name, _ABSENT)
+            expected = self._memo[id(held)][1] if id(held) in self._memo else held
+            if value is not held and value is not expected and not (isinstance(value, SCALARS) and value == held):
+                yield name, value, expected
 
     def _make(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -209,7 +228,7 @@ class Twins:
             return value
         if not (hasattr(twin, "__dict__") or slot_names):
             return value
-        self._memo[id(value)] = (value, twin)
+        self._memo[id(value)] = self._objects[id(twin)] = (value, twin)
         for name in (n for n in slot_names if hasattr(value, n)):
             object.__setattr__(twin, name, self.of(getattr(value, name)))
         inside = getattr(value, "__dict__", {})
@@ -227,6 +246,15 @@ class Twins:
         attributes = state_of(value).attributes
         store_attributes(twin, list(attributes), [self.of(v) for v in attributes.values()])
         return twin
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns the attributes of a module or an object, without those that torch or autofuse keeps in it."""
+    inside = object.__getattribute__(value, "__dict__") if hasattr(value, "__dict__") else {}
+    hidden = {*_NOT_COPIED, *(_STATE if isinstance(value, nn.Module) else ())}
+    return {n: v for n, v in inside.items() if n not in hidden} | {
+        n: object.__getattribute__(value, n) for n in slots(value) if hasattr(value, n)
+    }
 
 
 def set_mode(twin: nn.Module, training: bool) -> None:
