@@ -117,13 +117,29 @@ class Twins:
 
         Attributes that are not the twins of the original's are among them.
         """
-        original = self.originals.get(id(twin)) or self._objects[id(twin)][0]
+        original = self.originals[id(twin)] if id(twin) in self.originals else self._objects[id(twin)][0]
         before = _attributes(original)
         for name, value in _attributes(twin).items():
             held = before.get(name, _ABSENT)
-            expected = self._memo[id(held)][1] if id(held) in self._memo else held
-            if value is not held and value is not expected and not (isinstance(value, SCALARS) and value == held):
-                yield name, value, expected
+            if not self._stands_for(value, held):
+                yield name, value, self._memo[id(held)][1] if id(held) in self._memo else held
+
+    def _stands_for(self, value: Any, held: Any) -> bool:
+        """Returns whether a value of a twin is the original's, or its twin, made here or in an earlier run."""
+        if value is held or id(held) in self._memo and value is self._memo[id(held)][1]:
+            return True
+        if isinstance(value, SCALARS):
+            return type(value) is type(held) and bool(value == held)
+        value, held = self._source(value), self._source(held)
+        # A twin of an earlier run has no known source.
+        both = (is_twin(value) or is_twin(held)) and original_class(type(value)) is original_class(type(held))
+        return value is held or both
+
+    def _source(self, value: Any) -> Any:
+        """Returns the object from which a twin was made, also if that was the twin of a twin."""
+        while id(value) in self._objects:
+            value = self._objects[id(value)][0]
+        return value
 
     def _make(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -183,12 +183,18 @@ def without_new_methods(cls: type) -> Comparisons:
     part = Comparisons(f"no special method of {cls.__name__} is new or gone")
     namespace = _namespace(cls)
     names = frozenset({"__getattr__", "__getattribute__"}) if issubclass(cls, nn.Module) else _IMPLICIT
-    here, missing = names & vars(cls).keys(), names - vars(cls).keys()
+    here, missing = _once(names.intersection(vars(cls))), _once(names.difference(vars(cls)))
     as_many = f"len({{0}}) == {len(vars(cls))}"
     part.add(
         f"({as_many} or {{1}}.isdisjoint({{0}}) and {{2}} <= {{0}}.keys())", namespace, missing, here, usual=as_many
     )
     return part
+
+
+@cache
+def _once(names: frozenset[str]) -> frozenset[str]:
+    """Returns the same object for equal sets, so that equal tests are the same function."""
+    return names
 
 
 @cache
