@@ -59,7 +59,7 @@ MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # attributes of 
 
 
 class Listener(Protocol):
-    """The part of a recorder that twins know. It is not called while it is paused."""
+    """The part of a recorder that twins know. While it is paused, only reads and stores are reported."""
 
     paused: bool
 
@@ -69,6 +69,7 @@ class Listener(Protocol):
     def on_read_table(self, owner: nn.Module, name: str) -> None: ...
     def on_missing(self, owner: Any, name: str) -> None: ...
     def on_store(self, owner: Any, name: str, value: Any) -> None: ...
+    def on_unrecorded_store(self, owner: Any, name: str, value: Any) -> None: ...  # while it is paused
 
 
 class _Active(threading.local):
@@ -123,6 +124,22 @@ class Twins:
             held = before.get(name, _ABSENT)
             if not self._stands_for(value, held):
                 yield name, value, self._memo[id(held)][1] if id(held) in self._memo else held
+
+    def attributes_of_original(self, value: Any) -> dict[str, Any] | None:
+        """Returns the attributes of the original of a twin, or None for any other value."""
+        if id(value) in self.originals:
+            return _attributes(self.originals[id(value)])
+        return _attributes(self._source(value)) if id(value) in self._objects else None
+
+    def holds_same(self, value: Any, held: Any) -> bool:
+        """Returns whether a value of a twin has the content of the original's value."""
+        if type(value) is not type(held) or type(value) not in (list, tuple, dict, set, collections.deque):
+            return self._stands_for(value, held)
+        if isinstance(value, set):
+            return len(value) == len(held) and all(any(self._stands_for(v, h) for h in held) for v in value)
+        if isinstance(value, dict):
+            return list(value) == list(held) and all(map(self.holds_same, value.values(), held.values()))
+        return len(value) == len(held) and all(map(self.holds_same, value, held))
 
     def _stands_for(self, value: Any, held: Any) -> bool:
         """Returns whether a value of a twin is the original's, or its twin, made here or in an earlier run."""
@@ -433,8 +450,8 @@ def _setattr_of(cls: type) -> Callable[[Any, str, Any], None]:
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         listener = active.listener
-        if listener is not None and not listener.paused:
-            listener.on_store(self, name, value)
+        if listener is not None:
+            (listener.on_store if not listener.paused else listener.on_unrecorded_store)(self, name, value)
         plain(self, name, value)
 
     return __setattr__
