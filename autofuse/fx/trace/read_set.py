@@ -74,6 +74,7 @@ class ReadSet(ValueGuards):
         self._more: list[Execution] = []  # further functions that may run
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> names that must stay unbound
         self._ran: dict[int, types.FunctionType] = {}
+        self._classes_tested: set[type] = set()  # classes whose special methods are guarded
         self._upwards = False  # whether the code calls `super`, which also reads the bases of classes
         self._of_values: frozenset[str] = frozenset()  # names that may be read from anything but a module
         self._within: list[types.ModuleType] = []  # the modules that guard_attributes has entered
@@ -319,7 +320,10 @@ class ReadSet(ValueGuards):
 
     def guard_special_methods(self, cls: type) -> None:
         """Guards that the user's classes in the MRO get or lose no method that Python looks up implicitly."""
-        self.parts += [without_new_methods(base) for base in cls.__mro__ if is_user_class(base)]
+        for base in cls.__mro__:
+            if is_user_class(base) and base not in self._classes_tested:
+                self._classes_tested.add(base)
+                self.parts.append(without_new_methods(base))
 
     def guard_descriptor(self, cls: type, name: str) -> None:
         """Guards a property, or another descriptor, that a class of the user's defines."""
