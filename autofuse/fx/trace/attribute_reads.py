@@ -197,8 +197,7 @@ class AttributeReads(ForeignCalls):
             reads.guard_value(text, value, name)
         for cls, names in self._names_read.items():
             reads.guard_unshadowed(cls, names)
-        for cls, name in self._computed:
-            reads.guard_descriptor(cls, name)
+        reads.descriptors = list(self._computed)
         for cls in dict.fromkeys(original_class(type(o)) for o in self.owners_read()):
             reads.guard_special_methods(cls)
         ran = [r for r in outside.ran if not r.paused]

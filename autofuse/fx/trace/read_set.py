@@ -74,6 +74,7 @@ class ReadSet(ValueGuards):
         self._more: list[Execution] = []  # further functions that may run
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> names that must stay unbound
         self._ran: dict[int, types.FunctionType] = {}
+        self.descriptors: list[tuple[type, str]] = []  # classes, and names of their descriptors that were read
         self._classes_tested: set[type] = set()  # classes whose special methods are guarded
         self._upwards = False  # whether the code calls `super`, which also reads the bases of classes
         self._of_values: frozenset[str] = frozenset()  # names that may be read from anything but a module
@@ -135,6 +136,8 @@ class ReadSet(ValueGuards):
                 self.guard_class(cls)
         for cls in filter(is_user_class, dict.fromkeys(argument_classes)):
             self.guard_class(cls)
+        for cls, name in self.descriptors:
+            self._guard_descriptor(cls, name)
         for each in every:
             bypasses = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
             if bypasses and each.code.co_name not in _ATTRIBUTE_METHODS:  # such a read does not reach the listener
@@ -325,7 +328,7 @@ class ReadSet(ValueGuards):
                 self._classes_tested.add(base)
                 self.parts.append(without_new_methods(base))
 
-    def guard_descriptor(self, cls: type, name: str) -> None:
+    def _guard_descriptor(self, cls: type, name: str) -> None:
         """Guards a property, or another descriptor, that a class of the user's defines."""
         definer = next((c for c in cls.__mro__ if name in vars(c)), object)
         if is_user_class(definer):
