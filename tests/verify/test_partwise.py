@@ -116,7 +116,7 @@ class Deep(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         width = X.shape[-1]
-        self.layers, self.by = nn.ModuleList(nn.Linear(width, width) for _ in range(48)), by
+        self.layers, self.by = nn.ModuleList(nn.Linear(width, width) for _ in range(20)), by
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -126,7 +126,7 @@ class Deep(nn.Module):
         return x * factors
 
 
-@pytest.mark.parametrize("by", [1.3, 0.7, 0.0])
+@pytest.mark.parametrize("by", [1.3, 0.7])
 def test_one_wrong_row_of_a_deep_model_in_half_precision_is_noticed(by: float) -> None:
     reference = PartwiseReference(ModuleReference(Deep().bfloat16(), (X.bfloat16(),)))
     assert reference.check(Deep(by).bfloat16(), []) is None
