@@ -13,6 +13,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
+from autofuse.ops.derivatives import needs_unfused_formula
 from autofuse.ops.norm_operators import norm_dtype, norm_refusal, prepare_norm, run_norm
 
 
@@ -43,6 +44,20 @@ def layer_norm_by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, e
     if (weight is None) == (scale is None) and (bias is None) == (shift is None):
         return F.layer_norm(x, sizes, scale, shift, eps)
     return apply_affine(F.layer_norm(x, sizes, eps=eps), weight, bias)
+
+
+def _with_every_derivative(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    """`layer_norm_by_torch`, or the plain formula where torch.func asks for more than one derivative, or forward mode.
+
+    torch's kernel has two derivatives. Its third one is wrong, and so is the derivative of a forward-mode derivative.
+    """
+    operands = (t for t in (x, weight, bias) if isinstance(t, Tensor))
+    if not needs_unfused_formula(*operands):
+        return layer_norm_by_torch(x, weight, bias, eps)
+    rows = x.to(torch.promote_types(x.dtype, torch.float32))
+    centred = rows - rows.mean(-1, keepdim=True)
+    normed = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return apply_affine(normed.to(x.dtype), weight, bias)
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
@@ -87,7 +102,7 @@ _OP = Operation(
             gradient="A second such loop; x and two numbers for each row are saved.",
         ),
         Provider(
-            "layer_norm", "torch", TORCH, layer_norm_by_torch, default=True,
+            "layer_norm", "torch", TORCH, _with_every_derivative, default=True,
             summary="torch.layer_norm, one kernel on every device; weights it does not support are applied after it.",
             gradient="torch's own kernel.",
         ),

@@ -128,6 +128,12 @@ READS_UNREACHED = Code(
     "forward reads {name} of a {kind} that a guard cannot reach",
     "store the object, or its value, on the module",
 )
+READS_WRITTEN = Code(
+    "forward-reads-written",
+    "The forward reads a value that one of its children writes in the same call.",
+    "forward reads {name}, which a child writes during the call",
+    "let the child return the value",
+)
 READS_OTHER_MODULE = Code(
     "forward-reads-other-module",
     "The forward reads an attribute of a module that is not its submodule.",

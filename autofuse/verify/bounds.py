@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 DRAWS = 4
+_LONG_ROW = 16  # the row length from which an average is meaningful
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,16 @@ def _measure(size: Size, error: Tensor, rounding: float, exact: Tensor, unit: fl
     bound = 4.0 * (1.0 + 4.0 / exact.numel()) * rounding + floor * size(exact)
     scale = max(_largest(exact), rounding / unit) or 1.0
     return Gap(size(error) / scale, bound / scale)
+
+
+def row_averages(x: Tensor) -> Tensor | None:
+    """Return the root mean square of each row; None if rows are missing, or too short for an average to mean much."""
+    x = torch.view_as_real(x.resolve_conj()).flatten(-2) if x.is_complex() else x
+    if x.ndim < 2 or x.shape[-1] < _LONG_ROW or not x.numel():
+        return None
+    wide = torch.promote_types(x.dtype, torch.float32)
+    sizes: Tensor = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=wide)
+    return sizes.flatten() / math.sqrt(x.shape[-1])
 
 
 def _flatten(t: Tensor) -> Tensor:

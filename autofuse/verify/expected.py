@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from autofuse.verify import bounds
 from autofuse.verify.arithmetic import AsWrittenMode, DoubleMode, RandomRoundingMode
-from autofuse.verify.bounds import RoundingSpread, rounding_spread
+from autofuse.verify.bounds import RoundingSpread, rounding_spread, row_averages
 from autofuse.verify.differences import are_equal_runs
 from autofuse.verify.draws import DRAWS, DropoutSample, measure_dropout
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
@@ -39,6 +39,7 @@ class ExpectedRuns:
         if self._other:
             self.own = self.own.share_tensors(self._other.own)
         self._rounding_spreads: dict[float, list[RoundingSpreads]] = {}
+        self._row_errors: dict[str, float] = {}  # the largest average error of a row in the randomly rounded runs
         self._dropout_samples: list[DropoutSample] = []
 
     @cached_property
@@ -94,6 +95,19 @@ class ExpectedRuns:
             errors.append(_largest_entry(own.detach() - exact.detach()) / (size or 1.0))
         return max(errors, default=None)
 
+    def original_row_error(self, name: str) -> tuple[float, float] | None:
+        """Return the largest average error of a row and the largest average of a row, relative to the largest entry.
+
+        As in `original_error`, the error is also that of the randomly rounded runs. None if there are no long rows.
+        """
+        exact = None if self.exact is None else self.exact.find_tensor(name)
+        own = self.own.find_tensor(name)
+        if exact is None or own is None or own.shape != exact.shape or (rows := row_averages(exact)) is None:
+            return None
+        size, error = _largest_entry(exact) or 1.0, row_averages(own.detach() - exact.detach())
+        found = (self._other or self)._row_errors.get(name, 0.0)
+        return max(found, _largest_entry(error)) / size, _largest_entry(rows) / size  # type: ignore[arg-type]
+
     def _spreads(self, rounded: ModuleRun) -> RoundingSpreads:
         assert self.exact is not None
         names = (*self.exact.tensors, *(f"gradient of {n}" for n in self.exact.gradients))
@@ -104,7 +118,10 @@ class ExpectedRuns:
             if template is not None:
                 exact = tensor_or_zeros(self.exact, name, template)
                 original = exact if self.own.lacks(name) else tensor_or_zeros(self.own, name, exact)
-                spreads[name] = rounding_spread(tensor_or_zeros(rounded, name, exact), original, exact)
+                found = tensor_or_zeros(rounded, name, exact)
+                spreads[name] = rounding_spread(found, original, exact)
+                if (rows := row_averages(found - exact)) is not None:
+                    self._row_errors[name] = max(self._row_errors.get(name, 0.0), _largest_entry(rows))
         return spreads
 
 

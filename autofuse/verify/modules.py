@@ -160,6 +160,12 @@ class ModuleReference:
         errors = [error for run in runs if (error := run.original_error(name)) is not None]
         return max(errors, default=None)
 
+    def original_row_error(self, name: str) -> tuple[float, float] | None:
+        """Return the largest average error of a row, and the largest average of a row (ExpectedRuns)."""
+        runs = [run for run in (self._training, self._evaluation) if not isinstance(run, str)]
+        found = [pair for run in runs if (pair := run.original_row_error(name)) is not None]
+        return (max(e for e, _ in found), max(s for _, s in found)) if found else None
+
     def check_other_calls(self, rewritten: nn.Module) -> Verification | None:
         """Return what differs, in double, in calls derived from the example; None if nothing differs."""
         calls = list(enumerate(self._other_calls()))

@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 activation = "gelu"
 PATHS = random.Random(5)
-EPOCHS, STEPS = 5, 40
+EPOCHS = 5
 
 
 def mask_of(length: int, window: int) -> Tensor:
@@ -202,7 +202,7 @@ def configure(epoch: int, model: Model) -> None:
                 module.qkv.bias.requires_grad_(False)
 
 
-def run(prepare: Callable[[nn.Module, tuple[Any, ...]], nn.Module]) -> dict[str, Any]:
+def run(prepare: Callable[[nn.Module, tuple[Any, ...]], nn.Module], steps: int = 40) -> dict[str, Any]:
     """Runs the program, and returns all of its visible state. prepare: called with each new module and its inputs."""
     torch.manual_seed(0)
     rng = np.random.default_rng(7)
@@ -216,7 +216,7 @@ def run(prepare: Callable[[nn.Module, tuple[Any, ...]], nn.Module]) -> dict[str,
     losses = []
     for epoch in range(EPOCHS):
         configure(epoch, model)
-        for step in range(STEPS):
+        for step in range(steps):
             tokens, targets = batch_of(rng)
             auxiliary: list[Tensor] = []
             loss = loss_of(model(tokens, auxiliary), targets) + 1e-3 * sum(auxiliary)

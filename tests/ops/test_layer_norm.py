@@ -116,3 +116,18 @@ def test_half_precision_without_gradients_uses_our_loop(norm: Any, name: str, na
     assert OPERATIONS[name].counts.get("compiled", 0) == before + 1 or COMPILER.missing()
     truth = native(x.double(), (1024,), weight.double(), eps=1e-5)
     assert (found - truth).abs().max() <= torch.finfo(x.dtype).eps * truth.abs().max()
+
+
+def _third(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return torch.func.jacrev(torch.func.jacrev(torch.func.jacrev(lambda a: f(a).pow(3).sum())))(x)
+
+
+def _of_forward_mode(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return torch.func.grad(lambda a: torch.func.jvp(lambda b: f(b).pow(3).sum(), (a,), (a.cos(),))[1])(x)
+
+
+@pytest.mark.parametrize("derivative", [_third, _of_forward_mode])
+def test_nested_transforms_have_the_derivatives_of_the_formula(derivative: Callable[..., Tensor]) -> None:
+    x, weight, bias = (torch.randn(5, dtype=torch.float64) for _ in range(3))
+    expected = derivative(lambda a: reference.layer_norm(a, weight, bias), x)
+    torch.testing.assert_close(derivative(lambda a: ops.layer_norm(a, weight, bias), x), expected)

@@ -47,7 +47,12 @@ class Tagged(nn.Parameter):
 
 
 class Child(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
     def forward(self, x, other=None):
+        self.calls = self.calls + 1
         return x * 2, 3.5
 
 

@@ -40,6 +40,11 @@ CASES = [
     Refused("forward-reads-dict", ATTENDS + "vars(self)\nreturn p @ v", "vars(self)", "by fixed names"),
     Refused("forward-reads-unreached", ATTENDS + "return p @ v * self.weak().by", "self.weak()", "on the module"),
     Refused(
+        "forward-reads-written",
+        ATTENDS + "v, _ = self.child(v)\nreturn p @ v * self.child.calls",
+        "self.child.calls", "let the child return the value",
+    ),
+    Refused(
         "forward-reads-other-module",
         ATTENDS + "return p @ v * self.others[0].in_features",
         "in_features", "pass it as an argument, or make that module a child",

@@ -21,7 +21,7 @@ from torch.overrides import has_torch_function_variadic
 
 from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
-from autofuse.fx.trace.ambient_state import foreign_modes
+from autofuse.fx.trace.ambient_state import device_by_default, foreign_modes
 from autofuse.fx.trace.class_questions import is_torch_class, keeps_functions
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
@@ -81,7 +81,7 @@ SCOPE: Mapping[str, Any] = {
     "_holds": holds_same, "_same_value": is_same_value,
     "_foreign_modes": foreign_modes, "_overridden": has_torch_function_variadic, "_is_torchs": cache(is_torch_class),
     "_forward_ad": forward_ad, "_recorders": RECORDERS,
-    "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
+    "_device_by_default": device_by_default, "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
 
@@ -123,6 +123,8 @@ class GuardWords(ast.NodeTransformer):
                 return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_MODULE_HOOKS))])
             case ast.Name("_unmoded"):
                 return parsed(f"{NO_FUNCTION_MODE} and {NO_DISPATCH_MODE}")
+            case ast.Name("_default_device"):
+                return parsed(f"not {EAGER} or _device_by_default() == {{0}}", *args)
             case ast.Name("_plain"):
                 return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
             case ast.Name("_keeps_functions"):

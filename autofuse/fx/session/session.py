@@ -48,7 +48,7 @@ from autofuse.fx.session.rank_agreement import plan_in_sync, plan_partial_call_i
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
-from autofuse.fx.trace.ambient_state import may_capture, without_observers
+from autofuse.fx.trace.ambient_state import foreign_modes, may_capture, without_observers
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.module_calls import kind_of
 from autofuse.fx.trace.own_forward import why_not_replaceable
@@ -63,7 +63,7 @@ from autofuse.results.before_after import BeforeAfter
 from autofuse.results.compile_choice import CompileChoice
 from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime
-from autofuse.torch_private import is_fx_symbolic_tracing, pytree
+from autofuse.torch_private import is_fx_symbolic_tracing, len_torch_function_stack, pytree
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
 
 _LOG = logging.getLogger("autofuse")
@@ -342,7 +342,8 @@ class Session:
     def _capture_call(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
         """Capture a new kind of call unless a reason forbids it. Returns whether something was fused."""
         # This check is first, because it runs at each call of the module.
-        if not state.variants and kind_of(call, module.training) in state.unfusable_calls:
+        seen = len_torch_function_stack() and foreign_modes()  # such a mode would see what kind_of reads
+        if not state.variants and not seen and kind_of(call, module.training) in state.unfusable_calls:
             return False
         try:
             guard = (
@@ -487,11 +488,11 @@ def _why_not_captured(
     """
     if state.captures_left <= 0:
         return f"it was called in more than {PATTERNS} ways"
+    if not may_capture():
+        return "a call that is recorded or transformed by other code is not captured"
     kind = kind_of(call, module.training)
     if ((unread, kind) if unread else kind) in state.unfusable_calls:
         return "nothing could be fused in this kind of call"
-    if not may_capture():
-        return "a call that is recorded or transformed by other code is not captured"
     if kind is None or _overrides_functions(call):
         return "tensors of a class that overrides functions are not captured"
     return "its parameters are on the meta device" if has_meta_tensors(module) else ""

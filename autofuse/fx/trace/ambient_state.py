@@ -23,10 +23,13 @@ from autofuse.torch_private import (
     get_tracing_state,
     is_fx_symbolic_tracing,
     is_recorded,
+    len_torch_function_stack,
     peek_interpreter_stack,
     saved_tensors_hooks_is_enabled,
     top_saved_tensors_default_hooks,
 )
+
+_CPU = torch.device("cpu")
 
 
 class Autocast(NamedTuple):
@@ -80,6 +83,11 @@ def may_capture() -> bool:
         or foreign_modes()
         or any(not isinstance(m, DeviceContext) for m in get_current_function_mode_stack())
     )
+
+
+def device_by_default() -> torch.device:
+    """The device on which a factory function such as `torch.ones` makes a tensor. Without a mode it is the CPU."""
+    return torch.get_default_device() if len_torch_function_stack() else _CPU
 
 
 def foreign_modes() -> list[str]:

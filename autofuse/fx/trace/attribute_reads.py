@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.child_reads import ChildReads
+from autofuse.fx.trace.child_writes import ChildWrites
 from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.dict_reads import iterates_over_dict
@@ -24,10 +25,12 @@ from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.read_set import ReadSet
+from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class, plain_class
+from autofuse.fx.trace.user_code import Execution
 from autofuse.fx.trace.value_facts import is_plain
 from autofuse.fx.trace.values import HeldTensor, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
@@ -59,6 +62,7 @@ class AttributeReads(ForeignCalls):
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
         self.entered_children: set[str] = set()  # names of the children that the trace entered
         self.child_reads = ChildReads()
+        self.child_writes = ChildWrites(self.root.modules)
         self.module_arguments: dict[int, fx.Node] = {}  # id of the twin of a module argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
@@ -72,6 +76,7 @@ class AttributeReads(ForeignCalls):
         self.operators: set[str] = set()  # operators of tensors that forward called
         self._tensors_read: dict[str, type] = {}  # guard text of a module's tensor that was read -> its class
         self._names_read: dict[type, set[str]] = {}  # class of a module -> names of its tensors that were read
+        self._computed: dict[tuple[type, str], None] = {}  # classes and names of the descriptors that were read
         self.result_types_depend_on_children = False  # whether a child returns more than a tensor
         self.reads_of_child: list[tuple[Any, str, Any]] | None = None  # owner, name and value of a child's own reads
 
@@ -94,8 +99,27 @@ class AttributeReads(ForeignCalls):
         for record in self.held.values():
             if names := sorted(n for n in vars(record.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
                 self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))
+        self._refuse_new_attributes()
         if self.refused is not None:
             raise self.refused
+
+    def owners_read(self) -> list[Any]:
+        """The module, the children that the trace entered, and the objects that they hold and that were read."""
+        within = {"", *self.entered_children}
+        modules = [m for name, m in self.root.named_modules() if name in within]
+        return [*modules, *(o for o in self.world.objects() if id(o) in self.owners)]
+
+    def _refuse_new_attributes(self) -> None:
+        """Refuse attributes that forward set without `setattr`: cached properties, and writes to a `__dict__`.
+
+        The original sets them at the next call, so the refusal is temporary.
+        """
+        for owner in self.owners_read():
+            for name, value, expected in self.world.changed_attributes(owner):
+                if isinstance(value, Tensor) and self.alias_sources.get(id(value), _MISSING) is expected:
+                    continue
+                target = f"{'self' if owner is self.root else original_class(type(owner)).__name__}.{name}"
+                self.refuse(because(forwards.ASSIGNS, target=target), passing=True)
 
     def probed_attributes(self) -> frozenset[str]:
         """Names that forward may look up on tensors and that tensors do not have: `getattr(x, "scale", 0.25)`."""
@@ -173,11 +197,15 @@ class AttributeReads(ForeignCalls):
             reads.guard_value(text, value, name)
         for cls, names in self._names_read.items():
             reads.guard_unshadowed(cls, names)
+        reads.descriptors = list(self._computed)
+        for cls in dict.fromkeys(original_class(type(o)) for o in self.owners_read()):
+            reads.guard_special_methods(cls)
         ran = [r for r in outside.ran if not r.paused]
         if self.result_types_depend_on_children:
             reads.guard_constants([r for r in outside.ran if r.paused])
         module_classes = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
         reads.close(ran, module_classes, self.argument_classes, self.operators)
+        self._refuse_written_outside(reads, ran)
         for ask in outside.queries:
             ask(reads)
 
@@ -208,12 +236,43 @@ class AttributeReads(ForeignCalls):
             self._guard_read(owner, name, value)
         return value
 
+    def _refuse_written(self, owner: Any, name: str, value: Any) -> None:
+        """Refuse a value that a child wrote in this call, or may write in another one."""
+        if isinstance(value, (Tensor, nn.Module, *CODE)) or is_computed(owner, name):
+            return
+        written = self.child_writes.has_written(owner, name, owner is self.root) or self.child_writes.has_altered(value)
+        before = self.world.attributes_of_original(owner)
+        if written or before is not None and name in before and not self.world.holds_same(value, before[name]):
+            self.refuse(because(forwards.READS_WRITTEN, name=name))
+
+    def on_unrecorded_store(self, owner: Any, name: str, value: Any) -> None:
+        """A child stores an attribute. What is read of it later in this call cannot be guarded."""
+        self.child_writes.stored(owner, name)
+
+    def _refuse_written_outside(self, reads: ReadSet, ran: list[Execution]) -> None:
+        """Refuse what a child may write outside of the modules and the forward itself reads."""
+        loads = [(each, load) for each in ran for load in each.loads()]
+        roots = {id(value): load for each, load in loads if (value := root_of(each, load)) is not NOTHING}
+        names = {name for each in ran for name in facts_of(each.code).attribute_names(each.lines)}
+        for (key, name), value in self.child_writes.attributes.items():
+            if name in names and (key in reads.seen or key in roots) and not is_twin(value):
+                self.refuse(because(forwards.READS_WRITTEN, name=name))
+        for value in self.child_writes.altered():
+            if id(value) in reads.seen:
+                self.refuse(because(forwards.READS_WRITTEN, name=type(value).__name__))
+        for each, load in loads:
+            if load.kind == "global" and (id(each.namespace), load.name) in self.child_writes.globals:
+                self.refuse(because(forwards.READS_WRITTEN, name=load.name))
+
     def _guard_read(self, owner: Any, name: str, value: Any) -> None:
+        self._refuse_written(owner, name, value)
         text = self.owners.get(id(owner))
         if isinstance(value, nn.Module) and id(value) in self.paths:
             self.child_reads.read(value)
         elif isinstance(owner, nn.Module) and owner is not self.root and not _has_own_entry(owner, name):
             self.child_reads.read_of_class(owner)
+        if is_computed(owner, name):
+            self._computed[original_class(type(owner)), name] = None
         if isinstance(value, SCALARS):
             self._guard_scalar(owner, text, name, value)
         elif isinstance(value, Tensor):
@@ -581,8 +640,13 @@ def _fixed_sizes(x: Tensor) -> tuple[int, ...]:
 
 
 def is_computed(owner: Any, name: str) -> bool:
-    """Whether a property, or another descriptor of the user's, computes an attribute at each read."""
+    """Whether a property, or another descriptor of the user's, computes an attribute at each read.
+
+    The value that functools.cached_property left in the object is not computed again.
+    """
     found = next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
+    if not hasattr(type(found), "__set__") and name in object.__getattribute__(owner, "__dict__"):
+        return False
     return (
         hasattr(type(found), "__get__")
         and not isinstance(found, (*CODE, classmethod, staticmethod))

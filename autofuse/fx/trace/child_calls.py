@@ -71,6 +71,7 @@ class ChildCalls(AttributeReads):
         with self.pause_recording():
             call = self._copy_arguments(args, kwargs)
             result = self._run_and_guard(module, path, args, kwargs)
+            self.child_writes.examine(self.outside.ran)
             node = self.annotate(self._call_node(module, path, *arguments), result)
             node.meta["call"] = call
             self.record_changes_of_others()

@@ -96,6 +96,8 @@ class ExternalState(Watcher):
         for name, value in ran.arguments.items():
             if is_twin(value):
                 self.note_class(original_class(type(value)))
+            if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):
+                self.note(cls, cls.__name__, names)
             if isinstance(value, type) or self.snapshot.holds(value):  # not a value that the code created itself
                 self.note(value, name, names)
         if facts_of(ran.code).writes:
@@ -235,6 +237,13 @@ def _called_functions(attribute: Any) -> tuple[Any, ...]:
         if isinstance(attribute, (staticmethod, classmethod))
         else getattr(attribute, "func", attribute),
     )
+
+
+def sets_attribute_of_class(ran: Execution) -> bool:
+    """Whether a function may set an attribute of a class by an instance: `type(self).calls += 1`."""
+    facts = facts_of(ran.code)
+    by_type = any(load.name == "type" for load in facts.loads) or "__class__" in set(facts.attribute_names(None))
+    return by_type and bool(facts.assigned)
 
 
 def attribute_names_in(ran: Execution) -> Collection[str]:

@@ -131,6 +131,7 @@ _PHRASES = {
     "_holds_form": "{0} has the same contents ({1})",
     "_holds_number": "{0} holds {1}",
     "isinstance": "{0} is a tensor",
+    "_default_device": "the default device is {0}",
     "_order": "the memory order of {0}",
 }
 

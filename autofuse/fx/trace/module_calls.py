@@ -82,6 +82,9 @@ class CallLog:
     def on_read_table(self, owner: nn.Module, name: str) -> None:
         """A twin has its own children."""
 
+    def on_unrecorded_store(self, owner: Any, name: str, value: Any) -> None:
+        """Never called, because this listener is not paused."""
+
     def on_missing(self, owner: Any, name: str) -> None:
         """Nothing to record."""
 

@@ -47,6 +47,7 @@ from autofuse.fx.trace.unreplaced import (
     unreplaced_methods,
     unreplaced_names,
     unshadowed,
+    without_new_methods,
 )
 from autofuse.fx.trace.user_code import Execution
 from autofuse.fx.trace.value_facts import (
@@ -73,6 +74,8 @@ class ReadSet(ValueGuards):
         self._more: list[Execution] = []  # further functions that may run
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> names that must stay unbound
         self._ran: dict[int, types.FunctionType] = {}
+        self.descriptors: list[tuple[type, str]] = []  # classes, and names of their descriptors that were read
+        self._classes_tested: set[type] = set()  # classes whose special methods are guarded
         self._upwards = False  # whether the code calls `super`, which also reads the bases of classes
         self._of_values: frozenset[str] = frozenset()  # names that may be read from anything but a module
         self._within: list[types.ModuleType] = []  # the modules that guard_attributes has entered
@@ -133,6 +136,8 @@ class ReadSet(ValueGuards):
                 self.guard_class(cls)
         for cls in filter(is_user_class, dict.fromkeys(argument_classes)):
             self.guard_class(cls)
+        for cls, name in self.descriptors:
+            self._guard_descriptor(cls, name)
         for each in every:
             bypasses = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
             if bypasses and each.code.co_name not in _ATTRIBUTE_METHODS:  # such a read does not reach the listener
@@ -294,6 +299,7 @@ class ReadSet(ValueGuards):
             return
         else:
             self.seen[id(cls)] = cls
+            self.guard_special_methods(cls)
             bases = (c for c in lookup_classes(cls) if is_user_class(c))
             names = sorted({n for c in bases for n in vars(c) if n in self.names})
         for name in names:
@@ -314,6 +320,19 @@ class ReadSet(ValueGuards):
             )
             for base in filter(is_user_class, cls.__mro__[1:] if self._upwards else ()):
                 self.guard_class(base)
+
+    def guard_special_methods(self, cls: type) -> None:
+        """Guards that the user's classes in the MRO get or lose no method that Python looks up implicitly."""
+        for base in cls.__mro__:
+            if is_user_class(base) and base not in self._classes_tested:
+                self._classes_tested.add(base)
+                self.parts.append(without_new_methods(base))
+
+    def _guard_descriptor(self, cls: type, name: str) -> None:
+        """Guards a property, or another descriptor, that a class of the user's defines."""
+        definer = next((c for c in cls.__mro__ if name in vars(c)), object)
+        if is_user_class(definer):
+            self._guard_class_attribute(cls, name, vars(definer)[name])
 
     def _guard_class_absence(self, cls: type, missing_names: list[str]) -> None:
         for base in filter(is_user_class, lookup_classes(cls) if missing_names else ()):
@@ -336,8 +355,8 @@ class ReadSet(ValueGuards):
             return
         elif hasattr(type(found), "__get__"):
             self.guards.same(f"_inherited({self.guards.constant(cls)}, {name!r})", found)
-            if isinstance(found, functools._lru_cache_wrapper) or is_user_class(type(found)):
-                self.guard_content(found, name)
+            for part in _parts_of_descriptor(found):
+                self.guard_content(part, name)
         else:
             self.guard(text, found, f"{cls.__name__}.{name}")
 
@@ -416,3 +435,10 @@ class ReadSet(ValueGuards):
     def guard_idle_variable(self, variable: contextvars.ContextVar[Any]) -> None:
         """Guards that no outputs are requested in a context variable in which a library collects outputs."""
         self.guards.add(f"not {self.guards.constant(variable.get)}()")
+
+
+def _parts_of_descriptor(found: Any) -> tuple[Any, ...]:
+    """Returns what a descriptor calls: the functions of a property, or the descriptor itself."""
+    if isinstance(found, property):
+        return found.fget, found.fset, found.fdel
+    return (found.func,) if isinstance(found, functools.cached_property) else (found,)

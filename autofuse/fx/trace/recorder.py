@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from autofuse.fx.trace import grouped_products
 from autofuse.fx.trace import torch_functions as operations
+from autofuse.fx.trace.ambient_state import device_by_default
 from autofuse.fx.trace.attribute_reads import guard_tensor
 from autofuse.fx.trace.child_calls import ChildCalls, SizesInside
 from autofuse.fx.trace.expert_rows import NOT_HANDLED, ExpertRows
@@ -144,6 +145,8 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         result = grouped_products.run(function, self.concrete(args), self.concrete(kwargs))
         if not holds_tensors(result):
             self.refuse(because(forwards.TAKES_NUMBER, name=getattr(function, "__name__", function)))
+        if next(tensors((args, kwargs)), None) is None and kwargs.get("device") is None:
+            self.guards.add(f"_default_device({self.guards.constant(device_by_default())})")
         node = self.annotate(self.graph.create_node(kind, target, *arguments), result)
         result_tensors = list(tensors(result))
         sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, result_tensors)

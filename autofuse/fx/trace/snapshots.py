@@ -176,7 +176,7 @@ class Snapshot:
         return bool(new) and "*" not in known[1]
 
     def _record(self, value: Any, name: str) -> None:
-        if id(value) in self._records:
+        if id(value) in self._records or ~id(value) in self._records:
             return
         if isinstance(value, CACHE):
             if not cached_tensors.is_unwritten(value):

@@ -16,7 +16,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -53,12 +53,13 @@ _STATE = frozenset(vars(nn.Module()))
 _TABLES = _HOOKS | {"_parameters", "_buffers", "_modules"}  # loops over children and parameters read these
 _ORIGINAL = "__autofuse_original"  # the attribute in which a twin keeps a weak reference to its module
 _NOT_COPIED = (ENTRY, _ORIGINAL, "_compiled_call_impl")  # a copy of the compiled call would run the user's module
+_ABSENT = object()
 _COMPOSED = "__composable_api"  # prefix of the attributes that torch.distributed sets on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # attributes of nn.Module's or autofuse's own code
 
 
 class Listener(Protocol):
-    """The part of a recorder that twins know. It is not called while it is paused."""
+    """The part of a recorder that twins know. While it is paused, only reads and stores are reported."""
 
     paused: bool
 
@@ -68,6 +69,7 @@ class Listener(Protocol):
     def on_read_table(self, owner: nn.Module, name: str) -> None: ...
     def on_missing(self, owner: Any, name: str) -> None: ...
     def on_store(self, owner: Any, name: str, value: Any) -> None: ...
+    def on_unrecorded_store(self, owner: Any, name: str, value: Any) -> None: ...  # while it is paused
 
 
 class _Active(threading.local):
@@ -90,6 +92,7 @@ class Twins:
         self._tensor, self._watched, self._deep = tensor, watched, deep
         self._memo: dict[int, tuple[Any, Any]] = {}  # id -> the original, so that the id stays its own, and the twin
         self.originals: dict[int, nn.Module] = {}  # id of a twin module -> the module
+        self._objects: dict[int, tuple[Any, Any]] = {}  # id of the twin of an object -> the object and the twin
         self.functions: dict[int, types.FunctionType] = {}  # id of a copied function -> the user's function
 
     def of(self, value: Any) -> Any:
@@ -105,6 +108,55 @@ class Twins:
     def twins(self) -> list[Any]:
         """Returns all twins made so far."""
         return [twin for _, twin in self._memo.values()]
+
+    def objects(self) -> list[Any]:
+        """Returns the twins of objects that are neither tensors, nor modules, nor containers."""
+        return [twin for _, twin in self._objects.values()]
+
+    def changed_attributes(self, twin: Any) -> Iterator[tuple[str, Any, Any]]:
+        """Yields the name, the value and the expected value of each attribute of a twin that its original lacks.
+
+        Attributes that are not the twins of the original's are among them.
+        """
+        original = self.originals[id(twin)] if id(twin) in self.originals else self._objects[id(twin)][0]
+        before = _attributes(original)
+        for name, value in _attributes(twin).items():
+            held = before.get(name, _ABSENT)
+            if not self._stands_for(value, held):
+                yield name, value, self._memo[id(held)][1] if id(held) in self._memo else held
+
+    def attributes_of_original(self, value: Any) -> dict[str, Any] | None:
+        """Returns the attributes of the original of a twin, or None for any other value."""
+        if id(value) in self.originals:
+            return _attributes(self.originals[id(value)])
+        return _attributes(self._source(value)) if id(value) in self._objects else None
+
+    def holds_same(self, value: Any, held: Any) -> bool:
+        """Returns whether a value of a twin has the content of the original's value."""
+        if type(value) is not type(held) or type(value) not in (list, tuple, dict, set, collections.deque):
+            return self._stands_for(value, held)
+        if isinstance(value, set):
+            return len(value) == len(held) and all(any(self._stands_for(v, h) for h in held) for v in value)
+        if isinstance(value, dict):
+            return list(value) == list(held) and all(map(self.holds_same, value.values(), held.values()))
+        return len(value) == len(held) and all(map(self.holds_same, value, held))
+
+    def _stands_for(self, value: Any, held: Any) -> bool:
+        """Returns whether a value of a twin is the original's, or its twin, made here or in an earlier run."""
+        if value is held or id(held) in self._memo and value is self._memo[id(held)][1]:
+            return True
+        if isinstance(value, SCALARS):
+            return type(value) is type(held) and bool(value == held)
+        value, held = self._source(value), self._source(held)
+        # A twin of an earlier run has no known source.
+        both = (is_twin(value) or is_twin(held)) and original_class(type(value)) is original_class(type(held))
+        return value is held or both
+
+    def _source(self, value: Any) -> Any:
+        """Returns the object from which a twin was made, also if that was the twin of a twin."""
+        while id(value) in self._objects:
+            value = self._objects[id(value)][0]
+        return value
 
     def _make(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -209,7 +261,7 @@ class Twins:
             return value
         if not (hasattr(twin, "__dict__") or slot_names):
             return value
-        self._memo[id(value)] = (value, twin)
+        self._memo[id(value)] = self._objects[id(twin)] = (value, twin)
         for name in (n for n in slot_names if hasattr(value, n)):
             object.__setattr__(twin, name, self.of(getattr(value, name)))
         inside = getattr(value, "__dict__", {})
@@ -227,6 +279,15 @@ class Twins:
         attributes = state_of(value).attributes
         store_attributes(twin, list(attributes), [self.of(v) for v in attributes.values()])
         return twin
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns the attributes of a module or an object, without those that torch or autofuse keeps in it."""
+    inside = object.__getattribute__(value, "__dict__") if hasattr(value, "__dict__") else {}
+    hidden = {*_NOT_COPIED, *(_STATE if isinstance(value, nn.Module) else ())}
+    return {n: v for n, v in inside.items() if n not in hidden} | {
+        n: object.__getattribute__(value, n) for n in slots(value) if hasattr(value, n)
+    }
 
 
 def set_mode(twin: nn.Module, training: bool) -> None:
@@ -389,8 +450,8 @@ def _setattr_of(cls: type) -> Callable[[Any, str, Any], None]:
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         listener = active.listener
-        if listener is not None and not listener.paused:
-            listener.on_store(self, name, value)
+        if listener is not None:
+            (listener.on_store if not listener.paused else listener.on_unrecorded_store)(self, name, value)
         plain(self, name, value)
 
     return __setattr__

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from autofuse.fx.trace.cached_tensors import is_unwritten
 from autofuse.fx.trace.own_forward import calls_plainly, own_function
@@ -165,6 +165,41 @@ def unshadowed(cls: type, names: Collection[str]) -> Comparisons:
             for name in sorted(names):
                 part.add(f"{name!r} not in {{0}}", _namespace(each))
     return part
+
+
+# Methods that Python looks up in a class for an operation that no code names: `if cfg`, `cfg.eps`, `callable(cfg)`.
+_IMPLICIT = frozenset(
+    f"__{word}__"
+    for word in "bool len call iter next contains getitem eq ne lt le gt ge hash index int float complex enter exit "
+    "getattr getattribute add radd sub rsub mul rmul truediv rtruediv floordiv mod pow neg abs format str".split()
+)
+
+_LOOKUPS = ("__getattr__", "__getattribute__")
+
+
+def without_new_methods(cls: type) -> Comparisons:
+    """Tests that a user's class gets or loses no method that Python looks up implicitly, such as `__bool__`.
+
+    The classes of modules are tested for lookups of attributes only: `__call__` has a test of its own.
+    """
+    part = Comparisons(f"no special method of {cls.__name__} is new or gone")
+    namespace = _namespace(cls)
+    if issubclass(cls, nn.Module):  # the number of attributes changes when a dispatcher is installed
+        for name in _LOOKUPS:
+            part.add(f"{name!r} {'in' if name in vars(cls) else 'not in'} {{0}}", namespace)
+        return part
+    here, missing = _once(_IMPLICIT.intersection(vars(cls))), _once(_IMPLICIT.difference(vars(cls)))
+    as_many = f"len({{0}}) == {len(vars(cls))}"
+    part.add(
+        f"({as_many} or {{1}}.isdisjoint({{0}}) and {{2}} <= {{0}}.keys())", namespace, missing, here, usual=as_many
+    )
+    return part
+
+
+@cache
+def _once(names: frozenset[str]) -> frozenset[str]:
+    """Returns the same object for equal sets, so that equal tests are the same function."""
+    return names
 
 
 @cache

@@ -129,3 +129,14 @@ def test_the_content_of_a_weak_container_is_restored() -> None:
     snapshot.restore()
     assert counts[key] == 1 and other not in counts and len(counts) == 3
     assert dict(names) == {"a": key} and list(members) == [key]
+
+
+def test_a_value_that_is_noted_again_after_a_change_keeps_its_first_state() -> None:
+    held, snapshot = Plain(), Snapshot()
+    held.n = 0  # type: ignore[attr-defined]
+    snapshot.note(held, "held", frozenset({"a"}))
+    held.n = 3  # type: ignore[attr-defined]
+    snapshot.note(held, "held", frozenset({"n"}))
+    assert [change.name for change in snapshot.changes()] == ["held"]
+    snapshot.restore()
+    assert held.n == 0  # type: ignore[attr-defined]
