@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import ClassScope, DefinedFunction, FileScope, module_bindings
 from autofuse.source.capture.syntax import walk
+from autofuse.source.find.word_hints import WordHints
 from autofuse.source.targets.printing import SourceText
 
 _WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
@@ -27,48 +28,7 @@ _NEVER_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
 _LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
 
 
-class WordPairs:
-    """Pairs of regular expressions: for a hint, and for the text that must accompany it.
-
-    A text may contain a match if it matches both expressions of one pair. A pair is identified by its index.
-    """
-
-    def __init__(self, *pairs: tuple[bytes, bytes]) -> None:
-        self._words = [[_with_literal(each) for each in word.split(b"|")] for word, _ in pairs]
-        self._companions = [re.compile(companion) for _, companion in pairs]
-        self.all = frozenset(range(len(pairs)))
-
-    def words_in(self, text: bytes) -> frozenset[int]:
-        """The pairs whose hint is in `text`, with or without the accompanying text."""
-        return frozenset(
-            i
-            for i, words in enumerate(self._words)
-            if any(literal in text and (word is None or word.search(text)) for literal, word in words)
-        )
-
-    def has_companion(self, pairs: Iterable[int], text: bytes) -> bool:
-        """Whether `text` contains the accompanying text of one of `pairs`."""
-        return any(i == _COMPLETE or self._companions[i].search(text) for i in pairs)
-
-    def search(self, text: bytes) -> bool:
-        """Whether `text` contains both parts of a pair."""
-        return self.has_companion(self.words_in(text), text)
-
-
-def _with_literal(word: bytes) -> tuple[bytes, re.Pattern[bytes] | None]:
-    """Splits a regular expression into a literal text that all its matches contain, and the compiled expression.
-
-    The literal text is searched first because this is much faster. The expression is None if it is the literal text.
-    """
-    literal = re.sub(rb"\\([^\w\s])", lambda m: m[1], word)
-    if re.escape(literal) == word:
-        return literal, None
-    runs = re.findall(rb"(?:(?<!\\)\w(?![?*+{]))+", re.sub(rb"\[[^]]*\][?*+]?|\{[^}]*\}", b" ", word))
-    return max(runs, key=len, default=b""), re.compile(word)
-
-
 _NONE: frozenset[int] = frozenset()
-_COMPLETE = -1  # the pair of a helper with a text that contains both parts of a real pair
 
 
 @dataclass(frozen=True)
@@ -76,8 +36,8 @@ class _Definition:
     """A name, and the text that defines it.
 
     Attributes:
-        is_value: whether the text becomes a part of the code that uses the name. Such a text needs only the hint of a
-            pair. The text of a function needs both parts.
+        is_value: whether the text becomes a part of the code that uses the name. Such a text needs only a hint. The
+            text of a function needs its accompanying text, too.
         is_attribute: whether an object has the name, as a method or an attribute. Code then writes the name after a dot
             or in quotes.
     """
@@ -102,11 +62,16 @@ class _Definition:
         )
 
 
+def defines_classes(source: bytes) -> bool:
+    """Whether a file may define a class. The layers of a class may come from other files, with words of their own."""
+    return b"class " in source
+
+
 class CandidateFunctions:
-    """The names in one file that may lead to a match, with the pairs of `hints` for which they count."""
+    """The names in one file that may lead to a match, with the hints for which they count."""
 
     def __init__(
-        self, scope: FileScope, text: SourceText, defined: Sequence[DefinedFunction], hints: WordPairs
+        self, scope: FileScope, text: SourceText, defined: Sequence[DefinedFunction], hints: WordHints
     ) -> None:
         self.hints = hints
         self.text = text
@@ -124,41 +89,45 @@ class CandidateFunctions:
         return function.name != "__init__" and self.may_match(function)  # `__init__` only makes what other methods use
 
     def may_match(self, function: Function) -> bool:
-        """Whether the text of a function, including the names it uses, contains both parts of a pair."""
+        """Whether the text of a function, including the names it uses, contains the words of a rule."""
         if function not in self._may_match:
-            self._may_match[function] = bool(
-                self._pairs_of(_Definition(b"", self._body_text(function), is_value=False))
-            )
+            definition = _Definition(b"", self._body_text(function), is_value=False)
+            found = self._words_in(definition.text)
+            for hinted, words in (
+                (self.plain_names, definition.plain_names),
+                (self.attribute_names, definition.attributes),
+            ):
+                found = found.union(*(hinted[word] for word in hinted.keys() & words))
+            self._may_match[function] = self.hints.suffice(self.hints.complete(found, definition.text))
         return self._may_match[function]
 
     def _words_in(self, text: bytes) -> frozenset[int]:
-        """The pairs whose hint is in a text. Cached, because many names may have the same text."""
+        """The hints in a text. Cached, because many names may have the same text."""
         if text not in self._searched:
             self._searched[text] = self.hints.words_in(text)
         return self._searched[text]
 
-    def _pairs_of(self, definition: _Definition) -> frozenset[int]:
-        """The pairs to which a definition leads. The text of a function must contain both parts of one."""
-        pairs = self._words_in(definition.text)
-        for hinted, words in (
-            (self.plain_names, definition.plain_names),
-            (self.attribute_names, definition.attributes),
-        ):
-            for word in hinted.keys() & words:
-                pairs |= hinted[word]
-        if definition.is_value:
-            return pairs
-        return frozenset({_COMPLETE}) if self.hints.has_companion(pairs, definition.text) else _NONE
-
-    def _add_names(self, definitions: list[_Definition]) -> None:
-        """Adds every name that leads to a pair, directly or through other names."""
-        while leading := [(definition, pairs) for definition in definitions if (pairs := self._pairs_of(definition))]:
-            for definition, pairs in leading:
-                hinted = self.attribute_names if definition.is_attribute else self.plain_names
-                hinted[definition.name] = hinted.get(definition.name, _NONE) | pairs
-            definitions = [
-                d for d in definitions if d.name not in (self.attribute_names if d.is_attribute else self.plain_names)
-            ]
+    def _add_names(self, definitions: Sequence[_Definition]) -> None:
+        """Adds every name that leads to a hint, directly or through other names."""
+        users = _users_of_names(definitions, self.plain_names, self.attribute_names)
+        found = [self._words_in(d.text) for d in definitions]
+        for is_attribute, hinted in ((False, self.plain_names), (True, self.attribute_names)):
+            for name, hints in hinted.items():
+                for user in users.get((is_attribute, name), ()):
+                    found[user] |= hints
+        todo = dict.fromkeys(i for i, hints in enumerate(found) if hints)
+        while todo:
+            i, _ = todo.popitem()
+            definition = definitions[i]
+            hinted = self.attribute_names if definition.is_attribute else self.plain_names
+            leads = found[i] if definition.is_value else self.hints.complete(found[i], definition.text)
+            known = hinted.get(definition.name, _NONE)
+            if not leads <= known:
+                hinted[definition.name] = known | leads
+                for user in users.get((definition.is_attribute, definition.name), ()):
+                    if not leads <= found[user]:
+                        found[user] |= leads
+                        todo[user] = None
 
     def _definitions(self, scope: FileScope, defined: Sequence[DefinedFunction]) -> Iterator[_Definition]:
         """Yields the definitions in the file: helpers, attributes, module-level names and imports."""
@@ -215,6 +184,21 @@ class CandidateFunctions:
     def _lines_of(self, node: ast.stmt | ast.expr) -> bytes:
         """The complete lines that contain `node`."""
         return b"\n".join(self.text.lines[node.lineno - 1 : node.end_lineno])
+
+
+def _users_of_names(
+    definitions: Sequence[_Definition], *hinted: Collection[bytes]
+) -> dict[tuple[bool, bytes], list[int]]:
+    """For each name, as a plain name or an attribute, the indexes of the definitions whose text contains it."""
+    names: tuple[set[bytes], set[bytes]] = set(hinted[0]), set(hinted[1])
+    for d in definitions:
+        names[d.is_attribute].add(d.name)
+    users: dict[tuple[bool, bytes], list[int]] = {}
+    for i, d in enumerate(definitions):
+        for is_attribute, words in ((False, d.plain_names), (True, d.attributes)):
+            for name in names[is_attribute] & words:
+                users.setdefault((is_attribute, name), []).append(i)
+    return users
 
 
 def _lines_of_docstring(function: Function) -> tuple[int, int] | None:

@@ -8,13 +8,13 @@ This module handles words only; the capture decides what a word means in a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from autofuse.ir.graph import CONST, PARAMETER, Value, is_const
 from autofuse.ir.vocabulary import MODULES, OPS, OUR_ACTIVATIONS
 from autofuse.match.pattern import LoadedRule, Pattern
 from autofuse.rule import Rule
-from autofuse.source.find.candidate_functions import WordPairs
+from autofuse.source.find.word_hints import RuleWords, WordHints
 
 Word = tuple[str, str]  # two regular expressions: for a word, and for the text that must accompany it ("" for any)
 
@@ -31,6 +31,11 @@ _ROOTS = r"sqrt|\.5\b|\*\*|pow|std\b|[Nn]orm"
 # canonical operation -> its spellings other than the names in its own row of the vocabulary
 WRITTEN_AS: dict[str, tuple[Word, ...]] = {
     "activation": ((_ACTIVATIONS, ""), (r"clamp|clip", r"\b6\b")),
+    "activation gelu": ((r"\berfc?_?\(|[gG][eE][lL][uU]|ACT2|get_activation", ""),),
+    "activation gelu_tanh": ((r"tanh|[gG][eE][lL][uU]|ACT2|get_activation", ""),),
+    "activation hardswish": ((r"clamp|clip|[lL][uU]6|ardtanh|wish|ACT2|get_activation", ""),),
+    "activation mish": ((r"tanh|[mM]ish|ACT2|get_activation", ""),),
+    "activation silu": ((r"igmoid|expit|exp\(|[sS][iI][lL][uU]|wish|ACT2|get_activation", ""),),
     "activation relu": ((r"relu|LU\b|ACT2|get_activation|clamp|clip", ""),),
     "activation relu_squared": ((r"relu|LU\b|ACT2|get_activation|clamp|clip", ""),),
     "clamp": ((r"clamp|clip|[lL][uU]6", ""),),
@@ -49,6 +54,7 @@ WRITTEN_AS: dict[str, tuple[Word, ...]] = {
         (r"complex|\brotary\(", ""),
     ),
     "sigmoid": ((r"igmoid|expit\(|exp\(|LU\b|lu\b|wish", ""),),
+    "sink_softmax": ((r"oftmax|exp\(", ""),),
     "softmax": ((r"oftmax|exp\(", ""),),
     "sqrt": ((_ROOTS, ""),),
     "rsqrt": ((_ROOTS, ""),),
@@ -65,27 +71,44 @@ WITHOUT_WORDS = frozenset(
     tensor transpose mT t rows complex
 """.split()
 )
+_MATRIX_PRODUCT = r"@|matmul|\bb?mm\b|baddbmm|addmm|einsum|[Ll]inear"
+_PRODUCT = r"\*|/|mul|div|einsum|prod"
+# Words that a match with this operation contains too, beside those of its rarest operation.
+ALSO_WRITTEN = {
+    "linear": _MATRIX_PRODUCT,
+    "log": r"log",
+    "matmul": _MATRIX_PRODUCT,
+    "mul": _PRODUCT,
+    "rotation": _PRODUCT,
+}
 # Operations that most torch files use. Their words are used only if a pattern requires nothing rarer.
 _COMMON = frozenset("matmul linear mean sum dropout sqrt rsqrt number_sqrt cat stack max arange zeros ones".split())
-_CACHE: dict[tuple[type[Rule], ...], WordPairs] = {}
+_CACHE: dict[tuple[type[Rule], ...], WordHints] = {}
 
 
-def required_words(rules: Sequence[LoadedRule]) -> WordPairs:
-    """The words for `rules`. A file or a function with none of them cannot contain a match."""
+def required_words(rules: Sequence[LoadedRule]) -> WordHints:
+    """The words for `rules`. A file or a function without the words of any rule cannot contain a match."""
     key = tuple(r.rule for r in rules)
     if key not in _CACHE:
-        _CACHE[key] = WordPairs(*_merge_words(word for r in rules for word in words_of_rule(r)))
+        _CACHE[key] = WordHints([words_of_rule(r) for r in rules])
     return _CACHE[key]
 
 
-def words_of_rule(rule: LoadedRule) -> tuple[Word, ...]:
-    """The words of one rule: every text that it matches contains one. Only built-in rules have accompanying texts."""
-    words = _words_of_pattern(rule.pattern)
-    return words if rule.ships else tuple((word, "") for word, _ in words)
+def words_of_rule(rule: LoadedRule) -> RuleWords:
+    """The words of one rule, which every text that it matches contains.
+
+    A rule of a user needs one word only, because its operations may have other spellings than the built-in rules know.
+    """
+    required = {_operation_name(v): v for result in rule.pattern.results for v in _required_steps(rule.pattern, result)}
+    words = _words_of_rarest(required)
+    if not rule.ships:
+        return RuleWords(_merge_words((word, "") for word, _ in words))
+    others = {ALSO_WRITTEN[kind].encode(): None for kind in required if kind in ALSO_WRITTEN}
+    return RuleWords(_merge_words(words), tuple(others))
 
 
-def _words_of_pattern(pattern: Pattern) -> tuple[Word, ...]:
-    required = {_operation_name(v): v for result in pattern.results for v in _required_steps(pattern, result)}
+def _words_of_rarest(required: Mapping[str, Value]) -> tuple[Word, ...]:
+    """The words of the operation that the fewest files use, of those that a pattern requires."""
     typical = [kind for kind in required if kind.partition(" ")[0] not in WITHOUT_WORDS]
     if not typical:
         return (("", ""),)
@@ -127,9 +150,9 @@ def _names_of(v: Value) -> Iterator[Word]:
         yield "|".join(words), ""
 
 
-def _merge_words(words: Iterable[Word]) -> list[tuple[bytes, bytes]]:
+def _merge_words(words: Iterable[Word]) -> tuple[tuple[bytes, bytes], ...]:
     """Joins words that need the same accompanying text, without duplicates."""
     merged: dict[str, dict[str, None]] = {}
     for word, companion in words:
         merged.setdefault(companion, {}).update(dict.fromkeys(word.split("|")))  # safe: no word has a group with `|`
-    return [("|".join(w).encode() if "" not in w else b"", companion.encode()) for companion, w in merged.items()]
+    return tuple(("|".join(w).encode() if "" not in w else b"", companion.encode()) for companion, w in merged.items())

@@ -1,0 +1,105 @@
+"""Searches texts for the words of rules, much faster than a parser reads them.
+
+A rule has a few words that every match contains, such as `softmax` and a matrix product. This module compares words; it
+does not know what they mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RuleWords:
+    """The words that the text of a match contains, for one rule.
+
+    Attributes:
+        one_of: Pairs of regular expressions: for a hint, and for the text that must accompany it (b"" for any). The
+            text contains both parts of one pair.
+        all_of: Regular expressions that all match.
+    """
+
+    one_of: tuple[tuple[bytes, bytes], ...]
+    all_of: tuple[bytes, ...] = ()
+
+
+_Needs = tuple[frozenset[int], frozenset[int]]  # hints of which one is needed, and hints that are all needed
+
+
+class WordHints:
+    """The words of several rules. A text without the words of any rule contains no match.
+
+    A hint is identified by its index `i`, or by `~i` if the text that must accompany it was found too.
+    """
+
+    def __init__(self, rules: Sequence[RuleWords]) -> None:
+        self.rules = tuple(dict.fromkeys(rules))
+        hints = dict.fromkeys(pair for r in self.rules for pair in (*r.one_of, *((word, b"") for word in r.all_of)))
+        self._index = {pair: i for i, pair in enumerate(hints)}
+        self._words = [[_with_literal(each) for each in word.split(b"|")] for word, _ in hints]
+        self._companions = [re.compile(companion) if companion else None for _, companion in hints]
+        self._needs: tuple[_Needs, ...] = tuple(map(self._needs_of, self.rules))
+        self._parts: dict[tuple[RuleWords, ...], WordHints] = {}
+        self.all = frozenset(i for n in range(len(hints)) for i in (n, ~n))
+
+    def _needs_of(self, rule: RuleWords) -> _Needs:
+        one_of = frozenset(~self._index[pair] if pair[1] else self._index[pair] for pair in rule.one_of)
+        return one_of, frozenset(self._index[word, b""] for word in rule.all_of)
+
+    def words_in(self, text: bytes) -> frozenset[int]:
+        """The hints in `text`, with or without the accompanying text."""
+        return frozenset(
+            i
+            for i, words in enumerate(self._words)
+            if any(literal in text and (word is None or word.search(text)) for literal, word in words)
+        )
+
+    def complete(self, hints: Iterable[int], text: bytes) -> frozenset[int]:
+        """The hints that need no accompanying text, or whose accompanying text is in `text`."""
+        completed = set()
+        for i in hints:
+            companion = self._companions[i] if i >= 0 else None
+            if companion is None:
+                completed.add(i)
+            elif companion.search(text):
+                completed.add(~i)
+        return frozenset(completed)
+
+    def suffice(self, complete: frozenset[int]) -> bool:
+        """Whether these hints are all that a rule needs."""
+        return any(not one_of.isdisjoint(complete) and all_of <= complete for one_of, all_of in self._needs)
+
+    def search(self, text: bytes) -> bool:
+        """Whether `text` contains the words of a rule."""
+        return self.suffice(self.complete(self.words_in(text), text))
+
+    def possible_in(self, text: bytes, others: bool) -> WordHints:
+        """The hints of the rules that may match in the file `text`.
+
+        Args:
+            text: The content of the file.
+            others: Whether layers of other files may add words.
+        """
+        found = self.complete(self.words_in(text), text)
+        rules = tuple(
+            rule
+            for rule, (one_of, all_of) in zip(self.rules, self._needs, strict=True)
+            if not one_of.isdisjoint(found) and (others or all_of <= found)
+        )
+        if rules not in self._parts:
+            self._parts[rules] = WordHints(rules)
+        return self._parts[rules]
+
+
+def _with_literal(word: bytes) -> tuple[bytes, re.Pattern[bytes] | None]:
+    """Splits a regular expression into a literal text that all its matches contain, and the compiled expression.
+
+    The literal text is searched first because this is much faster. The expression is None if it is the literal text.
+    """
+    literal = re.sub(rb"\\([^\w\s])", lambda m: m[1], word)
+    if re.escape(literal) == word:
+        return literal, None
+    runs = re.findall(rb"(?:(?<!\\)\w(?![?*+{]))+", re.sub(rb"\[[^]]*\][?*+]?|\{[^}]*\}", b" ", word))
+    return max(runs, key=len, default=b""), re.compile(word)
