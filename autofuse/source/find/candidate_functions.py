@@ -23,6 +23,10 @@ _WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
 _PLAIN_NAME = re.compile(rb"(?<![.\w\x80-\xff])[A-Za-z_\x80-\xff][\w\x80-\xff]*")
 _QUOTE = re.compile(rb"[\"']")
 _ATTRIBUTE_NAME = re.compile(rb"\.\s*([A-Za-z_\x80-\xff][\w\x80-\xff]*)|[\"']([A-Za-z_\x80-\xff][\w\x80-\xff]*)")
+# A layer is called, read whole, or asked for its `forward`. Other attributes of it do not compute what it computes.
+_LAYER_NAME = re.compile(
+    rb"\.\s*([A-Za-z_\x80-\xff][\w\x80-\xff]*)(?![\w\x80-\xff])(?!\s*\.(?!\s*(?:forward|__call__)\b))|[\"']([A-Za-z_\x80-\xff][\w\x80-\xff]*)"
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NEVER_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
 _LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
@@ -55,11 +59,16 @@ class _Definition:
     @cached_property
     def attributes(self) -> set[bytes]:
         """The words of the text that may be attributes. In a value any word may, as it may be in a class body."""
-        return (
-            self.plain_names
-            if self.is_value
-            else {first or second for first, second in _ATTRIBUTE_NAME.findall(self.text)}
-        )
+        return self.plain_names if self.is_value else _names_in(_ATTRIBUTE_NAME, self.text)
+
+    @cached_property
+    def layers(self) -> set[bytes]:
+        """The words of the text that may be attributes whose value is called."""
+        return self.plain_names if self.is_value else _names_in(_LAYER_NAME, self.text)
+
+
+def _names_in(pattern: re.Pattern[bytes], text: bytes) -> set[bytes]:
+    return {first or second for first, second in pattern.findall(text)}
 
 
 def defines_classes(source: bytes) -> bool:
@@ -79,9 +88,8 @@ class CandidateFunctions:
         self._may_match: dict[Function, bool] = {}
         project_names = _imported_from_project(scope)
         self.plain_names = {n: found for old, n in _import_aliases(scope) if (found := hints.words_in(old + b"("))}
-        self.attribute_names = {
-            name.encode(): hints.all for o in _owners(defined) for name in _project_layers(o, project_names)
-        }
+        self.attribute_names: dict[bytes, frozenset[int]] = {}
+        self.layer_names = {name.encode() for o in _owners(defined) for name in _project_layers(o, project_names)}
         self._add_names(list(self._definitions(scope, defined)))
 
     def is_candidate(self, function: Function) -> bool:
@@ -92,7 +100,7 @@ class CandidateFunctions:
         """Whether the text of a function, including the names it uses, contains the words of a rule."""
         if function not in self._may_match:
             definition = _Definition(b"", self._body_text(function), is_value=False)
-            found = self._words_in(definition.text)
+            found = self._own_hints(definition)
             for hinted, words in (
                 (self.plain_names, definition.plain_names),
                 (self.attribute_names, definition.attributes),
@@ -100,6 +108,11 @@ class CandidateFunctions:
                 found = found.union(*(hinted[word] for word in hinted.keys() & words))
             self._may_match[function] = self.hints.suffice(self.hints.complete(found, definition.text))
         return self._may_match[function]
+
+    def _own_hints(self, definition: _Definition) -> frozenset[int]:
+        """The hints in the text of a definition. A layer with a class of another file may add any."""
+        words = self._words_in(definition.text)
+        return words if self.layer_names.isdisjoint(definition.layers) else words | self.hints.all
 
     def _words_in(self, text: bytes) -> frozenset[int]:
         """The hints in a text. Cached, because many names may have the same text."""
@@ -109,12 +122,11 @@ class CandidateFunctions:
 
     def _add_names(self, definitions: Sequence[_Definition]) -> None:
         """Adds every name that leads to a hint, directly or through other names."""
-        users = _users_of_names(definitions, self.plain_names, self.attribute_names)
-        found = [self._words_in(d.text) for d in definitions]
-        for is_attribute, hinted in ((False, self.plain_names), (True, self.attribute_names)):
-            for name, hints in hinted.items():
-                for user in users.get((is_attribute, name), ()):
-                    found[user] |= hints
+        users = _users_of_names(definitions, self.plain_names)
+        found = list(map(self._own_hints, definitions))
+        for name, hints in self.plain_names.items():
+            for user in users.get((False, name), ()):
+                found[user] |= hints
         todo = dict.fromkeys(i for i, hints in enumerate(found) if hints)
         while todo:
             i, _ = todo.popitem()
@@ -174,12 +186,25 @@ class CandidateFunctions:
         """The lines of a function's arguments and body, without its own name."""
         if function.end_lineno is None:  # the module body, captured like a function
             own = [s for s in function.body if not isinstance(s, (*_FUNCTIONS, ast.ClassDef))]
-            return b"\n".join(map(self._lines_of, own))
-        lines = self.text.lines[function.lineno - 1 : function.end_lineno]
+            return b"\n".join(line for s in own for line in self._code_lines(s))
+        lines = self._code_lines(function)
         if docstring := _lines_of_docstring(function):
             lines[docstring[0] - function.lineno : docstring[1] - function.lineno] = []
         lines = [line.partition(b"#")[0] if b"#" in line and not _QUOTE.search(line) else line for line in lines]
         return b"\n".join(lines).replace(b"def " + function.name.encode(), b"", 1)
+
+    def _code_lines(self, node: ast.stmt) -> list[bytes]:
+        """The lines of a statement without those inside of long strings, which name no operation."""
+        lines = self.text.lines[node.lineno - 1 : node.end_lineno]
+        if not any(quotes in line for line in lines for quotes in (b'"""', b"'''")):
+            return lines
+        nodes = list(walk(node))
+        parts = {id(v) for n in nodes if isinstance(n, ast.JoinedStr) for v in n.values}  # have the place of the whole
+        for n in nodes:
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in parts:
+                for line in range(max(n.lineno, node.lineno - 1) + 1, n.end_lineno or 0):  # none if it has two lines
+                    lines[line - node.lineno] = b""
+        return lines
 
     def _lines_of(self, node: ast.stmt | ast.expr) -> bytes:
         """The complete lines that contain `node`."""
@@ -187,10 +212,10 @@ class CandidateFunctions:
 
 
 def _users_of_names(
-    definitions: Sequence[_Definition], *hinted: Collection[bytes]
+    definitions: Sequence[_Definition], aliases: Collection[bytes]
 ) -> dict[tuple[bool, bytes], list[int]]:
     """For each name, as a plain name or an attribute, the indexes of the definitions whose text contains it."""
-    names: tuple[set[bytes], set[bytes]] = set(hinted[0]), set(hinted[1])
+    names: tuple[set[bytes], set[bytes]] = set(aliases), set()
     for d in definitions:
         names[d.is_attribute].add(d.name)
     users: dict[tuple[bool, bytes], list[int]] = {}
