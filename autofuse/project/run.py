@@ -295,7 +295,11 @@ class RewriteRun:
     def _report_unread(self, unread: SkippedFunction, document: Document) -> Problem:
         if unread.error is not None:
             return self._internal_error(f"{document.place(unread.line)}, so {unread.symbol} is not read", unread.error)
-        return Problem(f"{document.place(unread.line)}: {unread.symbol} is not read: {unread.why}.", error=False)
+        which = f"{unread.symbol} is not read"
+        if unread.others:
+            others = f"{unread.others:,} {'function' if unread.others == 1 else 'functions'}"
+            which = f"{unread.symbol} and {others} after it, up to {unread.last}, are not read"
+        return Problem(f"{document.place(unread.line)}: {which}: {unread.why}.", error=False)
 
     def _internal_error(self, path: str, error: Exception) -> Problem:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""

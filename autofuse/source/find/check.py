@@ -105,7 +105,7 @@ def proposals(
     tree = PARSED.tree(source, path) if path else ast.parse(source)  # also raises SyntaxError
     if has_none or not imports_torch(tree):
         return []
-    reader = FileReader(len(source), skipped)
+    reader = FileReader(skipped)
     scope = replace(PARSED.scope(source, path), imported_classes={}) if path else file_scope(tree)
     text = SourceText(source)
     results: list[Proposal] = []
@@ -127,6 +127,7 @@ def proposals(
     if call_rules:
         read_one = partial(_call_proposals, scope, call_rules, path, only)
         results += reader.read(read_one, 1, "the arguments of its calls", len(source))
+    reader.close()
     results = [_decline_generated(p, edited_file) for p in results]
     return sorted(_without_duplicates(results), key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
 
