@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import ClassScope, DefinedFunction, FileScope, module_bindings
 from autofuse.source.capture.syntax import walk
 from autofuse.source.find.word_hints import WordHints
@@ -83,7 +84,7 @@ class CandidateFunctions:
         self, scope: FileScope, text: SourceText, defined: Sequence[DefinedFunction], hints: WordHints
     ) -> None:
         self.hints = hints
-        self.text = text
+        self.lines = _without_prose(scope.tree, text)
         self._searched: dict[bytes, frozenset[int]] = {}
         self._may_match: dict[Function, bool] = {}
         project_names = _imported_from_project(scope)
@@ -101,18 +102,18 @@ class CandidateFunctions:
         if function not in self._may_match:
             definition = _Definition(b"", self._body_text(function), is_value=False)
             found = self._own_hints(definition)
-            for hinted, words in (
-                (self.plain_names, definition.plain_names),
-                (self.attribute_names, definition.attributes),
-            ):
-                found = found.union(*(hinted[word] for word in hinted.keys() & words))
+            for is_attribute, hinted in ((False, self.plain_names), (True, self.attribute_names)):
+                if any(name in definition.text for name in hinted):  # a fast test before the words are listed
+                    words = definition.attributes if is_attribute else definition.plain_names
+                    found = found.union(*(hinted[word] for word in hinted.keys() & words))
             self._may_match[function] = self.hints.suffice(self.hints.complete(found, definition.text))
         return self._may_match[function]
 
     def _own_hints(self, definition: _Definition) -> frozenset[int]:
         """The hints in the text of a definition. A layer with a class of another file may add any."""
         words = self._words_in(definition.text)
-        return words if self.layer_names.isdisjoint(definition.layers) else words | self.hints.all
+        named = any(name in definition.text for name in self.layer_names)  # a fast test before the words are listed
+        return words | self.hints.all if named and not self.layer_names.isdisjoint(definition.layers) else words
 
     def _words_in(self, text: bytes) -> frozenset[int]:
         """The hints in a text. Cached, because many names may have the same text."""
@@ -186,29 +187,28 @@ class CandidateFunctions:
         """The lines of a function's arguments and body, without its own name."""
         if function.end_lineno is None:  # the module body, captured like a function
             own = [s for s in function.body if not isinstance(s, (*_FUNCTIONS, ast.ClassDef))]
-            return b"\n".join(line for s in own for line in self._code_lines(s))
-        lines = self._code_lines(function)
-        if docstring := _lines_of_docstring(function):
-            lines[docstring[0] - function.lineno : docstring[1] - function.lineno] = []
+            return b"\n".join(map(self._lines_of, own))
+        lines = self.lines[function.lineno - 1 : function.end_lineno]
         lines = [line.partition(b"#")[0] if b"#" in line and not _QUOTE.search(line) else line for line in lines]
         return b"\n".join(lines).replace(b"def " + function.name.encode(), b"", 1)
 
-    def _code_lines(self, node: ast.stmt) -> list[bytes]:
-        """The lines of a statement without those inside of long strings, which name no operation."""
-        lines = self.text.lines[node.lineno - 1 : node.end_lineno]
-        if not any(quotes in line for line in lines for quotes in (b'"""', b"'''")):
-            return lines
-        nodes = list(walk(node))
-        parts = {id(v) for n in nodes if isinstance(n, ast.JoinedStr) for v in n.values}  # have the place of the whole
-        for n in nodes:
-            if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in parts:
-                for line in range(max(n.lineno, node.lineno - 1) + 1, n.end_lineno or 0):  # none if it has two lines
-                    lines[line - node.lineno] = b""
-        return lines
-
     def _lines_of(self, node: ast.stmt | ast.expr) -> bytes:
         """The complete lines that contain `node`."""
-        return b"\n".join(self.text.lines[node.lineno - 1 : node.end_lineno])
+        return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+
+
+def _without_prose(tree: ast.Module, text: SourceText) -> list[bytes]:
+    """The lines of a file, with blanks for each string that contains a space. Such a string names no operation."""
+    lines, index = list(text.lines), node_index(tree)
+    parts = {id(part) for joined in index.of(ast.JoinedStr) for part in joined.values}  # they have no own place
+    for node in index.of(ast.Constant):
+        if node.value.__class__ is str and (" " in node.value or "\n" in node.value) and id(node) not in parts:
+            first, last = node.lineno - 1, (node.end_lineno or 0) - 1
+            for i in range(first, last + 1):
+                start = node.col_offset if i == first else 0
+                end = node.end_col_offset or 0 if i == last else len(lines[i])
+                lines[i] = lines[i][:start] + b" " * (end - start) + lines[i][end:]
+    return lines
 
 
 def _users_of_names(
@@ -224,15 +224,6 @@ def _users_of_names(
             for name in names[is_attribute] & words:
                 users.setdefault((is_attribute, name), []).append(i)
     return users
-
-
-def _lines_of_docstring(function: Function) -> tuple[int, int] | None:
-    """The first line of a docstring and the line after it, if it shares no line with other code."""
-    statement = function.body[0]
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant) or len(function.body) == 1:
-        return None
-    first, end = statement.lineno, (statement.end_lineno or statement.lineno) + 1
-    return (first, end) if function.lineno < first and end <= function.body[1].lineno else None
 
 
 def _import_aliases(scope: FileScope) -> Iterator[tuple[bytes, bytes]]:

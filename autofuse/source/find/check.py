@@ -41,7 +41,7 @@ from autofuse.source.find.caller_assumptions import add_caller_assumptions
 from autofuse.source.find.candidate_functions import CandidateFunctions, defines_classes
 from autofuse.source.find.file_reader import FileReader, SkippedFunction
 from autofuse.source.find.proposal import Proposal, decline
-from autofuse.source.find.required_words import required_words
+from autofuse.source.find.required_words import required_words, words_of_graph
 from autofuse.source.find.unused_after_edit import find_unused
 from autofuse.source.find.unwanted_edits import IN_TESTS, EditedFile, generator_of, helper_of, refuse_unwanted
 from autofuse.source.place.author_text import author_text
@@ -234,6 +234,8 @@ def _function_proposals(defined: DefinedFunction, context: _FileContext) -> list
 def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) -> list[Proposal]:
     text, path, rules, target = context.text, context.path, context.rules, context.target
     captured = capture(defined.function, defined.scope, defined.owner, defined.instance_name, defined.module_parameters)
+    if not required_words(rules).search(words_of_graph(captured.graph)):
+        return []
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
     # Code at module level may rebind an imported name, so a qualified name proves nothing there.

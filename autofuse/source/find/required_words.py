@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
-from autofuse.ir.graph import CONST, PARAMETER, Value, is_const
+from autofuse.ir.graph import CONST, PARAMETER, Graph, Value, is_const
 from autofuse.ir.vocabulary import MODULES, OPS, OUR_ACTIVATIONS
 from autofuse.match.pattern import LoadedRule, Pattern
 from autofuse.rule import Rule
@@ -31,22 +32,22 @@ _ROOTS = r"sqrt|\.5\b|\*\*|pow|std\b|[Nn]orm"
 # canonical operation -> its spellings other than the names in its own row of the vocabulary
 WRITTEN_AS: dict[str, tuple[Word, ...]] = {
     "activation": ((_ACTIVATIONS, ""), (r"clamp|clip", r"\b6\b")),
-    "activation gelu": ((r"\berfc?_?\(|[gG][eE][lL][uU]|ACT2|get_activation", ""),),
-    "activation gelu_tanh": ((r"tanh|[gG][eE][lL][uU]|ACT2|get_activation", ""),),
-    "activation hardswish": ((r"[lL][uU]6|ardtanh|wish|ACT2|get_activation", ""), (r"clamp|clip", r"\b6\b")),
-    "activation mish": ((r"tanh|[mM]ish|ACT2|get_activation", ""),),
-    "activation silu": ((r"igmoid|expit|exp\(|[sS][iI][lL][uU]|wish|ACT2|get_activation", ""),),
+    "activation gelu": ((r"\berf\(|\berf_\(|\berfc\(|gelu|GELU|GeLU|Gelu|ACT2|get_activation", ""),),
+    "activation gelu_tanh": ((r"tanh|gelu|GELU|GeLU|Gelu|ACT2|get_activation", ""),),
+    "activation hardswish": ((r"lu6|LU6|Lu6|ardtanh|wish|ACT2|get_activation", ""), (r"clamp|clip", r"\b6\b")),
+    "activation mish": ((r"tanh|mish|Mish|MISH|ACT2|get_activation", ""),),
+    "activation silu": ((r"igmoid|expit|exp\(|silu|SILU|SiLU|Silu|wish|ACT2|get_activation", ""),),
     "activation relu": ((r"relu|LU\b|ACT2|get_activation|clamp|clip", ""),),
     "activation relu_squared": ((r"relu|LU\b|ACT2|get_activation|clamp|clip", ""),),
-    "clamp": ((r"clamp|clip|[lL][uU]6", ""),),
+    "clamp": ((r"clamp|clip|lu6|LU6|Lu6", ""),),
     "cross_entropy": ((_LIKELIHOODS, ""),),
     "dropout": ((r"[Dd]ropout", ""),),
     "layer_norm": _NORMS,
-    "linear": ((r"[Ll]inear|addmm|@|matmul|\bb?mm\b|einsum", ""),),
+    "linear": ((r"[Ll]inear|addmm|@|matmul|\bmm\b|\bbmm\b|einsum", ""),),
     "log": ((r"\blog_?\b|log1p", ""),),
     "log_softmax": ((_LIKELIHOODS, ""),),
     "logsumexp": ((_LIKELIHOODS, ""),),
-    "matmul": ((r"@|matmul|\bb?mm\b|baddbmm|addmm|einsum|[Ll]inear", ""),),
+    "matmul": ((r"@|matmul|\bmm\b|\bbmm\b|baddbmm|addmm|einsum|inear", ""),),
     "mean": ((r"mean|sum|var\b|std\b|[Nn]orm", ""),),
     "rms_norm": _NORMS,
     "rotation": (
@@ -71,7 +72,7 @@ WITHOUT_WORDS = frozenset(
     tensor transpose mT t rows complex
 """.split()
 )
-_MATRIX_PRODUCT = r"@|matmul|\bb?mm\b|baddbmm|addmm|einsum|[Ll]inear"
+_MATRIX_PRODUCT = r"@|matmul|\bmm\b|\bbmm\b|baddbmm|addmm|einsum|inear"
 _PRODUCT = r"\*|/|mul|div|einsum|prod"
 # Words that a match with this operation contains too, beside those of its rarest operation.
 ALSO_WRITTEN = {
@@ -105,6 +106,20 @@ def words_of_rule(rule: LoadedRule) -> RuleWords:
         return RuleWords(_merge_words((word, "") for word, _ in words))
     others = {ALSO_WRITTEN[kind].encode(): None for kind in required if kind in ALSO_WRITTEN}
     return RuleWords(_merge_words(words), tuple(others))
+
+
+def words_of_graph(graph: Graph) -> bytes:
+    """A text with every name of each operation of a graph, and its literals. It has the words of each match in it."""
+    literals = {repr(v.data) for v in graph.values if v.op == CONST and isinstance(v.data, (int, float, str))}
+    names = (_names_of_operation(op) for op in dict.fromkeys(v.op for v in graph.values))
+    return " ".join((*names, *literals)).encode(errors="replace")
+
+
+@lru_cache(maxsize=1024)
+def _names_of_operation(op: str) -> str:
+    """Every way to write an operation: `torch.exp( .exp(`. An activation of unknown name may come from a table."""
+    names = (op, *(OPS[op].names if op in OPS else ()), *(name for name, m in MODULES.items() if m.op == op))
+    return " ".join(f"{name}(" for name in (*names, *(("ACT2FN",) if op == "activation" else ())))
 
 
 def _words_of_rarest(required: Mapping[str, Value]) -> tuple[Word, ...]:
@@ -143,7 +158,7 @@ def _names_of(v: Value) -> Iterator[Word]:
     names = {n.rpartition(".")[2] for n in OPS[op].names}
     names |= {name.rpartition(".")[2] for name, module in MODULES.items() if module.op == op}
     names = {n for n in names if op == v.op or not re.search(_ACTIVATIONS, n)}  # _ACTIVATIONS covers the others
-    words = [rf"\b{re.escape(n)}_?\b" for n in sorted(names) if n.isidentifier()]
+    words = [rf"\b{re.escape(n)}\b|\b{re.escape(n)}_\b" for n in sorted(names) if n.isidentifier()]
     if len(words) < len(names):
         yield "", ""  # an operator: any text may contain it
     elif words:

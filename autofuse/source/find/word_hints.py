@@ -38,7 +38,7 @@ class WordHints:
         self.rules = tuple(dict.fromkeys(rules))
         hints = dict.fromkeys(pair for r in self.rules for pair in (*r.one_of, *((word, b"") for word in r.all_of)))
         self._index = {pair: i for i, pair in enumerate(hints)}
-        self._words = [[_with_literal(each) for each in word.split(b"|")] for word, _ in hints]
+        self._words = [[_Word(each) for each in word.split(b"|")] for word, _ in hints]
         self._companions = [re.compile(companion) if companion else None for _, companion in hints]
         self._needs: tuple[_Needs, ...] = tuple(map(self._needs_of, self.rules))
         self._parts: dict[tuple[RuleWords, ...], WordHints] = {}
@@ -50,11 +50,7 @@ class WordHints:
 
     def words_in(self, text: bytes) -> frozenset[int]:
         """The hints in `text`, with or without the accompanying text."""
-        return frozenset(
-            i
-            for i, words in enumerate(self._words)
-            if any(literal in text and (word is None or word.search(text)) for literal, word in words)
-        )
+        return frozenset(i for i, words in enumerate(self._words) if any(word.is_in(text) for word in words))
 
     def complete(self, hints: Iterable[int], text: bytes) -> frozenset[int]:
         """The hints that need no accompanying text, or whose accompanying text is in `text`."""
@@ -93,13 +89,38 @@ class WordHints:
         return self._parts[rules]
 
 
-def _with_literal(word: bytes) -> tuple[bytes, re.Pattern[bytes] | None]:
-    """Splits a regular expression into a literal text that all its matches contain, and the compiled expression.
+class _Word:
+    """A regular expression that is a literal text, with or without `\\b` at its ends, or any other expression.
 
-    The literal text is searched first because this is much faster. The expression is None if it is the literal text.
+    A literal text is searched for with `find`, which is much faster than a regular expression.
     """
-    literal = re.sub(rb"\\([^\w\s])", lambda m: m[1], word)
-    if re.escape(literal) == word:
-        return literal, None
-    runs = re.findall(rb"(?:(?<!\\)\w(?![?*+{]))+", re.sub(rb"\[[^]]*\][?*+]?|\{[^}]*\}", b" ", word))
-    return max(runs, key=len, default=b""), re.compile(word)
+
+    def __init__(self, expression: bytes) -> None:
+        self.at_start, self.at_end = expression.startswith(rb"\b"), expression.endswith(rb"\b")
+        middle = expression[2 * self.at_start : len(expression) - 2 * self.at_end]
+        self.literal = re.sub(rb"\\([^\w\s])", lambda m: m[1], middle)
+        is_literal = re.escape(self.literal) == middle
+        self.expression = None if is_literal else re.compile(expression)
+
+    def is_in(self, text: bytes) -> bool:
+        """Whether the expression matches anywhere in `text`."""
+        if self.expression is not None:
+            return self.expression.search(text) is not None
+        if not self.at_start and not self.at_end:
+            return self.literal in text
+        at = text.find(self.literal)
+        while at >= 0:
+            end = at + len(self.literal)
+            if not (self.at_start and _is_inside_word(text, at)) and not (self.at_end and _is_inside_word(text, end)):
+                return True
+            at = text.find(self.literal, at + 1)
+        return False
+
+
+def _is_inside_word(text: bytes, at: int) -> bool:
+    """Whether there is no boundary of a word at this position."""
+    return bool(at) and at < len(text) and _is_word_byte(text[at - 1 : at]) == _is_word_byte(text[at : at + 1])
+
+
+def _is_word_byte(byte: bytes) -> bool:
+    return byte.isalnum() or byte == b"_"

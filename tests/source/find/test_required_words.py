@@ -152,5 +152,5 @@ def test_every_operation_of_the_canonical_form_has_words() -> None:
 def test_the_tables_name_existing_operations() -> None:
     assert {m.op for m in MODULES.values()} - OPS.keys() <= {"identity"}
     introduced = {"rotation", "choice", "item", "slice", "tuple", "attribute", "is_none", "not", "cast", "keep", "kept"}
-    introduced |= {"permute_by", "picked", "flat", "refold", "real", "imag", "float32"}
+    introduced |= {"permute_by", "sink_softmax", "picked", "flat", "refold", "real", "imag", "float32"}
     assert {kind.partition(" ")[0] for kind in WRITTEN_AS} | WITHOUT_WORDS <= OPS.keys() | introduced
