@@ -123,7 +123,13 @@ def test_a_rule_with_one_operation_matches_every_spelling_of_it(
 def test_the_patterns_of_the_built_in_rules_give_their_words() -> None:
     hints = required_words([r for r in load_rules() if r.change is None])
     assert not hints.search(b"import torch\n\ndef double(x):\n    return torch.matmul(x, x) + 2\n")
-    for text in (b"F.softmax(x)", b"nn.GELU()", b"x.clamp(0, 6)", b"a * c + torch.cat((-b, a), -1) * s", b"self.norm(x) + y"):
+    for text in (
+        b"F.softmax(x)",
+        b"nn.GELU()",
+        b"x.clamp(0, 6)",
+        b"a * c + torch.cat((-b, a), -1) * s",
+        b"self.norm(x) + y",
+    ):
         assert hints.search(text), text
 
 
