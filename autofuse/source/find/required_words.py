@@ -24,7 +24,7 @@ _OURS = (word for op in OUR_ACTIVATIONS.values() for word in (op.name, op.module
 _ACTIVATIONS = "|".join((_SPELLED, *(word for word in _OURS if not re.search(_SPELLED, word))))
 _LIKELIHOODS = r"oftmax|exp\(|ntropy|nll_loss|NLLLoss"
 _NORMS: tuple[Word, ...] = (
-    (r"Norm\b|norm\(", r"[+/]|\badd|\bdiv|sqrt|pow|\.5"),
+    (r"Norm\b|norm\(", r"[+/]|-\s*[A-Za-z_(]|\badd|\bsub|\bdiv|sqrt|pow|\.5"),
     (r"sqrt|\.5\b|std\b", r"mean|sum|var|[Nn]orm"),
 )
 _ROOTS = r"sqrt|\.5\b|\*\*|pow|std\b|[Nn]orm"
