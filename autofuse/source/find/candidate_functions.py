@@ -88,7 +88,7 @@ class CandidateFunctions:
         self._searched: dict[bytes, frozenset[int]] = {}
         self._may_match: dict[Function, bool] = {}
         project_names = _imported_from_project(scope)
-        self.plain_names = {n: found for old, n in _import_aliases(scope) if (found := hints.words_in(old + b"("))}
+        self.plain_names = {n: found for old, n in _import_aliases(scope) if (found := hints.of_name(old))}
         self.attribute_names: dict[bytes, frozenset[int]] = {}
         self.layer_names = {name.encode() for o in _owners(defined) for name in _project_layers(o, project_names)}
         self._add_names(list(self._definitions(scope, defined)))

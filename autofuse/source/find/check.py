@@ -109,7 +109,7 @@ def proposals(
     scope = replace(PARSED.scope(source, path), imported_classes={}) if path else file_scope(tree)
     text = SourceText(source)
     results: list[Proposal] = []
-    all_functions = list(functions(scope))
+    all_functions = functions(scope)
     candidates = CandidateFunctions(scope, text, all_functions, hints)
     lambdas = [
         f for defined in all_functions if candidates.may_match(defined.function) for f in expression_functions(defined)
@@ -224,18 +224,21 @@ class _FileContext:
 
 def _function_proposals(defined: DefinedFunction, context: _FileContext) -> list[Proposal]:
     without_callers = _proposals_without_callers(defined, context)
+    if without_callers is None:
+        return []
     if context.wanted_edit is not None or is_expression_function(defined.function):
         return without_callers
     return add_caller_assumptions(
-        without_callers, defined, context.files, lambda other: _proposals_without_callers(other, context)
+        without_callers, defined, context.files, lambda other: _proposals_without_callers(other, context) or []
     )
 
 
-def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) -> list[Proposal]:
+def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) -> list[Proposal] | None:
+    """The proposals for a function alone; None if its operations fit no rule, whatever its callers pass."""
     text, path, rules, target = context.text, context.path, context.rules, context.target
     captured = capture(defined.function, defined.scope, defined.owner, defined.instance_name, defined.module_parameters)
     if not required_words(rules).search(words_of_graph(captured.graph)):
-        return []
+        return None
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
     # Code at module level may rebind an imported name, so a qualified name proves nothing there.

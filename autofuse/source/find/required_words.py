@@ -109,9 +109,12 @@ def words_of_rule(rule: LoadedRule) -> RuleWords:
 
 
 def words_of_graph(graph: Graph) -> bytes:
-    """A text with every name of each operation of a graph, and its literals. It has the words of each match in it."""
+    """A text with every name of each operation of a graph, and its literals. It has the words of each match in it.
+
+    Dropout is included in any case, because callers may pass a dropout layer.
+    """
     literals = {repr(v.data) for v in graph.values if v.op == CONST and isinstance(v.data, (int, float, str))}
-    names = (_names_of_operation(op) for op in dict.fromkeys(v.op for v in graph.values))
+    names = (_names_of_operation(op) for op in dict.fromkeys(("dropout", *(v.op for v in graph.values))))
     return " ".join((*names, *literals)).encode(errors="replace")
 
 

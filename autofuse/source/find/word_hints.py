@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 
@@ -38,7 +39,8 @@ class WordHints:
         self.rules = tuple(dict.fromkeys(rules))
         hints = dict.fromkeys(pair for r in self.rules for pair in (*r.one_of, *((word, b"") for word in r.all_of)))
         self._index = {pair: i for i, pair in enumerate(hints)}
-        self._words = [[_Word(each) for each in word.split(b"|")] for word, _ in hints]
+        self._all_words = [[_Word(each) for each in word.split(b"|")] for word, _ in hints]
+        self._words = self._all_words
         self._companions = [re.compile(companion) if companion else None for _, companion in hints]
         self._needs: tuple[_Needs, ...] = tuple(map(self._needs_of, self.rules))
         self._parts: dict[tuple[RuleWords, ...], WordHints] = {}
@@ -86,7 +88,18 @@ class WordHints:
         )
         if rules not in self._parts:
             self._parts[rules] = WordHints(rules)
-        return self._parts[rules]
+        return self._parts[rules]._with_words_of(text)
+
+    def _with_words_of(self, text: bytes) -> WordHints:
+        """The same hints for parts of `text`: only the words in it are searched for."""
+        hints = copy(self)
+        hints._words = [[word for word in words if word.is_in(text)] for words in self._all_words]
+        return hints
+
+    def of_name(self, name: bytes) -> frozenset[int]:
+        """The hints that a name is, if it is called."""
+        text = name + b"("
+        return frozenset(i for i, words in enumerate(self._all_words) if any(word.is_in(text) for word in words))
 
 
 class _Word:
