@@ -30,6 +30,7 @@ _LAYER_NAME = re.compile(
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NEVER_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
+_MANY = 100  # names; to list the words of a text is faster than to search for so many
 _LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
 
 
@@ -103,7 +104,7 @@ class CandidateFunctions:
             definition = _Definition(b"", self._body_text(function), is_value=False)
             found = self._own_hints(definition)
             for is_attribute, hinted in ((False, self.plain_names), (True, self.attribute_names)):
-                if any(name in definition.text for name in hinted):  # a fast test before the words are listed
+                if _may_mention(hinted, definition.text):
                     words = definition.attributes if is_attribute else definition.plain_names
                     found = found.union(*(hinted[word] for word in hinted.keys() & words))
             self._may_match[function] = self.hints.suffice(self.hints.complete(found, definition.text))
@@ -112,7 +113,7 @@ class CandidateFunctions:
     def _own_hints(self, definition: _Definition) -> frozenset[int]:
         """The hints in the text of a definition. A layer with a class of another file may add any."""
         words = self._words_in(definition.text)
-        named = any(name in definition.text for name in self.layer_names)  # a fast test before the words are listed
+        named = _may_mention(self.layer_names, definition.text)
         return words | self.hints.all if named and not self.layer_names.isdisjoint(definition.layers) else words
 
     def _words_in(self, text: bytes) -> frozenset[int]:
@@ -195,6 +196,11 @@ class CandidateFunctions:
     def _lines_of(self, node: ast.stmt | ast.expr) -> bytes:
         """The complete lines that contain `node`."""
         return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+
+
+def _may_mention(names: Collection[bytes], text: bytes) -> bool:
+    """Whether a text may contain one of `names`: a fast test before its words are listed. Many names take too long."""
+    return len(names) > _MANY or any(name in text for name in names)
 
 
 def _without_prose(tree: ast.Module, text: SourceText) -> list[bytes]:
