@@ -44,7 +44,7 @@ def attend(q, k, v):
     return weights @ v, weights
 """
 PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-BROKEN = "import torch\n\ndef f(:\n    pass\n"
+BROKEN = "import torch\n\ndef f(:\n    return x.softmax(-1) @ v\n"
 FIELDS = [
     *("code", "rule", "path", "line", "end_line", "column", "symbol", "status"),
     *("message", "reason", "advice", "value", "value_line", "mask", "reason_code"),
@@ -349,7 +349,7 @@ def test_a_named_file_is_read_even_if_it_never_mentions_torch(capsys: pytest.Cap
 def test_a_file_that_is_not_python_is_reported_in_a_sentence(
     content: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file("bad.py", content)
+    file("bad.py", content + b"x.softmax(-1) @ v\n")
     file("good.py", ATTENTION)
     assert main(["check", "."]) == 2
     printed = capsys.readouterr()

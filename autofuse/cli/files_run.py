@@ -43,8 +43,9 @@ class FilesRun:
             self.out.say, self.out.say, self.options.allow_rules
         )
         rewrite_run: RewriteRun = import_module("autofuse.project.run").RewriteRun(
-            *self._codes, self.options.target, self.options.debug, permission, generated=self.options.generated
-        )
+            *self._codes, self.options.target, self.options.debug, permission, generated=self.options.generated,
+            declined=self._wants_declined,
+        )  # fmt: skip
         return rewrite_run
 
     def process_files(
@@ -124,7 +125,7 @@ class FilesRun:
         """
         settings = list(dict.fromkeys(f.settings for f in files))
         cache = None if self.options.no_cache or self.options.debug or self.from_stdin else open_cache()
-        settings_of_run = (*self._codes, self.options.target, self.options.generated)
+        settings_of_run = (*self._codes, self.options.target, self.options.generated, self._wants_declined)
         if cache is not None and are_settings_known_valid(cache, settings, settings_of_run):
             memory = FindingsCache(files, settings_of_run, dict.fromkeys(settings, ""), cache)
             if len(memory.known) < len(files):
@@ -141,6 +142,11 @@ class FilesRun:
         run.files = import_module("autofuse.source.evidence.other_files").ProjectFiles(tuple(f.path for f in files))
         digests: dict[FileSettings, str] = module.digest_user_rules(run, settings, before)
         return digests
+
+    @property
+    def _wants_declined(self) -> bool:
+        """Whether the command shows declined findings. Only `check` can."""
+        return bool(getattr(self.options, "declined", False))
 
     @property
     def _codes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -30,6 +30,7 @@ from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.check import proposals
 from autofuse.source.find.file_reader import SkippedFunction
 from autofuse.source.find.proposal import Proposal
+from autofuse.source.find.unwanted_edits import generator_of
 from autofuse.source.write.file_edits import CannotWrite, apply_proposals
 
 _LOG = logging.getLogger("autofuse")
@@ -89,6 +90,7 @@ class RewriteRun:
         permission: Decides which rules of users are executed.
         files: The files of the project. They can show that other code than the visible code runs.
         generated: Whether files that a generator wrote are edited, too.
+        declined: Whether declined findings are wanted. Without them, less is read.
     """
 
     select: tuple[str, ...] = ()
@@ -98,6 +100,7 @@ class RewriteRun:
     permission: RulesPermission = field(default_factory=lambda: RulesPermission(_LOG.info, _LOG.warning))
     files: ProjectFiles | None = None
     generated: bool = False
+    declined: bool = True
     _rules: dict[FileSettings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
     def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
@@ -200,11 +203,12 @@ class RewriteRun:
         rules = self.rules(file.settings)
         all_proposals = proposals(
             document.program, file.path, rules=rules, target=target, skipped=unread, only=only, files=self.files,
-            generated=self.generated,
+            generated=self.generated, declined=self.declined, always_parse=file.named,
         )  # fmt: skip
         reported = tuple(_locate(p, document) for p in _without_suppressed(all_proposals, document.program, file))
         # A comment may belong to a function that is not read or not checked, so then none is reported as unused.
-        partial = unread or only is not None
+        left_out = not self.declined and not self.generated and generator_of(document.program)
+        partial = unread or only is not None or left_out
         active = [r.rule.code for r in rules]
         unused = [] if partial else self._find_unused_comments(all_proposals, document, file, active)
         problems = (*document.problems, *(self._report_unread(u, document) for u in unread), *unused)
@@ -291,7 +295,11 @@ class RewriteRun:
     def _report_unread(self, unread: SkippedFunction, document: Document) -> Problem:
         if unread.error is not None:
             return self._internal_error(f"{document.place(unread.line)}, so {unread.symbol} is not read", unread.error)
-        return Problem(f"{document.place(unread.line)}: {unread.symbol} is not read: {unread.why}.", error=False)
+        which = f"{unread.symbol} is not read"
+        if unread.others:
+            others = f"{unread.others:,} {'function' if unread.others == 1 else 'functions'}"
+            which = f"{unread.symbol} and {others} after it, up to {unread.last}, are not read"
+        return Problem(f"{document.place(unread.line)}: {which}: {unread.why}.", error=False)
 
     def _internal_error(self, path: str, error: Exception) -> Problem:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""

@@ -144,7 +144,7 @@ def test_findings_appear_while_typing_and_disappear_with_their_code(editor: Edit
         editor.change(uri, version, TEXT if version < 4 else "import torch\n")
     published = editor.diagnostics()
     assert (published["version"], published["diagnostics"]) == (4, [])
-    editor.change(uri, 5, "import torch\ndef f(:\n")
+    editor.change(uri, 5, "import torch\ndef f(:\n    x.softmax(-1) @ v\n")
     assert editor.diagnostics()["diagnostics"] == []
 
 

@@ -255,7 +255,7 @@ def test_control_characters_in_a_file_name_are_escaped_in_all_output(
             assert not line.startswith("::") or command[:3] == ["check", "--format", "github"]
         assert "_tokenize" not in printed.err
     assert FUSED in path.read_text()
-    path.write_text("import torch\ndef f(:\n")
+    path.write_text("import torch\ndef f(:\n    x.softmax(-1) @ v\n")
     assert main(["check", "."]) == 2
     assert all(line.isprintable() for line in capsys.readouterr().err.split("\n"))
 

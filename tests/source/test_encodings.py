@@ -123,7 +123,8 @@ def test_time_grows_linearly_with_the_number_of_edits() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"import torch\n\xff\n", b"# coding: nonsense\nimport torch\n", b"import torch\n\0"]
+    "content",
+    [b"import torch.softmax\n\xff\n", b"# coding: nonsense\nimport torch.softmax\n", b"import torch.softmax\n\0"],
 )
 def test_a_file_that_cannot_be_decoded_is_reported_and_other_files_are_rewritten(
     content: bytes, capsys: pytest.CaptureFixture[str]

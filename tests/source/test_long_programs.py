@@ -1,6 +1,7 @@
 """Long repetition and deep nesting: the work stays within its limit of steps, and the rest of a file is read."""
 
 import signal
+import time
 
 import pytest
 
@@ -90,12 +91,39 @@ def test_a_function_that_needs_too_many_steps_takes_none_from_later_functions():
 
 
 def test_a_file_has_a_limit_of_steps(monkeypatch):
-    monkeypatch.setattr(budgets, "FILE_STEPS", 2_000)
-    monkeypatch.setattr(budgets, "FILE_STEPS_PER_BYTE", 0)
-    monkeypatch.setattr(budgets, "MIN_STEPS", 50)
+    monkeypatch.setattr(budgets, "FILE_STEPS", 5_000)
     found, skipped, spent = read(program("functions", 40))
-    assert 0 < len(found) < 41 and len(found) + len(skipped) == 41
-    assert spent <= 2_000 + 41 * budgets.MIN_STEPS
+    unread = sum(1 + u.others for u in skipped)
+    assert 0 < len(found) < 41 and len(found) + unread == 41
+    assert spent <= 5_000 + budgets.MIN_STEPS
+
+
+def test_a_file_of_many_functions_is_read_up_to_its_limit_and_the_others_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(budgets, "FILE_STEPS", 20_000)
+    line = "def f{}(x): return x * torch.sigmoid(x)\n"
+    path = tmp_path / "many.py"
+    path.write_text("import torch\n" + "".join(map(line.format, range(3_000))) + "\n\ndef end(x):\n    return x\n")
+    with limit_steps(10**9) as steps:
+        checked = RewriteRun().check(SourceFile(str(path), FileSettings(tmp_path), named=True))
+    assert isinstance(checked, CheckedFile) and steps.spent <= 20_000 + budgets.MIN_STEPS
+    read_functions = [p.finding.symbol for p in checked.proposals]
+    assert read_functions == [f"f{i}" for i in range(len(read_functions))] and len(read_functions) > 10
+    unread = 3_000 - len(read_functions)
+    (told,) = checked.problems
+    assert not told.error and told.message == (
+        f"{path}:{len(read_functions) + 2}: f{len(read_functions)} and {unread - 1:,} functions after it, up to f2999, "
+        "are not read: the file takes more than 20,000 steps to follow."
+    )
+
+
+@pytest.mark.night
+def test_twenty_thousand_functions_take_a_few_seconds(tmp_path):
+    line = "def f{}(q, k, v): return torch.softmax(q @ k.transpose(-2, -1), -1) @ v\n"
+    path = tmp_path / "many.py"
+    path.write_text("import torch\n" + "".join(map(line.format, range(20_000))))
+    start = time.process_time()
+    RewriteRun(declined=False).check(SourceFile(str(path), FileSettings(tmp_path), named=True))
+    assert time.process_time() - start < 15
 
 
 def test_a_function_of_any_length_has_a_limit_of_steps(monkeypatch):

@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import TypeGuard
 
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import target_pairs
 from autofuse.source.capture.syntax import cached_with_tree, children, parts, walk
 
@@ -106,15 +107,16 @@ class CallIndex:
         self._parameters: dict[str, list[str]] = {}  # of each function, and of the constructor of each class
         self._starred_parameters: dict[str, str] = {}  # the names of their `*args` parameters
         self._class_names: set[str] = set()
-        for node in walk(tree):
-            if isinstance(node, ast.ClassDef):
-                self._record_class(node)
-            elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                self._record_import(node)
-            elif isinstance(node, ast.Attribute) and node.attr[:1].isupper() and isinstance(node.value, ast.Name):
-                self._class_names.add(node.attr)  # model.Attention
-            elif isinstance(node, _FUNCTIONS):
-                self.functions_by_name[node.name].append(node)
+        nodes = node_index(tree)
+        for defined in nodes.of(ast.ClassDef):
+            self._record_class(defined)
+        for statement in nodes.of(ast.ImportFrom):
+            self._record_import(statement)
+        for attribute in nodes.of(ast.Attribute):
+            if attribute.attr[:1].isupper() and isinstance(attribute.value, ast.Name):
+                self._class_names.add(attribute.attr)  # model.Attention
+        for function in nodes.functions():
+            self.functions_by_name[function.name].append(function)
         for name, functions in self.functions_by_name.items():
             self._record_parameters(name, functions[0], skip=functions[0] in self.method_classes)
         for node in list(self.method_classes):
@@ -167,9 +169,9 @@ class CallIndex:
         if function.args.vararg is not None:
             self._starred_parameters[name] = function.args.vararg.arg
 
-    def _record_import(self, node: ast.Import | ast.ImportFrom) -> None:
+    def _record_import(self, node: ast.ImportFrom) -> None:
         """Record imported classes and their aliases, such as `from model import Attention as Base`."""
-        for a in node.names if isinstance(node, ast.ImportFrom) else ():
+        for a in node.names:
             name = a.asname or a.name
             if a.name[:1].isupper():
                 self._class_names.add(name)

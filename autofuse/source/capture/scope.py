@@ -474,8 +474,12 @@ class DefinedFunction:
     module_parameters: tuple[tuple[str, ast.expr], ...] = ()
 
 
-def functions(scope: FileScope) -> Iterator[DefinedFunction]:
-    """Yield every function of a file in the order of the text. Methods and nested functions are included."""
+def functions(scope: FileScope) -> tuple[DefinedFunction, ...]:
+    """Return every function of a file in the order of the text. Methods and nested functions are included."""
+    return scope.cached_for_scope(_find_functions)
+
+
+def _find_functions(scope: FileScope) -> tuple[DefinedFunction, ...]:
 
     def walk(
         body: list[ast.stmt], prefix: str, owner: ClassScope | None, scope: FileScope, instance_name: str | None = None
@@ -494,7 +498,7 @@ def functions(scope: FileScope) -> Iterator[DefinedFunction]:
                 for block in blocks_of(node):
                     yield from walk(block, prefix, owner, scope, instance_name)
 
-    yield from walk(scope.tree.body, "", None, scope)
+    return tuple(walk(scope.tree.body, "", None, scope))
 
 
 def _instance_name_inside(function: Function, owner: ClassScope | None, instance_name: str | None) -> str | None:

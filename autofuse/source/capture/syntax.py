@@ -107,6 +107,12 @@ def cache_walks(tree: ast.Module) -> None:
                 todo.append(value)
 
 
+def definition_range(definition: ast.AST) -> tuple[list[ast.AST], int, int]:
+    """Return the list of all nodes of a tree with cached walks, and the range of a definition in this list."""
+    cached: _Walk = vars(definition)["_row"]
+    return cached.nodes, cached.start, cached.end
+
+
 def drop_cached_walks(tree: ast.Module) -> None:
     """Remove the cached walks of a tree, and everything that `cached_with_tree` stores."""
     for node in walk(tree):

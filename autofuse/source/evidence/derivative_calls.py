@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import NodeIndex, node_index
 from autofuse.source.capture.syntax import walk
 
 _FORWARD = frozenset("jvp jacfwd linearize forward_ad make_dual dual_level".split())
@@ -43,16 +43,16 @@ class Derivative:
 
 def find_derivatives(tree: ast.Module) -> tuple[Derivative, ...]:
     """Return every place of a file that takes a derivative which can be differentiated again, by line."""
-    nodes = list(walk(tree))
-    calls = [n for n in nodes if isinstance(n, ast.Call)]
-    derivatives = [Derivative(n, *taken) for n in nodes if isinstance(n, ast.expr) for taken in _orders_taken(n)]
-    repeated = {id(n) for n in _repeated_derivatives(nodes, calls, {id(derivative.node) for derivative in derivatives})}
+    index = node_index(tree)
+    calls = list(index.of(ast.Call))
+    derivatives = [Derivative(n, *taken) for n in (*calls, *index.of(ast.Dict)) for taken in _orders_taken(n)]
+    repeated = {id(n) for n in _repeated_derivatives(index, calls, {id(derivative.node) for derivative in derivatives})}
     derivatives = [
         replace(derivative, orders=2) if id(derivative.node) in repeated else derivative for derivative in derivatives
     ]
-    mapped = {id(n) for n in _mapped_derivatives(nodes, calls)}
+    mapped = {id(n) for n in _mapped_derivatives(index, calls)}
     transforms = [Derivative(n, 1) for n in calls if _is_transform(n) and id(n) not in mapped]
-    backward = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in nodes)
+    backward = any(n.attr == "backward" for n in index.of(ast.Attribute))
     if len(transforms) > 1 or transforms and (backward or derivatives):
         derivatives += transforms
     return tuple(sorted(derivatives, key=lambda derivative: derivative.node.lineno))
@@ -90,7 +90,7 @@ def _may_be_torch(function: ast.expr) -> bool:
     )
 
 
-def _repeated_derivatives(nodes: list[ast.AST], calls: list[ast.Call], derivative_ids: set[int]) -> Iterator[ast.AST]:
+def _repeated_derivatives(index: NodeIndex, calls: list[ast.Call], derivative_ids: set[int]) -> Iterator[ast.AST]:
     """Yield the derivatives of a derivative's result.
 
     An example is `u_x = d(u, x); u_xx = d(u_x, x)`, where `d` takes one derivative; a loop is another. They take two
@@ -98,13 +98,13 @@ def _repeated_derivatives(nodes: list[ast.AST], calls: list[ast.Call], derivativ
     """
     if not derivative_ids:
         return
-    helpers = {f.name: d for f in nodes if isinstance(f, Function) for d in walk(f) if id(d) in derivative_ids}
+    functions = index.functions()
+    helpers = {f.name: d for f in functions for d in walk(f) if id(d) in derivative_ids}
     result_names: dict[int, set[str]] = {}  # the names that hold what each derivative gave
-    for n in nodes:
-        if isinstance(n, ast.Assign):
-            names = {t.id for target in n.targets for t in walk(target) if isinstance(t, ast.Name)}
-            for key in _derivatives_inside(n.value, derivative_ids, helpers):
-                result_names.setdefault(key, set()).update(names)
+    for n in index.of(ast.Assign):
+        names = {t.id for target in n.targets for t in walk(target) if isinstance(t, ast.Name)}
+        for key in _derivatives_inside(n.value, derivative_ids, helpers):
+            result_names.setdefault(key, set()).update(names)
     for call in calls:
         for key in {id(call)} & derivative_ids | (
             {id(helpers[name])} if (name := _last_name(call.func)) in helpers else set()
@@ -134,13 +134,13 @@ def _is_transform(call: ast.Call) -> bool:
     return _last_name(func) in _TRANSFORMS and owner in ("func", "functorch", "ft") and len(call.args) == 1
 
 
-def _mapped_derivatives(nodes: list[ast.AST], calls: list[ast.Call]) -> Iterator[ast.AST]:
+def _mapped_derivatives(index: NodeIndex, calls: list[ast.Call]) -> Iterator[ast.AST]:
     """Yield the derivatives of each sample, `vmap(grad(f))`, also by name. Nobody differentiates those."""
     mapped = [c.args[0] for c in calls if _last_name(c.func) == "vmap" and c.args]
     yield from (n for a in mapped for n in walk(a))
     names = {a.id for a in mapped if isinstance(a, ast.Name)}
-    for n in nodes:
-        if names and isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id in names for t in n.targets):
+    for n in index.of(ast.Assign) if names else ():
+        if any(isinstance(t, ast.Name) and t.id in names for t in n.targets):
             yield n.value
 
 

@@ -16,7 +16,7 @@ from autofuse.source.place.edits import span_of
 
 def dtypes_agree_with_operands(claim: Claim) -> Iterator[Missing | Fails]:
     """Reports each `x.dtype` of an intermediate value that the edit replaces by the dtype of an operand."""
-    for read in claim.site.removed.metadata:
+    for read in sorted(claim.site.removed.metadata, key=lambda v: v.serial):
         if read.op != ATTRIBUTE or read.data != "dtype" or _is_cast(read.inputs[0]):
             continue
         if text := _rewritten_text(claim, read):

@@ -73,6 +73,7 @@ def _is_word_character(character: bytes) -> bool:
 
 _ASSIGNED = re.compile(rb"\.\w+\s*=(?!=)")
 _OF_TORCH = re.compile(rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\Z")
+_TORCH_ENDS = (b"F", b"torch", b"functional", b"Tensor")  # a fast test before the expression
 _MAX_NAME = 100  # bytes of a dotted torch name
 _SET_ON_TORCH = re.compile(rb"(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b")
 _SETS = _Words("setattr | set_submodule | _modules")
@@ -116,5 +117,5 @@ def _patches_torch(source: bytes) -> bool:
     """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
     if (b"setattr" in source or b"patch" in source) and _SET_ON_TORCH.search(source):
         return True
-    starts = (m.start() for m in _ASSIGNED.finditer(source))
-    return any(_OF_TORCH.search(source[max(0, at - _MAX_NAME) : at]) for at in starts)
+    names = (source[max(0, m.start() - _MAX_NAME) : m.start()] for m in _ASSIGNED.finditer(source))
+    return any((n.endswith(_TORCH_ENDS) or b"nn." in n) and _OF_TORCH.search(n) for n in names)

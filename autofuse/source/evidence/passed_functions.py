@@ -20,8 +20,8 @@ from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import DefinedFunction, FileScope
-from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 
 # Words in the names of callables that take a function as an implementation, a pattern, or source text.
@@ -121,8 +121,8 @@ def _find_receivers(d: DefinedFunction) -> Iterator[_Receiver]:
 def _assigned_names(tree: ast.Module) -> defaultdict[str, list[ast.expr]]:
     """Returns the names and attributes that a file assigns to each name."""
     meanings: defaultdict[str, list[ast.expr]] = defaultdict(list)
-    for n in walk(tree):
-        if isinstance(n, ast.Assign) and isinstance(n.value, (ast.Attribute, ast.Name)):
+    for n in node_index(tree).of(ast.Assign):
+        if isinstance(n.value, (ast.Attribute, ast.Name)):
             for t in n.targets:
                 if isinstance(t, ast.Name):
                     meanings[t.id].append(n.value)
@@ -139,19 +139,20 @@ class _ReceiverIndex:
         self.receivers: defaultdict[str, list[tuple[ast.expr, bool, list[ast.expr]]]] = defaultdict(list)
         # The key is the last part of the callee's name.
         self.callees_by_name: defaultdict[str, list[ast.expr]] = defaultdict(list)
-        for n in walk(tree):
-            if isinstance(n, ast.Call):
-                arguments = [*n.args, *(k.value for k in n.keywords)]
-                for name in {_function_expression(a) for a in arguments} - {""}:
-                    self.receivers[name].append((n.func, True, _arguments(n.func)))
-                if any(isinstance(a, ast.Name) for a in arguments):
-                    self.callees_by_name[getattr(n.func, "attr", getattr(n.func, "id", ""))].append(n.func)
-            elif isinstance(n, ast.Dict):
-                for k, v in zip(n.keys, n.values, strict=True):
-                    if k is not None and (name := _function_expression(v)):
-                        self.receivers[name].append((k, False, [k]))
-            elif isinstance(n, ast.Assign) and (name := _function_expression(n.value)):
-                self.receivers[name] += [(t, False, [t.slice]) for t in n.targets if isinstance(t, ast.Subscript)]
+        nodes = node_index(tree)
+        for n in nodes.of(ast.Call):
+            arguments = [*n.args, *(k.value for k in n.keywords)]
+            for name in {_function_expression(a) for a in arguments} - {""}:
+                self.receivers[name].append((n.func, True, _arguments(n.func)))
+            if any(isinstance(a, ast.Name) for a in arguments):
+                self.callees_by_name[getattr(n.func, "attr", getattr(n.func, "id", ""))].append(n.func)
+        for table in nodes.of(ast.Dict):
+            for k, v in zip(table.keys, table.values, strict=True):
+                if k is not None and (name := _function_expression(v)):
+                    self.receivers[name].append((k, False, [k]))
+        for s in nodes.of(ast.Assign):
+            if name := _function_expression(s.value):
+                self.receivers[name] += [(t, False, [t.slice]) for t in s.targets if isinstance(t, ast.Subscript)]
 
 
 def _enclosing_classes(d: DefinedFunction) -> list[ast.ClassDef]:
@@ -171,14 +172,11 @@ def _expressions_of_function(d: DefinedFunction, classes: list[ast.ClassDef]) ->
 
 def _function_expression(node: ast.expr) -> str:
     """Returns the text by which an argument names a function or an instance; "" if it names neither."""
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=ast.Name(id=owner), attr=name):
-            return f"{owner}.{name}"
-        case ast.Call(func=ast.Name(id=name)):
-            return f"{name}()"
-    return ""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return f"{node.func.id}()" if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
 def _qualified_name(receiver: ast.expr, scope: FileScope) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 
-from autofuse.source.capture.syntax import parts
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.place.layout_callers import LayoutIndex, LayoutReads, collect_sources
 
 _PRINTING_FUNCTIONS = frozenset("print pprint str repr format debug info warning error critical log write".split())
 _GRADIENT_NAMES = frozenset("requires_grad requires_grad_ Parameter backward grad Linear Embedding parameters".split())
-_PRINTING_NODES = frozenset({ast.Call, ast.FormattedValue, ast.Attribute, ast.BinOp})
+_PRINTING_NODES: tuple[type[ast.expr], ...] = (ast.Call, ast.FormattedValue, ast.Attribute, ast.BinOp)
 
 
 class PrintIndex(LayoutIndex):
@@ -21,33 +21,33 @@ class PrintIndex(LayoutIndex):
 
     def collect(self, tree: ast.Module) -> None:
         """Collect the printed and the returned expressions."""
-        pending: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(tree, ())]
-        while pending:
-            node, scopes = pending.pop()
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
-                scopes = (*scopes, node)
-            elif isinstance(node, ast.Return) and scopes:
-                collect_sources(node.value, self.returned[scopes[-1]])
-            elif node.__class__ in _PRINTING_NODES:
+        index = node_index(tree)
+        for i, returned in index.placed(ast.Return):
+            collect_sources(returned.value, self.returned[index.scopes(i)[-1]])
+        for kind in _PRINTING_NODES:
+            for i, node in index.placed(kind):
                 for printed in _printed_expressions(node):
-                    for scope in scopes:
+                    for scope in index.scopes(i):
                         _add_printed(printed, self.reads[scope, True])
-            pending += [(child, scopes) for child in parts(node)]
 
 
 def mentions_gradients(tree: ast.Module) -> bool:
     """Whether a file mentions gradients, or layers with parameters."""
-    return any(
-        getattr(n, "attr", getattr(n, "id", getattr(n, "arg", ""))) in _GRADIENT_NAMES
-        for n in ast.walk(tree)
-        if isinstance(n, (ast.Attribute, ast.Name, ast.keyword))
+    index = node_index(tree)
+    return (
+        any(n.attr in _GRADIENT_NAMES for n in index.of(ast.Attribute))
+        or any(n.id in _GRADIENT_NAMES for n in index.of(ast.Name))
+        or any(n.arg in _GRADIENT_NAMES for n in index.of(ast.keyword))
     )
 
 
 def _printed_expressions(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return node.args if name in _PRINTING_FUNCTIONS else []
+    if isinstance(node, ast.Attribute) and node.attr != "grad_fn":
+        return []
     match node:
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args) if name in _PRINTING_FUNCTIONS:
-            return args
         case ast.FormattedValue(value=value) | ast.Attribute(value=value, attr="grad_fn"):
             return [value]
         case ast.BinOp(op=ast.Mod(), left=ast.Constant(str()), right=right):

@@ -34,6 +34,8 @@ from autofuse.source.evidence.vmap_calls import check_vmap
 from autofuse.source.evidence.watchers import check_operation_watchers
 from autofuse.source.evidence.writes_between import nothing_writes_to_operands
 
+_STEPS = 250  # the questions about a short function take as long as so many steps
+
 # One entry for each question of this package. A message names missing evidence in this order.
 QUESTIONS: tuple[Question, ...] = (
     operands_are_torch_tensors,
@@ -72,7 +74,7 @@ def examine_claim(claim: Claim) -> Fails | tuple[str, ...]:
         One clause for each missing piece of evidence, or Fails if the text shows that the edit is wrong.
     """
     assumptions: list[str] = []
-    spend(1 + len(claim.captured.graph.values) // 2)  # each question looks through the function
+    spend(_STEPS + len(claim.captured.graph.values) // 2)  # each question looks through the function
     for question in QUESTIONS:
         for answer in question(claim):
             if isinstance(answer, Fails):

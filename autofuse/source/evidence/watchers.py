@@ -17,9 +17,9 @@ import ast
 from collections.abc import Iterator
 
 from autofuse.rule import Fails
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.project_files import find_project_class
 from autofuse.source.capture.scope import FileScope
-from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 
 _MODES = frozenset({"FlopCounterMode", "TorchDispatchMode", "TorchFunctionMode", "LoggingTensorMode"})
@@ -66,18 +66,19 @@ def _find_watchers(scope: FileScope) -> tuple[ast.expr | ast.ClassDef, ...]:
 
 def _watchers_by_name(tree: ast.Module) -> tuple[ast.expr | ast.ClassDef, ...]:
     """The watchers that use a torch name, or define a method of torch's protocols."""
-    nodes = list(walk(tree))
-    traced = any(isinstance(n, (ast.Import, ast.ImportFrom)) and "torch.fx" in ast.unparse(n) for n in nodes)
-    traced = traced or any(isinstance(n, ast.Attribute) and n.attr == "fx" for n in nodes)
-    profiled = any(isinstance(n, ast.Attribute) and n.attr in ("profiler", "profile") for n in nodes) or any(
-        isinstance(n, ast.ImportFrom) and "profile" in (n.module or "") for n in nodes
+    index = node_index(tree)
+    imports, attributes = [*index.of(ast.Import), *index.of(ast.ImportFrom)], list(index.of(ast.Attribute))
+    traced = any("torch.fx" in ast.unparse(n) for n in imports) or any(n.attr == "fx" for n in attributes)
+    profiled = any(n.attr in ("profiler", "profile") for n in attributes) or any(
+        "profile" in (n.module or "") for n in index.of(ast.ImportFrom)
     )
-    candidates = (n for n in nodes if isinstance(n, (ast.expr, ast.ClassDef)))
-    has_graph = traced or any(_makes_graph(n) for n in nodes)
-    return tuple(
-        n for n in candidates
-        if _is_watcher(n, traced) or profiled and _is_list_of_events(n) or has_graph and _is_text_of_graph(n)
-    )  # fmt: skip
+    calls = list(index.of(ast.Call))
+    has_graph = traced or any(map(_makes_graph, attributes)) or any(map(_makes_graph, calls))
+    watchers: list[ast.expr | ast.ClassDef] = [n for n in index.of(ast.ClassDef) if _is_watcher(n, traced)]
+    watchers += (n for n in calls if _is_watcher(n, traced) or profiled and _is_list_of_events(n))
+    if has_graph:
+        watchers += (n for n in attributes if _is_watcher(n, traced) or _is_text_of_graph(n))
+    return tuple(watchers)
 
 
 def _makes_graph(n: ast.AST) -> bool:
@@ -105,7 +106,8 @@ def _is_watcher(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
     match n:
         case ast.ClassDef(body=body):
             return any(isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)) and s.name in _PROTOCOLS for s in body)
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+        case ast.Call(func=function):
+            name = _last_name(function)
             return name in _MODES or name in _STEP_OBSERVERS or traced and name in _PASSES
         case ast.Attribute(value=ast.Attribute(attr="graph") | ast.Name(id="graph"), attr="nodes"):
             return traced
@@ -114,7 +116,7 @@ def _is_watcher(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
 
 def _entered_calls(tree: ast.Module) -> tuple[ast.Call, ...]:
     """The calls in `with` statements."""
-    items = (i.context_expr for n in walk(tree) if isinstance(n, ast.With) for i in n.items)
+    items = (i.context_expr for n in node_index(tree).of(ast.With) for i in n.items)
     return tuple(i for i in items if isinstance(i, ast.Call))
 
 

@@ -17,8 +17,8 @@ from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 from autofuse.rule import CallRule, Fails, Holds, Verdict
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import FileScope, functions
-from autofuse.source.capture.syntax import parts, walk
 from autofuse.source.find.call_context import CallContext
 from autofuse.source.find.iterations import is_iterated_once
 from autofuse.source.find.settings_reads import first_settings_read
@@ -146,9 +146,12 @@ def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSi
         if issubclass(loaded.rule, CallRule):
             for name in called_names(loaded):
                 by_name.setdefault(name, []).append((loaded, loaded.rule))
+    names = _with_aliases(scope, {n.rpartition(".")[2] for n in by_name})
+    if not any(_last_part(call.func) in names for call in node_index(scope.tree).of(ast.Call)):
+        return
     context = CallContext(scope)
     reported = set[tuple[type[CallRule], ast.AST | None]]()
-    for symbol, call, inner_scope in _calls(scope, _with_aliases(scope, {n.rpartition(".")[2] for n in by_name})):
+    for symbol, call, inner_scope in _calls(scope, names):
         for name in (_name_of(call, inner_scope), _method(call)):
             for loaded, rule in by_name.get(name, ()):
                 once_in = {"": call, "file": None, "statement": context.nesting.statement_of(call)}[rule.once]
@@ -161,8 +164,8 @@ def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSi
 
 def _with_aliases(scope: FileScope, names: set[str]) -> set[str]:
     """Adds the aliases that the file uses to the last parts of qualified names: `import AdamW as Optimizer`."""
-    imported = [a for n in walk(scope.tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
-    aliases = {a.asname for a in imported if a.asname and a.name.rpartition(".")[2] in names}
+    nodes = node_index(scope.tree)
+    aliases = {a.asname for a in nodes.of(ast.alias) if a.asname and a.name.rpartition(".")[2] in names}
     qualified = {name for name, full_name in scope.qualified_names.items() if full_name.rpartition(".")[2] in names}
     return names | aliases | qualified
 
@@ -221,23 +224,25 @@ def _method(call: ast.Call) -> str:
 
 def _calls(scope: FileScope, names: set[str]) -> list[tuple[str, ast.Call, FileScope]]:
     """The calls of functions with one of these names. Each has the function around it and the scope there."""
-    calls = [("<module>", c, scope) for c in _calls_in_body(scope.tree.body, names)]
-    for defined in functions(scope):
-        own_calls = list(_calls_in_body(defined.function.body, names))
-        inner = defined.scope.nested_scope(defined.function) if own_calls else defined.scope
-        calls += [(defined.symbol, c, inner) for c in own_calls]
+    own_calls: dict[ast.AST, list[ast.Call]] = {}
+    index = node_index(scope.tree)
+    for i, call in index.placed(ast.Call):
+        if _last_part(call.func) in names and _is_in_body(call, around := index.scopes(i)[-1]):
+            own_calls.setdefault(around, []).append(call)
+    calls = [("<module>", c, scope) for c in own_calls.pop(scope.tree, ())]
+    for defined in functions(scope) if own_calls else ():
+        if defined.function in own_calls:
+            inner = defined.scope.nested_scope(defined.function)
+            calls += [(defined.symbol, c, inner) for c in own_calls[defined.function]]
     return sorted(calls, key=lambda f: (f[1].lineno, f[1].col_offset, f[1].end_col_offset or 0))
 
 
-def _calls_in_body(body: Sequence[ast.AST], names: set[str]) -> Iterator[ast.Call]:
-    """Yields the calls in a body, without those in nested functions."""
-    todo: list[ast.AST] = list(body)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Call) and _last_part(node.func) in names:
-            yield node
-        if not isinstance(node, Function):
-            todo += parts(node)
+def _is_in_body(call: ast.Call, around: ast.AST) -> bool:
+    """Whether a call is in the body of the function around it, and not in its decorators or defaults."""
+    if not isinstance(around, Function):
+        return True
+    first = around.body[0]
+    return (call.lineno, call.col_offset) >= (first.lineno, first.col_offset)
 
 
 def _last_part(function: ast.expr) -> str:

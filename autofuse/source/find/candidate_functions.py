@@ -9,66 +9,32 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import ClassScope, DefinedFunction, FileScope, module_bindings
 from autofuse.source.capture.syntax import walk
+from autofuse.source.find.word_hints import WordHints
 from autofuse.source.targets.printing import SourceText
 
 _WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
 _PLAIN_NAME = re.compile(rb"(?<![.\w\x80-\xff])[A-Za-z_\x80-\xff][\w\x80-\xff]*")
 _QUOTE = re.compile(rb"[\"']")
 _ATTRIBUTE_NAME = re.compile(rb"\.\s*([A-Za-z_\x80-\xff][\w\x80-\xff]*)|[\"']([A-Za-z_\x80-\xff][\w\x80-\xff]*)")
+# A layer is called, read whole, or asked for its `forward`. Other attributes of it do not compute what it computes.
+_LAYER_NAME = re.compile(
+    rb"\.\s*([A-Za-z_\x80-\xff][\w\x80-\xff]*)(?![\w\x80-\xff])(?!\s*\.(?!\s*(?:forward|__call__)\b))|[\"']([A-Za-z_\x80-\xff][\w\x80-\xff]*)"
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NEVER_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
+_MANY = 100  # names; to list the words of a text is faster than to search for so many
 _LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
 
 
-class WordPairs:
-    """Pairs of regular expressions: for a hint, and for the text that must accompany it.
-
-    A text may contain a match if it matches both expressions of one pair. A pair is identified by its index.
-    """
-
-    def __init__(self, *pairs: tuple[bytes, bytes]) -> None:
-        self._words = [[_with_literal(each) for each in word.split(b"|")] for word, _ in pairs]
-        self._companions = [re.compile(companion) for _, companion in pairs]
-        self.all = frozenset(range(len(pairs)))
-
-    def words_in(self, text: bytes) -> frozenset[int]:
-        """The pairs whose hint is in `text`, with or without the accompanying text."""
-        return frozenset(
-            i
-            for i, words in enumerate(self._words)
-            if any(literal in text and (word is None or word.search(text)) for literal, word in words)
-        )
-
-    def has_companion(self, pairs: Iterable[int], text: bytes) -> bool:
-        """Whether `text` contains the accompanying text of one of `pairs`."""
-        return any(i == _COMPLETE or self._companions[i].search(text) for i in pairs)
-
-    def search(self, text: bytes) -> bool:
-        """Whether `text` contains both parts of a pair."""
-        return self.has_companion(self.words_in(text), text)
-
-
-def _with_literal(word: bytes) -> tuple[bytes, re.Pattern[bytes] | None]:
-    """Splits a regular expression into a literal text that all its matches contain, and the compiled expression.
-
-    The literal text is searched first because this is much faster. The expression is None if it is the literal text.
-    """
-    literal = re.sub(rb"\\([^\w\s])", lambda m: m[1], word)
-    if re.escape(literal) == word:
-        return literal, None
-    runs = re.findall(rb"(?:(?<!\\)\w(?![?*+{]))+", re.sub(rb"\[[^]]*\][?*+]?|\{[^}]*\}", b" ", word))
-    return max(runs, key=len, default=b""), re.compile(word)
-
-
 _NONE: frozenset[int] = frozenset()
-_COMPLETE = -1  # the pair of a helper with a text that contains both parts of a real pair
 
 
 @dataclass(frozen=True)
@@ -76,8 +42,8 @@ class _Definition:
     """A name, and the text that defines it.
 
     Attributes:
-        is_value: whether the text becomes a part of the code that uses the name. Such a text needs only the hint of a
-            pair. The text of a function needs both parts.
+        is_value: whether the text becomes a part of the code that uses the name. Such a text needs only a hint. The
+            text of a function needs its accompanying text, too.
         is_attribute: whether an object has the name, as a method or an attribute. Code then writes the name after a dot
             or in quotes.
     """
@@ -95,28 +61,37 @@ class _Definition:
     @cached_property
     def attributes(self) -> set[bytes]:
         """The words of the text that may be attributes. In a value any word may, as it may be in a class body."""
-        return (
-            self.plain_names
-            if self.is_value
-            else {first or second for first, second in _ATTRIBUTE_NAME.findall(self.text)}
-        )
+        return self.plain_names if self.is_value else _names_in(_ATTRIBUTE_NAME, self.text)
+
+    @cached_property
+    def layers(self) -> set[bytes]:
+        """The words of the text that may be attributes whose value is called."""
+        return self.plain_names if self.is_value else _names_in(_LAYER_NAME, self.text)
+
+
+def _names_in(pattern: re.Pattern[bytes], text: bytes) -> set[bytes]:
+    return {first or second for first, second in pattern.findall(text)}
+
+
+def defines_classes(source: bytes) -> bool:
+    """Whether a file may define a class. The layers of a class may come from other files, with words of their own."""
+    return b"class " in source
 
 
 class CandidateFunctions:
-    """The names in one file that may lead to a match, with the pairs of `hints` for which they count."""
+    """The names in one file that may lead to a match, with the hints for which they count."""
 
     def __init__(
-        self, scope: FileScope, text: SourceText, defined: Sequence[DefinedFunction], hints: WordPairs
+        self, scope: FileScope, text: SourceText, defined: Sequence[DefinedFunction], hints: WordHints
     ) -> None:
         self.hints = hints
-        self.text = text
+        self.lines = _without_prose(scope.tree, text)
         self._searched: dict[bytes, frozenset[int]] = {}
         self._may_match: dict[Function, bool] = {}
         project_names = _imported_from_project(scope)
-        self.plain_names = {n: found for old, n in _import_aliases(scope) if (found := hints.words_in(old + b"("))}
-        self.attribute_names = {
-            name.encode(): hints.all for o in _owners(defined) for name in _project_layers(o, project_names)
-        }
+        self.plain_names = {n: found for old, n in _import_aliases(scope) if (found := hints.of_name(old))}
+        self.attribute_names: dict[bytes, frozenset[int]] = {}
+        self.layer_names = {name.encode() for o in _owners(defined) for name in _project_layers(o, project_names)}
         self._add_names(list(self._definitions(scope, defined)))
 
     def is_candidate(self, function: Function) -> bool:
@@ -124,41 +99,49 @@ class CandidateFunctions:
         return function.name != "__init__" and self.may_match(function)  # `__init__` only makes what other methods use
 
     def may_match(self, function: Function) -> bool:
-        """Whether the text of a function, including the names it uses, contains both parts of a pair."""
+        """Whether the text of a function, including the names it uses, contains the words of a rule."""
         if function not in self._may_match:
-            self._may_match[function] = bool(
-                self._pairs_of(_Definition(b"", self._body_text(function), is_value=False))
-            )
+            definition = _Definition(b"", self._body_text(function), is_value=False)
+            found = self._own_hints(definition)
+            for is_attribute, hinted in ((False, self.plain_names), (True, self.attribute_names)):
+                if _may_mention(hinted, definition.text):
+                    words = definition.attributes if is_attribute else definition.plain_names
+                    found = found.union(*(hinted[word] for word in hinted.keys() & words))
+            self._may_match[function] = self.hints.suffice(self.hints.complete(found, definition.text))
         return self._may_match[function]
 
+    def _own_hints(self, definition: _Definition) -> frozenset[int]:
+        """The hints in the text of a definition. A layer with a class of another file may add any."""
+        words = self._words_in(definition.text)
+        named = _may_mention(self.layer_names, definition.text)
+        return words | self.hints.all if named and not self.layer_names.isdisjoint(definition.layers) else words
+
     def _words_in(self, text: bytes) -> frozenset[int]:
-        """The pairs whose hint is in a text. Cached, because many names may have the same text."""
+        """The hints in a text. Cached, because many names may have the same text."""
         if text not in self._searched:
             self._searched[text] = self.hints.words_in(text)
         return self._searched[text]
 
-    def _pairs_of(self, definition: _Definition) -> frozenset[int]:
-        """The pairs to which a definition leads. The text of a function must contain both parts of one."""
-        pairs = self._words_in(definition.text)
-        for hinted, words in (
-            (self.plain_names, definition.plain_names),
-            (self.attribute_names, definition.attributes),
-        ):
-            for word in hinted.keys() & words:
-                pairs |= hinted[word]
-        if definition.is_value:
-            return pairs
-        return frozenset({_COMPLETE}) if self.hints.has_companion(pairs, definition.text) else _NONE
-
-    def _add_names(self, definitions: list[_Definition]) -> None:
-        """Adds every name that leads to a pair, directly or through other names."""
-        while leading := [(definition, pairs) for definition in definitions if (pairs := self._pairs_of(definition))]:
-            for definition, pairs in leading:
-                hinted = self.attribute_names if definition.is_attribute else self.plain_names
-                hinted[definition.name] = hinted.get(definition.name, _NONE) | pairs
-            definitions = [
-                d for d in definitions if d.name not in (self.attribute_names if d.is_attribute else self.plain_names)
-            ]
+    def _add_names(self, definitions: Sequence[_Definition]) -> None:
+        """Adds every name that leads to a hint, directly or through other names."""
+        users = _users_of_names(definitions, self.plain_names)
+        found = list(map(self._own_hints, definitions))
+        for name, hints in self.plain_names.items():
+            for user in users.get((False, name), ()):
+                found[user] |= hints
+        todo = dict.fromkeys(i for i, hints in enumerate(found) if hints)
+        while todo:
+            i, _ = todo.popitem()
+            definition = definitions[i]
+            hinted = self.attribute_names if definition.is_attribute else self.plain_names
+            leads = found[i] if definition.is_value else self.hints.complete(found[i], definition.text)
+            known = hinted.get(definition.name, _NONE)
+            if not leads <= known:
+                hinted[definition.name] = known | leads
+                for user in users.get((definition.is_attribute, definition.name), ()):
+                    if not leads <= found[user]:
+                        found[user] |= leads
+                        todo[user] = None
 
     def _definitions(self, scope: FileScope, defined: Sequence[DefinedFunction]) -> Iterator[_Definition]:
         """Yields the definitions in the file: helpers, attributes, module-level names and imports."""
@@ -206,24 +189,47 @@ class CandidateFunctions:
         if function.end_lineno is None:  # the module body, captured like a function
             own = [s for s in function.body if not isinstance(s, (*_FUNCTIONS, ast.ClassDef))]
             return b"\n".join(map(self._lines_of, own))
-        lines = self.text.lines[function.lineno - 1 : function.end_lineno]
-        if docstring := _lines_of_docstring(function):
-            lines[docstring[0] - function.lineno : docstring[1] - function.lineno] = []
+        lines = self.lines[function.lineno - 1 : function.end_lineno]
         lines = [line.partition(b"#")[0] if b"#" in line and not _QUOTE.search(line) else line for line in lines]
         return b"\n".join(lines).replace(b"def " + function.name.encode(), b"", 1)
 
     def _lines_of(self, node: ast.stmt | ast.expr) -> bytes:
         """The complete lines that contain `node`."""
-        return b"\n".join(self.text.lines[node.lineno - 1 : node.end_lineno])
+        return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
 
-def _lines_of_docstring(function: Function) -> tuple[int, int] | None:
-    """The first line of a docstring and the line after it, if it shares no line with other code."""
-    statement = function.body[0]
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant) or len(function.body) == 1:
-        return None
-    first, end = statement.lineno, (statement.end_lineno or statement.lineno) + 1
-    return (first, end) if function.lineno < first and end <= function.body[1].lineno else None
+def _may_mention(names: Collection[bytes], text: bytes) -> bool:
+    """Whether a text may contain one of `names`: a fast test before its words are listed. Many names take too long."""
+    return len(names) > _MANY or any(name in text for name in names)
+
+
+def _without_prose(tree: ast.Module, text: SourceText) -> list[bytes]:
+    """The lines of a file, with blanks for each string that contains a space. Such a string names no operation."""
+    lines, index = list(text.lines), node_index(tree)
+    parts = {id(part) for joined in index.of(ast.JoinedStr) for part in joined.values}  # they have no own place
+    for node in index.of(ast.Constant):
+        if node.value.__class__ is str and (" " in node.value or "\n" in node.value) and id(node) not in parts:
+            first, last = node.lineno - 1, (node.end_lineno or 0) - 1
+            for i in range(first, last + 1):
+                start = node.col_offset if i == first else 0
+                end = node.end_col_offset or 0 if i == last else len(lines[i])
+                lines[i] = lines[i][:start] + b" " * (end - start) + lines[i][end:]
+    return lines
+
+
+def _users_of_names(
+    definitions: Sequence[_Definition], aliases: Collection[bytes]
+) -> dict[tuple[bool, bytes], list[int]]:
+    """For each name, as a plain name or an attribute, the indexes of the definitions whose text contains it."""
+    names: tuple[set[bytes], set[bytes]] = set(aliases), set()
+    for d in definitions:
+        names[d.is_attribute].add(d.name)
+    users: dict[tuple[bool, bytes], list[int]] = {}
+    for i, d in enumerate(definitions):
+        for is_attribute, words in ((False, d.plain_names), (True, d.attributes)):
+            for name in names[is_attribute] & words:
+                users.setdefault((is_attribute, name), []).append(i)
+    return users
 
 
 def _import_aliases(scope: FileScope) -> Iterator[tuple[bytes, bytes]]:

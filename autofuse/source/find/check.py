@@ -38,10 +38,10 @@ from autofuse.source.evidence import Claim, describe_callees, examine_claim
 from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_apply
 from autofuse.source.find.caller_assumptions import add_caller_assumptions
-from autofuse.source.find.candidate_functions import CandidateFunctions
+from autofuse.source.find.candidate_functions import CandidateFunctions, defines_classes
 from autofuse.source.find.file_reader import FileReader, SkippedFunction
 from autofuse.source.find.proposal import Proposal, decline
-from autofuse.source.find.required_words import required_words
+from autofuse.source.find.required_words import required_words, words_of_graph
 from autofuse.source.find.unused_after_edit import find_unused
 from autofuse.source.find.unwanted_edits import IN_TESTS, EditedFile, generator_of, helper_of, refuse_unwanted
 from autofuse.source.place.author_text import author_text
@@ -65,6 +65,8 @@ def proposals(
     only: Collection[str] | None = None,
     files: ProjectFiles | None = None,
     generated: bool = False,
+    declined: bool = True,
+    always_parse: bool = False,
 ) -> list[Proposal]:
     """Finds what autofuse would do to one file.
 
@@ -78,6 +80,8 @@ def proposals(
         only: the symbols to read; None reads all functions.
         files: the files of the project that are given. They may show that other code runs than the code in this file.
         generated: whether to edit generated files too.
+        declined: whether declined proposals are wanted. Without them, a generated file is not read.
+        always_parse: whether a file is parsed in any case, so that a syntax error is found.
 
     Returns:
         The proposals, in the order of the lines.
@@ -91,20 +95,21 @@ def proposals(
         files.make_room()
     else:
         PARSED.forget_existence()
-    tree = PARSED.tree(source, path) if path else ast.parse(source)  # also raises SyntaxError
-    if not imports_torch(tree):
-        return []
+    edited_file = EditedFile(path, "" if generated else generator_of(source))
     call_rules = [r for r in rules if may_apply(r, source)]
     dataflow_rules = tuple(r for r in rules if r.change is None)
-    hints = required_words(dataflow_rules)
-    if not call_rules and not hints.search(source):
+    hints = required_words(dataflow_rules).possible_in(source, others=defines_classes(source))
+    has_none = edited_file.generated and not declined or not call_rules and not hints.rules
+    if has_none and not always_parse:
         return []
-    reader = FileReader(len(source), skipped)
+    tree = PARSED.tree(source, path) if path else ast.parse(source)  # also raises SyntaxError
+    if has_none or not imports_torch(tree):
+        return []
+    reader = FileReader(skipped)
     scope = replace(PARSED.scope(source, path), imported_classes={}) if path else file_scope(tree)
     text = SourceText(source)
     results: list[Proposal] = []
-    edited_file = EditedFile(path, "" if generated else generator_of(source))
-    all_functions = list(functions(scope))
+    all_functions = functions(scope)
     candidates = CandidateFunctions(scope, text, all_functions, hints)
     lambdas = [
         f for defined in all_functions if candidates.may_match(defined.function) for f in expression_functions(defined)
@@ -122,7 +127,8 @@ def proposals(
     if call_rules:
         read_one = partial(_call_proposals, scope, call_rules, path, only)
         results += reader.read(read_one, 1, "the arguments of its calls", len(source))
-        results = [_decline_generated(p, edited_file) for p in results]
+    reader.close()
+    results = [_decline_generated(p, edited_file) for p in results]
     return sorted(_without_duplicates(results), key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
 
 
@@ -166,8 +172,8 @@ def _call_proposal(site: CallSite, path: str) -> Proposal:
 
 
 def _decline_generated(p: Proposal, file: EditedFile) -> Proposal:
-    """Declines the edit of a call in a generated file."""
-    if not file.generated or p.edit is None:
+    """Declines a proposal in a generated file. Nobody should change such a file, so it has no reports either."""
+    if not file.generated or p.finding.status == "declined":
         return p
     return decline(p, because(writing.GENERATED_FILE, name=file.generated))
 
@@ -218,16 +224,21 @@ class _FileContext:
 
 def _function_proposals(defined: DefinedFunction, context: _FileContext) -> list[Proposal]:
     without_callers = _proposals_without_callers(defined, context)
+    if without_callers is None:
+        return []
     if context.wanted_edit is not None or is_expression_function(defined.function):
         return without_callers
     return add_caller_assumptions(
-        without_callers, defined, context.files, lambda other: _proposals_without_callers(other, context)
+        without_callers, defined, context.files, lambda other: _proposals_without_callers(other, context) or []
     )
 
 
-def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) -> list[Proposal]:
+def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) -> list[Proposal] | None:
+    """The proposals for a function alone; None if its operations fit no rule, whatever its callers pass."""
     text, path, rules, target = context.text, context.path, context.rules, context.target
     captured = capture(defined.function, defined.scope, defined.owner, defined.instance_name, defined.module_parameters)
+    if not required_words(rules).search(words_of_graph(captured.graph)):
+        return None
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
     # Code at module level may rebind an imported name, so a qualified name proves nothing there.
@@ -257,7 +268,9 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
     def make_proposal(site: Site) -> Proposal:
         outcome = edits.get(_site_key(site), site.verdict)
         assumptions, notes, helpers = tuple[str, ...](), "", tuple[tuple[str, int, int], ...]()
-        if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
+        if isinstance(outcome, Edit) and context.edited_file.generated:
+            outcome = Fails(because(writing.GENERATED_FILE, name=context.edited_file.generated), enables=False)
+        elif isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
             recheck = None if context.wanted_edit else _Recheck(outcome, replace(context, rules=(site.rule,)), defined)
             claim = Claim(site, outcome, captured, view, defined, target, context.files, recheck)
             evidence, notes = examine_claim(claim), describe_callees(claim)
@@ -270,7 +283,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
                     (n, h.lineno, h.end_lineno or 0) for n in unused if (h := helper_of(n, defined)) is not None
                 )
                 notes = "; ".join(filter(None, (notes, _unused_clause(unused))))
-                outcome = refuse_unwanted(context.edited_file, outcome, defined, operation, text, unused) or outcome
+                outcome = refuse_unwanted(outcome, defined, operation, text, unused) or outcome
         p = _proposal(path, defined.symbol, captured, text, site, outcome, assumptions, notes)
         return replace(p, helpers=helpers if p.edit is not None else ())
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import DefinedFunction, FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.find.result_uses import FindImporters, ReturnedElement, find_calls, function_around
@@ -71,8 +72,11 @@ def _parameters(defined: DefinedFunction) -> list[str]:
 
 def has_dropout(tree: ast.Module) -> bool:
     """Whether a file mentions dropout layers."""
-    named = (n.attr if isinstance(n, ast.Attribute) else getattr(n, "name", getattr(n, "id", "")) for n in walk(tree))
-    return any("Dropout" in name for name in named if isinstance(name, str))
+    nodes = node_index(tree)
+    if any("Dropout" in n.attr for n in nodes.of(ast.Attribute)) or any("Dropout" in n.id for n in nodes.of(ast.Name)):
+        return True
+    named = (*nodes.of(ast.alias), *nodes.of(ast.ClassDef), *nodes.functions())
+    return any("Dropout" in n.name for n in named)
 
 
 def assume_dropout(defined: DefinedFunction, layers: tuple[PassedDropout, ...]) -> DefinedFunction:

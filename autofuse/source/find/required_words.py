@@ -8,13 +8,14 @@ This module handles words only; the capture decides what a word means in a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
-from autofuse.ir.graph import CONST, PARAMETER, Value, is_const
+from autofuse.ir.graph import CONST, PARAMETER, Graph, Value, is_const
 from autofuse.ir.vocabulary import MODULES, OPS, OUR_ACTIVATIONS
 from autofuse.match.pattern import LoadedRule, Pattern
 from autofuse.rule import Rule
-from autofuse.source.find.candidate_functions import WordPairs
+from autofuse.source.find.word_hints import RuleWords, WordHints
 
 Word = tuple[str, str]  # two regular expressions: for a word, and for the text that must accompany it ("" for any)
 
@@ -23,7 +24,7 @@ _OURS = (word for op in OUR_ACTIVATIONS.values() for word in (op.name, op.module
 _ACTIVATIONS = "|".join((_SPELLED, *(word for word in _OURS if not re.search(_SPELLED, word))))
 _LIKELIHOODS = r"oftmax|exp\(|ntropy|nll_loss|NLLLoss"
 _NORMS: tuple[Word, ...] = (
-    (r"Norm\b|norm\(", r"[+/]|\badd|\bdiv|sqrt|pow|\.5"),
+    (r"Norm\b|norm\(", r"[+/]|-\s*[A-Za-z_(]|\badd|\bsub|\bdiv|sqrt|pow|\.5"),
     (r"sqrt|\.5\b|std\b", r"mean|sum|var|[Nn]orm"),
 )
 _ROOTS = r"sqrt|\.5\b|\*\*|pow|std\b|[Nn]orm"
@@ -31,24 +32,30 @@ _ROOTS = r"sqrt|\.5\b|\*\*|pow|std\b|[Nn]orm"
 # canonical operation -> its spellings other than the names in its own row of the vocabulary
 WRITTEN_AS: dict[str, tuple[Word, ...]] = {
     "activation": ((_ACTIVATIONS, ""), (r"clamp|clip", r"\b6\b")),
+    "activation gelu": ((r"\berf\(|\berf_\(|\berfc\(|gelu|GELU|GeLU|Gelu|ACT2|get_activation", ""),),
+    "activation gelu_tanh": ((r"tanh|gelu|GELU|GeLU|Gelu|ACT2|get_activation", ""),),
+    "activation hardswish": ((r"lu6|LU6|Lu6|ardtanh|wish|ACT2|get_activation", ""), (r"clamp|clip", r"\b6\b")),
+    "activation mish": ((r"tanh|mish|Mish|MISH|ACT2|get_activation", ""),),
+    "activation silu": ((r"igmoid|expit|exp\(|silu|SILU|SiLU|Silu|wish|ACT2|get_activation", ""),),
     "activation relu": ((r"relu|LU\b|ACT2|get_activation|clamp|clip", ""),),
     "activation relu_squared": ((r"relu|LU\b|ACT2|get_activation|clamp|clip", ""),),
-    "clamp": ((r"clamp|clip|[lL][uU]6", ""),),
+    "clamp": ((r"clamp|clip|lu6|LU6|Lu6", ""),),
     "cross_entropy": ((_LIKELIHOODS, ""),),
     "dropout": ((r"[Dd]ropout", ""),),
     "layer_norm": _NORMS,
-    "linear": ((r"[Ll]inear|addmm|@|matmul|\bb?mm\b|einsum", ""),),
+    "linear": ((r"[Ll]inear|addmm|@|matmul|\bmm\b|\bbmm\b|einsum", ""),),
     "log": ((r"\blog_?\b|log1p", ""),),
     "log_softmax": ((_LIKELIHOODS, ""),),
     "logsumexp": ((_LIKELIHOODS, ""),),
-    "matmul": ((r"@|matmul|\bb?mm\b|baddbmm|addmm|einsum|[Ll]inear", ""),),
+    "matmul": ((r"@|matmul|\bmm\b|\bbmm\b|baddbmm|addmm|einsum|inear", ""),),
     "mean": ((r"mean|sum|var\b|std\b|[Nn]orm", ""),),
     "rms_norm": _NORMS,
     "rotation": (
-        (r"\bcat\b|\bconcat|\bstack\b", r"-\s*[A-Za-z_(]|\bneg"),
-        (r"complex|\brotary\(", ""),
+        (r"\bcat\(|\.cat\b|\bconcat|\bstack\(|\.stack\b", r"-\s*[A-Za-z_(]|\bneg"),
+        (r"as_complex|\bcomplex\(|\.complex\b|polar|\brotary\(", ""),
     ),
     "sigmoid": ((r"igmoid|expit\(|exp\(|LU\b|lu\b|wish", ""),),
+    "sink_softmax": ((r"oftmax|exp\(", ""),),
     "softmax": ((r"oftmax|exp\(", ""),),
     "sqrt": ((_ROOTS, ""),),
     "rsqrt": ((_ROOTS, ""),),
@@ -65,27 +72,61 @@ WITHOUT_WORDS = frozenset(
     tensor transpose mT t rows complex
 """.split()
 )
+_MATRIX_PRODUCT = r"@|matmul|\bmm\b|\bbmm\b|baddbmm|addmm|einsum|inear"
+_PRODUCT = r"\*|/|mul|div|einsum|prod"
+# Words that a match with this operation contains too, beside those of its rarest operation.
+ALSO_WRITTEN = {
+    "linear": _MATRIX_PRODUCT,
+    "log": r"log",
+    "matmul": _MATRIX_PRODUCT,
+    "mul": _PRODUCT,
+    "rotation": _PRODUCT,
+}
 # Operations that most torch files use. Their words are used only if a pattern requires nothing rarer.
 _COMMON = frozenset("matmul linear mean sum dropout sqrt rsqrt number_sqrt cat stack max arange zeros ones".split())
-_CACHE: dict[tuple[type[Rule], ...], WordPairs] = {}
+_CACHE: dict[tuple[type[Rule], ...], WordHints] = {}
 
 
-def required_words(rules: Sequence[LoadedRule]) -> WordPairs:
-    """The words for `rules`. A file or a function with none of them cannot contain a match."""
+def required_words(rules: Sequence[LoadedRule]) -> WordHints:
+    """The words for `rules`. A file or a function without the words of any rule cannot contain a match."""
     key = tuple(r.rule for r in rules)
     if key not in _CACHE:
-        _CACHE[key] = WordPairs(*_merge_words(word for r in rules for word in words_of_rule(r)))
+        _CACHE[key] = WordHints([words_of_rule(r) for r in rules])
     return _CACHE[key]
 
 
-def words_of_rule(rule: LoadedRule) -> tuple[Word, ...]:
-    """The words of one rule: every text that it matches contains one. Only built-in rules have accompanying texts."""
-    words = _words_of_pattern(rule.pattern)
-    return words if rule.ships else tuple((word, "") for word, _ in words)
+def words_of_rule(rule: LoadedRule) -> RuleWords:
+    """The words of one rule, which every text that it matches contains.
+
+    A rule of a user needs one word only, because its operations may have other spellings than the built-in rules know.
+    """
+    required = {_operation_name(v): v for result in rule.pattern.results for v in _required_steps(rule.pattern, result)}
+    words = _words_of_rarest(required)
+    if not rule.ships:
+        return RuleWords(_merge_words((word, "") for word, _ in words))
+    others = {ALSO_WRITTEN[kind].encode(): None for kind in required if kind in ALSO_WRITTEN}
+    return RuleWords(_merge_words(words), tuple(others))
 
 
-def _words_of_pattern(pattern: Pattern) -> tuple[Word, ...]:
-    required = {_operation_name(v): v for result in pattern.results for v in _required_steps(pattern, result)}
+def words_of_graph(graph: Graph) -> bytes:
+    """A text with every name of each operation of a graph, and its literals. It has the words of each match in it.
+
+    Dropout is included in any case, because callers may pass a dropout layer.
+    """
+    literals = {repr(v.data) for v in graph.values if v.op == CONST and isinstance(v.data, (int, float, str))}
+    names = (_names_of_operation(op) for op in dict.fromkeys(("dropout", *(v.op for v in graph.values))))
+    return " ".join((*names, *literals)).encode(errors="replace")
+
+
+@lru_cache(maxsize=1024)
+def _names_of_operation(op: str) -> str:
+    """Every way to write an operation: `torch.exp( .exp(`. An activation of unknown name may come from a table."""
+    names = (op, *(OPS[op].names if op in OPS else ()), *(name for name, m in MODULES.items() if m.op == op))
+    return " ".join(f"{name}(" for name in (*names, *(("ACT2FN",) if op == "activation" else ())))
+
+
+def _words_of_rarest(required: Mapping[str, Value]) -> tuple[Word, ...]:
+    """The words of the operation that the fewest files use, of those that a pattern requires."""
     typical = [kind for kind in required if kind.partition(" ")[0] not in WITHOUT_WORDS]
     if not typical:
         return (("", ""),)
@@ -120,16 +161,16 @@ def _names_of(v: Value) -> Iterator[Word]:
     names = {n.rpartition(".")[2] for n in OPS[op].names}
     names |= {name.rpartition(".")[2] for name, module in MODULES.items() if module.op == op}
     names = {n for n in names if op == v.op or not re.search(_ACTIVATIONS, n)}  # _ACTIVATIONS covers the others
-    words = [rf"\b{re.escape(n)}_?\b" for n in sorted(names) if n.isidentifier()]
+    words = [rf"\b{re.escape(n)}\b|\b{re.escape(n)}_\b" for n in sorted(names) if n.isidentifier()]
     if len(words) < len(names):
         yield "", ""  # an operator: any text may contain it
     elif words:
         yield "|".join(words), ""
 
 
-def _merge_words(words: Iterable[Word]) -> list[tuple[bytes, bytes]]:
+def _merge_words(words: Iterable[Word]) -> tuple[tuple[bytes, bytes], ...]:
     """Joins words that need the same accompanying text, without duplicates."""
     merged: dict[str, dict[str, None]] = {}
     for word, companion in words:
         merged.setdefault(companion, {}).update(dict.fromkeys(word.split("|")))  # safe: no word has a group with `|`
-    return [("|".join(w).encode() if "" not in w else b"", companion.encode()) for companion, w in merged.items()]
+    return tuple(("|".join(w).encode() if "" not in w else b"", companion.encode()) for companion, w in merged.items())

@@ -11,13 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import DefinedFunction
-from autofuse.source.capture.syntax import children, walk
+from autofuse.source.capture.syntax import walk
 from autofuse.source.place.edits import Edit, TextSpan, is_inside, span_of
 
 _MODULES = frozenset({"torch", "nn", "functional", "F", "np", "math"})
-_READING = frozenset({ast.Name, ast.Attribute})
-_NO_PARTS = frozenset({ast.Name, ast.Constant})
 _Read = tuple[
     str, str
 ]  # (class that reads `self.name`, name), ("", name) for other attributes, ("=", name) for plain names
@@ -28,16 +27,11 @@ class ReadNames:
 
     def __init__(self, tree: ast.Module) -> None:
         self.counts: Counter[_Read] = Counter()
-        todo: list[tuple[ast.AST, str]] = [(tree, "")]
-        while todo:
-            node, owner = todo.pop()
-            kind = node.__class__
-            if kind is ast.ClassDef:
-                owner = node.name  # type: ignore[attr-defined]
-            elif kind in _READING and (read := _read_of(node, owner)) is not None:
+        index = node_index(tree)
+        for i, attribute in index.placed(ast.Attribute):
+            if (read := _read_of(attribute, index.class_name(i))) is not None:
                 self.counts[read] += 1
-            if kind not in _NO_PARTS:
-                todo += [(child, owner) for child in children(node)]
+        self.counts.update(("=", n.id) for n in index.of(ast.Name) if n.ctx.__class__ is ast.Load)
 
     def classes_reading(self, attribute: str) -> set[str]:
         """The classes that read `self.<attribute>`.
@@ -91,13 +85,11 @@ def _names_in_spans(function: ast.AST, spans: tuple[TextSpan, ...]) -> Iterator[
 
 def _read_of(node: ast.AST, owner: str) -> _Read | None:
     """What a node reads: an attribute of `self` in class `owner`, another attribute, or a name."""
-    match node:
-        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Load()):
-            return owner, name
-        case ast.Attribute(value=ast.Name(id=base) | ast.Attribute(attr=base), attr=name, ctx=ast.Load()):
-            return None if base in _MODULES else ("", name)
-        case ast.Attribute(attr=name, ctx=ast.Load()):
-            return "", name
-        case ast.Name(id=name, ctx=ast.Load()):
-            return "=", name
-    return None
+    if isinstance(node, ast.Name):
+        return ("=", node.id) if node.ctx.__class__ is ast.Load else None
+    if not isinstance(node, ast.Attribute) or node.ctx.__class__ is not ast.Load:
+        return None
+    base = node.value.id if isinstance(node.value, ast.Name) else getattr(node.value, "attr", "")
+    if base == "self" and isinstance(node.value, ast.Name):
+        return owner, node.attr
+    return None if base in _MODULES else ("", node.attr)

@@ -1,6 +1,5 @@
 """Refuses edits that are correct but that users would not keep. Some are made with `--unsafe` only.
 
-- A generator would overwrite an edit in a generated file.
 - If the other branch calls a fused operation already, both branches would become the same.
 - The loss of a layer with two classes has hardly any logits to save.
 - A longer spelling of a loss is no faster.
@@ -76,12 +75,11 @@ def generator_of(source: bytes) -> str:
 
 
 def refuse_unwanted(
-    file: EditedFile, edit: Edit, defined: DefinedFunction, operation: str, text: SourceText, unused: tuple[str, ...]
+    edit: Edit, defined: DefinedFunction, operation: str, text: SourceText, unused: tuple[str, ...]
 ) -> Fails | None:
     """Explains why an edit is not wanted.
 
     Args:
-        file: the file of the edit.
         edit: an edit that inserts a call of `operation` into the function `defined`.
         text: the text of the file.
         unused: the names that the edit leaves without a use in the file.
@@ -94,8 +92,6 @@ def refuse_unwanted(
         helper = helper_of(name, defined)
         if helper is not None and _calls_function(helper, edit.becomes):
             return Fails(because(writing.HELPER_UNCALLED, name=name), enables=False)
-    if file.generated:
-        return Fails(because(writing.GENERATED_FILE, name=file.generated), enables=False)
     if operation == "attention" and (fused := _fused_in_other_branch(edit, function)) is not None:
         return Fails(because(writing.FUSED_BESIDE, name=fused), enables=False)
     classes = _class_count(edit, defined) if operation in _OF_LAYERS else None

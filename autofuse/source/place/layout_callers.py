@@ -8,14 +8,16 @@ compared. So the search may report a read of another object, but it does not mis
 from __future__ import annotations
 
 import ast
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.call_index import FORWARD, IndexedCall, call_index, called_name, decorated_name
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import ClassScope
-from autofuse.source.capture.syntax import parts, walk
+from autofuse.source.capture.syntax import walk
 from autofuse.source.place.layout_reads import LAYOUT_ATTRIBUTES, PERMUTING
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -119,22 +121,39 @@ class LayoutIndex:
 
     def collect(self, tree: ast.Module) -> None:
         """Fills `reads` and `returned` from the syntax tree."""
-        todo: list[tuple[ast.AST, tuple[ast.AST, ...], bool]] = [(tree, (), False)]
-        while todo:
-            node, scopes, in_try = todo.pop()
-            if isinstance(node, (*_FUNCTIONS, ast.Module)):
-                scopes = (*scopes, node)
-            elif isinstance(node, ast.Return) and scopes:
-                collect_sources(node.value, self.returned[scopes[-1]])
-            elif isinstance(node, ast.Attribute) and (
-                node.attr in LAYOUT_ATTRIBUTES or node.attr in ("view", "view_as")
-            ):
-                is_silent = in_try or node.attr in LAYOUT_ATTRIBUTES or _is_permuted(node.value)
-                for scope in scopes:
+        index = node_index(tree)
+        # An error inside a `try`, or in a function that is called later, may be caught: then it is silent.
+        caught = _outermost_ranges([*index.of(ast.Try), *index.of(ast.Lambda)])
+        for i, returned in index.placed(ast.Return):
+            collect_sources(returned.value, self.returned[index.scopes(i)[-1]])
+        for i, node in index.placed(ast.Attribute):
+            if node.attr in LAYOUT_ATTRIBUTES or node.attr in ("view", "view_as"):
+                is_silent = node.attr in LAYOUT_ATTRIBUTES or _is_permuted(node.value) or _is_within(node, caught)
+                for scope in index.scopes(i):
                     collect_sources(node.value, self.reads[scope, is_silent])
-            # An error inside a `try`, or in a function that is called later, may be caught: then it is silent.
-            in_try = in_try or isinstance(node, (ast.Try, ast.Lambda))
-            todo += [(child, scopes, in_try) for child in parts(node)]
+
+
+_Place = tuple[int, int]  # a line and a column
+
+
+def _outermost_ranges(nodes: Iterable[ast.stmt | ast.expr]) -> list[tuple[_Place, _Place]]:
+    """The starts and ends of the nodes that are not inside another one, in the order of the text."""
+    ranges: list[tuple[_Place, _Place]] = []
+    for start, end in sorted(map(_range_of, nodes)):
+        if not ranges or start >= ranges[-1][1]:
+            ranges.append((start, end))
+    return ranges
+
+
+def _range_of(node: ast.stmt | ast.expr) -> tuple[_Place, _Place]:
+    return (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _is_within(node: ast.expr, ranges: Sequence[tuple[_Place, _Place]]) -> bool:
+    """Whether an expression is inside one of the ranges."""
+    start, end = _range_of(node)
+    i = bisect_right(ranges, start, key=lambda r: r[0]) - 1
+    return i >= 0 and end <= ranges[i][1]
 
 
 def any_caller_reads(

@@ -134,7 +134,7 @@ def test_syntax_of_newer_versions_is_read_or_refused_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    "text", ["import torch\nprint 'softmax'\n", "import torch\nraise E, 'softmax'\n", "x = 0777 # torch"]
+    "text", ["import torch\nprint 'softmax'\n", "import torch\nraise E, 'softmax'\n", "x = 0777 # torch.softmax"]
 )
 def test_python_2_syntax_is_reported_with_its_line(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -123,7 +123,13 @@ def test_a_rule_with_one_operation_matches_every_spelling_of_it(
 def test_the_patterns_of_the_built_in_rules_give_their_words() -> None:
     hints = required_words([r for r in load_rules() if r.change is None])
     assert not hints.search(b"import torch\n\ndef double(x):\n    return torch.matmul(x, x) + 2\n")
-    for text in (b"F.softmax(x)", b"nn.GELU()", b"x.clamp(0, 6)", b"torch.cat((-b, a), -1)", b"self.norm(x) + y"):
+    for text in (
+        b"F.softmax(x)",
+        b"nn.GELU()",
+        b"x.clamp(0, 6)",
+        b"a * c + torch.cat((-b, a), -1) * s",
+        b"self.norm(x) + y",
+    ):
         assert hints.search(text), text
 
 
@@ -152,5 +158,5 @@ def test_every_operation_of_the_canonical_form_has_words() -> None:
 def test_the_tables_name_existing_operations() -> None:
     assert {m.op for m in MODULES.values()} - OPS.keys() <= {"identity"}
     introduced = {"rotation", "choice", "item", "slice", "tuple", "attribute", "is_none", "not", "cast", "keep", "kept"}
-    introduced |= {"permute_by", "picked", "flat", "refold", "real", "imag", "float32"}
+    introduced |= {"permute_by", "sink_softmax", "picked", "flat", "refold", "real", "imag", "float32"}
     assert {kind.partition(" ")[0] for kind in WRITTEN_AS} | WITHOUT_WORDS <= OPS.keys() | introduced

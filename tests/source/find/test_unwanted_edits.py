@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from autofuse.loading.registry import load_rules
+from autofuse.project.config import FileSettings
+from autofuse.project.file_discovery import SourceFile
+from autofuse.project.run import CheckedFile, RewriteRun
 from autofuse.results.findings import Finding
+from autofuse.source.find import check
 from autofuse.source.find.check import proposals
 from autofuse.source.find.unwanted_edits import EditedFile, generator_of
 from tests.source.rewriting import source
@@ -47,6 +53,41 @@ def test_the_first_comments_show_that_a_file_is_generated(head: str) -> None:
 def test_calls_in_a_generated_file_stay_too() -> None:
     text = "# @generated\nimport torch\n\n\ndef f(model):\n    return torch.optim.AdamW(model.parameters())\n"
     assert {f.status for f in find_findings(text)} == {"declined"}
+
+
+REPORTED = """# @generated
+import torch
+from torch import nn
+
+
+class M(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.norm = nn.LayerNorm(n)
+
+    def forward(self, x, y):
+        x = (x + y).relu_()
+        return self.norm(x), x
+"""
+
+
+def test_a_generated_file_has_no_findings_but_declined_ones() -> None:
+    for text in (REPORTED, "# @generated\n" + ATTEND):
+        assert {f.status for f in find_findings(text)} <= {"declined"}
+
+
+def test_a_generated_file_is_not_read_where_declined_findings_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ("# @generated\n" + ATTEND).encode()
+    assert len(proposals(text, "model.py", rules=load_rules())) == 1
+    monkeypatch.setattr(check, "capture", None)  # so that reading a function would raise an error
+    assert proposals(text, "model.py", rules=load_rules(), declined=False) == []
+
+
+def test_a_comment_in_a_generated_file_that_is_not_read_is_not_called_unused(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("# @generated\n" + ATTEND.rstrip("\n") + "  # autofuse: ignore\n")
+    checked = RewriteRun(declined=False).check(SourceFile(str(path), FileSettings(tmp_path), named=False))
+    assert isinstance(checked, CheckedFile) and (checked.proposals, checked.problems) == ((), ())
 
 
 ARMS = {
