@@ -67,6 +67,25 @@ def function_is_only_called(claim: Claim) -> Iterator[Missing | Fails]:
         elif _REGISTRATION_WORDS.search(receiver.name.rpartition(".")[2]) and not _HARMLESS.search(receiver.name):
             if not _is_storing_decorator(receiver.name, d.scope):
                 yield Missing(f"assumes that `{receiver.text}` does no more than call the function")
+    yield from _stored_compilers(claim)
+
+
+def _stored_compilers(claim: Claim) -> Iterator[Missing]:
+    """Reports `torch.jit.script` if the file stores or passes it, and may call it on the function later."""
+    scope = claim.defined.scope
+    if not _is_torch_call(claim.edit.becomes, scope):
+        named = (n for n in scope.index(_stored_names) if _SCRIPT_COMPILERS.search(scope.name_of(n) or ""))
+        for node in list(named)[:1]:
+            text = f"`{ast.unparse(node)}` in line {node.lineno}"
+            yield Missing(f"assumes that {text} does not compile the code, because it cannot compile the new call")
+
+
+def _stored_names(tree: ast.Module) -> list[ast.expr]:
+    """Returns the expressions that name a compiler of TorchScript and are not called in their place."""
+    called = {id(n.func) for n in walk(tree) if isinstance(n, ast.Call)}
+    called |= {id(x) for n in walk(tree) if isinstance(n, (Function, ast.ClassDef)) for x in n.decorator_list}
+    names = (n for n in walk(tree) if isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Load))
+    return [n for n in names if id(n) not in called and getattr(n, "attr", getattr(n, "id", "")) in _SCRIPT_NAMES]
 
 
 @dataclass(frozen=True, eq=False)
