@@ -164,7 +164,7 @@ COMPLEX = {
     "polar coordinates": "h = torch.polar(x.abs(), x)",
     "a cast": "h = x.to(torch.complex64)",
     "a product with the imaginary unit": "h = x * 1j",
-    "a part of a transform": "h = torch.fft.fft(x)[..., :4] + 1",
+    "a part of a transform": "h = torch.fft.fft(x)[..., :4].clone()",
 }
 
 
