@@ -321,6 +321,8 @@ class Placement:
         dead = self._dead_statements(site, speller.used | set(bound), root, place, moved_places)
         self._check_names(dead, root, place, {*site.removed.metadata, *self._shape_reads(speller)})
         self._check_helper_removed(site, root, dead)
+        if place is not root and self._is_read_elsewhere(place.statement, root, dead):
+            raise Unwritable(because(writing.NAME_REBOUND))
         for u in speller.folded_scales:
             if _is_self_assignment(u):
                 dead.add(u.statement)
@@ -498,6 +500,12 @@ class Placement:
                 is_free = is_free and _target_text(place.statement) not in deleted  # `del` needs the old name
                 return name if is_free or name == _target_text(place.statement) else None
         return None
+
+    def _is_read_elsewhere(self, binder: ast.stmt, root: ValuePosition, dead: set[ast.stmt]) -> bool:
+        """Whether a statement that stays reads what `binder` binds, which holds the result of the call then."""
+        replaced = {id(n) for n in walk(root.node)}
+        reads = (r for v in self.captured.assigned.get(binder, ()) for r in self.names.reads(v))
+        return any(r.statement not in dead and id(r.name) not in replaced for r in reads)
 
     def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, ValuePosition]]) -> str:
         base = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
