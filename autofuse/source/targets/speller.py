@@ -250,6 +250,11 @@ class Speller:
                 return name
         return None
 
+    def is_name_of(self, text: str, original: Value) -> bool:
+        """Whether a text is a name that holds `original` at the place, and not an equal value from elsewhere."""
+        new = self.bound.get(original) == text
+        return new or text.isidentifier() and self.held_value(text) is self._taken_side(original)
+
     def _is_imported(self, v: Value) -> bool:
         while v.op == ATTRIBUTE:
             v = v.inputs[0]
