@@ -505,7 +505,14 @@ class Placement:
         """Whether a statement that stays reads what `binder` binds, which holds the result of the call then."""
         replaced = {id(n) for n in walk(root.node)}
         reads = (r for v in self.captured.assigned.get(binder, ()) for r in self.names.reads(v))
+        if self._names_of_closures(dead) & {name for name, _ in bindings([binder])}:
+            return True
         return any(r.statement not in dead and id(r.name) not in replaced for r in reads)
+
+    def _names_of_closures(self, dead: set[ast.stmt]) -> set[str]:
+        """The names that nested functions and lambdas read that stay."""
+        gone = {id(n) for s in dead for n in walk(s)} if self.names.closures else set()
+        return {name for f, names in self.names.closures for name in names if id(f) not in gone}
 
     def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, ValuePosition]]) -> str:
         base = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
@@ -699,6 +706,8 @@ class Placement:
         reread = {n for r in reads for p in self.captured.positions.get(r, []) for n in walk(p.node)}
         replaced = {id(n) for p in (root, place) for n in walk(p.node)}
         bound = {s: {name for name, _ in bindings([s])} for s in dead}  # one value may have two names
+        closed_over = self._names_of_closures(dead)
+        dead -= {s for s in dead if closed_over & bound[s]}
         size = -1
         # A statement that stays may read names of other statements, so these stay as well.
         while size != len(dead):
