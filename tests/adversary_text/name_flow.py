@@ -45,7 +45,7 @@ FORMS = (
     ("s = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))", "w = torch.softmax(s, dim=-1)", "o = w @ v"),
     ("s = torch.matmul(q, k.transpose(-2, -1)) * 0.5", "s = s + v", "w = s.softmax(-1)", "o = torch.matmul(w, v)"),
     ("q = q * 0.5", "s = q @ k.mT", "s = s.masked_fill(v > 0.5, float('-inf'))", "w = F.softmax(s, -1)", "o = w @ v"),
-    ("s = q.pow(2).mean(-1, keepdim=True)", "w = q * torch.rsqrt(s + 1e-6)", "o = w * k"),
+    ("s = q.pow(2).mean(-1, keepdim=True)", "w = torch.rsqrt(s + 1e-6)", "o = q * w"),
     ("s = q.mean(-1, True)", "w = q.var(-1, False, True)", "o = (q - s) / torch.sqrt(w + 1e-5)"),
     ("s = torch.sigmoid(q)", "o = q * s"),
     ("s = torch.erf(q / math.sqrt(2.0))", "w = 1 + s", "o = 0.5 * q * w"),

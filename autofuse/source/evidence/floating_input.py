@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from autofuse.canonical import CAST, LEAF, PERMUTE
 from autofuse.ir.floating import NEEDS_FLOATING, is_linear_layer
-from autofuse.ir.graph import CALL, CHOICE, ITEM, PARAMETER, Value
+from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, PARAMETER, Value
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS, SAME_SIZES
 from autofuse.reasons import tensors
 from autofuse.reasons.reason import because
@@ -116,15 +116,25 @@ def _is_floating_value(claim: Claim, v: Value) -> bool:
 
 
 def _values_of_same_dtype(v: Value) -> Iterator[Value]:
-    """Yields `v` and the values that it is a part or a view of. All have one dtype."""
+    """Yields `v`, the values that it is a part or a view of, and those to which it adds an integer."""
     while True:
         yield v
         if v.op == CHOICE:
             return
         if v.op == ITEM or v.op in SAME_SIZES or v.op in ("view", "transpose", "permute", "chunk", "split", "unbind"):
             v = v.inputs[0]
+        elif (tensor := _tensor_beside_integers(v)) is not None:
+            v = tensor
         else:
             return
+
+
+def _tensor_beside_integers(v: Value) -> Value | None:
+    """The tensor in a sum or a product of one tensor and integers: x of `x + 1` and `2 * x`."""
+    if v.op not in ("add", "sub", "rsub", "mul"):
+        return None
+    others = [i for i in v.inputs if not (i.op == CONST and type(i.data) is int)]
+    return others[0] if len(others) == 1 else None
 
 
 def _comes_from_layer(claim: Claim, v: Value) -> bool:

@@ -198,3 +198,12 @@ def test_real_numbers_that_a_transform_gives_are_not_declined(real: str) -> None
 def test_a_norm_of_complex_numbers_is_declined(norm: str) -> None:
     (finding,) = findings(f"import torch\n\n\ndef f(x):\n    h = torch.view_as_complex(x)\n    return {norm}\n")
     assert finding.status == "declined" and "complex numbers" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("line", "status"), [("y = x + 1", "safe"), ("y = 2 * x - 1", "safe"), ("y = x + other", "unsafe")]
+)
+def test_an_integer_that_is_added_keeps_the_dtype(line: str, status: str) -> None:
+    head = "import torch\nfrom torch import nn\n\n\nclass Swish(nn.Module):\n    def forward(self, x):\n"
+    (finding,) = findings(f"{head}        {line}\n        return y * torch.sigmoid(y)\n")
+    assert finding.status == status, finding.message
