@@ -29,7 +29,7 @@ from autofuse.source.evidence.claim import Claim, Missing
 READING_FUNCTIONS = frozenset(
     "print len isinstance hasattr getattr repr str format id type super bool float all any sum hash callable".split()
 )
-_CALL_THEIR_ARGUMENT = frozenset("map filter".split())  # builtins that call a function with the other arguments
+CALL_THEIR_ARGUMENT = frozenset("map filter".split())  # builtins that call a function with the other arguments
 _STORES = (matches.VALUE_STORED, matches.VALUE_WRITTEN_TO_MEMORY, matches.VALUE_READ_BY_FUNCTION)
 _DEEPEST = 4  # functions of the file that call each other
 
@@ -39,9 +39,11 @@ def no_call_writes(claim: Claim, operands: list[Value], start: int, end: int) ->
     bases = {base for v in operands for base in memory_of(v, through_parts=True) if _is_memory(base)}
     stored_at = _first_store(claim, bases, end)
     for v in claim.captured.graph.values[start:end]:
-        is_call = v.op == CALL and not _is_harmless(claim, v) and (v.serial > stored_at or _reaches(v.inputs, bases))
+        is_call = (
+            v.op == CALL and not is_harmless_call(claim, v) and (v.serial > stored_at or _reaches(v.inputs, bases))
+        )
         if is_call or any(_is_object(claim, i) and _reaches((i,), bases) for i in v.inputs):
-            yield Missing(f"assumes that {_text_of(claim, v)} does not write to an operand")
+            yield Missing(f"assumes that {text_of_call(claim, v)} does not write to an operand")
 
 
 def _first_store(claim: Claim, bases: Collection[Value], end: int) -> int:
@@ -89,10 +91,12 @@ def _is_new_memory(v: Value) -> bool:
     return is_metadata(v)
 
 
-def _is_harmless(claim: Claim, call: Value) -> bool:
+def is_harmless_call(claim: Claim, call: Value) -> bool:
     """Whether a call is known not to write to its arguments."""
     name, function = _name_of(call), call.inputs[0] if call.inputs else call
-    if name in _CALL_THEIR_ARGUMENT:
+    if isinstance(call.data, tuple) and "out" in call.data[1]:
+        return False
+    if name in CALL_THEIR_ARGUMENT:
         return len(call.inputs) > 1 and _is_known_function(claim, call.inputs[1])
     if isinstance(call.data, tuple) and "key" in call.data[1]:
         return _is_known_function(claim, call.inputs[len(call.inputs) - len(call.data[1]) + call.data[1].index("key")])
@@ -149,7 +153,7 @@ def _is_reading_call(defined: DefinedFunction, owner: ClassScope | None, call: a
     if isinstance(function, ast.Name):
         if (called := scope.functions.get(function.id)) is not None:
             return _only_reads(defined, owner, called, depth + 1)
-        builtin = function.id not in scope.bound and function.id not in _CALL_THEIR_ARGUMENT
+        builtin = function.id not in scope.bound and function.id not in CALL_THEIR_ARGUMENT
         return builtin and (function.id in HARMLESS or function.id in READING_FUNCTIONS)
     if not isinstance(function, ast.Attribute):
         return False
@@ -168,7 +172,7 @@ def _self_name(claim: Claim) -> str | None:
     return claim.defined.instance_name or (first[0].arg if first else None)
 
 
-def _text_of(claim: Claim, call: Value) -> str:
+def text_of_call(claim: Claim, call: Value) -> str:
     """The call as the file writes it, with its line."""
     place = next(iter(claim.captured.positions.get(call, ())), None)
     if place is None:

@@ -35,6 +35,7 @@ from autofuse.source.evidence.variance_cancellation import variance_has_no_cance
 from autofuse.source.evidence.vmap_calls import check_vmap
 from autofuse.source.evidence.watchers import check_operation_watchers
 from autofuse.source.evidence.writes_between import nothing_writes_to_operands
+from autofuse.source.evidence.written_results import result_is_not_written
 
 # One entry for each question of this package. A message names missing evidence in this order.
 QUESTIONS: tuple[Question, ...] = (
@@ -56,6 +57,7 @@ QUESTIONS: tuple[Question, ...] = (
     check_derivatives,
     positions_keep_their_dtype,
     nothing_writes_to_operands,
+    result_is_not_written,
     reads_are_not_changed,
     calls_are_not_repeated,
     check_printed_text,
