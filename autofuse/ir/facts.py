@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from autofuse.ir.complex_numbers import complex_numbers
 from autofuse.ir.dtypes import Dtype, dtype_of
 from autofuse.ir.floating import floating
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
@@ -78,6 +79,7 @@ class Facts:
     _no_rank: set[Value] = field(default_factory=set)
     _dtypes: dict[Value, Dtype] = field(default_factory=dict)
     _floating: dict[Value, bool | None] = field(default_factory=dict)
+    _complex: dict[Value, bool | None] = field(default_factory=dict)
 
     def forget_unknowns(self) -> None:
         """Discard the answers that may change, after the front end has added to `known`."""
@@ -85,6 +87,7 @@ class Facts:
         self._no_rank.clear()
         self._dtypes.clear()
         self._floating.clear()
+        self._complex.clear()
 
     def rank(self, v: Value) -> int | None:
         """The number of dimensions of `v`; None if unknown."""
@@ -163,6 +166,10 @@ class Facts:
     def floating(self, v: Value) -> bool | None:
         """Whether tensor `v` is floating-point; None if unknown."""
         return _answer_inputs_first(v, self._floating, self._infer_floating)
+
+    def is_complex(self, v: Value) -> bool | None:
+        """Whether tensor `v` is complex: True, or None if unknown."""
+        return _answer_inputs_first(v, self._complex, lambda x: complex_numbers(x, self._complex.__getitem__))
 
     def _infer_floating(self, v: Value) -> bool | None:
         if v in self.known and (name := self.known[v].dtype) is not None:

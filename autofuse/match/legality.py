@@ -120,8 +120,8 @@ def written_between(graph: Graph, operands: frozenset[Value], first: int, result
             return Fails(because(matches.OPERAND_WRITTEN), write.target, use=write.result)
     for call in graph.values[first : results[-1].serial]:
         # An unknown call whose result nobody uses was made for its effects, such as m.zero_() as a statement.
-        for_effects = call.op == CALL and _has_unused_result(graph, call) and not _is_harmless(call)
-        receivers = [i.inputs[0] for i in call.inputs if i.op == ATTRIBUTE]  # m in m.zero_()
+        for_effects = call.op == CALL and has_unused_result(graph, call) and not _is_harmless(call)
+        receivers = [i.inputs[0] for i in call.inputs if i.op == ATTRIBUTE and not is_metadata(i)]  # m in m.zero_()
         passed = {base for v in (*call.inputs, *receivers) for base in memory_of(v)} if for_effects else set[Value]()
         if passed & bases:
             operand = min((v for v in operands if passed.intersection(memory_of(v))), key=lambda v: v.serial)
@@ -129,7 +129,7 @@ def written_between(graph: Graph, operands: frozenset[Value], first: int, result
     return None
 
 
-def _has_unused_result(graph: Graph, call: Value) -> bool:
+def has_unused_result(graph: Graph, call: Value) -> bool:
     """Whether the program does not use the result of a call, such as `m.zero_()` as a statement."""
     return all(u.op == SINK and u.data == RESULT_UNUSED for u in graph.users.get(call, ()))
 

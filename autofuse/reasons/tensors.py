@@ -32,3 +32,11 @@ OTHERWISE_GIVEN = Code(
     "{value} passes {what} as `{name}`",
     IN_SENTENCE,
 )
+NOT_FLOATING = Code(
+    "not-floating-point",
+    "The input of an activation or a norm holds integers, booleans or complex numbers, as its computation, its "
+    "annotation or a use as an index shows. torch's function raises an error for it.",
+    "the input holds {what}, for which torch's function raises an error",
+    "convert {value} to floating-point first, if that is intended",
+    "{value} holds {what}, for which torch's function raises an error",
+)

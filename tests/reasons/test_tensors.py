@@ -33,6 +33,13 @@ CASES = [
         "if no caller does so in your program, rewrite it by hand",
         "AF302",
     ),
+    Refused(
+        "not-floating-point",
+        "n = torch.arange(q.size(-2))\nreturn n * torch.sigmoid(n)",
+        "n = torch.arange(",
+        "convert `n` to floating-point first, if that is intended",
+        "AF302",
+    ),
 ]  # fmt: skip
 
 

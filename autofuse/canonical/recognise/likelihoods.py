@@ -13,10 +13,11 @@ from autofuse.canonical.arithmetic import SUM_RECOGNISERS, factors_of, product, 
 from autofuse.canonical.recognise.class_rows import ClassRows
 from autofuse.canonical.recognise.losses import log_softmax_in, loss_of_each, pick_targets
 from autofuse.canonical.recognise.smoothing import LabelShares, smoothing_of
-from autofuse.canonical.view import View, literal, rewrites
-from autofuse.ir.graph import Value, is_const
+from autofuse.canonical.view import CAST, View, literal, rewrites
+from autofuse.ir.graph import ATTRIBUTE, ITEM, Value, is_const
 
 UNDERFLOW = "where a probability underflows to 0, this code gives -inf, and log_softmax gives a finite number"
+OVERFLOW = "where exp overflows, this code gives -inf, and log_softmax gives a finite number"
 ONE_EACH = "assumes one target for each row of the logits"
 _NONE_IGNORED = "assumes that no target is ignored"
 
@@ -33,8 +34,23 @@ def _log(view: View, x: Value) -> Value | None:
         log_probs = view.with_assumption(view.plain("log_softmax", *probabilities.inputs[:2]), UNDERFLOW)
         return pick_targets(view, log_probs, dim.data, target, view.assumption(x), str(lookup.data), count)
     if x.op == "sum" and x.inputs[0].op == "exp":
-        return view.make("logsumexp", x.inputs[0].inputs[0], *x.inputs[1:])
+        rows = x.inputs[0].inputs[0]
+        made = view.make("logsumexp", rows, *x.inputs[1:])
+        return made if _is_lowered_by_maximum(rows) else view.with_assumption(made, OVERFLOW)
     return None
+
+
+def _is_lowered_by_maximum(v: Value) -> bool:
+    """Whether `v` is x minus its maximum, so that its exponential cannot overflow."""
+    lowered = (t.inputs[0] for t in v.inputs if t.op == "mul" and literal(t.inputs[-1]) == -1) if v.op == "add" else ()
+    return any(_reduction(t) in ("max", "amax") for t in lowered)
+
+
+def _reduction(v: Value) -> str:
+    """The operation of a reduction, also where the code takes `.values` of it or detaches it."""
+    while v.op in (CAST, "detach", ITEM) or v.op == ATTRIBUTE and v.data == "values":
+        v = v.inputs[0]
+    return v.op
 
 
 def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Value]]:
@@ -54,7 +70,8 @@ def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Val
         x, dim, keepdim = normaliser.inputs
         rest = without(terms, (term, *terms_of(x))) if is_const(keepdim, True) and not constant else None
         if rest is not None:
-            return total(view, (view.make("log_softmax", x, dim, view.const(None)), *rest))
+            made = view.make("log_softmax", x, dim, view.const(None))
+            return total(view, (view.with_assumption(made, view.assumption(normaliser)), *rest))
     return None
 
 
@@ -71,6 +88,7 @@ def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value
                 inner = without(shifted.inputs, (lowered,))
                 if rest is not None and inner:
                     made = view.plain("logsumexp", total(view, inner), dim, keepdim)
+                    made = view.with_assumption(made, view.assumption(normaliser))
                     return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
     return None
 
@@ -92,6 +110,7 @@ def _logsumexp_minus_picked(view: View, terms: list[Value], constant: float) -> 
                     continue
                 target, lookup, count = picked.inputs[2:]
                 rows = found.with_assumption(view.assumption(picked)).with_assumption(ONE_EACH)
+                rows = rows.with_assumption(view.assumption(normaliser))
                 of_each = loss_of_each(view, rows, target, str(lookup.data), count)
                 made = view.plain("unsqueeze", of_each, held.inputs[1]) if kept else of_each
                 return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))

@@ -164,14 +164,16 @@ def _exp(view: View, x: Value) -> Value | None:
     """Recognise exp(log_softmax(x)) and exp(x - logsumexp(x))."""
     inner = strip_casts(x)
     if inner.op == "log_softmax":
-        return view.make("softmax", inner.inputs[0], inner.inputs[1], view.const(None))
+        made = view.make("softmax", inner.inputs[0], inner.inputs[1], view.const(None))
+        return view.with_assumption(made, view.assumption(inner))
     for term in x.inputs if x.op == "add" else ():
         if term.op != "mul" or len(term.inputs) != 2 or literal(term.inputs[1]) != -1:
             continue
         normaliser, rest = strip_casts(term.inputs[0]), without(x.inputs, (term,))
         scores = total(view, rest) if rest else x
         if normaliser.op == "logsumexp" and normaliser.inputs[0] is scores and _is_kept_last(normaliser):
-            return view.make("softmax", scores, view.const(-1), view.const(None))
+            made = view.make("softmax", scores, view.const(-1), view.const(None))
+            return view.with_assumption(made, view.assumption(normaliser))
     return None
 
 

@@ -63,7 +63,7 @@ class _ImportReader:
         self.in_handler = False  # whether the code runs after a failed import
 
     def mark_unbound(self, names: Iterable[str]) -> None:
-        """Handle `F = None` outside of an exception handler, where it is not a fallback for a failed import."""
+        """Handle `F = None`, if it is not the fallback for a failed import of torch."""
         for name in names:
             self.certain.discard(name)
             self.blocks.setdefault(name, [])
@@ -140,7 +140,8 @@ class _ImportReader:
         for s in (*statement.body, *statement.orelse):
             plain = plain and isinstance(s, (ast.Import, ast.ImportFrom)) and _cannot_fail(s)
             self.read_block([s], condition if raised or plain else _line_range([*statement.body, *statement.orelse]))
-        outer, self.in_handler = self.in_handler, True
+        fallback = all(map(_cannot_raise, (*statement.body, *statement.orelse)))  # else the handler may run with torch
+        outer, self.in_handler = self.in_handler, self.in_handler or fallback
         for handler in statement.handlers:
             self.read_block(handler.body, _line_range(handler.body))
         self.in_handler = outer
@@ -207,6 +208,16 @@ def _cannot_fail(statement: ast.Import | ast.ImportFrom) -> bool:
         f"{statement.module}.{a.name}" in _ALWAYS_INSTALLED or statement.module in sys.stdlib_module_names
         for a in statement.names
     )
+
+
+def _cannot_raise(statement: ast.stmt) -> bool:
+    """Whether a statement runs without an exception where torch is installed."""
+    match statement:
+        case ast.Import() | ast.ImportFrom():
+            return _cannot_fail(statement)
+        case ast.Assign(value=ast.Constant()):
+            return all(isinstance(t, ast.Name) for t in statement.targets)
+    return isinstance(statement, ast.Pass)
 
 
 def _suppresses(statement: ast.With | ast.AsyncWith) -> bool:

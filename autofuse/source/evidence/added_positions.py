@@ -43,7 +43,7 @@ def positions_keep_their_dtype(claim: Claim) -> Iterator[Missing | Fails]:
     for side in sides_of(mask):
         if side.op not in BOOLEAN and _counts_positions(claim, side):
             bias = describe_value(claim, side, "the bias that is added to the scores")
-            yield Missing(f"assumes that {bias} may be rounded to the dtype of the query, as under autocast")
+            yield Missing(f"assumes that {bias} may be rounded to the dtype of query, key and value, as under autocast")
             return
 
 

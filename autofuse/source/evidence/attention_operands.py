@@ -44,9 +44,9 @@ def attention_operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
         yield Missing(f"assumes that {names} {'have' if ' and ' in names else 'has'} two dimensions or more")
     scores = max(ranks.bound_of(captures["query"]), ranks.bound_of(captures["key"]))
     if "mask" in captures and scores < _BATCHED and not _mask_rank_fits(claim, captures["mask"], max(scores, _MATRIX)):
-        yield Missing(
-            f"assumes that {describe_value(claim, captures['mask'], 'the mask')} has no more dimensions than the scores"
-        )
+        mask = describe_value(claim, captures["mask"], "the mask")
+        at_least = "two dimensions or more, and " if claim.view.rank(captures["mask"]) is None else ""
+        yield Missing(f"assumes that {mask} has {at_least}no more dimensions than the scores")
     if "mask" in captures and any(claim.view.rank(side) == 0 for side in sides_of(captures["mask"])):
         yield Missing(f"assumes that {describe_value(claim, captures['mask'], 'the mask')} has two dimensions or more")
     if "mask" in captures and _is_tested_for_truth(claim, captures["mask"]):

@@ -5,6 +5,7 @@
 | dtype of the targets | any integer | int64 |
 | number of targets | may be less than the number of rows | one for each row |
 | a negative target | raises an error | -100 is ignored silently |
+| dtype under autocast | that of the logits, on a CPU | float32 |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def targets_are_classes(claim: Claim) -> Iterator[Missing | Fails]:
     lookup = claim.site.captures.get("lookup")
     if claim.site.rule.replacement.operation in _LOSSES and lookup is not None and not is_const(lookup, None):
         yield Missing("assumes that there is one int64 target for each row, and that none is -100")
+        yield Missing("assumes that the loss may be float32 under autocast")
 
 
 def loss_has_dtype_of_logits(claim: Claim) -> Iterator[Missing | Fails]:

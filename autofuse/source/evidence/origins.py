@@ -152,10 +152,12 @@ class Origins:
         owner, name = v.inputs[0], str(v.data)
         if qualified_name(v) is not None or v.data in METADATA:
             return None
+        if self._is_instance(owner) and (origin := attribute_origin(self.defined.scope, self.defined.owner, name)):
+            return origin
         if known.get(owner) is not None and owner.op != CONST:
             return known[owner] if name not in ("shape", "dtype") else Origin.PLAIN
         if self._is_instance(owner):
-            return attribute_origin(self.defined.scope, self.defined.owner, name)
+            return None
         container = owner.inputs[0] if owner.op == ITEM else owner
         if (
             is_tensor_of_child(name)

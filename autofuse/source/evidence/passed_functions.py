@@ -67,6 +67,27 @@ def function_is_only_called(claim: Claim) -> Iterator[Missing | Fails]:
         elif _REGISTRATION_WORDS.search(receiver.name.rpartition(".")[2]) and not _HARMLESS.search(receiver.name):
             if not _is_storing_decorator(receiver.name, d.scope):
                 yield Missing(f"assumes that `{receiver.text}` does no more than call the function")
+    yield from _stored_compilers(claim)
+
+
+def _stored_compilers(claim: Claim) -> Iterator[Missing]:
+    """Reports `torch.jit.script` if the file stores or passes it, and may call it on the function later."""
+    scope = claim.defined.scope
+    if not _is_torch_call(claim.edit.becomes, scope):
+        named = (n for n in scope.index(_stored_names) if _SCRIPT_COMPILERS.search(scope.name_of(n) or ""))
+        for node in list(named)[:1]:
+            text = f"`{ast.unparse(node)}` in line {node.lineno}"
+            yield Missing(f"assumes that {text} does not compile the code, because it cannot compile the new call")
+
+
+def _stored_names(tree: ast.Module) -> list[ast.expr]:
+    """Returns the expressions that name a compiler of TorchScript and are not called in their place."""
+    nodes = node_index(tree)
+    called = {id(n.func) for n in nodes.of(ast.Call)}
+    called |= {id(x) for n in (*nodes.functions(), *nodes.of(ast.ClassDef)) for x in n.decorator_list}
+    names: list[ast.Name | ast.Attribute] = [*nodes.of(ast.Name), *nodes.of(ast.Attribute)]
+    loaded = (n for n in names if isinstance(n.ctx, ast.Load) and id(n) not in called)
+    return [n for n in loaded if (n.attr if isinstance(n, ast.Attribute) else n.id) in _SCRIPT_NAMES]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,13 @@ from autofuse.source.evidence.claim import Claim, Question
 from autofuse.source.evidence.code_that_runs import check_code_that_runs
 from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
 from autofuse.source.evidence.dynamic_names import names_are_not_bound_dynamically
+from autofuse.source.evidence.even_width import width_is_even
 from autofuse.source.evidence.floating_input import input_is_floating
 from autofuse.source.evidence.introspection import function_is_not_inspected
 from autofuse.source.evidence.loss_targets import loss_has_dtype_of_logits, targets_are_classes
 from autofuse.source.evidence.mask_heads import check_mask_heads
 from autofuse.source.evidence.memory_layout import check_memory_layout
+from autofuse.source.evidence.norm_weights import weight_has_dtype_of_sum
 from autofuse.source.evidence.passed_functions import function_is_only_called
 from autofuse.source.evidence.printed_result import check_printed_result
 from autofuse.source.evidence.printed_text import check_printed_text
@@ -33,6 +35,7 @@ from autofuse.source.evidence.variance_cancellation import variance_has_no_cance
 from autofuse.source.evidence.vmap_calls import check_vmap
 from autofuse.source.evidence.watchers import check_operation_watchers
 from autofuse.source.evidence.writes_between import nothing_writes_to_operands
+from autofuse.source.evidence.written_results import result_is_not_written
 
 _STEPS = 250  # the questions about a short function take as long as so many steps
 
@@ -43,6 +46,8 @@ QUESTIONS: tuple[Question, ...] = (
     check_star_imports,
     names_are_not_bound_dynamically,
     input_is_floating,
+    width_is_even,
+    weight_has_dtype_of_sum,
     attention_operands_fit,
     check_mask_heads,
     calls_pass_valid_operands,
@@ -54,6 +59,7 @@ QUESTIONS: tuple[Question, ...] = (
     check_derivatives,
     positions_keep_their_dtype,
     nothing_writes_to_operands,
+    result_is_not_written,
     reads_are_not_changed,
     calls_are_not_repeated,
     check_printed_text,

@@ -12,7 +12,7 @@ from autofuse.source.evidence.libraries import TENSOR_METHODS, TORCH_KEYWORDS
 
 def is_torch_function(name: str) -> bool:
     """Whether a spelling is a torch function or a layer; other libraries have methods and operators too."""
-    own = name[:1].isalpha() and "." not in name and "(" not in name and name != "float"
+    own = name.isidentifier() and name != "float"
     return own or name.startswith("torch.") and "(" not in name
 
 

@@ -20,11 +20,11 @@ from autofuse.rule import Fails
 from autofuse.source.capture.capture_state import qualified_name
 from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.writes import written_outer_names
+from autofuse.source.evidence.calls_between import READING_FUNCTIONS, no_call_writes
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.hidden_writes import no_hidden_write
 
 _SUSPENSIONS = ("await", "yield", "yieldfrom")
-_READING_FUNCTIONS = frozenset("print len isinstance hasattr getattr repr str format id type super".split())
 _RETURN_HELD_TENSORS = frozenset(
     """
     getattr vars dict next list get get_buffer get_parameter buffers parameters named_buffers named_parameters
@@ -38,7 +38,9 @@ def nothing_writes_to_operands(claim: Claim) -> Iterator[Missing | Fails]:
     steps = claim.site.removed.values | claim.site.steps
     start, end = min((v.serial for v in steps), default=claim.site.root.serial), claim.site.root.serial
     yield from no_hidden_write(claim, steps | {claim.site.root})
-    operands = [v for v in _operands(claim, steps) if any(map(_is_shared, memory_of(v, through_parts=True)))]
+    read = _operands(claim, steps)
+    yield from no_call_writes(claim, read, start, end)
+    operands = [v for v in read if any(map(_is_shared, memory_of(v, through_parts=True)))]
     if not operands:
         return
     # The edit moves reads from the first matched step to the result. Only writes in between matter.
@@ -121,7 +123,7 @@ def _are_attributes(memory: list[Value], v: Value) -> bool:
 def _check_call(claim: Claim, call: Value, operands: list[Value]) -> Iterator[Missing | Fails]:
     name = str(call.data[0]) if isinstance(call.data, tuple) else ""
     function = call.inputs[0] if call.inputs else call
-    if name in HARMLESS or name in MODULES or name in _READING_FUNCTIONS or qualified_name(function) is not None:
+    if name in HARMLESS or name in MODULES or name in READING_FUNCTIONS or qualified_name(function) is not None:
         return
     owner = function.inputs[0] if function.op == ATTRIBUTE else None
     held_operands = [v for v in operands if any(b.op in (ATTRIBUTE, GLOBAL) for b in memory_of(v, through_parts=True))]

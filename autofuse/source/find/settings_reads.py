@@ -49,6 +49,7 @@ def first_settings_read(call: ast.Call, name: str, added: Collection[str], scope
         is_object=lambda node: id(node) in made_ids or _last_name(node) in holders,
         held=holders,
         added=frozenset(added),
+        single=frozenset(_containers_of_one_setting(scope.tree)),
     )
     return min(
         (node.lineno for node in walk(scope.tree) if isinstance(node, ast.expr) and reads_settings(node)), default=0
@@ -80,9 +81,17 @@ def _assigned_from(function: str, scope: FileScope) -> Iterator[str]:
 
 
 def _reads_settings(
-    node: ast.expr, is_object: Callable[[ast.expr], bool], held: set[str], added: frozenset[str]
+    node: ast.expr, is_object: Callable[[ast.expr], bool], held: set[str], added: frozenset[str], single: frozenset[int]
 ) -> bool:
-    """Whether an expression shows the whole object, or reads one of the added settings."""
+    """Whether an expression shows the whole object, or reads one of the added settings.
+
+    Args:
+        node: the expression.
+        is_object: whether an expression is the object.
+        held: the names that hold the object.
+        added: the settings that the edit adds.
+        single: the ids of expressions from which only one other setting is read.
+    """
     match node:
         case ast.Call(func=function, args=args) if _last_name(function) in _PRINTING_CALLS:
             return any(_is_object_or_settings(argument, is_object) for argument in args)
@@ -102,10 +111,23 @@ def _reads_settings(
                 any(isinstance(part, ast.expr) and is_object(part) for part in walk(value))
                 or _last_name(value) in _GROUP_NAMES
             )
+        # copy.deepcopy(optimizer).state_dict()["param_groups"]
+        case ast.Subscript(value=value, slice=ast.Constant("param_groups")) if id(node) not in single:
+            return any(isinstance(part, ast.expr) and is_object(part) for part in walk(value))
         # optimizer.param_groups[0].items()
         case ast.Call(func=ast.Attribute(value=value, attr=attribute)) if attribute in _DICT_METHODS:
             return not is_object(value) and _is_object_or_settings(value, is_object)
     return False
+
+
+def _containers_of_one_setting(tree: ast.AST) -> Iterator[int]:
+    """Yields the ids of `x["param_groups"]` and the like in `x["param_groups"][0]["lr"]`."""
+    for node in walk(tree):
+        if isinstance(node, ast.Subscript) and _is_other_setting(node.slice):
+            inner = node.value
+            while isinstance(inner, ast.Subscript):
+                yield id(inner)
+                inner = inner.value
 
 
 _GROUP_NAMES = frozenset({"group", "g", "pg", "param_group", "groups"})
@@ -124,6 +146,8 @@ def _is_object_or_settings(node: ast.expr, is_object: Callable[[ast.expr], bool]
             case ast.Call(func=ast.Attribute(attr="state_dict") as function):
                 node = function
             case ast.Call(func=ast.Name(id="repr" | "str" | "dict" | "list" | "sorted"), args=[value]):
+                node = value
+            case ast.Call(func=function, args=[value]) if _last_name(function) in ("copy", "deepcopy"):
                 node = value
             case _:
                 return False

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from autofuse.ir.graph import CHOICE, OPAQUE, Value
 from autofuse.ir.steps import spend
+from autofuse.source.capture.bindings import free_names, nested_scopes
 from autofuse.source.capture.captured import CapturedFunction
 from autofuse.source.capture.syntax import walk
 
@@ -38,6 +39,11 @@ class FunctionNames:
         nodes = list(walk(self.captured.function))
         names = {n.id for n in nodes if isinstance(n, ast.Name)}
         return frozenset(names | {a.arg for a in nodes if isinstance(a, ast.arg)})
+
+    @cached_property
+    def closures(self) -> list[tuple[ast.AST, frozenset[str]]]:
+        """The nested functions and lambdas, each with the names that it reads from the function."""
+        return [(f, free_names(f)) for f in nested_scopes(self.captured.function.body)]
 
     def binders(self, values: Iterable[Value]) -> list[ast.stmt]:
         """The statements that bind one of `values`, without duplicates."""

@@ -321,6 +321,8 @@ class Placement:
         dead = self._dead_statements(site, speller.used | set(bound), root, place, moved_places)
         self._check_names(dead, root, place, {*site.removed.metadata, *self._shape_reads(speller)})
         self._check_helper_removed(site, root, dead)
+        if place is not root and self._is_read_elsewhere(place.statement, root, dead):
+            raise Unwritable(because(writing.NAME_REBOUND))
         for u in speller.folded_scales:
             if _is_self_assignment(u):
                 dead.add(u.statement)
@@ -498,6 +500,19 @@ class Placement:
                 is_free = is_free and _target_text(place.statement) not in deleted  # `del` needs the old name
                 return name if is_free or name == _target_text(place.statement) else None
         return None
+
+    def _is_read_elsewhere(self, binder: ast.stmt, root: ValuePosition, dead: set[ast.stmt]) -> bool:
+        """Whether a statement that stays reads what `binder` binds, which holds the result of the call then."""
+        replaced = {id(n) for n in walk(root.node)}
+        reads = (r for v in self.captured.assigned.get(binder, ()) for r in self.names.reads(v))
+        if self._names_of_closures(dead) & {name for name, _ in bindings([binder])}:
+            return True
+        return any(r.statement not in dead and id(r.name) not in replaced for r in reads)
+
+    def _names_of_closures(self, dead: set[ast.stmt]) -> set[str]:
+        """The names that nested functions and lambdas read that stay."""
+        gone = {id(n) for s in dead for n in walk(s)} if self.names.closures else set()
+        return {name for f, names in self.names.closures for name in names if id(f) not in gone}
 
     def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, ValuePosition]]) -> str:
         base = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
@@ -691,6 +706,8 @@ class Placement:
         reread = {n for r in reads for p in self.captured.positions.get(r, []) for n in walk(p.node)}
         replaced = {id(n) for p in (root, place) for n in walk(p.node)}
         bound = {s: {name for name, _ in bindings([s])} for s in dead}  # one value may have two names
+        closed_over = self._names_of_closures(dead)
+        dead -= {s for s in dead if closed_over & bound[s]}
         size = -1
         # A statement that stays may read names of other statements, so these stay as well.
         while size != len(dead):

@@ -66,6 +66,7 @@ class _ScaledQuery:
     """A product of a tensor with a number that only the query uses.
 
     Attributes:
+        query: the query, which is the product, perhaps in another layout.
         product: the product.
         tensor: its tensor.
         number: its number.
@@ -74,6 +75,7 @@ class _ScaledQuery:
         has_statement: whether a statement of its own assigns the product.
     """
 
+    query: Value
     product: Value
     tensor: Value
     number: Value
@@ -91,7 +93,7 @@ def _without_scale(scaled: _ScaledQuery, args: Arguments, speller: Speller) -> t
     if not scaled.has_statement:
         speller.text(before)
         args = {**args, "query": before}
-    elif not speller.text(args["query"]).isidentifier():
+    elif not speller.is_name_of(speller.text(args["query"]), scaled.query):
         return args, None
     else:
         speller.folded_scales.append(FoldedScale(scaled.place.node, scaled.operand, scaled.place.statement))
@@ -131,7 +133,7 @@ def _find_product(v: Value, query: Value, speller: Speller) -> _ScaledQuery | No
         if is_written and is_number and _is_unchanged(number, places[0], speller):
             has_name = any(isinstance(p.node, ast.Name) for p in speller.captured.positions.get(v, ()))
             has_statement = v is not query or has_name or bool(speller.captured.binding_statements(v))
-            return _ScaledQuery(v, tensor, number, places[0], operand, has_statement)
+            return _ScaledQuery(query, v, tensor, number, places[0], operand, has_statement)
     return None
 
 

@@ -175,7 +175,7 @@ class Speller:
             if (text := self.current_text(original)) is not None:
                 self.used.add(original)
                 return text
-        if v.op == PARAMETER and (value := self.held_value(str(v.data))) is not None and value.op == PARAMETER:
+        if v.op == PARAMETER and self._holds_its_argument(str(v.data)):
             self.removed_statements |= self._removed_by_name.get(str(v.data), set())
             return str(v.data)
         try:
@@ -187,6 +187,11 @@ class Speller:
             if originals and not reason.value:
                 reason.value = originals[0]
             raise
+
+    def _holds_its_argument(self, name: str) -> bool:
+        """Whether an argument's name still holds the argument, and not another one: not after `k = v`."""
+        value = self.held_value(name)
+        return value is not None and value.op == PARAMETER and value.data == name
 
     def literal(self, v: Value) -> str:
         """Return a constant, in the program's own notation if its source has the constant."""
@@ -244,6 +249,11 @@ class Speller:
                 self.removed_statements |= self._removed_by_name.get(name, set())
                 return name
         return None
+
+    def is_name_of(self, text: str, original: Value) -> bool:
+        """Whether a text is a name that holds `original` at the place, and not an equal value from elsewhere."""
+        new = self.bound.get(original) == text
+        return new or text.isidentifier() and self.held_value(text) is self._taken_side(original)
 
     def _is_imported(self, v: Value) -> bool:
         while v.op == ATTRIBUTE:

@@ -175,8 +175,16 @@ def test_an_import_at_the_top_is_used() -> None:
 
 def test_a_try_that_begins_with_the_import_binds_it() -> None:
     assert "return F.silu(x)" in rewritten(
-        f"import torch\ntry:\n    {F_AS}    import other\nexcept ImportError:\n    F = None\n{SILU}"
+        f"import torch\ntry:\n    {F_AS}    import other\nexcept ImportError:\n    other = None\n{SILU}"
     )
+
+
+@pytest.mark.parametrize(
+    ("then", "used"), [("", "F"), ("    READY = True\n", "F"), ("    import other\n", "torch.nn.functional")]
+)
+def test_a_handler_that_unbinds_the_name_counts_if_something_else_may_fail(then: str, used: str) -> None:
+    text = f"import torch\ntry:\n    {F_AS}{then}except ImportError:\n    F = None\n{SILU}"
+    assert f"return {used}.silu(x)" in rewritten(text)
 
 
 def test_an_added_import_uses_an_unused_name() -> None:

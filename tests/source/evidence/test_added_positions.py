@@ -79,7 +79,7 @@ def error(before: str, after: str) -> float:
 @pytest.mark.parametrize("bias", COUNTS)
 def test_an_edit_that_rounds_a_position_bias_is_unsafe(bias: str) -> None:
     (finding,) = findings(program(bias))
-    assert finding.status == "unsafe" and "may be rounded to the dtype of the query" in finding.message
+    assert finding.status == "unsafe" and "may be rounded to the dtype of query, key and value" in finding.message
     assert rewritten(program(bias), unsafe=False) == program(bias)
 
 

@@ -20,7 +20,7 @@ SCALED = "s = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))\nreturn s.softmax(
 ADDED = "s = q @ k.transpose(-2, -1) / 2 + m\nreturn s.softmax(-1) @ v"
 FILLED = "s = (q @ k.transpose(-2, -1) / 2).masked_fill(m == 0, float('-inf'))\nreturn s.softmax(-1) @ v"
 RANKS = "assumes that `q` and `v` have two dimensions or more"
-MASK = "assumes that `m` has no more dimensions than the scores"
+MASK = "assumes that `m` has two dimensions or more, and no more dimensions than the scores"
 ONE_DTYPE = "assumes that the query, the key and the value have one dtype"
 
 # name -> the body of f(q, k, v, m), and the assumption of its edit

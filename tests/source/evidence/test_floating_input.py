@@ -86,7 +86,11 @@ def test_without_evidence_for_the_dtype_the_edit_is_unsafe(text: str, formula: s
     [
         ("self, x", "safe"),
         ("self, x: torch.Tensor", "safe"),
-        ("self, x: torch.LongTensor", "unsafe"),
+        ("self, x: torch.LongTensor", "declined"),
+        ("self, x: 'torch.BoolTensor'", "declined"),
+        ("self, x: Int[Tensor, 'b n']", "declined"),
+        ("self, x: Complex64[Tensor, 'b n']", "declined"),
+        ("self, x: Float[Tensor, 'b n']", "safe"),
     ],
 )
 def test_a_module_gets_floating_point_data_unless_its_annotation_contradicts(head: str, status: str) -> None:
@@ -127,7 +131,7 @@ def test_an_index_is_not_floating_point() -> None:
             def forward(self, x, table):
                 return table[x] + x * torch.sigmoid(x)
     """)
-    assert finding.status == "unsafe", finding.message
+    assert finding.status == "declined", finding.message
 
 
 @pytest.mark.parametrize(
@@ -137,12 +141,69 @@ def test_an_index_is_not_floating_point() -> None:
         ("torch.arange(0, 1, 0.1)", "safe"),
         ("torch.tensor([1.0, 2])", "safe"),
         ("torch.tensor([[1, 2], [0.5, 4]])", "safe"),
-        ("torch.arange(8)", "unsafe"),
-        ("torch.tensor([1, 2])", "unsafe"),
-        ("torch.tensor([1.0], dtype=torch.long)", "unsafe"),
+        ("torch.arange(8)", "declined"),
+        ("torch.randint(0, 5, (4,))", "declined"),
+        ("torch.LongTensor([1, 2])", "declined"),
+        ("torch.randn(4).long()", "declined"),
+        ("torch.randn(2, 4).argmax(-1)", "declined"),
+        ("torch.arange(torch.ones(3).size(0))", "declined"),
+        ("torch.zeros(3, dtype=torch.int32)", "declined"),
+        ("torch.tensor([1, 2])", "declined"),
+        ("torch.tensor([1.0], dtype=torch.long)", "declined"),
     ],
 )
 def test_numbers_with_a_fraction_make_a_floating_tensor(made: str, status: str) -> None:
     text = f"import torch\n\n\ndef f():\n    x = {made}\n    return x * torch.sigmoid(x)\n"
     assert [f.status for f in findings(text)] == [status]
     assert eval(made, {"torch": torch}).is_floating_point() == (status == "safe")
+
+
+COMPLEX = {
+    "a transform": "h = torch.fft.rfft(x)",
+    "a view": "h = torch.view_as_complex(x.reshape(-1, 2))",
+    "polar coordinates": "h = torch.polar(x.abs(), x)",
+    "a cast": "h = x.to(torch.complex64)",
+    "a product with the imaginary unit": "h = x * 1j",
+    "a part of a transform": "h = torch.fft.fft(x)[..., :4].clone()",
+}
+
+
+@pytest.mark.parametrize("formula", ["silu", "gelu by tanh"])
+@pytest.mark.parametrize("how", COMPLEX)
+def test_complex_numbers_are_declined(how: str, formula: str) -> None:
+    text = f"import math, torch\n\n\ndef f(x):\n    {COMPLEX[how]}\n    return {FORMULAS[formula].format('h')}\n"
+    (finding,) = findings(text)
+    assert finding.status == "declined" and "complex numbers" in finding.message
+    error, results, _ = outcome(text, lambda names: names["f"](torch.linspace(-1, 1, 16).reshape(2, 8)))  # type: ignore[operator]
+    assert not error and results[0].is_complex()
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.nn.functional.gelu(results[0])
+
+
+@pytest.mark.parametrize(
+    "real", ["torch.fft.fft(x).abs()", "torch.fft.irfft(x * 1j)", "torch.fft.fft(x).real", "torch.view_as_real(x * 1j)"]
+)
+def test_real_numbers_that_a_transform_gives_are_not_declined(real: str) -> None:
+    (finding,) = findings(f"import torch\n\n\ndef f(x):\n    h = {real}\n    return h * torch.sigmoid(h)\n")
+    assert finding.status == "unsafe" and "floating-point" in finding.message
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        "(h - h.mean(-1, True)) / torch.sqrt(h.var(-1, False, True) + 1e-5)",
+        "h * torch.rsqrt(h.pow(2).mean(-1, True) + 1e-6)",
+    ],
+)
+def test_a_norm_of_complex_numbers_is_declined(norm: str) -> None:
+    (finding,) = findings(f"import torch\n\n\ndef f(x):\n    h = torch.view_as_complex(x)\n    return {norm}\n")
+    assert finding.status == "declined" and "complex numbers" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("line", "status"), [("y = x + 1", "safe"), ("y = 2 * x - 1", "safe"), ("y = x + other", "unsafe")]
+)
+def test_an_integer_that_is_added_keeps_the_dtype(line: str, status: str) -> None:
+    head = "import torch\nfrom torch import nn\n\n\nclass Swish(nn.Module):\n    def forward(self, x):\n"
+    (finding,) = findings(f"{head}        {line}\n        return y * torch.sigmoid(y)\n")
+    assert finding.status == status, finding.message

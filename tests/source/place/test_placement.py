@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.source.rewriting import rewritten, source
+from tests.source.rewriting import assert_same, rewritten, source
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 # A function, its arguments, the text that the edit must write, and text that it must not write.
@@ -135,3 +135,46 @@ def test_a_conditional_expression_that_is_too_long_gets_three_lines() -> None:
         "else None",
         "),",
     ]
+
+
+ATTEND = source("""
+    class Attend(nn.Module):
+        def two(self, z):
+            return z * 2
+
+        def forward(self, q, k, v):
+            s = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+            w = torch.softmax(s, dim=-1)
+            BETWEEN
+            out = w @ v
+            return out
+""")
+
+
+def square_inputs() -> list[torch.Tensor | None]:
+    made = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 4, 4, dtype=torch.float64, generator=made) for _ in range(3)]
+
+
+@pytest.mark.parametrize("between", ["k = v", "q = v", "k = q", "q, k = k, q", "z = k\n        k = v\n        v = z"])
+def test_a_name_that_holds_another_argument_is_not_written_for_the_first(between: str) -> None:
+    before = HEAD + ATTEND.replace("BETWEEN", between)
+    after = rewritten(before, unsafe=False)
+    assert "scaled_dot_product_attention" in after
+    assert_same(before, after, "Attend", square_inputs())
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "q = w + v",
+        "q = w.clone()",
+        "q = self.two(w)",
+        "k = w.detach() + v",
+        "def inner(z=q):\n            return z * w.mean()\n        q = inner(v)",
+        "q = (lambda: w.sum())()",
+    ],
+)
+def test_code_that_does_nothing_may_read_a_name_of_a_removed_value(between: str) -> None:
+    before = HEAD + ATTEND.replace("BETWEEN", between)
+    assert_same(before, rewritten(before), "Attend", square_inputs())

@@ -88,3 +88,21 @@ def test_a_product_inside_the_scores_is_removed_with_them() -> None:
 def test_the_product_of_an_argument_stays_because_its_owner_may_write_to_it() -> None:
     text = "import torch\n\n\ndef attend(q, k, v):\n    q = q * 0.5\n    return (q @ k.mT).softmax(-1) @ v\n"
     assert "q = q * 0.5" in rewritten(text)
+
+
+# Products whose numbers cancel, so that the query equals another name.
+CANCELLED = (
+    "q = k * 0.5\n        q = q * 2",
+    "q = q * 0.5\n        q = q * 2",
+    "q = k / 4\n        q = q * 4",
+    "p = k * 0.25\n        q = p\n        q = q * 4",
+)
+
+
+@pytest.mark.parametrize("then", ["pass", "q = v", "q = k"])
+@pytest.mark.parametrize("lines", CANCELLED)
+def test_a_number_is_folded_only_out_of_the_product_that_the_name_of_the_query_holds(lines: str, then: str) -> None:
+    before = program(lines, END.replace("        return", f"        {then}\n        return"))
+    after = rewritten(before, unsafe=False)
+    assert "scaled_dot_product_attention" in after
+    assert_same(before, after, "Attend", inputs())
