@@ -46,7 +46,7 @@ def follow_page_on_models(newcomer: Newcomer) -> None:
 
 def follow_page_on_profiles(newcomer: Newcomer, heading: str) -> None:
     newcomer.follow(steps_in(section("docs/start/profiles.md", heading)))
-    assert (newcomer.folder / "profile.html").read_text().startswith("<!doctype html")
+    assert (newcomer.folder / "autofuse-profile" / "profile.html").read_text().startswith("<!doctype html")
 
 
 def follow_readme(newcomer: Newcomer, *words: str) -> dict[str, str]:
@@ -116,7 +116,7 @@ def test_with_torch_a_vision_transformer_is_fused_and_profiled_from_the_wheel(
     follow_page_on_models(newcomer)
     follow_page_on_profiles(newcomer, "A script that trains")
     follow_readme(newcomer, "profile train.py", "--trace")
-    newcomer.type("autofuse compare profile.json profile.json")
+    newcomer.type("autofuse compare autofuse-profile/profile.json autofuse-profile/profile.json")
     (demo,) = re.findall(r"<!-- command: demo -->\n```sh\n(.*)\n```", (REPOSITORY / "README.md").read_text())
     newcomer.type(demo.split(" && ")[-1])
     assert (newcomer.folder / "autofuse-demo" / "demo.html").exists()
