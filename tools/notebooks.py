@@ -23,7 +23,7 @@ _LIMIT = 1800  # seconds for one cell
 _WRITES = re.compile(r"%%writefile (\S+)\n")
 
 
-def executed(notebook: Path, folder: Path) -> Any:
+def execute(notebook: Path, folder: Path) -> Any:
     """The notebook with the outputs of its cells. It runs in `folder`, where it may write files.
 
     Raises:
@@ -65,7 +65,7 @@ def main() -> int:
     for notebook in NOTEBOOKS:
         folder = Path(tempfile.mkdtemp())
         try:
-            nbformat.write(executed(notebook, folder), notebook)
+            nbformat.write(execute(notebook, folder), notebook)
         except nbclient.exceptions.CellExecutionError as error:
             print(f"{notebook.name}: {error}", file=sys.stderr)
             return 1

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     data = _begin(options)
     for way in options.ways:
-        data["lookalikes"][way] = _in_process("judge", way)
+        with tempfile.TemporaryDirectory() as caches:
+            data["lookalikes"][way] = _in_process(Path(caches), "judge", way)
         print(f"{way}: {_counted(data['lookalikes'][way])}", flush=True)
     for name in options.models:
         data["models"][name] = measure(name, options.ways, options.seconds)
@@ -63,24 +65,28 @@ def _begin(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(name: str, ways: Sequence[str], seconds: float) -> dict[str, Any]:
-    """One model by all ways."""
-    started = {way: _in_process("start", name, way) for way in ways}
-    running = [way for way in ways if "absent" not in started[way]]
-    timed = _in_process("time", name, *running, seconds=seconds) if EAGER in running else {"absent": "eager failed"}
-    return {"started": started, "timed": timed}
-
-
-def _in_process(*arguments: str, seconds: float = 0) -> dict[str, Any]:
-    """What benchmarks/peers/one.py printed; `{"absent": reason}` if it did not run."""
+    """One model by all ways. Each starts with caches of its own; what they hold then serves the timing."""
     with tempfile.TemporaryDirectory() as folder:
-        cold = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "AUTOFUSE_CACHE_DIR": f"{folder}/autofuse"}
-        variables = {**os.environ, **STEADY_ALLOCATOR, **QUIET_PROFILER, **cold, "OMP_NUM_THREADS": "1"}
-        variables["AUTOFUSE_PEERS_SECONDS"] = str(seconds)
-        command = [sys.executable, "-m", "benchmarks.peers.one", *arguments]
-        try:
-            done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_LIMIT)
-        except subprocess.TimeoutExpired:
-            return {"absent": f"it did not end within {_LIMIT} seconds"}
+        caches = {way: Path(folder) / str(place) for place, way in enumerate(ways)}
+        started = {way: _in_process(caches[way], "start", name, way) for way in ways}
+        running = [way for way in ways if "absent" not in started[way]]
+        if EAGER not in running:
+            return {"started": started, "timed": {"absent": "eager did not run"}}
+        for way in running:
+            if caches[way].exists():
+                shutil.copytree(caches[way], Path(folder) / "all", dirs_exist_ok=True)
+        return {"started": started, "timed": _in_process(Path(folder) / "all", "time", str(seconds), name, *running)}
+
+
+def _in_process(caches: Path, *arguments: str) -> dict[str, Any]:
+    """What benchmarks/peers/one.py printed; `{"absent": reason}` if it did not run."""
+    folders = {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "AUTOFUSE_CACHE_DIR": str(caches / "autofuse")}
+    variables = {**os.environ, **STEADY_ALLOCATOR, **QUIET_PROFILER, **folders, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.peers.one", *arguments]
+    try:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        return {"absent": f"it did not end within {_LIMIT} seconds"}
     if done.returncode:
         return {"absent": reason_in(done.stderr, done.returncode)}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

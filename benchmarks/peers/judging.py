@@ -35,19 +35,20 @@ def judge(way: str, name: str) -> str:
     except NotHere as reason:
         return f"declined: {reason}"
     except Exception as error:  # a library that refuses a model is not wrong
-        return f"declined: {type(error).__name__}"
-    wanted, near = [_results(exact, _doubled(inputs))], [_results(rounded, inputs)]
+        first_line = next(iter(str(error).splitlines()), "")
+        return f"declined: {type(error).__name__}: {first_line[:120]}"
+    wanted, near = [_results(exact, _in_float64(inputs))], [_results(rounded, inputs)]
     if lookalike.change is not None:
         for changed in (model, exact, rounded):
             lookalike.change(changed)
         found.append(_results(callable_model, inputs))
-        wanted.append(_results(exact, _doubled(inputs)))
+        wanted.append(_results(exact, _in_float64(inputs)))
         near.append(_results(rounded, inputs))
     agree = all(_agree(*each) for each in zip(chain(*found), chain(*wanted), chain(*near), strict=True))
     return RIGHT if agree else WRONG
 
 
-def _doubled(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _in_float64(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(x.detach().double().requires_grad_() for x in inputs)
 
 

@@ -1,7 +1,7 @@
 """Small models that look like something with a fused kernel, and compute something else.
 
-Whatever a way makes of them must compute what they compute. A way that turns one of them into the fused kernel is wrong
-without a word. `change` is called between two calls: results must follow.
+Whatever a way makes of them must compute what they compute. A way that turns one of them into the fused kernel is
+silently wrong. `change` is called between two calls: results must follow.
 """
 
 from __future__ import annotations

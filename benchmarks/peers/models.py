@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autofuse.demo import gpt as demo
 from benchmarks import no_loss
 from benchmarks.models import EXAMPLES
 from examples import gpt, vit
@@ -37,8 +38,15 @@ def _tiny_vit() -> tuple[nn.Module, Inputs]:
     return vit.ViT(vit.Config(depth=1, dim=32)), (torch.randn(2, 32, 32),)
 
 
+def _long_gpt() -> tuple[nn.Module, Inputs]:
+    """The model of `autofuse demo` at four times its length."""
+    config = demo.Config(vocab_size=64, block_size=1024)
+    return demo.GPT(config), (torch.randint(0, 64, (2, 1024)),)
+
+
 MODELS: Mapping[str, Factory] = MappingProxyType(
     {
+        "demo GPT, length 1024": _long_gpt,
         "gpt": _example("gpt"),
         "bert": _example("bert"),
         "llama": _example("llama"),

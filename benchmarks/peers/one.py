@@ -1,8 +1,8 @@
 """One measurement in a process of its own, which prints one line of JSON.
 
-    python -m benchmarks.peers.one start MODEL WAY        the first step, peak memory, what was fused
-    python -m benchmarks.peers.one time MODEL WAY...      steps of all these ways, in interleaved rounds
-    python -m benchmarks.peers.one judge WAY              the look-alikes
+    python -m benchmarks.peers.one start MODEL WAY                the first step, peak memory, what was fused
+    python -m benchmarks.peers.one time SECONDS MODEL WAY...   steps of all these ways, in interleaved rounds
+    python -m benchmarks.peers.one judge WAY                      the look-alikes
 
 A process of its own keeps a library that crashes, or that changes torch, away from the others.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 import re
 import sys
@@ -122,7 +121,8 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
         return start(*rest)
     if kind == "judge":
         return judge_all(rest[0])
-    return time_ways(rest[0], rest[1:], float(os.environ["AUTOFUSE_PEERS_SECONDS"]))
+    seconds, name, *ways = rest
+    return time_ways(name, ways, float(seconds))
 
 
 if __name__ == "__main__":

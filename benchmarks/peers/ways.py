@@ -51,23 +51,23 @@ def _eager(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
     return model
 
 
-def _compiled(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
+def _compile(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
     compiled: Model = torch.compile(model)
     return compiled
 
 
-def _optimized(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
+def _optimize(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
     return autofuse.optimize(model, inputs)
 
 
-def _optimized_and_compiled(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
+def _optimize_and_compile(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
     compiled: Model = torch.compile(autofuse.optimize(model, inputs))
     return compiled
 
 
 def _liger(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
     """Liger changes models of transformers by their type. It does not look into other models."""
-    liger = _imported("liger_kernel.transformers.monkey_patch", "liger-kernel")
+    liger = _import("liger_kernel.transformers.monkey_patch", "liger-kernel")
     kind = getattr(getattr(model, "config", None), "model_type", "")
     if kind not in liger.MODEL_TYPE_TO_APPLY_LIGER_FN:
         raise NotHere(f"{type(model).__name__} is not in its list of models")
@@ -76,16 +76,16 @@ def _liger(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
 
 
 def _thunder(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
-    jitted: Model = _imported("thunder", "lightning-thunder").jit(model)
+    jitted: Model = _import("thunder", "lightning-thunder").jit(model)
     return jitted
 
 
 def _onnxruntime(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
-    wrapped: Model = _imported("onnxruntime.training.ortmodule", "onnxruntime-training").ORTModule(model)
+    wrapped: Model = _import("onnxruntime.training.ortmodule", "onnxruntime-training").ORTModule(model)
     return wrapped
 
 
-def _imported(module: str, distribution: str) -> Any:
+def _import(module: str, distribution: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -97,11 +97,11 @@ def _imported(module: str, distribution: str) -> Any:
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
         EAGER: Way("torch", _eager),
-        "torch.compile": Way("torch", _compiled),
+        "torch.compile": Way("torch", _compile),
         "Liger": Way("liger-kernel", _liger),
         "Thunder": Way("lightning-thunder", _thunder),
         "ONNX Runtime": Way("onnxruntime-training", _onnxruntime),
-        OURS: Way("autofuse-torch", _optimized, counts_places=True),
-        "autofuse + torch.compile": Way("autofuse-torch", _optimized_and_compiled, counts_places=True),
+        OURS: Way("autofuse-torch", _optimize, counts_places=True),
+        "autofuse + torch.compile": Way("autofuse-torch", _optimize_and_compile, counts_places=True),
     }
 )

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from tests.first_contact.documents import REPOSITORY, Command, Saved
 
+_SET_BY_TESTS = (
+    "PYTHONPATH", "VIRTUAL_ENV", "TRITON_INTERPRET", "AUTOFUSE_MEASURED", "OMP_NUM_THREADS", "KINETO_LOG_LEVEL",
+)  # fmt: skip
 FINDINGS = 1  # the exit code of `autofuse check` when it finds something
 
 
@@ -57,9 +60,10 @@ class Newcomer:
 
     def _environment(self) -> dict[str, str]:
         """This environment, without what only the tests set, and with the newcomer's programs first on the PATH."""
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "TRITON_INTERPRET")}
+        kept = {k: v for k, v in os.environ.items() if k not in _SET_BY_TESTS}
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{kept['PATH']}"
-        return {**kept, "PATH": path, "COLUMNS": "120", **self.variables}
+        cache = str(self.folder / "cache")
+        return {**kept, "PATH": path, "COLUMNS": "120", "AUTOFUSE_CACHE_DIR": cache, **self.variables}
 
 
 def interpreters() -> dict[str, str]:
@@ -74,8 +78,12 @@ def interpreters() -> dict[str, str]:
 
 
 def pip_variables(wheel: Path) -> dict[str, str]:
-    """Variables with which pip installs this wheel for `autofuse-torch`, and the tested versions of everything else."""
+    """Variables with which pip finds this wheel as `autofuse-torch`, and the tested versions of everything else.
+
+    A constraint that names the file would be stricter, but pip 23 cannot combine it with an extra.
+    """
     constraints = wheel.parent / "constraints.txt"
     pinned = (REPOSITORY / "constraints.txt").read_text()
-    constraints.write_text(f"{pinned}\nautofuse-torch @ {wheel.as_uri()}\n")
-    return {"PIP_CONSTRAINT": str(constraints), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    constraints.write_text(f"{pinned}\nautofuse-torch=={wheel.name.split('-')[1]}\n")
+    links = f"{wheel.parent} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+    return {"PIP_CONSTRAINT": str(constraints), "PIP_FIND_LINKS": links, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tools.notebooks import NOTEBOOKS, as_script, executed
+from tools.notebooks import NOTEBOOKS, as_script, execute
 
 ids = {"ids": lambda path: path.stem}
 
@@ -65,7 +65,7 @@ def test_jupyter_executes_it_and_shows_what_is_committed(
     pytest.importorskip("nbclient", reason="it is in the extra `notebook`")
     pytest.importorskip("ipykernel", reason="it is in the extra `notebook`")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    now, then = executed(notebook, tmp_path).cells, code_cells(notebook)
+    now, then = execute(notebook, tmp_path).cells, code_cells(notebook)
     shown = [text_of([c]) for c in now if c.cell_type == "code"]
     for cell, text in zip(then, shown, strict=True):
         if "!autofuse" in "".join(cell["source"]):
