@@ -36,6 +36,10 @@ class Shown:
     def _repr_html_(self) -> str:
         return str(drawing().notebook(self))
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows where no HTML is drawn: in a terminal, and in a notebook that is read as text."""
+        printer.text(str(self))
+
 
 def drawing() -> Any:
     """The module that draws results."""

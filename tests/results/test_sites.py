@@ -54,6 +54,18 @@ def test_a_report_without_sites_says_so() -> None:
     assert "no sites found" in Report()._repr_html_()
 
 
+def test_where_no_html_is_drawn_ipython_shows_the_table_and_not_the_fields() -> None:
+    class Printer:
+        shown = ""
+
+        def text(self, text: str) -> None:
+            self.shown += text
+
+    printer, report = Printer(), Report((SiteReport("AF101", "attention", "fused"),))
+    report._repr_pretty_(printer, False)
+    assert printer.shown == str(report) and "SiteReport(" not in printer.shown
+
+
 def test_the_summary_counts_what_occurs() -> None:
     assert REPORT.summary == "1 fused, 1 declined, 1 rolled-back"
     assert Report((FUSED, FUSED)).summary == "2 fused"

@@ -61,6 +61,18 @@ def read_cells(path: Path = _TABLE) -> tuple[Cell, ...]:
     return tuple(Cell(**row) for row in tomllib.loads(path.read_text())["cells"])
 
 
+def results_from_json(text: str) -> list[Result]:
+    """The results of a JSON file."""
+    rows = json.loads(text)["results"]
+    return [Result(**{**row, "cell": Cell(**row["cell"]), "failed": tuple(row["failed"])}) for row in rows]
+
+
+def merge(old: Sequence[Result], new: Sequence[Result], cells: Sequence[Cell]) -> list[Result]:
+    """The results in the order of the table. A new result takes the place of an old one."""
+    found = {(r.cell.python, r.cell.torch): r for r in (*old, *new)}
+    return [found[key] for c in cells if (key := (c.python, c.torch)) in found]
+
+
 def results_as_json(results: Sequence[Result]) -> str:
     """The results as JSON."""
     return json.dumps({"version": 1, "results": [asdict(r) for r in results]}, indent=1) + "\n"
