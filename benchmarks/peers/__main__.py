@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +43,35 @@ def main(argv: list[str] | None = None) -> int:
         options.page.write_text(as_markdown(json.loads(options.output.read_text())), encoding="utf-8")
         return 0
     data = _begin(options)
-    for way in options.ways:
+    for way in (w for w in options.ways if w not in data["lookalikes"]):
         with tempfile.TemporaryDirectory() as caches:
             data["lookalikes"][way] = _in_process(Path(caches), "judge", way)
         print(f"{way}: {_counted(data['lookalikes'][way])}", flush=True)
-    for name in options.models:
+        _write(data, options.output)
+    for name in (m for m in options.models if m not in data["models"]):
         data["models"][name] = measure(name, options.ways, options.seconds)
         data["load"].append(os.getloadavg()[0])
         print(f"{name}: {json.dumps(data['models'][name])}", flush=True)
-        options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")  # a run takes long
+        _write(data, options.output)
     return int("wrong" in data["lookalikes"].get(OURS, {}).values())
 
 
 def _begin(options: argparse.Namespace) -> dict[str, Any]:
-    return {
+    """The results so far: those of the file, with --resume and the same versions."""
+    about = {
         "version": 1, "benchmark": "peers", "environment": environment(torch.device("cpu")),
-        "load": [os.getloadavg()[0]], "seconds": options.seconds,
+        "seconds": options.seconds,
         "ways": {way: {"distribution": WAYS[way].distribution, "version": WAYS[way].version()} for way in options.ways},
-        "lookalikes": {}, "models": {},
     }  # fmt: skip
+    old = json.loads(options.output.read_text()) if options.resume and options.output.exists() else {}
+    if old and {key: old.get(key) for key in about} == about:
+        return dict(old)
+    return {**about, "load": [os.getloadavg()[0]], "lookalikes": {}, "models": {}}
+
+
+def _write(data: Mapping[str, Any], file: Path) -> None:
+    """Keeps what there is: a run takes long."""
+    file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(name: str, ways: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -107,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to time each model")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON file of the results")
+    parser.add_argument("--resume", action="store_true", help="keep what the file has, if all versions are the same")
     parser.add_argument("--page", type=Path, help="only write the page from the results")
     return parser
 

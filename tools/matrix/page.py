@@ -12,8 +12,8 @@ _HEAD = """\
 `python -m tools.matrix CACHE` makes an environment for each row, runs the fast tests (`pytest -m fast`) in it, and
 trains a small GPT for 20 steps, as it is written and optimized. The training holds if places are fused, the state dict
 has the same keys, the first losses agree within 1e-5 of the loss and all losses within 1e-3, and the optimized model
-can be called by `torch.compile(backend="eager")`. `+cu` is a build of torch for CUDA, which ran on a CPU. A version that is
-not in the table was not tested. An older torch is refused with one sentence.
+can be called by `torch.compile(backend="eager")`. `+cu` is a build of torch for CUDA, which ran on a CPU. A version
+that is not in the table was not tested. An older torch is refused with one sentence.
 
 | Python | torch | tests passed | skipped | failed | training | largest difference of losses |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -55,6 +55,21 @@ def test_an_unknown_model_is_named_with_those_that_exist(tmp_path: Path) -> None
     assert "No model is called nothing" in reason
 
 
+def test_a_run_goes_on_where_it_was_interrupted_unless_a_version_changed(tmp_path: Path) -> None:
+    file = tmp_path / "peers.json"
+    arguments = ["--models", "nothing", "--ways", "Liger", "--seconds", "0", "--output", str(file), "--resume"]
+    main(arguments)
+    old = json.loads(file.read_text())
+    old["models"]["nothing"] = "measured"
+    file.write_text(json.dumps(old))
+    main(arguments)
+    assert json.loads(file.read_text())["models"]["nothing"] == "measured"
+    old["ways"]["Liger"]["version"] = "0.0"
+    file.write_text(json.dumps(old))
+    main(arguments)
+    assert json.loads(file.read_text())["models"]["nothing"] != "measured"
+
+
 @pytest.mark.skipif(not RESULTS.exists(), reason="the benchmark was not run yet")
 def test_the_page_is_written_from_the_results() -> None:
     assert (REPOSITORY / "docs" / "peers.md").read_text() == as_markdown(json.loads(RESULTS.read_text()))
