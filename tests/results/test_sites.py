@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 import pytest
 
 from autofuse.display import drawing, terminal
+from autofuse.results.comparison import Comparison
 from autofuse.results.sites import Fallback, Report, SiteReport
 
 FUSED = SiteReport("AF101", "h.0.attn", "fused", kernel="torch SDPA", max_error=1.5e-7, file="/code/model.py", line=42)
@@ -62,6 +63,7 @@ def test_where_no_html_is_drawn_ipython_shows_the_table_and_not_the_fields() -> 
             self.shown += text
 
     printer, report = Printer(), Report((SiteReport("AF101", "attention", "fused"),))
+    assert "_repr_pretty_" in vars(Report) and "_repr_pretty_" in vars(Comparison)  # IPython looks there, before bases
     report._repr_pretty_(printer, False)
     assert printer.shown == str(report) and "SiteReport(" not in printer.shown
 
