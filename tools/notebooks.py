@@ -64,6 +64,7 @@ def main() -> int:
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for notebook in NOTEBOOKS:
         folder = Path(tempfile.mkdtemp())
+        os.environ["AUTOFUSE_CACHE_DIR"] = str(folder / "cache")  # nothing is known from earlier processes
         try:
             nbformat.write(execute(notebook, folder), notebook)
         except nbclient.exceptions.CellExecutionError as error:

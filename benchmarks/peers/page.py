@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.peers.ways import EAGER
+from benchmarks.peers.ways import EAGER, shortened
 
 _HEAD = """\
 # Side by side
@@ -25,14 +25,16 @@ measures it, and `--page docs/peers.md` writes this page from
 - **step**: the median of a training step with `AdamW(fused=True)`, on one thread, in interleaved rounds.
 - **against eager**: above 1 is faster than eager, with a 95 % interval.
 - **peak**: the most memory that one step holds at a time, besides what it held before it, as torch's allocator sees it.
-- **first step**: CPU seconds from the model to the end of its first step, with cold caches.
+- **first step**: CPU seconds of the process from the model to the end of its first step, with cold caches; after the
+  plus, those of the C++ compilers that it starts, where they were measured.
 """
 _LOOKALIKES = """
 ## Look-alikes
 
 Small models that resemble something with a fused kernel, and compute something else: a softmax over another dimension,
 a norm by another variance, a mask after the softmax, a setting that changes between two calls. Outputs and gradients
-are compared with the original in float64. A model that a way declines to run is not wrong.
+are compared with the original in float64. A model that a way declines to run is not wrong. What autofuse leaves alone and
+torch.compile turns into attention is wrong for both together.
 
 | | right | declined | wrong |
 | --- | --- | --- | --- |
@@ -78,9 +80,14 @@ def _row(way: str, started: Mapping[str, Any], timed: Mapping[str, Any]) -> str:
         way, started["attention_kernels"], "" if started["places"] is None else started["places"],
         "" if seconds is None else f"{seconds * 1e3:.1f} ms", "" if against is None else ratio_text(against),
         "" if not started["peak_bytes"] else f"{started['peak_bytes'] / 2**20:.0f} MiB",
-        f"{started['first_step_cpu_seconds']:.0f} s",
+        _first_step(started),
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def _first_step(started: Mapping[str, Any]) -> str:
+    own, compilers = started["first_step_cpu_seconds"], started.get("compiler_cpu_seconds")
+    return f"{own:.0f} s" if compilers is None else f"{own:.0f} + {compilers:.0f} s"
 
 
 def ratio_text(against: Mapping[str, Any]) -> str:
@@ -122,5 +129,4 @@ def reason_in(errors: str, status: int) -> str:
     lines = [line.strip() for line in errors.splitlines() if re.match(r"^[\w.]+(Error|Exception|NotHere|Exit)\b", line)]
     if not lines:
         return f"the process ended with {status}"
-    text = re.sub(r"^benchmarks\.peers\.ways\.NotHere: ", "", lines[-1])
-    return re.sub(r"\S*/(\S+)", r"\1", text).replace("|", "/")[:200].rstrip(". ")
+    return shortened(re.sub(r"^benchmarks\.peers\.ways\.NotHere: ", "", lines[-1]))

@@ -6,6 +6,7 @@ A way that cannot run a model raises `NotHere` with the reason. Any other except
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,13 @@ import autofuse
 
 EAGER, OURS = "eager", "autofuse"
 Model = Callable[..., Any]
+
+
+def shortened(reason: str) -> str:
+    """The first line of a reason, without folders of a machine."""
+    line = next(iter(reason.splitlines()), "")
+    line = re.sub(r"\s*\(/\S+\)", "", line)  # where an import failed
+    return re.sub(r"\S*/(\S+)", r"\1", line).replace("|", "/")[:200].rstrip(". ")
 
 
 class NotHere(Exception):
@@ -70,7 +78,7 @@ def _liger(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
     liger = _import("liger_kernel.transformers.monkey_patch", "liger-kernel")
     kind = getattr(getattr(model, "config", None), "model_type", "")
     if kind not in liger.MODEL_TYPE_TO_APPLY_LIGER_FN:
-        raise NotHere(f"{type(model).__name__} is not in its list of models")
+        raise NotHere("the model is not in its list of models")
     liger._apply_liger_kernel_to_instance(model=model)
     return model
 

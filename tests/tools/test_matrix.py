@@ -76,6 +76,9 @@ def test_the_page_names_what_failed_and_what_was_not_tested() -> None:
     assert "| 3.11 | 2.13.0+cpu | 10 | 0 | 1 | equal | 1.0e-06 |" in page
     assert "`tests.a::b`" in page
     assert "not tested: no python3.14 is on the PATH" in page
+    assert "| 3.11 | 2.9.1 | not run yet | | | equal | 1.0e-06 |" in as_markdown(
+        [Result(CELL, torch="2.9.1", smoke=EQUAL)]
+    )
 
 
 def test_results_are_json() -> None:
@@ -96,11 +99,11 @@ def test_the_page_is_the_one_of_the_results() -> None:
     assert {r.cell for r in results} <= set(read_cells())
 
 
-def test_only_tested_versions_of_python_are_classifiers() -> None:
+def test_only_versions_of_python_without_a_failure_are_classifiers() -> None:
     results = results_from_json((REPOSITORY / "benchmarks" / "results" / "versions.json").read_text())
     classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
     claimed = {c.rpartition(" ")[2] for c in classifiers if c.startswith("Programming Language :: Python :: 3.")}
-    assert claimed == {r.cell.python for r in results if r.holds}
+    assert claimed == {r.cell.python for r in results if r.training_is_equal and not r.failed}
 
 
 def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -51,9 +51,19 @@ class Result:
     smoke_error: str = ""
 
     @property
+    def tests_ran(self) -> bool:
+        """Whether any test ran."""
+        return self.passed > 0 or bool(self.failed)
+
+    @property
+    def training_is_equal(self) -> bool:
+        """Whether the training ran, with equal losses."""
+        return self.smoke is not None and bool(self.smoke["equal"])
+
+    @property
     def holds(self) -> bool:
         """Whether the tests passed and the training was equal."""
-        return not self.absent and not self.failed and self.passed > 0 and bool(self.smoke) and self.smoke["equal"]
+        return not self.absent and not self.failed and self.passed > 0 and self.training_is_equal
 
 
 def read_cells(path: Path = _TABLE) -> tuple[Cell, ...]:

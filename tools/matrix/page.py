@@ -37,9 +37,7 @@ def _row(result: Result) -> str:
     cell = result.cell
     if result.absent:
         return f"| {cell.python} | {cell.torch} | not tested: {result.absent} | | | | |\n"
-    training = "did not run" if result.smoke is None else "equal" if result.smoke["equal"] else "differs"
+    training = "did not run" if result.smoke is None else "equal" if result.training_is_equal else "differs"
+    tests = f"{result.passed:,} | {result.skipped} | {len(result.failed)}" if result.tests_ran else "not run yet | | "
     worst = "" if result.smoke is None else f"{result.smoke['worst']:.1e}"
-    return (
-        f"| {cell.python} | {result.torch} | {result.passed:,} | {result.skipped} | {len(result.failed)} "
-        f"| {training} | {worst} |\n"
-    )
+    return f"| {cell.python} | {result.torch} | {tests} | {training} | {worst} |\n"

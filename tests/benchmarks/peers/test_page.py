@@ -12,6 +12,7 @@ from benchmarks.peers.page import ratio_text, reason_in
     [
         ("Traceback ...\nbenchmarks.peers.ways.NotHere: ViT is not in its list", "ViT is not in its list"),
         ("noise\nRuntimeError: no /home/me/lib.so here\n", "RuntimeError: no lib.so here"),
+        ("ImportError: no name a in b (/home/me/b.py)", "ImportError: no name a in b"),
         ("Segmentation fault", "the process ended with -11"),
     ],
 )  # fmt: skip
