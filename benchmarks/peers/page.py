@@ -33,8 +33,8 @@ _LOOKALIKES = """
 
 Small models that resemble something with a fused kernel, and compute something else: a softmax over another dimension,
 a norm by another variance, a mask after the softmax, a setting that changes between two calls. Outputs and gradients
-are compared with the original in float64. A model that a way declines to run is not wrong. What autofuse leaves alone and
-torch.compile turns into attention is wrong for both together.
+are compared with the original in float64. A model that a way declines to run is not wrong. What autofuse leaves alone
+and torch.compile turns into attention is wrong for both together.
 
 | | right | declined | wrong |
 | --- | --- | --- | --- |

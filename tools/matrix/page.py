@@ -38,6 +38,6 @@ def _row(result: Result) -> str:
     if result.absent:
         return f"| {cell.python} | {cell.torch} | not tested: {result.absent} | | | | |\n"
     training = "did not run" if result.smoke is None else "equal" if result.training_is_equal else "differs"
-    tests = f"{result.passed:,} | {result.skipped} | {len(result.failed)}" if result.tests_ran else "not run yet | | "
+    tests = f"{result.passed:,} | {result.skipped} | {len(result.failed)}" if result.tests_ran else "not run yet | |"
     worst = "" if result.smoke is None else f"{result.smoke['worst']:.1e}"
     return f"| {cell.python} | {result.torch} | {tests} | {training} | {worst} |\n"
