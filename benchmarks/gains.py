@@ -59,7 +59,7 @@ UNTUNED = (
 def _library_model(name: str) -> Example:
     """A model of transformers, with batches of 4 sequences of 128 tokens or 4 images."""
     kind = no_loss.MODELS[name][2]
-    return Example(lambda: no_loss.made(name), lambda: no_loss.inputs_of(kind, (4, 128)), no_loss.CLASSES)
+    return Example(lambda: no_loss.build_model(name), lambda: no_loss.inputs_of(kind, (4, 128)), no_loss.CLASSES)
 
 
 MODELS: Mapping[str, Example] = MappingProxyType(

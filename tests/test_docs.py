@@ -22,7 +22,8 @@ from autofuse.results.findings import FIELDS
 REPOSITORY = Path(__file__).parents[1]
 _COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache", "profile", "compare", "plan", "server")
 DECISIONS = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
-PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md")), *DECISIONS]
+START = sorted((REPOSITORY / "docs" / "start").glob("*.md"))
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md")), *START, *DECISIONS]
 BLOCKS = [
     (page, language, code)
     for page in PAGES
@@ -66,7 +67,7 @@ def test_every_python_block_parses(page: Path, code: str) -> None:
 
 @pytest.mark.parametrize(("page", "code"), blocks("toml", "yaml", "json"))
 def test_every_data_block_parses(page: Path, code: str) -> None:
-    read = {"{": json.loads, "[": tomllib.loads, "-": yaml.safe_load}[code.lstrip()[0]]
+    read = {"{": json.loads, "[": tomllib.loads, "-": yaml.safe_load, "r": yaml.safe_load}[code.lstrip()[0]]
     assert read(code)
 
 

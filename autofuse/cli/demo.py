@@ -47,6 +47,8 @@ def main(argv: Sequence[str], console: Console | None = None) -> int:
     else:
         terminal.show(result, console)
         console.print(f"Written: {options.output / PAGE} and {options.output / DATA}", markup=False, soft_wrap=True)
+        terminal.heading(console, "In three lines")
+        console.print(*result.closing_lines, sep="\n", markup=False, highlight=False, soft_wrap=True)
     return _DONE
 
 

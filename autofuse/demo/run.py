@@ -24,6 +24,7 @@ from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import Problem, SourceFile
 from autofuse.project.run import RewriteResult, RewriteRun
 from autofuse.results.before_after import BeforeAfter, with_what_was_measured
+from autofuse.results.comparison import size
 from autofuse.results.sites import Report
 
 FORMAT_VERSION = 1
@@ -73,6 +74,17 @@ class DemoResult:
         return (
             f"A character-level GPT of {self.parameters:,} parameters, trained for {self.plan.steps} steps on "
             f"sequences of {self.plan.length} characters, eager and optimized, from the same seed ({self.plan.seed})."
+        )
+
+    @property
+    def closing_lines(self) -> tuple[str, str, str]:
+        """What the demo showed, in three lines: the same losses, the time and memory of a step, and what comes next."""
+        compared, agree = self.comparison, "the same up to rounding" if self.agreement.agrees else "NOT the same"
+        memory = f"{size(compared.before_peak_bytes)} -> {size(compared.after_peak_bytes)}"
+        return (
+            f"{len(self.sites.with_status('fused'))} places fused; {self.plan.steps} losses {agree}.",
+            f"A training step: {compared.ratio:.2f}x ({compared.interval}), {compared.verdict}; peak memory {memory}.",
+            "Your code next: `autofuse check FOLDER`, or `model = autofuse.optimize(model, inputs)` in your script.",
         )
 
     @property

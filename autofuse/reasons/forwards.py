@@ -112,7 +112,7 @@ RUNS_UNKNOWN = Code(
 )
 PROFILED = Code(
     "profiler-active",
-    "Another Python profiler, such as cProfile, is active, so the tracer cannot watch the reads of a forward.",
+    "Another profiler, such as cProfile before Python 3.12, is active, so the tracer cannot watch reads of a forward.",
     "another Python profiler is active, so the reads of forward cannot be watched",
     "stop the profiler before you optimize the model",
 )

@@ -19,6 +19,11 @@ _DRAWING = "autofuse.display.drawing"
 class Shown:
     """A base of results. A subclass has `to_dict`, and `tables` or a function in autofuse/display/drawing.py."""
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Gives the class a method of its own, because IPython prefers a class's own repr to an inherited method."""
+        super().__init_subclass__(**arguments)
+        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
+
     def to_dict(self) -> dict[str, Any]:
         """The content of the JSON form. See docs/json.md."""
         raise NotImplementedError
@@ -35,6 +40,10 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return str(drawing().notebook(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows where no HTML is drawn: in a terminal, and in a notebook that is read as text."""
+        printer.text(str(self))
 
 
 def drawing() -> Any:

@@ -59,6 +59,14 @@ def test_the_terminal_shows_every_part(demo, data):
     assert data["agreement"]["sentence"].split(":")[0] in " ".join(printed.split())
 
 
+def test_it_ends_with_three_lines_on_losses_time_and_what_comes_next(demo, data):
+    losses, step, following = demo[0].rstrip().splitlines()[-3:]
+    fused = sum(site["status"] == "fused" for site in data["report"]["sites"])
+    assert losses == f"{fused} places fused; 2 losses the same up to rounding."
+    assert f"{data['comparison']['ratio']:.2f}x" in step and data["comparison"]["verdict"] in step and "MiB" in step
+    assert "autofuse check" in following and "autofuse.optimize" in following
+
+
 def test_the_page_shows_every_part_and_loads_nothing_from_the_network(demo, data):
     page = (demo[1] / PAGE).read_text(encoding="utf-8")
     for part in ("AF101", "<svg", data["comparison"]["verdict"], "F.scaled_dot_product_attention("):

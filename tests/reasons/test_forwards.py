@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import cProfile
 import functools
+import pstats
+import sys
 from typing import Any
 
 import pytest
@@ -176,14 +178,36 @@ def test_an_argument_that_a_trace_cannot_use_is_refused_at_the_call(case: Refuse
 NEVER_SEEN = {"forward-runs-unknown", "profiler-active"}
 
 
+class _Profiler:
+    """A profiler that is no function, as one that is written in C."""
+
+    def __call__(self, *event: Any) -> None:
+        """Ignores the event."""
+
+
 def test_nothing_is_captured_while_another_profiler_is_active() -> None:
     block, inputs = make_block(Refused("", ATTENDS + "return p @ v")), tuple(torch.randn(3, 2, 4, 8))
-    with cProfile.Profile():
+    sys.setprofile(_Profiler())
+    try:
         autofuse.optimize(block, inputs, tune=False)
+    finally:
+        sys.setprofile(None)
     assert {s.reason_code for s in autofuse.report(block)} >= {"profiler-active"}
     assert not autofuse.report(block).with_status("fused")
     block(*inputs)
     assert autofuse.report(block).with_status("fused")
+
+
+def test_cprofile_goes_on_counting_and_forbids_a_capture_only_where_it_takes_the_place_of_the_watcher() -> None:
+    # From Python 3.12 on, cProfile uses sys.monitoring, and both can be active.
+    block, inputs = make_block(Refused("", ATTENDS + "return p @ v")), tuple(torch.randn(3, 2, 4, 8))
+    with cProfile.Profile() as profile:
+        autofuse.optimize(block, inputs, tune=False)
+        fused = bool(autofuse.report(block).with_status("fused"))
+        before = sys.getprofile()
+        block(*inputs)
+    assert fused is (sys.version_info >= (3, 12)) is (before is None)
+    assert any(name == "forward" for _, _, name in pstats.Stats(profile).stats)  # type: ignore[attr-defined]
 
 
 def test_every_reason_of_the_tracer_has_a_module() -> None:

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 import pytest
 
 from autofuse.display import drawing, terminal
-from autofuse.results.comparison import Interval
+from autofuse.results.comparison import Comparison, Interval
 from autofuse.results.sites import Fallback, Report, SiteReport
 from autofuse.results.step_times import StepTime
 
@@ -54,6 +54,19 @@ def test_str_has_no_escape_codes() -> None:
 def test_a_report_without_sites_says_so() -> None:
     assert "no sites found" in str(Report())
     assert "no sites found" in Report()._repr_html_()
+
+
+def test_where_no_html_is_drawn_ipython_shows_the_table_and_not_the_fields() -> None:
+    class Printer:
+        shown = ""
+
+        def text(self, text: str) -> None:
+            self.shown += text
+
+    printer, report = Printer(), Report((SiteReport("AF101", "attention", "fused"),))
+    assert "_repr_pretty_" in vars(Report) and "_repr_pretty_" in vars(Comparison)  # IPython looks there, before bases
+    report._repr_pretty_(printer, False)
+    assert printer.shown == str(report) and "SiteReport(" not in printer.shown
 
 
 def test_the_summary_counts_what_occurs() -> None:

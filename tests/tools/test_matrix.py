@@ -10,7 +10,7 @@ import pytest
 
 from autofuse.results.distribution import OLDEST_TORCH
 from tools.matrix.__main__ import main
-from tools.matrix.cells import Cell, Result, read_cells, results_as_json
+from tools.matrix.cells import Cell, Result, merge, read_cells, results_as_json, results_from_json
 from tools.matrix.page import as_markdown
 from tools.matrix.running import read_report
 from tools.matrix.smoke import losses_of
@@ -76,11 +76,34 @@ def test_the_page_names_what_failed_and_what_was_not_tested() -> None:
     assert "| 3.11 | 2.13.0+cpu | 10 | 0 | 1 | equal | 1.0e-06 |" in page
     assert "`tests.a::b`" in page
     assert "not tested: no python3.14 is on the PATH" in page
+    assert "| 3.11 | 2.9.1 | not run yet | | | equal | 1.0e-06 |" in as_markdown(
+        [Result(CELL, torch="2.9.1", smoke=EQUAL)]
+    )
 
 
 def test_results_are_json() -> None:
     data = json.loads(results_as_json([Result(CELL, passed=1, smoke=EQUAL)]))
     assert data["results"][0]["cell"] == {"python": "3.11", "torch": "2.13.0", "ci": False}
+
+
+def test_results_are_read_back_and_only_rows_that_ran_again_change() -> None:
+    other = Cell("3.12", "2.13.0")
+    old = results_from_json(results_as_json([Result(CELL, passed=1, failed=("a::b",)), Result(other, passed=2)]))
+    assert old[0].failed == ("a::b",) and old[1].cell == other
+    assert [r.passed for r in merge(old, [Result(CELL, passed=9)], [other, CELL])] == [2, 9]
+
+
+def test_the_page_is_the_one_of_the_results() -> None:
+    results = results_from_json((REPOSITORY / "benchmarks" / "results" / "versions.json").read_text())
+    assert (REPOSITORY / "docs" / "versions.md").read_text() == as_markdown(results)
+    assert {r.cell for r in results} <= set(read_cells())
+
+
+def test_only_versions_of_python_without_a_failure_are_classifiers() -> None:
+    results = results_from_json((REPOSITORY / "benchmarks" / "results" / "versions.json").read_text())
+    classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
+    claimed = {c.rpartition(" ")[2] for c in classifiers if c.startswith("Programming Language :: Python :: 3.")}
+    assert claimed == {r.cell.python for r in results if r.training_is_equal and not r.failed}
 
 
 def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

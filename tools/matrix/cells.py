@@ -51,14 +51,36 @@ class Result:
     smoke_error: str = ""
 
     @property
+    def tests_ran(self) -> bool:
+        """Whether any test ran."""
+        return self.passed > 0 or bool(self.failed)
+
+    @property
+    def training_is_equal(self) -> bool:
+        """Whether the training ran, with equal losses."""
+        return self.smoke is not None and bool(self.smoke["equal"])
+
+    @property
     def holds(self) -> bool:
         """Whether the tests passed and the training was equal."""
-        return not self.absent and not self.failed and self.passed > 0 and bool(self.smoke) and self.smoke["equal"]
+        return not self.absent and not self.failed and self.passed > 0 and self.training_is_equal
 
 
 def read_cells(path: Path = _TABLE) -> tuple[Cell, ...]:
     """The cells of the table, in its order."""
     return tuple(Cell(**row) for row in tomllib.loads(path.read_text())["cells"])
+
+
+def results_from_json(text: str) -> list[Result]:
+    """The results of a JSON file."""
+    rows = json.loads(text)["results"]
+    return [Result(**{**row, "cell": Cell(**row["cell"]), "failed": tuple(row["failed"])}) for row in rows]
+
+
+def merge(old: Sequence[Result], new: Sequence[Result], cells: Sequence[Cell]) -> list[Result]:
+    """The results in the order of the table. A new result takes the place of an old one."""
+    found = {(r.cell.python, r.cell.torch): r for r in (*old, *new)}
+    return [found[key] for c in cells if (key := (c.python, c.torch)) in found]
 
 
 def results_as_json(results: Sequence[Result]) -> str:

@@ -9,11 +9,11 @@ from tools.matrix.cells import Result
 _HEAD = """\
 # Versions
 
-`python -m tools.matrix CACHE --output docs/versions.md` makes an environment for each row, runs the fast tests
-(`pytest -m fast`) in it, and trains a small GPT for 20 steps, as it is written and optimized. The training holds if
-places are fused, the state dict has the same keys, the first losses agree within 1e-5 of the loss and all losses within
-1e-3, and the optimized model can be called by `torch.compile(backend="eager")`. A version that is not in the table was
-not tested. An older torch is refused with one sentence.
+`python -m tools.matrix CACHE` makes an environment for each row, runs the fast tests (`pytest -m fast`) in it, and
+trains a small GPT for 20 steps, as it is written and optimized. The training holds if places are fused, the state dict
+has the same keys, the first losses agree within 1e-5 of the loss and all losses within 1e-3, and the optimized model
+can be called by `torch.compile(backend="eager")`. `+cu` is a build of torch for CUDA, which ran on a CPU. A version
+that is not in the table was not tested. An older torch is refused with one sentence.
 
 | Python | torch | tests passed | skipped | failed | training | largest difference of losses |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -37,9 +37,7 @@ def _row(result: Result) -> str:
     cell = result.cell
     if result.absent:
         return f"| {cell.python} | {cell.torch} | not tested: {result.absent} | | | | |\n"
-    training = "did not run" if result.smoke is None else "equal" if result.smoke["equal"] else "differs"
+    training = "did not run" if result.smoke is None else "equal" if result.training_is_equal else "differs"
+    tests = f"{result.passed:,} | {result.skipped} | {len(result.failed)}" if result.tests_ran else "not run yet | |"
     worst = "" if result.smoke is None else f"{result.smoke['worst']:.1e}"
-    return (
-        f"| {cell.python} | {result.torch} | {result.passed:,} | {result.skipped} | {len(result.failed)} "
-        f"| {training} | {worst} |\n"
-    )
+    return f"| {cell.python} | {result.torch} | {tests} | {training} | {worst} |\n"

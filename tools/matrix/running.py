@@ -55,7 +55,12 @@ def _run_tests(python: Path, tests: tuple[str, ...]) -> tuple[int, int, tuple[st
         report = Path(folder) / "report.xml"
         command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *tests]
         variables = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
-        done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=_LIMIT)
+        try:
+            done = subprocess.run(
+                command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=_LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            return 0, 0, (f"pytest did not end within {_LIMIT:,} seconds",)
         if not report.exists():
             return 0, 0, (f"pytest did not run: {next(reversed(done.stdout.splitlines()), done.stderr[-200:])}",)
         return read_report(report.read_text())
