@@ -48,7 +48,7 @@ _Function = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def listening() -> Iterator[list[FusedLoss]]:
+def record_losses() -> Iterator[list[FusedLoss]]:
     """Collects the losses of lazy logits that are computed in the block."""
     heard: list[FusedLoss] = []
     token = _LISTENERS.set((*_LISTENERS.get(), heard))

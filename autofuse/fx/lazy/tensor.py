@@ -38,7 +38,7 @@ _READS: ContextVar[list[Read] | None] = ContextVar("reads", default=None)
 
 
 @contextmanager
-def noted_reads() -> Iterator[list[Read]]:
+def record_reads() -> Iterator[list[Read]]:
     """Collects the reads of lazy logits in the block."""
     heard: list[Read] = []
     token = _READS.set(heard)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.install.dispatch import install_forward, restore
 from autofuse.fx.lazy.mask_factories import factories_of, forward_with_lazy_masks
-from autofuse.ops.lazy_masks import LazyMask, however_few
+from autofuse.ops.lazy_masks import LazyMask, lazy_at_any_size
 
 transformers = pytest.importorskip("transformers")
 masking = pytest.importorskip("transformers.masking_utils")
@@ -25,7 +25,7 @@ IDS = torch.randint(1, 50, (2, LENGTH), generator=torch.Generator().manual_seed(
 @pytest.fixture(autouse=True)
 def however_small_masks() -> Iterator[None]:
     """So small ones are lazy nowhere else."""
-    with however_few():
+    with lazy_at_any_size():
         yield
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from autofuse.fx.lazy.head import make_lazy
-from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.linear import lazy_at_any_size
 from autofuse.fx.lazy.nodes import OperandsChanged
 from autofuse.fx.lazy.tensor import LazyLogits
 
@@ -24,9 +24,9 @@ WIDTH, CLASSES, ROWS = 8, 300, 12
 
 
 @pytest.fixture(autouse=True)
-def however_few_logits() -> Iterator[None]:
+def small_logits_are_lazy() -> Iterator[None]:
     """So few are lazy nowhere else, and are formed whole for a loss: nothing is compiled for it."""
-    with however_few():
+    with lazy_at_any_size():
         yield
 
 
