@@ -1,4 +1,4 @@
-"""Tables drawn with rich, on a terminal or as plain text. Knows tables, not their subject."""
+"""Tables drawn with rich, on a terminal or as plain text. This file does not depend on their subject."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def as_rich(table: Table) -> RichTable:
     return result
 
 
-def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Table:
-    """The table without the first groups of columns in `give_way`, as many as necessary to fit."""
-    for names in give_way:
+def fitted(table: Table, width: int, droppable: Sequence[tuple[str, ...]]) -> Table:
+    """The table without the first groups of columns in `droppable`: as many as necessary to fit."""
+    for names in droppable:
         if _width(table) <= width:
             break
         table = without_columns(table, names)
@@ -58,13 +58,13 @@ def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Tab
 
 @dataclass(frozen=True)
 class Fitted:
-    """A table that leaves out the columns of `give_way`, one group after the other, until it fits."""
+    """A table that leaves out the columns of `droppable`, one group after the other, until it fits."""
 
     table: Table
-    give_way: Sequence[tuple[str, ...]]
+    droppable: Sequence[tuple[str, ...]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield as_rich(fitted(self.table, options.max_width, self.give_way))
+        yield as_rich(fitted(self.table, options.max_width, self.droppable))
 
 
 def _width(table: Table) -> int:

@@ -53,10 +53,8 @@ def with_measured_savings(before: Profile, after: Profile, now: Seconds, then: S
     """Both profiles; the places of `before` with their status and the measured seconds of their fused operations.
 
     The two profiles were taken one after the other, and a shared machine may be slower a minute later. So savings come
-    from
-    interleaved steps. The saving of a place is the time that its layers save. Places that share a layer divide its
-    saving
-    in proportion to their predictions.
+    from interleaved steps. The saving of a place is the time that its layers save. Places that share a layer divide its
+    saving in proportion to their predictions.
 
     Args:
         before: the profile of the original model.

@@ -15,8 +15,7 @@ class CollectiveRate:
         algorithm_bandwidth: bytes per second as nccl-tests define it; None if sizes or ranks are unknown.
         bus_bandwidth: the same for the bus bandwidth of nccl-tests.
         waiting: the seconds of a step for which each rank, in order, waits for the last one; empty if only one rank's
-            trace
-            is known.
+            trace is known.
     """
 
     name: str

@@ -19,8 +19,7 @@ class CompileChoice:
             model as written, because the fused places gain nothing once it is compiled).
         modules: the names of the compiled modules, "" for the model itself. Equal blocks are compiled one by one.
         fused: the ratio of times eager / compiled with the fused places; above 1 if compiling is faster; None if not
-            timed.
-            Eager is the model with its fused places.
+            timed. Eager is the model with its fused places.
         original: likewise for the compiled original.
         reason: why nothing was timed or compiled, as a clause.
     """

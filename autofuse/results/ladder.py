@@ -110,8 +110,7 @@ class Level:
         basis: the source of the number, for example "3 steps of the trace".
         reason: why there is no value.
         loss: how much lower the value is than that of the level above it, as a fraction of the step; None if the level
-            has
-            no loss.
+            has no loss.
         at_most: whether the value is an upper bound.
     """
 

@@ -29,8 +29,7 @@ class KnownQuantities(Mapping[str, Quantity]):
     """Quantities by name. The quantities of layers are computed on request.
 
     A layer that no profile has raises NotACondition, because a misspelt name must not count as undecided. If the
-    profiles
-    have no layers at all, the quantity is unknown.
+    profiles have no layers at all, the quantity is unknown.
     """
 
     def __init__(

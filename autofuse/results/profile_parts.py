@@ -67,11 +67,9 @@ class Place:
             1 / (1 - seconds / step).
         measured_seconds: what the fused operation took, if it was measured.
         part_of: the larger place that contains this one, such as "AF304 in h.0.mlp". The saving of that place includes
-            the
-            saving of this one.
+            the saving of this one.
         saving_range: the range of seconds that fusing saves, from the errors of predictions for such places; None if
-            such
-            places were not measured.
+            such places were not measured.
     """
 
     rule: str
@@ -112,8 +110,7 @@ class Layer:
     """One module, by its fully qualified name.
 
     "" is the model itself, OUTSIDE the operators in no module, OPTIMIZER those of optimizers, and COMMUNICATION what
-    ranks
-    send each other. A forward that is computed again for its backward (checkpointing) is part of `backward`.
+    ranks send each other. A forward that is computed again for its backward (checkpointing) is part of `backward`.
 
     Attributes:
         forward: with everything below the module.
@@ -182,8 +179,7 @@ class Timing:
         samples: in one step on this rank; None if unknown.
         tokens: likewise.
         yardstick: the seconds of a fixed piece of work that was timed next to each step. It shows how fast the machine
-            was.
-            May be empty.
+            was. May be empty.
     """
 
     seconds: tuple[float, ...]
@@ -242,8 +238,8 @@ class Share:
 
     Attributes:
         name: "forward", "backward", "optimizer", "data", "host", "communication", "exposed communication" or "idle".
-            The
-            first four and "idle" are disjoint. The host's overhead and communication run at the same time as they do.
+            The first four and "idle" are disjoint. The host's overhead and communication run at the same time as they
+            do.
         seconds: None if it is unknown; `reason` then says why.
         basis: how it was found.
         interval: the 95 % interval of the share over the observed steps; None for one step, or without a share.
@@ -288,8 +284,7 @@ class Roof:
         sources: where the numbers come from.
         measured: whether they were measured on this machine, by matrix products and copies.
         cached_bytes_per_second: the bandwidth of the fastest cache, if it was measured. An operator whose data stays in
-            a
-            cache may exceed the bandwidth of the memory, but not this one.
+            a cache may exceed the bandwidth of the memory, but not this one.
     """
 
     flops_per_second: float | None = None

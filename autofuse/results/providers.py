@@ -135,8 +135,7 @@ class ProviderUse:
 
     Attributes:
         counts: calls by provider, without the calls that plain torch code computed at once (small ones, compilers,
-            tensor
-            subclasses).
+            tensor subclasses).
         failures: the errors of providers that are not used any more.
         decided: kinds of calls, as text, with the providers in their order and the reason: a measurement or "the
             defaults".

@@ -37,8 +37,7 @@ def student_t(freedom: int) -> float:
     """The 97.5 % quantile of Student's t.
 
     From 11 degrees of freedom on, it uses the first terms of the expansion in 1 / freedom (Abramowitz and Stegun,
-    26.7.5),
-    which are accurate to three digits.
+    26.7.5), which are accurate to three digits.
     """
     if freedom <= len(_T):
         return _T[freedom - 1]

@@ -35,8 +35,7 @@ def patterns_of(kinds: Mapping[str, str]) -> dict[str, str]:
     """Each module's name with the numbers of repeated blocks as "*".
 
     A number is that of a repeated block if all its siblings, from 0 to the last, are of its class, or at least three
-    are.
-    So the layers of a small nn.Sequential keep their numbers.
+    are. So the layers of a small nn.Sequential keep their numbers.
 
     Args:
         kinds: the class of each module, by name.

@@ -59,8 +59,7 @@ class SiteReport:
         reason: a sentence, if the status is not "fused".
         kernel: what runs there now.
         max_error: the difference of the output or gradient that is nearest its bound, relative to the largest entry of
-            that
-            tensor; None if it was not verified.
+            that tensor; None if it was not verified.
         file: the file of the original code, if known.
         line: its line, if known.
         advice: what to change so that it can be fused.
@@ -93,15 +92,12 @@ class Fallback:
 
     Attributes:
         module: the fully qualified name in the model, "" for the model itself. If a compiler used the original of
-            modules
-            that share their code, all their names, with ", " between them.
+            modules that share their code, all their names, with ", " between them.
         guard: the condition of the fused forward that failed, for example "self.training is False".
         calls: the number of calls. If a module falls back very often, later calls count for the guard that failed last.
-            For
-            a compiler, the number of times that it used the original.
+            For a compiler, the number of times that it used the original.
         ran: what ran instead: "original", or "captured anew" if another fused forward was made for this kind of call.
-            It
-            runs from then on.
+            It runs from then on.
     """
 
     module: str

@@ -38,8 +38,7 @@ class Trial:
         held_bytes: what its forward keeps until the backward, including the result (0 in inference); None if unknown.
         host_seconds: the host's time until a call was launched, if `seconds` are from a GPU's clock.
         error: of the output or gradient that is nearest its bound, relative to the largest entry of that tensor; None
-            if it
-            was not compared.
+            if it was not compared.
         bound: the largest allowed error. It follows from the error of torch's own code.
     """
 
@@ -123,8 +122,7 @@ class TuningResult(Shown):
         """The candidates that were timed, the best first.
 
         A time is the lower quartile of all runs. "kept" is what a forward keeps until its backward. The error is a
-        fraction of
-        its bound.
+        fraction of its bound.
         """
         mode = "forward and backward" if self.training else "forward"
         title = f"{self.operation} ({mode}; {self.policy}{', deterministic' if self.deterministic else ''})"

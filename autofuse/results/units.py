@@ -80,8 +80,7 @@ def magnitude(text: str) -> float | None:
     """The number that a formatted quantity shows, to its three digits: "254 ms" is 0.254. None for other text.
 
     An interval in parentheses is ignored. It is the inverse of the functions above, for sorting tables. A column
-    contains
-    quantities of one kind, so units of different kinds are not distinguished.
+    contains quantities of one kind, so units of different kinds are not distinguished.
     """
     found = _QUANTITY.fullmatch(text)
     if found is None:

@@ -259,7 +259,7 @@ class Conductor:
             measured.power = meter.power(steps, measured.tokens)
 
     def _read(self, measured: Measurements) -> None:
-        """Find which rules apply in the models, as they were called in the measure_block step."""
+        """Find which rules apply in the models, as they were called in the observed step."""
         for _ in self.tell("reading the model", range(1), 0):
             try:
                 measured.readings = readings(self.roots.called(measured.names), self.roots.calls)
