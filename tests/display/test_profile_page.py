@@ -256,7 +256,7 @@ def test_an_unknown_value_has_a_reason_and_advice() -> None:
     text = PAGES["nothing"].replace("&#39;", "'")
     assert all(f"n/a, because there is no kernel in it; to get it, {kind.get}" in text for kind in LEVELS)
     assert "no step was timed" in text
-    assert "Memory</h2>" not in text and "layer by layer" not in text
+    assert "Memory</h2>" not in text and "The time of each layer" not in text
 
 
 def test_every_layer_is_shown_and_the_long_list_is_closed() -> None:
