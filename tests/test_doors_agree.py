@@ -24,7 +24,7 @@ def mark_program(program: Program) -> object:
 
 
 @pytest.mark.parametrize("program", [mark_program(p) for p in BOTH])
-def test_both_doors_find_the_same_and_compute_the_same(program: Program) -> None:
+def test_both_entry_points_find_the_same_sites_and_compute_the_same(program: Program) -> None:
     text, found = through_text(program.text)
     made = live(program, program.text)
     assert not made.off, f"{made.off}\n{made.report}"

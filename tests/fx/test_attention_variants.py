@@ -161,7 +161,7 @@ def test_sinks_are_fused_where_the_caller_drops_the_weights(spelling: str) -> No
 
 
 @pytest.mark.parametrize("spelling", KEPT_SINKS)
-def test_what_is_no_sink_stays(spelling: str) -> None:
+def test_code_that_is_not_a_sink_stays(spelling: str) -> None:
     plain, model = copies(lambda: Layer(Sunk(KEPT_SINKS[spelling])))
     assert "AF104" not in fused_rules(model)
     assert_same(plain, model, *operands(), masks()[0])

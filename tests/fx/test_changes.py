@@ -263,7 +263,7 @@ def test_a_child_that_is_gone_is_missed_by_the_original_only() -> None:
         fused(torch.randn(2, 8, 16))
 
 
-def test_what_is_no_tensor_is_refused_by_the_original_only() -> None:
+def test_an_argument_that_is_not_a_tensor_is_refused_by_the_original_only() -> None:
     fused = optimized(Attention(), torch.randn(2, 8, 16))
     for wrong in (None, "text", 3, [1, 2]):
         with pytest.raises((AttributeError, TypeError)):

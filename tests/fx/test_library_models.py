@@ -163,7 +163,7 @@ def test_a_cache_that_is_asked_and_a_cast_that_does_nothing_do_not_stand_in_the_
     torch.testing.assert_close(first(found), first(model(**given)), atol=2e-5, rtol=1e-4)
 
 
-def test_gradient_checkpointing_goes_on() -> None:
+def test_gradient_checkpointing_still_works() -> None:
     model = llama().train()
     tokens = torch.randint(3, 50, (2, 7))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)

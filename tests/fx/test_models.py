@@ -73,7 +73,7 @@ CASES = {
 
 @pytest.mark.parametrize("given", [True, False], ids=["given", "at the first call"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_model_by_hand_is_fused_where_it_may_be_and_equal_everywhere(case: Case, given: bool) -> None:
+def test_a_hand_written_model_is_fused_where_allowed_and_equal_everywhere(case: Case, given: bool) -> None:
     model, plain = _build(case), _build(case)
     inputs = case.inputs(2, 6)
     autofuse.optimize(model, inputs if given else None)

@@ -48,7 +48,7 @@ def optimized(model: nn.Module, way: str, *inputs: Tensor) -> nn.Module:
 
 
 @WAYS
-def test_a_lock_is_left_as_it_was(way: str) -> None:
+def test_a_lock_stays_unchanged(way: str) -> None:
     model, plain = Locked(), Locked()
     fused = optimized(model, way, X)
     assert not fused.lock.locked() and "AF201" in fused_rules(fused)  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ class LockedOutside(nn.Module):
 
 
 @WAYS
-def test_a_global_lock_is_left_as_it_was(way: str) -> None:
+def test_a_global_lock_stays_unchanged(way: str) -> None:
     fused = optimized(LockedOutside(), way, X)
     assert not GLOBAL.locked()
     torch.testing.assert_close(fused(X), LockedOutside()(X))

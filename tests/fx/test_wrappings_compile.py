@@ -80,7 +80,7 @@ def test_a_compiled_model_trains_as_before_and_runs_the_fused_operators(wrapping
     assert_wrapped("gpt", wrapping, order)
 
 
-def test_what_was_compiled_before_optimize_is_compiled_anew() -> None:
+def test_code_that_was_compiled_before_optimize_is_compiled_again() -> None:
     graphs = Graphs()
     model = model_of("bert")
     compiled = torch.compile(model, backend=graphs, fullgraph=True)

@@ -55,7 +55,7 @@ def test_intervals_hold_their_steps_and_their_samples_and_the_rest_is_written_at
         assert 0 < found.step_seconds_low <= found.step_seconds_high <= found.seconds
 
 
-def test_a_loader_that_sleeps_and_a_step_that_sleeps_are_told_apart() -> None:
+def test_a_sleeping_loader_and_a_sleeping_step_are_distinguished() -> None:
     def slow() -> Any:
         for _ in range(4):
             time.sleep(0.02)
@@ -88,7 +88,7 @@ def test_counted_flops_are_those_of_the_products_and_give_the_utilisation() -> N
     assert torch.nn.Linear.__call__ is nn.Module.__call__
 
 
-def test_what_is_not_known_is_none() -> None:
+def test_unknown_numbers_are_none() -> None:
     recorder = Recorder()
     monitor = Monitor(writers=recorder, every=1)
     monitor.step()
@@ -108,7 +108,7 @@ def test_one_step_that_does_not_say_its_tokens_leaves_the_sum_unknown() -> None:
     assert recorder.figures[0].samples_per_second is not None
 
 
-def test_a_writer_that_raises_is_dropped_and_the_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_writer_that_raises_is_dropped_and_the_training_continues(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Recorder):
         def write(self, figures: IntervalFigures) -> None:
             super().write(figures)

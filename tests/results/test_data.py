@@ -55,7 +55,7 @@ def test_numbers_that_json_cannot_write_become_null_and_are_read_as_nan(value: f
     assert math.isnan(loaded(Leaf, {"count": 1, "ratio": None}).ratio)
 
 
-def test_whole_numbers_are_numbers_too_but_a_boolean_is_no_number() -> None:
+def test_integers_are_numbers_but_booleans_are_not() -> None:
     assert loaded(Leaf, {"count": 1, "ratio": 2}).ratio == 2.0
     with pytest.raises(Malformed, match=r"Leaf\.count is True, and should be an integer\."):
         loaded(Leaf, {"count": True})

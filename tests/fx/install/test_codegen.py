@@ -113,7 +113,7 @@ def test_the_first_variant_whose_tests_hold_runs_with_its_inputs() -> None:
     assert forward(module, 3, 7) == ("missed", 3, 7)
 
 
-def test_the_tests_that_fail_are_told_for_a_call_as_it_is_made() -> None:
+def test_failed_tests_are_reported_for_the_actual_call() -> None:
     ask = build_guard_checker(by_place, variant("x == 1", "y.missing == 2", "z == 5", TRAINING))
     assert ask(nn.Module(), 1, 2) == [1]
     assert ask(nn.Module().eval(), 0, y=2, z=4) == [0, 1, 2, 3]

@@ -73,7 +73,7 @@ def test_what_cannot_be_asked_has_failed_for_that_variant_only() -> None:
     assert find_variant([failed_tests("x == 1")], x=torch.ones(3)) == -1
 
 
-def test_a_tensor_is_no_number() -> None:
+def test_a_tensor_is_not_a_number() -> None:
     assert find_variant([failed_tests("x == 1")], x=1) == 0
     assert find_variant([failed_tests("x == 1")], x=torch.tensor(1)) == -1
     assert find_variant([failed_tests("x == _c0", _c0=0.5)], x=torch.tensor(0.5)) == -1

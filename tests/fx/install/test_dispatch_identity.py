@@ -96,7 +96,7 @@ def test_the_class_has_its_very_forward_back(fused: nn.Module) -> None:
     assert Attention.forward is FORWARD and ENTRY not in vars(Attention)
 
 
-def test_a_model_that_goes_leaves_nothing_behind(tokens: Tensor) -> None:
+def test_a_deleted_model_leaves_nothing_behind(tokens: Tensor) -> None:
     model = optimized(Gpt(), tokens)
     assert Attention.forward is not FORWARD
     del model
@@ -198,7 +198,7 @@ def test_a_wrapper_around_what_the_user_found_there_runs_it_fused(
     torch.testing.assert_close(attention(x), expected * 2)
 
 
-def test_what_the_user_puts_back_is_as_it_was(fused: nn.Module) -> None:
+def test_a_dispatcher_that_the_user_assigns_again_works(fused: nn.Module) -> None:
     """Found before restore, put back after it: it dispatches again where a module runs fused."""
     found, x = Attention.forward, torch.randn(2, 8, 16)
     autofuse.restore(fused)
@@ -259,7 +259,7 @@ def test_a_module_in_which_nothing_is_fused_has_no_entry(tokens: Tensor) -> None
     assert Attention.forward is FORWARD
 
 
-def test_a_root_of_torchs_own_class_leaves_that_class_as_it_was() -> None:
+def test_a_root_of_a_class_of_torch_leaves_that_class_unchanged() -> None:
     original, x = nn.Sequential.forward, torch.randn(2, 8, 16)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
     expected = model(x)

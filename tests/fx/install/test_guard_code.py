@@ -107,13 +107,13 @@ def _compiled(module: nn.Module) -> None:
 
 @pytest.mark.parametrize("watch", [_hook, _pre_hook, _backward_hook, _backward_pre_hook, _own_forward, _compiled])
 @pytest.mark.parametrize("path", ["self", "self._modules['child']"])
-def test_a_module_that_somebody_watches_is_not_unwatched(watch: Any, path: str) -> None:
+def test_an_observed_module_is_not_unwatched(watch: Any, path: str) -> None:
     module = Bare()
     watch(module if path == "self" else module.child)
     assert not holds(f"_unwatched({path})", self=module)
 
 
-def test_a_module_that_was_compiled_and_is_no_longer_is_unwatched() -> None:
+def test_a_module_that_is_no_longer_compiled_is_unwatched() -> None:
     module = Bare()
     module._compiled_call_impl = None
     assert "_compiled_call_impl" in vars(module) and holds("_unwatched(self)", self=module)
@@ -189,7 +189,7 @@ def test_what_is_compared_with_a_constant_must_be_one(test: str, value: Any, exp
     assert holds(test, {"_c0": 1.5, "_c1": torch.float32, "_c2": (1, 2)}, x=value) is expected
 
 
-def test_what_is_no_constant_is_compared_as_it_is() -> None:
+def test_values_that_are_not_constants_are_compared_unchanged() -> None:
     shared = object()
     assert holds("x == _c0", {"_c0": shared}, x=shared) and "type(" not in text("x == _c0", _c0=shared)
     assert holds("x == y", x=1, y=True)
@@ -252,7 +252,7 @@ def test_equal_constants_are_one_and_other_objects_are_themselves(one: Any, othe
     assert identity(one) == identity(one)
 
 
-def test_the_tests_that_fail_are_told_by_their_places() -> None:
+def test_failed_tests_are_reported_by_index() -> None:
     asked = VariantTests(("x == 1", "y.missing == 2", "y is None", "x == _c0"), (), {"_c0": 2})
     lines, scope = write_guard_checker(asked, "self")
     exec("def ask(x, y):\n" + "".join(f"    {line}\n" for line in lines), scope)

@@ -29,7 +29,7 @@ def test_calls_that_are_fused_count_nothing() -> None:
     assert not fallbacks(model)
 
 
-def test_what_is_captured_anew_is_counted_once_and_runs_from_then_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_kind_of_call_is_counted_once_and_then_runs_its_own_forward(caplog: pytest.LogCaptureFixture) -> None:
     x, mask = torch.randn(2, 8, 16), torch.ones(1, 1, 8, 8)
     model = optimized(Attention(), x)
     with caplog.at_level(logging.INFO, "autofuse"):
@@ -39,7 +39,7 @@ def test_what_is_captured_anew_is_counted_once_and_runs_from_then_on(caplog: pyt
     assert [r.levelname for r in caplog.records if "mask is None" in r.message] == ["INFO"]
 
 
-def test_a_hook_is_told_by_the_child_that_has_it() -> None:
+def test_a_hook_is_reported_with_the_child_that_has_it() -> None:
     x = torch.randn(2, 8, 16)
     model = optimized(Gpt(), torch.randint(0, 20, (2, 8)))
     model.blocks[1].mlp[0].register_forward_hook(lambda *_: None)

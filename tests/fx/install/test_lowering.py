@@ -48,7 +48,7 @@ def test_operands_of_four_dimensions_go_to_the_kernel() -> None:
     assert_same(model, fused, x)
 
 
-def test_a_boolean_mask_goes_along() -> None:
+def test_a_boolean_mask_is_supported() -> None:
     x, keep = torch.randn(2, 8, 16), torch.ones(8, 8, dtype=torch.bool).tril(2)
     model = Heads()
     fused = optimized(model, x, keep)

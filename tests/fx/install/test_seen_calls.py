@@ -98,7 +98,7 @@ def test_a_call_under_a_transform_or_a_tracer_is_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["a dispatch mode", "torch's own mode", "vmap", "trace"])
-def test_a_call_that_somebody_looks_at_is_not_remembered(name: str) -> None:
+def test_an_observed_call_is_not_remembered(name: str) -> None:
     seen = SeenCalls()
 
     def f(q: Tensor) -> Tensor:
@@ -321,7 +321,7 @@ def test_after_quiet_calls_come_others(name: str) -> None:
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_whoever_records_operations_hears_of_those_in_quiet_calls() -> None:
+def test_recorders_see_the_operations_of_quiet_calls() -> None:
     made, inputs = QUIET_MODULES["an activation"]
     optimized = autofuse.optimize(made(), inputs, tune=False)
     optimized(*inputs), optimized(*inputs)

@@ -160,7 +160,7 @@ def test_a_window_that_drops_keys_is_made_and_a_wider_one_is_not() -> None:
         assert is_same(mask, wanted) and is_same(found, result)
 
 
-def test_whoever_watches_gets_plain_masks() -> None:
+def test_observers_get_plain_masks() -> None:
     _, changed = both()
     changed(), changed()
     with torch.device("cpu"):  # a mode

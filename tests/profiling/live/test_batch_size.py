@@ -46,7 +46,7 @@ def test_accumulated_gradients_count():
     assert batch_of(IMAGES).times(2).tokens is None
 
 
-def test_what_somebody_says_goes_before_what_is_inferred():
+def test_numbers_that_the_user_passes_replace_inferred_ones():
     assert batch_of(IDS).given(tokens=5).samples == 3
     assert batch_of(IDS).given(tokens=5).tokens == 5
     assert batch_of(IDS).given(100, 200) == Batch(100, 200, "given by the user")

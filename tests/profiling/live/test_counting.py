@@ -130,7 +130,7 @@ def test_a_gradient_that_is_gathered_belongs_to_the_node_that_it_comes_from(x: T
     assert again["one.layer", "backward"].bytes == 2 * (2 * X + WEIGHT) + 3 * X + 3 * X + 3 * WEIGHT
 
 
-def test_flops_are_told_by_dtype() -> None:
+def test_flops_are_counted_by_dtype() -> None:
     layer = nn.Linear(8, 8, bias=False)
 
     with Counting(ModuleNames({"": layer})) as counting, torch.autocast("cpu", torch.bfloat16):

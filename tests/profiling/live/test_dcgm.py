@@ -78,7 +78,7 @@ def test_without_the_tool_every_level_says_so(monkeypatch: pytest.MonkeyPatch, t
     )
 
 
-def test_what_the_tool_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_tool_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(
         tmp_path, monkeypatch, fails="Error: Unable to connect to host engine. Host engine is probably not running."
     )
@@ -87,7 +87,7 @@ def test_what_the_tool_refuses_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert "dcgmi refused: Error: Unable to connect to host engine" in counters.levels()["sm_active"].reason
 
 
-def test_a_gpu_that_dcgm_does_not_know_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_dcgm_does_not_know_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch)
     with Counters("GPU-ffffffff-0000-0000-0000-000000000000") as counters:
         pass

@@ -59,7 +59,7 @@ def test_a_step_that_takes_nothing():
         ({"model": MODEL}, "no model with"), ({}, "no model with"), ((MODEL, X, 3), "cannot be called"),
     ],
 )  # fmt: skip
-def test_anything_else_is_told(returned: object, said: str):
+def test_another_result_of_a_factory_is_refused_with_a_reason(returned: object, said: str):
     with pytest.raises(NoSubject, match=said):
         built_model_of(returned, "a:b")
 

@@ -152,7 +152,7 @@ def test_a_vit_embeds_patches_without_a_gradient_for_pixels() -> None:
     assert of_step(ViTForImageClassification(config), inputs, of_logits).model == OF_VIT
 
 
-def test_a_gradient_for_pixels_is_counted_where_it_is_asked_for() -> None:
+def test_a_gradient_of_pixels_counts_only_if_it_is_requested() -> None:
     embed = nn.Conv2d(3, WIDTH, PATCH, PATCH)
     product = 2 * BATCH * PATCHES * 3 * PATCH**2 * WIDTH
     pixels = torch.randn(BATCH, 3, SIZE, SIZE)
@@ -170,7 +170,7 @@ def test_frozen_weights_cost_no_gradient_of_their_own(gpt: GPT, ids: Tensor) -> 
     assert of_step(gpt, (ids,)).model == OF_GPT - 2 * TOKENS * frozen.weight.numel()
 
 
-def test_below_the_lowest_trained_layer_nothing_goes_backward(gpt: GPT, ids: Tensor) -> None:
+def test_below_the_lowest_trained_layer_there_is_no_backward(gpt: GPT, ids: Tensor) -> None:
     gpt.requires_grad_(False)
     gpt.h[1].mlp.c_proj.requires_grad_(True)
     head, trained = WIDTH * VOCABULARY, 4 * WIDTH**2
@@ -237,7 +237,7 @@ def test_a_checkpointed_function_is_recomputed_and_a_kept_graph_does_not_hide_it
     assert (flops.model, flops.hardware) == (6 * product, 8 * product)
 
 
-def test_a_graph_of_the_gradient_is_no_recomputation() -> None:
+def test_a_graph_of_the_gradient_is_not_a_recomputation() -> None:
     layer, x = nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True)
 
     def run() -> None:

@@ -163,7 +163,7 @@ def test_a_tensor_of_a_kind_that_no_formula_knows_is_named_and_does_no_harm() ->
     assert "without a formula" in flops.basis
 
 
-def test_an_operator_that_nobody_has_a_formula_for_is_named() -> None:
+def test_an_operator_without_a_formula_is_named() -> None:
     @torch.library.custom_op("autofuse_tests::opaque", mutates_args=())
     def opaque(x: Tensor) -> Tensor:
         return x @ x

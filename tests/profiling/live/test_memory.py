@@ -207,7 +207,7 @@ def test_a_forward_alone_keeps_nothing_for_a_backward() -> None:
     assert found.temporaries > 0
 
 
-def test_somebody_elses_profiler_goes_on_and_only_workspaces_are_missing() -> None:
+def test_another_profiler_continues_and_only_workspaces_are_missing() -> None:
     model, x = gpt()
     with torch.profiler.profile() as profiler:
         found = held_bytes(model, step_of(model, x), inputs=x)

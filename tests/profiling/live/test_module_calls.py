@@ -67,7 +67,7 @@ def test_a_recomputed_forward_is_a_call_too() -> None:
     assert heard.count("+inner") == 2
 
 
-def test_a_module_with_a_call_of_its_own_is_heard_of_where_it_hands_on() -> None:
+def test_a_module_with_its_own_call_is_observed_when_it_calls_the_base() -> None:
     class Odd(Block):
         def __call__(self, *args: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = super().__call__(*args)

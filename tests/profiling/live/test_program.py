@@ -41,7 +41,7 @@ def test_a_module_and_a_package_run_as_with_m(tmp_path: Path, monkeypatch: pytes
     assert capsys.readouterr().out == "__main__ 1 ['a']\n" * 2
 
 
-def test_what_is_no_program_is_told(tmp_path: Path):
+def test_a_file_that_is_not_a_program_is_reported(tmp_path: Path):
     broken = tmp_path / "broken.py"
     broken.write_text("x = 1\ndef\n")
     for path, said in ((tmp_path, "is a folder"), (tmp_path / "no.py", "cannot be read"), (broken, "broken.py:2: ")):

@@ -47,14 +47,14 @@ def test_a_measured_peak_that_is_too_low_is_measured_again() -> None:
     assert found["hfu"].value == found["mfu"].value == pytest.approx(0.5)
 
 
-def test_without_a_peak_in_the_dtype_there_is_no_share_of_it() -> None:
+def test_without_a_peak_in_the_dtype_there_is_no_share() -> None:
     found = levels(Flops(model=400, hardware=600, dtype="float8_e4m3fn"), 20.0, TOY, {})
 
     assert found["mfu"].value is found["hfu"].value is None
     assert "float8_e4m3fn" in found["mfu"].reason
 
 
-def test_what_was_not_counted_is_not_told() -> None:
+def test_without_a_count_there_is_no_number() -> None:
     found = levels(Flops(reason="A trace holds no FLOPs."), 1.0, TOY, {})
 
     assert found["mfu"].value is None

@@ -33,7 +33,7 @@ def test_a_profiles_roof_names_the_memory_and_the_fastest_cache(machine: Roofs) 
     assert roof.measured
 
 
-def test_a_dtype_that_nobody_can_tell_is_an_error_that_says_so(machine: Roofs) -> None:
+def test_an_unknown_dtype_is_an_error_with_a_reason(machine: Roofs) -> None:
     with pytest.raises(KeyError, match="float64"):
         machine.flops(torch.float64)
 

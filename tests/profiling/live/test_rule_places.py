@@ -34,7 +34,7 @@ def test_attention_norm_and_gelu_of_the_demo_are_named_in_the_layers_that_hold_t
             assert place in sites
 
 
-def test_a_site_says_where_it_stands_and_what_would_stand_there():
+def test_a_site_has_its_line_and_its_fused_operation():
     site = next(s for s in read_places(gpt.GPT(CONFIG), tokens()).sites if s.rule == "AF101")
     assert site.operation == "autofuse.ops.attention"
     assert site.file.endswith("gpt.py") and site.line
@@ -58,7 +58,7 @@ def test_reading_changes_nothing():
     assert not autofuse.report(model).sites
 
 
-def test_a_model_that_is_optimized_is_read_as_it_was_and_keeps_its_reports_words():
+def test_for_an_optimized_model_the_original_is_read_with_the_words_of_its_report():
     model = gpt.GPT(CONFIG)
     expected = {(s.fqn, s.rule) for s in read_places(model, tokens()).sites}
     autofuse.optimize(model, tokens(), tune=False)

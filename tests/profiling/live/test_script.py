@@ -153,7 +153,7 @@ def test_a_script_that_raises_shows_its_traceback_and_keeps_what_was_measured(
         ("def", "train.py:1: this is not Python"),
     ],
 )
-def test_a_script_without_steps_is_told(text: str, said: str, run: Run, capsys: pytest.CaptureFixture[str]):
+def test_a_script_without_steps_is_reported(text: str, said: str, run: Run, capsys: pytest.CaptureFixture[str]):
     assert run(text) == (2, {})
     assert said in capsys.readouterr().err
 

@@ -67,7 +67,7 @@ def test_two_optimizers_make_one_step():
     assert program.restarts
 
 
-def test_an_optimizer_that_is_made_anew_is_the_same():
+def test_an_optimizer_that_is_created_again_counts_as_the_same():
     program = Steps()
 
     def act() -> None:
@@ -168,7 +168,7 @@ def test_what_is_patched_is_put_back_and_calls_may_raise():
     program.forward()
 
 
-def test_only_outermost_calls_are_heard_of_and_what_lies_below_is_called():
+def test_only_outermost_calls_are_observed_and_inner_calls_still_run():
     heard: list[nn.Module] = []
     calls, model = OutermostCalls(heard.append), Steps().model
     calls.watch()

@@ -24,7 +24,7 @@ def test_a_model_with_inputs_is_stepped_forward_and_backward() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_step_of_ones_own_is_given_model_and_inputs() -> None:
+def test_a_custom_step_gets_the_model_and_the_inputs() -> None:
     model, given = _model(), (torch.ones(3, 4),)
     heard = []
     workload_of(model, given, lambda m, i: heard.append((m, i)), (), "mine").step()

@@ -159,7 +159,7 @@ def test_weights_that_autocast_copied_are_gone_after_the_backward_as_in_a_real_s
     assert 15.9 < planned / parameters < 17, planned / parameters
 
 
-def test_a_step_of_ones_own_under_autocast_keeps_no_copy_either() -> None:
+def test_a_custom_step_under_autocast_keeps_no_copy_either() -> None:
     def step(model: nn.Module, x: Tensor) -> None:
         model(x).float().square().mean().backward()
 

@@ -25,7 +25,7 @@ def setting(strategy: str = "none", devices: int = 1, **options: Any) -> Setting
     return Setting(strategy=strategy, devices=devices, **options)
 
 
-def test_blocks_are_the_repeated_parts_and_not_what_lies_in_them() -> None:
+def test_blocks_are_the_outermost_repeated_parts() -> None:
     model = Stack()
     assert list(blocks(model)) == list(model.layers)
     assert list(blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))) == []
@@ -57,7 +57,7 @@ def test_the_stages_of_zero_divide_the_optimizer_and_then_the_gradients() -> Non
     assert found.whole == WEIGHT
 
 
-def test_tensor_parallelism_divides_activations_too_and_goes_with_sharding() -> None:
+def test_tensor_parallelism_divides_activations_too_and_combines_with_sharding() -> None:
     assert spread(Stack(), setting("tp", 2)).shares["activations"] == 0.5
     assert spread(Stack(), setting("tp", 2)) == spread(Stack(), setting(tensor=2))
     both = spread(Stack(), setting("fsdp", 4, tensor=2))

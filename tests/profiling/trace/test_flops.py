@@ -61,7 +61,7 @@ def test_utilisation_is_of_the_data_sheets_peak() -> None:
     assert impossible.value is None and "which is impossible" in impossible.reason
 
 
-def test_a_peak_that_is_stated_stands_in_for_a_data_sheet() -> None:
+def test_a_peak_that_the_user_passes_replaces_the_data_sheet() -> None:
     found = scope(*product(0, "aten::mm", [[1000, 1000], [1000, 1000]]), devices=[{**H100, "name": "Accelerator 9"}])
     assert hfu_of(found, count_flops(found)).value is None
     told = scope_of(found.trace, peak=(1e15, None))
@@ -94,12 +94,12 @@ def test_single_precision_on_tensor_cores_is_another_peak(kernels: str, dtype: s
         (product(50, "aten::mm", [[8, 9], [8, 8]]), "does not have the shapes of every aten::mm"),
     ],
 )
-def test_what_was_not_counted_whole_is_not_told(more: list[Entry], why: str) -> None:
+def test_incomplete_counts_are_not_reported(more: list[Entry], why: str) -> None:
     found = count_flops(scope(*product(0, "aten::mm", [[8, 8], [8, 8]]), *more))
     assert isinstance(found, str) and why in found
 
 
-def test_without_shapes_and_without_a_data_sheet_the_reason_is_told() -> None:
+def test_without_shapes_and_a_data_sheet_there_is_a_reason() -> None:
     bare = scope(kernel(0, 10, name=GEMM))
     assert "record_shapes=True" in hfu_of(bare, count_flops(bare)).reason
     unknown = scope(*product(0, "aten::mm", [[8, 8], [8, 8]]), devices=[{**H100, "name": "NVIDIA Unheard-of"}])

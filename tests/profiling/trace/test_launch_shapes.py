@@ -72,7 +72,7 @@ def test_kinetos_0_for_kernels_with_much_shared_memory_is_not_believed() -> None
     assert shape(10_000, 128, Device(), **args).occupancy is None
 
 
-def test_an_estimate_that_is_no_percentage_is_none() -> None:
+def test_an_estimate_that_is_not_a_percentage_is_none() -> None:
     assert shape(10_000, 1024, Device(), **{"est._achieved_occupancy_%": -100}).occupancy is None
 
 
@@ -93,7 +93,7 @@ def test_without_a_grid_kinetos_quotient_is_taken() -> None:
     assert shape(None, blocks_per_SM="0.25") == Shape(0.25)
 
 
-def test_a_quotient_that_overflowed_is_no_quotient() -> None:
+def test_a_quotient_that_overflowed_is_none() -> None:
     assert shape(None, blocks_per_SM=-4.5).blocks is None
     assert shape(2**31, blocks_per_SM=-16268815).efficiency == 1.0
 

@@ -88,7 +88,7 @@ def test_a_layers_share_has_an_interval_from_step_to_step() -> None:
     )
 
 
-def test_what_the_optimizer_runs_is_no_forward() -> None:
+def test_operators_of_the_optimizer_are_not_part_of_the_forward() -> None:
     own: Own = {("a", "forward"): Work(3.0), (OPTIMIZER, "forward"): Work(1.0, operators=2)}
     layer_totals = layers(own, {}, {}, {}, 4.0)
     assert [layer.fqn for layer in layer_totals] == ["a", OUTSIDE, OPTIMIZER]

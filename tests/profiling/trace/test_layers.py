@@ -89,7 +89,7 @@ def test_the_losses_backward_is_outside_and_neither_attributed_nor_missed() -> N
     assert any("outside every module, such as the loss" in note for note in attribution.notes)
 
 
-def test_figures_are_of_one_step_on_average_and_what_lies_between_steps_counts_for_none() -> None:
+def test_figures_are_the_mean_of_the_steps_without_the_time_between_them() -> None:
     times = layers_of(
         trace(
             step(0, 10, 0), span("mod::a", 0, 4), span("aten::mm", 1, 3),
@@ -210,7 +210,7 @@ def test_a_kernel_is_joined_to_its_operator_where_the_trace_has_no_launches() ->
     assert microseconds(times) == {("a", "forward"): 10}
 
 
-def test_communication_is_no_modules() -> None:
+def test_communication_belongs_to_no_module() -> None:
     reduced = (
         span("cudaLaunchKernel", 38, 39, "cuda_runtime", thread=2, correlation=15),
         span("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 40, 60, "kernel", 8, device=0, correlation=15),
@@ -221,7 +221,7 @@ def test_communication_is_no_modules() -> None:
     assert times.attribution.backward == 1.0
 
 
-def test_threads_beside_the_model_take_none_of_its_time() -> None:
+def test_other_threads_take_no_time_from_the_model() -> None:
     worker = span("aten::cat", 0, 50, thread=9)
     assert microseconds(layers_of(trace(*TRAINING, worker))) == microseconds(layers_of(trace(*TRAINING)))
 

@@ -39,7 +39,7 @@ def test_every_kernel_counts_by_what_it_occupies_and_how_long() -> None:
     assert found == pytest.approx([0.5, 0.4, 0.35, 0.2])
 
 
-def test_only_what_lies_in_steps_counts() -> None:
+def test_only_events_within_steps_count() -> None:
     """Steps 100 to 200 and 300 to 400; of the kernels 10 + 40 lie in them."""
     entries = (step(1, 100, 100), step(2, 300, 100), op("aten::mm", 101, 1), op("aten::mm", 301, 1))
     assert values(*entries, kernel(0, 110), kernel(220, 30), kernel(330, 40))[0] == pytest.approx(0.25)
@@ -66,7 +66,7 @@ def test_several_gpus_count_as_their_mean() -> None:
     assert found[:2] == [0.75, 0.5]
 
 
-def test_a_kernel_that_stands_twice_in_the_file_runs_once() -> None:
+def test_a_kernel_that_the_file_lists_twice_counts_once() -> None:
     twice = kernel(0, 50, 66)
     assert values(step(1, 0, 100), twice, dict(twice))[:2] == [0.5, 0.25]
 

@@ -103,6 +103,8 @@ def test_kernels_keep_their_names(tmp_path: Path) -> None:
         ("\n".join(RAW.splitlines()[:5]), "has no kernels"),
     ],
 )
-def test_what_is_no_report_says_which_option_writes_one(tmp_path: Path, content: str | bytes, why: str) -> None:
+def test_a_file_that_is_not_a_report_gets_the_option_that_writes_one(
+    tmp_path: Path, content: str | bytes, why: str
+) -> None:
     with pytest.raises(Unsuitable, match=f"(?s){why}"):
         levels_of_report(written(tmp_path, content))

@@ -114,7 +114,7 @@ def test_no_trace_is_an_error() -> None:
         profile_of_traces([])
 
 
-def test_a_mean_that_is_not_the_median_is_told() -> None:
+def test_a_mean_that_differs_from_the_median_is_reported() -> None:
     def sentences(*lengths: int) -> bool:
         starts = [sum(lengths[:n]) for n in range(len(lengths))]
         steps = [step(n, start, length) for n, (start, length) in enumerate(zip(starts, lengths, strict=True))]

@@ -73,7 +73,7 @@ def test_the_host_is_waited_for_where_nothing_is_queued() -> None:
     assert "4 launches a step take 0.004 ms" in found["host"].basis
 
 
-def test_waiting_for_data_while_the_gpu_works_is_no_waiting() -> None:
+def test_waiting_for_data_while_the_gpu_works_does_not_count() -> None:
     found = percents(shares(mark(LOADER, 0, 30), launch(1, 1), kernel(5, 20, correlation=1)))
     assert (found["data"], found["forward"], found["idle"]) == (10, 20, 70)
 
@@ -90,7 +90,7 @@ def test_copies_are_no_idle_time() -> None:
     assert (found["forward"], found["idle"]) == (39, 61)
 
 
-def test_where_nothing_tells_what_launched_the_work_no_phase_is_told() -> None:
+def test_work_without_a_known_launch_has_no_phase() -> None:
     found = shares(kernel(0, 40))
     assert [found[name].share for name in DISJOINT] == [None, None, None, 0.0, 0.6]
     assert "does not show what launched" in found["backward"].reason
@@ -138,7 +138,7 @@ def test_on_a_cpu_the_host_is_what_runs_while_nothing_computes() -> None:
     assert percents(on_a_cpu())["host"] == 50
 
 
-def test_collectives_beside_kernels_are_not_exposed() -> None:
+def test_collectives_that_overlap_with_kernels_are_not_exposed() -> None:
     """A collective 20 to 60, a product 10 to 30 and a copy 30 to 40: exposed is 30 to 60, for copies do not compute."""
     found = percents(shares(
         kernel(10, 20), kernel(30, 10, None, category="gpu_memcpy", stream=9),
@@ -166,7 +166,7 @@ def test_numbers_are_of_one_step_on_average() -> None:
     assert (forward.seconds, forward.share) == (pytest.approx(40e-6), 0.2)
 
 
-def test_each_share_says_how_it_was_told() -> None:
+def test_each_share_has_a_basis() -> None:
     gpu, cpu = on_a_gpu(), on_a_cpu()
     assert gpu["forward"].basis == "GPU work launched in: everything in no other phase, the loss included"
     assert cpu["forward"].basis == "everything in no other phase, the loss included"
@@ -185,7 +185,7 @@ def test_a_little_that_is_untold_is_said_with_the_phases_and_not_with_the_data()
 
 
 @pytest.mark.parametrize(("untold", "told"), [(10, True), (11, False)])
-def test_the_host_is_told_of_where_a_fifth_of_the_work_is_not(untold: int, told: bool) -> None:
+def test_the_host_has_a_share_if_most_work_is_linked(untold: int, told: bool) -> None:
     found = shares(launch(1, 0), kernel(10, 40, correlation=1), kernel(60, untold))
     assert (found["host"].share is not None) is told
 

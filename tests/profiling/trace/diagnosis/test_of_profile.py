@@ -31,7 +31,7 @@ def test_without_a_recording_there_is_none() -> None:
     assert diagnose_profile(build(), None) is None
 
 
-def test_what_a_recording_stretches_is_no_cause() -> None:
+def test_time_that_recording_adds_is_not_a_cause() -> None:
     assert limit(build()) == "launch"
     assert limit(build(attribution=Attribution(overhead=1.9))) == "compute"
 

@@ -40,5 +40,5 @@ def test_a_text_without_the_metrics_says_which_to_serve(tmp_path: Path) -> None:
         counters_of_text(path)
 
 
-def test_json_that_mentions_dcgm_is_no_such_text() -> None:
+def test_json_that_mentions_dcgm_is_not_dcgm_text() -> None:
     assert not is_dcgm_text(b'{"traceEvents": [{"name": "DCGM_FI_PROF_SM_ACTIVE"}]}')

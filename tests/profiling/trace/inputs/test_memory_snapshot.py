@@ -63,7 +63,7 @@ def test_without_history_it_is_what_is_there_at_the_end(tmp_path: Path) -> None:
     assert any("_record_memory_history" in note for note in found.notes)
 
 
-def test_memory_that_ran_out_is_told(tmp_path: Path) -> None:
+def test_an_out_of_memory_error_is_reported(tmp_path: Path) -> None:
     content = snapshot()
     content["device_traces"][0].append({"action": "oom", "addr": 0, "size": 10**9, "device_free": 5, "frames": []})
     assert any("ran out 1 time" in note for note in snapshot_of(written(tmp_path / "a.pickle", content)).notes)
@@ -87,7 +87,7 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04", b"\x80\x04]\x94.", b"\x80\x04K\x01.", b"\x80\x04}\x94."])
-def test_what_is_no_snapshot_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_snapshot_is_refused_with_a_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.pickle"
     path.write_bytes(content)
     with pytest.raises(Unreadable):
