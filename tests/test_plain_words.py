@@ -73,7 +73,7 @@ EDITED = (
     "tests/test_boundary.py",
     "tests/test_cli.py",
     "tests/test_docs.py",
-    "tests/test_doors_agree.py",
+    "tests/test_entry_points_agree.py",
     "tests/test_hook.py",
     "tests/test_init.py",
     "tests/test_layers.py",

@@ -154,7 +154,7 @@ def copies(make: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module]:
 
 
 @pytest.mark.parametrize("spelling", SINKS)
-def test_sinks_are_fused_where_the_caller_drops_the_weights(spelling: str) -> None:
+def test_sinks_are_fused_if_the_caller_drops_the_weights(spelling: str) -> None:
     plain, model = copies(lambda: Layer(Sunk(SINKS[spelling])))
     assert "AF104" in fused_rules(model)
     assert_same_with_all_masks(plain, model)
@@ -167,17 +167,17 @@ def test_code_that_is_not_a_sink_stays(spelling: str) -> None:
     assert_same(plain, model, *operands(), masks()[0])
 
 
-def test_weights_that_the_caller_reads_keep_sinks_apart() -> None:
+def test_weights_that_the_caller_reads_prevent_fused_sinks() -> None:
     _, model = copies(lambda: Sunk(as_gpt_oss))
     assert "AF104" not in fused_rules(model)
 
 
-def test_soft_caps_are_fused_where_the_caller_drops_the_weights() -> None:
+def test_soft_caps_are_fused_if_the_caller_drops_the_weights() -> None:
     plain, model = copies(lambda: Layer(Capped()))
     assert "AF103" in fused_rules(model)
     assert_same_with_all_masks(plain, model)
 
 
-def test_weights_that_the_caller_reads_keep_soft_caps_apart() -> None:
+def test_weights_that_the_caller_reads_prevent_fused_soft_caps() -> None:
     _, model = copies(lambda: Capped())
     assert "AF103" not in fused_rules(model)

@@ -320,7 +320,7 @@ def test_a_compiler_sees_a_change_that_was_made_before() -> None:
     torch.testing.assert_close(compiled(x), model(x), atol=1e-5, rtol=1e-5)
 
 
-def test_what_is_changed_here_is_fused() -> None:
+def test_the_changed_programs_contain_fused_sites() -> None:
     kinds = {Block: {"AF101", "AF203", "AF304"}, Gated: {"AF303"}}
     assert all(fused_rules(_build(kind, 2, 8, 16)[1]) >= rules for kind, rules in kinds.items())
     assert fused_rules(_build(Scaled, 2, 4, 4)[1]) >= {"AF101"}

@@ -215,7 +215,7 @@ def test_two_arguments_may_lie_in_different_ways(second: Any) -> None:
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m not in (GatedHalves, ViewedInside)])
-def test_what_is_fused_for_one_layout_is_fused_for_another(model: type[Parts]) -> None:
+def test_one_layouts_fused_forward_serves_another_layout(model: type[Parts]) -> None:
     optimized = model().double()
     x = torch.randn(SHAPE, dtype=torch.float64)
     autofuse.optimize(optimized, inputs(optimized, x), tune=False)

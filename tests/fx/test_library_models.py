@@ -88,7 +88,7 @@ def test_attention_is_fused_and_everything_stays_the_same(make: Callable[[], nn.
         torch.testing.assert_close(first(other(tokens)), first(model.eval()(tokens)), atol=2e-5, rtol=1e-4)
 
 
-def test_attention_weights_that_are_asked_for_are_there() -> None:
+def test_requested_attention_weights_are_returned() -> None:
     model = bert().eval()
     tokens = torch.randint(3, 50, (2, 7))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
@@ -117,7 +117,7 @@ class Attentions(TorchDispatchMode):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("by", ["a flag of the config", "an argument"])
 @pytest.mark.parametrize("asked", [(False, True, False), (True, False, True)])
-def test_attention_falls_back_while_its_weights_are_asked_for(asked: tuple[bool, ...], by: str, training: bool) -> None:
+def test_attention_falls_back_while_weights_are_requested(asked: tuple[bool, ...], by: str, training: bool) -> None:
     model = llama().train(training)
     tokens = torch.randint(3, 50, (2, 7))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
@@ -148,7 +148,7 @@ def olmo2() -> nn.Module:
 
 
 @pytest.mark.parametrize(("make", "count"), [(t5, 6), (olmo2, 2)])
-def test_a_cache_that_is_asked_and_a_cast_that_does_nothing_do_not_stand_in_the_way(
+def test_an_empty_cache_and_a_cast_without_effect_do_not_prevent_fusion(
     make: Callable[[], nn.Module], count: int
 ) -> None:
     torch.manual_seed(0)
@@ -177,7 +177,7 @@ def test_gradient_checkpointing_still_works() -> None:
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
-def test_generation_goes_token_by_token() -> None:
+def test_generation_works_token_by_token() -> None:
     model = gpt2().eval()
     tokens = torch.randint(3, 50, (1, 5))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)

@@ -278,7 +278,7 @@ CHANGES = (
 @pytest.mark.parametrize(
     "change", [c if c in (_hooked, _parametrized) else pytest.param(c, marks=pytest.mark.night) for c in CHANGES]
 )
-def test_what_happens_to_the_child_later_is_seen(change: Callable[[Block], None]) -> None:
+def test_later_changes_of_the_child_are_noticed(change: Callable[[Block], None]) -> None:
     torch.manual_seed(0)
     block, x = Block(Llama), torch.randn(2, 6, DIM)
     fused = optimized(block, x)

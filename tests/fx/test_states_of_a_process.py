@@ -126,7 +126,7 @@ class OfDict(nn.Module):
 
 
 @WAYS
-def test_a_name_that_a_dict_lacked_is_seen_when_it_comes(way: str) -> None:
+def test_a_name_that_is_added_to_a_dict_later_is_noticed(way: str) -> None:
     fused, plain = optimized(OfDict(), way, X), OfDict()
     torch.testing.assert_close(fused(X), plain(X))
     fused.extra = plain.extra = 0.5
@@ -161,7 +161,7 @@ def counting(function: Any) -> Any:
 
 
 @WAYS
-def test_what_a_decorator_keeps_on_the_forward_is_one_thing(way: str) -> None:
+def test_a_decorators_attributes_on_the_forward_are_shared(way: str) -> None:
     class Counted(nn.Module):
         @counting
         def forward(self, x: Tensor) -> Tensor:

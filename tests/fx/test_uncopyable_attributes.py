@@ -137,7 +137,7 @@ class Norm(nn.Module):
     ("model", "dtype"), [(Attention, torch.float32), (Norm, torch.float64), (Attention, torch.bfloat16)]
 )
 @pytest.mark.parametrize("name", HELD)
-def test_what_cannot_be_copied_keeps_nothing_from_being_fused(
+def test_attributes_that_cannot_be_copied_do_not_prevent_fusion(
     model: Any, name: str, dtype: torch.dtype, lazily: bool
 ) -> None:
     torch.manual_seed(0)

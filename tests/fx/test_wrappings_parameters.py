@@ -213,7 +213,7 @@ def shortened(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("change", [loaded, assigned, replaced, initialised, shortened])
-def test_what_is_done_to_an_optimized_model_counts(change: Change) -> None:
+def test_changes_of_an_optimized_model_take_effect(change: Change) -> None:
     plain, model = model_of("gpt"), optimized(model_of("gpt"))
     for m in (plain, model):
         change(m)

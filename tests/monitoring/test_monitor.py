@@ -39,7 +39,7 @@ def test_it_is_a_name_of_the_package() -> None:
     assert autofuse.Monitor is Monitor
 
 
-def test_intervals_hold_their_steps_and_their_samples_and_the_rest_is_written_at_the_end() -> None:
+def test_intervals_have_their_steps_and_samples_and_the_rest_is_written_at_the_end() -> None:
     recorder, batches = Recorder(), [torch.zeros(4, 7, dtype=torch.long) for _ in range(5)]
     monitor = Monitor(writers=recorder, every=2)
     for batch in monitor.batches(batches):

@@ -139,7 +139,7 @@ def test_variants_that_do_the_same_in_both_modes_become_one(
     assert [v.tests for v in merge_modes(variants)] == ([v.tests for v in variants] if tests is None else tests)
 
 
-def test_a_repetition_asks_the_mode_alone_or_all_but_dtypes_and_gradients() -> None:
+def test_a_repeated_call_tests_the_mode_alone_or_all_but_dtypes_and_gradients() -> None:
     asked = variant("x.dtype is _c0", 'not _autocast("cpu")', "x.requires_grad", "_unwatched(self)", "_unhooked()",
                     "_plain(x)", "_holds_form(m, 'lower')", "x.ndim == 3", EVALUATION)  # fmt: skip
     assert asked.for_similar_calls.tests == ("x.ndim == 3", EVALUATION)
@@ -148,7 +148,7 @@ def test_a_repetition_asks_the_mode_alone_or_all_but_dtypes_and_gradients() -> N
     assert asked.for_the_traced_call.source == asked.for_similar_calls.source == asked.source
 
 
-def test_variants_are_interchangeable_where_what_they_name_is_equal_too() -> None:
+def test_variants_are_interchangeable_if_their_objects_are_equal_too() -> None:
     one, other = variant("x == _c0"), variant("x == _c0")
     assert replace(one, names=(("_c0", 1),)).key == replace(other, names=(("_c0", 1),)).key
     assert replace(one, names=(("_c0", 1),)).key != replace(other, names=(("_c0", 2),)).key
@@ -187,7 +187,7 @@ def test_a_variant_of_a_trace_computes_what_the_forward_does() -> None:
     assert not of(module, x).training and forward(module.train(), x.double()) == "missed"
 
 
-def test_what_guards_have_read_is_handed_on_once_and_in_order() -> None:
+def test_reads_of_guards_become_inputs_once_and_in_order() -> None:
     found = of(Nested(), torch.randn(2, 4))
     assert len(found.inputs) == len(set(found.inputs))
     own = [i for i in found.inputs if i.startswith("_held(self,")]

@@ -128,7 +128,7 @@ def test_vmap_maps(fused: nn.Module) -> None:
     torch.testing.assert_close(vmap(attention)(x), torch.stack([attention(t) for t in x]))
 
 
-def test_an_outer_compile_takes_the_rewritten_forward_whole(fused: nn.Module, tokens: Tensor) -> None:
+def test_an_outer_compile_traces_the_whole_rewritten_forward(fused: nn.Module, tokens: Tensor) -> None:
     torch._dynamo.reset()
     seen: list[str] = []
 

@@ -162,7 +162,7 @@ def test_a_class_with_a_deepcopy_of_its_own_makes_a_plain_copy() -> None:
     torch.testing.assert_close(made(x), model(x))
 
 
-def test_a_module_that_hashes_by_what_it_holds_is_copied() -> None:
+def test_a_module_that_hashes_by_content_is_copied() -> None:
     class Hashed(Attention):
         def __hash__(self) -> int:
             return hash(self.heads)
@@ -227,7 +227,7 @@ def test_a_subclass_that_overrides_forward_and_calls_it_is_another_matter(fused:
     torch.testing.assert_close(made(x), expected / 3 * 5)
 
 
-def test_another_class_given_to_an_instance_is_what_it_runs() -> None:
+def test_an_instance_with_another_class_runs_that_class() -> None:
     class Narrower(Attention):
         def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
             return x[:1]

@@ -187,7 +187,7 @@ class Decorated(nn.Module):
         return torch.softmax(q @ q.mT, -1) @ q
 
 
-def test_a_decorated_forward_that_takes_anything_is_handed_the_module() -> None:
+def test_a_decorated_forward_with_any_parameters_gets_the_module() -> None:
     q = torch.randn(2, 4, 4, requires_grad=True)
     plain = Decorated()
     fused = optimized(plain, q)

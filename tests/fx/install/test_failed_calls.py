@@ -65,7 +65,7 @@ def with_body(model: Attention, body: Callable[..., Tensor], *given: Any) -> Att
 
 
 @pytest.mark.parametrize("body", [of_torch, of_ours])
-def test_what_an_operation_raises_has_the_original_run_from_then_on(body: Callable[..., Tensor]) -> None:
+def test_after_an_error_of_an_operation_the_original_runs(body: Callable[..., Tensor]) -> None:
     model, x = Attention(), torch.randn(2, 5, 8)
     expected = computed(model, x)
     with_body(model, body, x)
@@ -86,7 +86,7 @@ def test_other_errors_are_raised_as_they_are(body: Callable[..., Tensor], error:
     assert is_installed(model)
 
 
-def test_where_the_original_raises_too_its_error_is_the_one_and_nothing_is_rolled_back() -> None:
+def test_if_the_original_raises_too_its_error_is_raised_and_nothing_is_rolled_back() -> None:
     model, x = Attention(), torch.randn(2, 5, 8)
     with_body(model, of_torch, x)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):

@@ -76,7 +76,7 @@ class Bare(nn.Module):
         ("-self.plain == -3", True),
     ],
 )
-def test_a_word_asks_what_it_says(test: str, expected: bool) -> None:
+def test_each_word_tests_what_it_says(test: str, expected: bool) -> None:
     assert holds(test, self=Bare()) is expected
     assert holds(test.replace("self", "me"), receiver="me", me=Bare()) is expected
 
@@ -185,7 +185,7 @@ def test_plain_is_a_tensor_of_torchs_own(held: Any, expected: bool) -> None:
         ("1 < x < 3", 3, False),
     ],
 )
-def test_what_is_compared_with_a_constant_must_be_one(test: str, value: Any, expected: bool) -> None:
+def test_a_value_compared_with_a_constant_must_have_its_type(test: str, value: Any, expected: bool) -> None:
     assert holds(test, {"_c0": 1.5, "_c1": torch.float32, "_c2": (1, 2)}, x=value) is expected
 
 
@@ -226,7 +226,7 @@ def test_a_size_is_compared_without_its_type_and_a_dtype_by_identity() -> None:
     )
 
 
-def test_autocast_is_asked_for_one_device_only_where_there_is_any() -> None:
+def test_autocast_is_tested_for_one_device_only() -> None:
     assert holds('not _autocast("cpu")', x=0) and not holds('_autocast("cpu")', x=0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert holds('_autocast("cpu")', x=0) and not holds('not _autocast("cpu")', x=0)

@@ -76,7 +76,7 @@ def test_a_call_that_cannot_be_captured_is_warned_of_by_its_guard(caplog: pytest
     assert "mode == 'plain'" in caplog.text
 
 
-def test_modules_of_which_nothing_was_fused_are_silent(caplog: pytest.LogCaptureFixture) -> None:
+def test_modules_without_fused_sites_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Plain(nn.Module):
         def forward(self, x: Tensor, scale: int = 1) -> Tensor:
             return x * scale
@@ -88,7 +88,7 @@ def test_modules_of_which_nothing_was_fused_are_silent(caplog: pytest.LogCapture
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def test_a_compiler_that_takes_the_original_is_counted() -> None:
+def test_a_compilation_of_the_original_is_counted() -> None:
     torch._dynamo.reset()
     model, tokens = optimized(Gpt(), torch.randint(0, 20, (2, 8))), torch.randint(0, 20, (2, 8))
     for block in model.blocks:

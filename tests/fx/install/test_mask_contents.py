@@ -188,7 +188,7 @@ def test_memory_that_torch_does_not_own_is_compared() -> None:
     assert not holds_form(mask, "lower")
 
 
-def test_of_what_can_be_neither_watched_nor_compared_nothing_is_proved() -> None:
+def test_a_buffer_that_cannot_be_watched_or_compared_gets_no_proof() -> None:
     assert buffer_form(torch.from_numpy(np.tril(np.ones((1100, 1100), dtype=bool)))) is None
     assert buffer_form(torch.ones(1100, 1100).tril()) == "lower"
 
@@ -238,7 +238,7 @@ READS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_reading_leaves_a_proof_as_it_is_or_has_it_made_again(read: Callable[[Tensor], object]) -> None:
+def test_reading_keeps_a_proof_or_makes_it_again(read: Callable[[Tensor], object]) -> None:
     mask = torch.ones(6, 6).tril()
     assert buffer_form(mask) == "lower"
     read(mask)

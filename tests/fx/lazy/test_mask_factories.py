@@ -136,7 +136,7 @@ CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_the_mask_rested_on_is_looked_at_in_each_call(
+def test_the_inputs_of_a_lazy_mask_are_compared_at_each_call(
     change: Callable[[Any, pytest.MonkeyPatch], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, changed = both()
@@ -171,7 +171,7 @@ def test_observers_get_plain_masks() -> None:
     assert type(changed()[0]) is Tensor
 
 
-def test_nothing_of_it_stays_after_restore() -> None:
+def test_restore_removes_lazy_masks_completely() -> None:
     _, changed = both()
     changed()
     assert llama.create_causal_mask is masking.create_causal_mask
@@ -179,7 +179,7 @@ def test_nothing_of_it_stays_after_restore() -> None:
     assert type(changed()[0]) is Tensor and "forward" not in vars(changed.model)
 
 
-def test_a_copy_hands_on_lazy_masks_too() -> None:
+def test_a_copy_passes_lazy_masks_too() -> None:
     _, changed = both()
     changed()
     made = Masks(copy.deepcopy(changed.model))

@@ -244,7 +244,7 @@ def test_a_program_computes_the_same(act: Callable[[Step], Any]) -> None:
     assert_same(act)
 
 
-def test_nothing_is_computed_for_the_loss_alone() -> None:
+def test_the_loss_alone_does_not_compute_the_logits() -> None:
     step = Step(lazy=True)
     step.loss().backward()
     assert isinstance(step.logits, LazyLogits) and not step.logits.is_computed

@@ -48,6 +48,6 @@ def test_a_busy_machine_is_reported() -> None:
     assert "30% of the time for a core" in _busy_machine(0.3)[0]
 
 
-def test_what_could_not_be_clocked_is_taken_from_the_recording() -> None:
+def test_shares_that_were_not_clocked_come_from_the_recording() -> None:
     shares = _shares([Share("optimizer", None, None, reason="a closure")], RECORDED, 0.2)
     assert shares[2].share == pytest.approx(0.1)

@@ -120,7 +120,7 @@ def test_ideal_seconds_are_those_of_each_operator(x: Tensor) -> None:
     assert found[OUTSIDE, "forward"].ideal_seconds == 2 * X / 64
 
 
-def test_a_gradient_that_is_gathered_belongs_to_the_node_that_it_comes_from(x: Tensor) -> None:
+def test_an_accumulated_gradient_belongs_to_the_node_that_computed_it(x: Tensor) -> None:
     model = Twice()
     model(x).sum().backward()
 

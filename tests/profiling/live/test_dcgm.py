@@ -94,9 +94,7 @@ def test_a_gpu_that_dcgm_does_not_know_is_reported(tmp_path: Path, monkeypatch: 
     assert "DCGM does not know the GPU GPU-ffffffff" in counters.reason
 
 
-def test_a_block_that_is_over_before_the_second_reading_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_shorter_than_two_readings_has_no_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, rows="\n".join(ROWS.splitlines()[:3]) + "\n")
     with Counters(UUID) as counters:
         until_printed(tmp_path)

@@ -48,7 +48,7 @@ def test_a_list_of_inputs_are_positional_arguments():
     assert built_model_of((MODEL, [X]), "a:b").inputs == (X,)
 
 
-def test_a_step_that_takes_nothing():
+def test_a_step_without_arguments_needs_no_inputs():
     assert built_model_of(lambda: None, "a:b").inputs is None
 
 

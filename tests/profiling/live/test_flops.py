@@ -250,7 +250,7 @@ def test_a_graph_of_the_gradient_is_not_a_recomputation() -> None:
     assert flops.model > 2 * 2 * 4 * 8 * 8
 
 
-def test_compiled_code_is_counted_as_the_python_that_it_was_made_of(gpt: GPT, ids: Tensor) -> None:
+def test_compiled_code_counts_like_its_python_source(gpt: GPT, ids: Tensor) -> None:
     compiled: Any = torch.compile(gpt, backend="eager")
 
     before = of_step(compiled, (ids,)).model
@@ -281,7 +281,7 @@ def test_an_optimizers_products_are_not_the_models_and_its_closures_are() -> Non
     assert flops.hardware == flops.model + 2 * 8**3
 
 
-def test_a_forward_without_gradients_outside_of_modules_is_asked_for() -> None:
+def test_a_forward_without_gradients_counts_in_model_flops() -> None:
     weight = torch.randn(8, 8)
 
     with torch.no_grad():

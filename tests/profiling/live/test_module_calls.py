@@ -120,7 +120,7 @@ def test_an_optimized_model_runs_its_fused_code_while_it_is_watched() -> None:
     assert autofuse.report(model).fallbacks == ()
 
 
-def test_what_torch_compile_returns_bears_its_modules_name_and_is_heard_of() -> None:
+def test_the_result_of_torch_compile_has_its_modules_name_and_is_observed() -> None:
     model = nn.Sequential(Block())
     compiled = torch.compile(model, backend="eager")
     compiled(torch.ones(1, 8))

@@ -40,7 +40,7 @@ def operators(model, *shape):
         return list_operators(lambda: twin(x), twin, [], False)
 
 
-def test_a_product_takes_its_flops_and_half_of_its_bytes_where_these_are_fewer():
+def test_a_product_takes_its_flops_and_half_of_the_shorter_bytes():
     (product,) = operators(nn.Linear(16, 16, bias=False), 64, 16)
     flops, moved = 2 * 64 * 16 * 16, 4 * (64 * 16 + 16 * 16 + 64 * 16)
     assert is_product(product)

@@ -228,7 +228,7 @@ def test_several_models_keep_their_names_apart() -> None:
     assert times.own["critic", "backward"].operators >= 2
 
 
-def test_a_script_marks_its_steps_at_their_boundaries_and_what_comes_before_is_not_looked_at() -> None:
+def test_a_script_marks_steps_at_their_boundaries_and_earlier_events_do_not_count() -> None:
     model = nn.Linear(16, 16)
     with Recording(ModuleNames({"": model}), "cpu") as recording:
         model(INPUT)

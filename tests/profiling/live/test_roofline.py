@@ -85,7 +85,7 @@ def test_a_layers_position_is_what_it_needs_at_the_roofs_over_what_it_takes() ->
     assert "50%" in found.why
 
 
-def test_a_layer_faster_than_the_roofs_has_no_position_but_says_why() -> None:
+def test_a_layer_faster_than_the_roofs_has_a_reason_and_no_position() -> None:
     (found,) = regimes([layer(Work(5.0, 0, 100, 1, ideal_seconds=10.0))], TOY, Probe())
 
     assert found.roofline is None
@@ -102,12 +102,12 @@ def test_a_layer_without_time_or_operators_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("work", [Work(1.0, 1000, 99, 1), Work(1.0, 0, 50, 0), Work(1.0, 1000, 0, 1)])
-def test_one_of_which_anything_was_counted_is_judged(work: Work) -> None:
+def test_a_layer_with_any_count_gets_a_regime(work: Work) -> None:
     (found,) = regimes([layer(work)], TOY, Probe())
     assert "No operator" not in found.why
 
 
-def test_the_probe_speaks_for_the_whole_model() -> None:
+def test_the_probe_decides_for_the_whole_model() -> None:
     probe = Probe(1.2, Interval(1.1, 1.3), "overhead", "Twice the batch takes 1.2 times as long.")
     work = Work(20.0, 1000, 50, 2, ideal_seconds=10.0)
 
@@ -121,7 +121,7 @@ def test_the_probe_speaks_for_the_whole_model() -> None:
     ("ratio", "interval", "regime"),
     [(1.1, (1.0, 1.3), "overhead"), (1.4, (1.2, 1.7), "inconclusive"), (1.9, (1.3, 2.2), "compute")],
 )
-def test_a_layers_own_probe_says_whether_overhead_rules_it(
+def test_a_layers_own_probe_decides_whether_overhead_limits_it(
     ratio: float, interval: tuple[float, float], regime: str
 ) -> None:
     computing = layer(Work(20.0, 1000, 50, 2, ideal_seconds=10.0), "block")

@@ -40,7 +40,7 @@ def test_a_site_has_its_line_and_its_fused_operation():
     assert site.file.endswith("gpt.py") and site.line
 
 
-def test_what_a_larger_place_takes_in_says_so():
+def test_a_part_of_a_larger_place_names_it():
     sites = {(s.fqn, s.rule): s for s in read_places(gpt.GPT(CONFIG), tokens()).sites}
     assert sites["h.0.mlp.gelu", "AF301"].part_of == "AF304 in h.0.mlp"
     assert sites["h.1.ln_2", "AF201"].part_of == "AF203 in h.1"
@@ -67,7 +67,7 @@ def test_for_an_optimized_model_the_original_is_read_with_the_words_of_its_repor
     assert {s.status for s in sites if s.rule == "AF101"} == {"fused"}
 
 
-def test_what_cannot_be_read_or_does_not_apply_says_why():
+def test_a_place_that_is_unread_or_does_not_apply_has_a_reason():
     sites = read_places(nn.Sequential(Chatty(), nn.Linear(8, 8)), torch.ones(2, 8)).sites
     assert [(s.fqn, s.status) for s in sites] == [("0", "declined")]
     assert sites[0].reason and sites[0].reason_code == "forward-needs-numbers"

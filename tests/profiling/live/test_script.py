@@ -229,7 +229,7 @@ for _ in range(40):
     assert data["flops"]["model"] == 2 * 2 * (2 * 4 * 8 * 32) + 2 * 4 * 8 * 32  # that of its own code
 
 
-def test_an_inference_loop_that_ends_early_leaves_nothing_behind(run: Run):
+def test_an_inference_loop_that_ends_early_leaves_no_patches(run: Run):
     before = torch.nn.Module.__call__
     code, data = run(
         """\

@@ -94,7 +94,7 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
         assert side.fit == fit, batch
 
 
-def test_where_not_even_one_sample_fits_the_largest_batch_is_none_of_them() -> None:
+def test_if_not_even_one_sample_fits_the_largest_batch_is_0() -> None:
     model, x = gpt()
     side = plan(model, x, capacity=parse_capacity("1MiB"), fuse=False).before
     assert (side.fit, side.largest_batch) == ("does not fit", 0)

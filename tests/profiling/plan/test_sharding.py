@@ -44,7 +44,9 @@ def test_ddp_divides_nothing_and_has_the_gradients_once_more_in_buckets() -> Non
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
-def test_fsdp_divides_the_states_and_holds_the_rest_two_blocks_and_the_gradients_of_one_whole(strategy: str) -> None:
+def test_fsdp_divides_the_states_and_keeps_the_rest_two_blocks_and_one_blocks_gradients_undivided(
+    strategy: str,
+) -> None:
     found = spread(Stack(), setting(strategy, 4))
     assert dict(found.shares) == {"parameters": 0.25, "gradients": 0.25, "optimizer": 0.25}
     assert found.whole == WEIGHT + 2 * WEIGHT + WEIGHT
@@ -91,7 +93,7 @@ def test_float32_masters_are_added_and_shards_are_float32() -> None:
     assert sharded.whole == 4 * WEIGHT // 2
 
 
-def test_what_is_offloaded_is_in_the_hosts_memory_and_not_on_the_device() -> None:
+def test_offloaded_states_are_in_the_hosts_memory_and_not_on_the_device() -> None:
     model = Stack().to(torch.bfloat16)
     found = spread(model, setting(master=True, offload="optimizer"))
     assert found.shares["optimizer"] == 0 and not found.added

@@ -59,7 +59,7 @@ def of(result: dict[str, Any], strategy: str, devices: int, mode: str = "strong"
     return chosen
 
 
-def test_what_is_sent_follows_from_the_models_parameters_and_activations() -> None:
+def test_the_bytes_sent_follow_from_the_models_parameters_and_activations() -> None:
     result = find_state(Model())
     assert of(result, "ddp", 4)["sent"] == pytest.approx(2 * 3 / 4 * BYTES)
     assert of(result, "tp", 2)["sent"] == pytest.approx(4 * 4 * 2 * 1 / 2 * (2 * 5 * 8 * 4))

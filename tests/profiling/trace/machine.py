@@ -90,7 +90,7 @@ class Machine:
         self.random = random.Random(f"{self.seed} {self.rank}")
         self.free: dict[int, float] = {}
         self.number = 0
-        self.meetings: list[int] = []  # collectives, whose lengths are set when all ranks are known
+        self.collectives: list[int] = []  # their lengths are set when all ranks are known
         self.amd = self.shape.device == "MI300"
 
     def noisy(self, duration: float) -> float:

@@ -56,12 +56,12 @@ def test_the_most_resident_blocks_depend_on_the_generation(capability: tuple[int
     assert shape(10_000, 32, device, registers_per_thread=16, shared_memory=0).occupancy == most * 32 / 2048
 
 
-def test_kinetos_own_number_is_taken_where_the_rules_give_another() -> None:
+def test_kinetos_own_number_takes_precedence() -> None:
     found = shape(10_000, 1024, registers_per_thread=16, shared_memory=0, **{"est._achieved_occupancy_%": 25})
     assert found.occupancy == 0.25
 
 
-def test_a_percent_is_taken_unrounded_where_the_rules_agree_with_it() -> None:
+def test_a_percentage_is_computed_unrounded_if_it_agrees_with_kinetos() -> None:
     found = shape(66, 256, registers_per_thread=16, shared_memory=0, **{"est._achieved_occupancy_%": 6})
     assert found.occupancy == 0.5 * 256 / 2048
 

@@ -42,7 +42,7 @@ def test_a_layer_has_what_is_below_it_and_what_is_its_own() -> None:
     assert (model.kind, model.calls) == ("GPT", 1)
 
 
-def test_what_runs_outside_is_in_no_layer() -> None:
+def test_operators_outside_of_modules_are_in_no_layer() -> None:
     assert layer_totals()[OUTSIDE].forward.seconds == 5.0
     assert layer_totals()[OUTSIDE].share == pytest.approx(1 / 4)
 

@@ -58,7 +58,7 @@ TRAINING = (
 )
 
 
-def test_on_a_cpu_a_layers_time_is_what_holds_the_thread_in_it_and_in_none_that_it_calls() -> None:
+def test_on_a_cpu_a_layers_own_time_is_the_threads_time_in_it_without_called_modules() -> None:
     times = layers_of(trace(*TRAINING))
     assert microseconds(times) == {
         ("", "forward"): 50 - 25,
@@ -103,7 +103,7 @@ def test_figures_are_the_mean_of_the_steps_without_the_time_between_them() -> No
     assert times.steps == 2
 
 
-def test_a_node_whose_forward_is_not_in_the_trace_is_outside_and_counts_against_what_was_attributed() -> None:
+def test_a_node_without_a_recorded_forward_is_outside_and_counts_as_not_attributed() -> None:
     times = layers_of(
         trace(
             span("mod::a", 10, 20), span("aten::mm", 12, 18, number=9),
@@ -200,7 +200,7 @@ def test_a_kernel_without_its_launch_is_outside_and_counts_against() -> None:
     assert times.attribution.forward == pytest.approx(30 / 34)
 
 
-def test_a_kernel_is_joined_to_its_operator_where_the_trace_has_no_launches() -> None:
+def test_without_launches_a_kernel_is_linked_to_its_operator() -> None:
     times = layers_of(
         trace(
             span("mod::a", 0, 10), span("aten::mm", 1, 5, External_id=4),

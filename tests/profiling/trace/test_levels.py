@@ -88,7 +88,7 @@ def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
     assert values(step(1, 0, 100), kernel(0, 50, 66, device=3), devices=others)[:2] == [0.5, None]
 
 
-def test_a_few_kernels_without_a_shape_count_as_none_and_it_is_said() -> None:
+def test_a_few_kernels_without_a_shape_do_not_count_and_a_note_says_so() -> None:
     levels = levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 98), kernel(98, 2, None))))
     assert levels["sm_efficiency"].value == 0.98
     assert levels["sm_efficiency"].basis.endswith("98.0% of the kernels' time, the rest counted as 0")

@@ -73,7 +73,7 @@ def test_numbers_are_read_as_their_locale_writes_them(tmp_path: Path, thousands:
     assert (levels["issue_slots"].value, levels["sub_partitions"].value) == pytest.approx((0.375, 0.6))
 
 
-def test_the_details_page_has_issue_slots_and_says_what_the_other_takes(tmp_path: Path) -> None:
+def test_the_details_page_has_issue_slots_and_names_the_option_for_the_rest(tmp_path: Path) -> None:
     levels = levels_of_report(written(tmp_path, DETAILS))
     assert levels["issue_slots"].value == pytest.approx(0.375)
     assert levels["sub_partitions"].value is None

@@ -24,7 +24,7 @@ def seconds(times: LayerTimes) -> dict[str, float]:
     return {name: work.seconds for (name, _), work in times.own.items()}
 
 
-def test_layers_lose_what_their_events_took_and_the_whole_is_the_clean_step() -> None:
+def test_layers_lose_the_cost_of_recording_and_the_total_is_the_clean_step() -> None:
     times = remove_recording_cost(TIMES, 210e-6, RecordingCost(event=1e-6, call=0.0))
     assert seconds(times) == pytest.approx({"small": 100e-6, "big": 100e-6})
     assert times.step_seconds == 210e-6
@@ -44,7 +44,7 @@ def test_no_more_is_taken_than_the_step_was_stretched_by() -> None:
     assert seconds(remove_recording_cost(TIMES, 311e-6, RecordingCost(1e-6, 0.0))) == pytest.approx(seconds(TIMES))
 
 
-def test_nothing_falls_below_zero() -> None:
+def test_no_time_is_negative() -> None:
     cheap = LayerTimes(
         own={("views", "forward"): Work(1e-6), ("big", "forward"): Work(99e-6)}, calls={}, kinds={},
         events={("views", "forward"): 40, ("big", "forward"): 1}, made_calls={}, step_seconds=100e-6, steps=1,

@@ -21,7 +21,7 @@ def rank(
     return scope_of(trace(step(1, since, length), kernel(since, 10), *kernels, **told))
 
 
-def test_who_comes_first_to_a_collective_waits_for_the_last() -> None:
+def test_the_first_rank_in_a_collective_waits_for_the_last() -> None:
     """Rank 1 comes 30 late to the first and 5 early to the second; its clock is 7 seconds ahead."""
     scopes = {0: rank(0, 200, (20, 40), (100, 10)), 1: rank(1, 200, (50, 10), (95, 15), since=7_000_000)}
     waits = waits_of(scopes)
@@ -33,7 +33,7 @@ def test_ranks_that_recorded_different_collectives_cannot_be_matched() -> None:
     assert waits_of({0: rank(0, 200, (20, 40)), 1: rank(1, 200, (20, 40), (80, 5))}) is None
 
 
-def test_process_groups_are_matched_apart() -> None:
+def test_process_groups_are_matched_separately() -> None:
     def grouped(first: float, second: float) -> Scope:
         kernels = [kernel(at, took, 24, 512, name=REDUCE, Process_Group_Name=name)
                    for name, at, took in (("tp", 20, first), ("dp", 60, second))]  # fmt: skip
@@ -77,7 +77,7 @@ def test_notes_name_the_slowest_the_last_and_the_missing() -> None:
     assert notes_of(ranks_of({0: rank(0, 200)}), None) == ()
 
 
-def test_who_comes_last_is_said_beyond_noise_only() -> None:
+def test_the_last_rank_is_named_only_beyond_noise() -> None:
     """0.015 against 0.147 ms of a step of 130 ms is chance."""
     ranks = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.147e-3)]
     assert "No rank comes last beyond noise" in notes_of(ranks, 2)[1]

@@ -59,7 +59,7 @@ def test_gpus_that_are_not_described_are_as_those_that_all_are() -> None:
         [op("aten::mm", 10, 20), op("npu::npu_fusion_attention", 40, 5)],
     ],
 )
-def test_an_accelerator_whose_work_is_not_recorded_leaves_the_host_only(entries: list[Any]) -> None:
+def test_without_the_accelerators_work_only_the_host_is_shown(entries: list[Any]) -> None:
     found = trace(step(1, 0, 100), *entries, devices=[])
     assert scope_of(found).host_only
     profile = profile_of_traces([found])

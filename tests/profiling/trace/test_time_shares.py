@@ -67,7 +67,7 @@ def test_gpu_work_belongs_to_the_phase_that_launched_it() -> None:
     assert [found[name] for name in DISJOINT] == [20, 20, 5, 10, 45]
 
 
-def test_the_host_is_waited_for_where_nothing_is_queued() -> None:
+def test_without_queued_work_the_gpu_waits_for_the_host() -> None:
     found = on_a_gpu()
     assert percents(found)["host"] == 3 + 10 + 25
     assert "4 launches a step take 0.004 ms" in found["host"].basis
@@ -133,7 +133,7 @@ def test_on_a_cpu_phases_are_moments_of_the_host() -> None:
     assert [found[name] for name in DISJOINT] == [20, 30, 15, 10, 25]
 
 
-def test_on_a_cpu_the_host_is_what_runs_while_nothing_computes() -> None:
+def test_on_a_cpu_the_hosts_time_is_the_time_without_operators() -> None:
     """100 less 10 of waiting for data, less 10 + 20 + 10 of operators that compute."""
     assert percents(on_a_cpu())["host"] == 50
 
@@ -155,7 +155,7 @@ def test_on_a_cpu_the_backends_ranges_are_the_communication() -> None:
     assert (found["communication"], found["exposed communication"]) == (40, 30)
 
 
-def test_a_job_of_one_communicates_nothing() -> None:
+def test_a_job_of_one_rank_does_not_communicate() -> None:
     found = on_a_gpu()
     assert (found["communication"].seconds, found["communication"].basis) == (0.0, "no collective is in the trace")
 
@@ -176,7 +176,7 @@ def test_each_share_has_a_basis() -> None:
     assert cpu["idle"].basis == "neither an operator nor a module runs, and nothing waits for data"
 
 
-def test_a_little_that_is_untold_is_said_with_the_phases_and_not_with_the_data() -> None:
+def test_a_little_unknown_work_is_mentioned_with_the_phases_and_not_with_the_data() -> None:
     """Of 100 the GPU works 60, and of 10 of them nothing tells the launch."""
     found = shares(launch(1, 0), kernel(10, 50, correlation=1), kernel(70, 10))
     assert found["backward"].basis.endswith("; for 10.0% of the step the phase is unknown")
@@ -190,12 +190,12 @@ def test_the_host_has_a_share_if_most_work_is_linked(untold: int, told: bool) ->
     assert (found["host"].share is not None) is told
 
 
-def test_launches_before_and_behind_the_steps_do_not_count() -> None:
+def test_launches_before_and_after_the_steps_do_not_count() -> None:
     entries = (launch(1, 12), kernel(20, 10, correlation=1), launch(2, 150), launch(3, 14, name="cudaMemcpyAsync"))
     assert "1 launches a step take 0.001 ms" in shares(*entries)["host"].basis
 
 
-def test_a_share_has_an_interval_where_steps_are_marked_one_by_one() -> None:
+def test_a_share_has_an_interval_if_each_step_is_marked() -> None:
     steps = [step(n, 100 * n, 100) for n in range(1, 4)]
     equal = trace(*steps, *(op("aten::mm", 100 * n, 50) for n in range(1, 4)), devices=[])
     forward = shares_of(scope_of(equal))[0]

@@ -43,7 +43,7 @@ def test_a_trace_of_no_time_has_no_bars() -> None:
     assert spans_of(scope_of(trace())) == ()
 
 
-def test_what_began_before_the_step_is_shown_from_its_beginning() -> None:
+def test_work_from_before_the_step_is_shown_from_the_steps_start() -> None:
     assert spans(step(1, 50, 100), kernel(0, 100)) == [("GPU stream 7", "other", "kernel", 0, 50)]
 
 

@@ -43,7 +43,7 @@ def check(cause: Cause, found: Diagnosis) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", CAUSES)
-def test_the_cause_is_named_whatever_the_trace_holds(name: str, shape: str) -> None:
+def test_the_cause_is_named_for_every_kind_of_trace(name: str, shape: str) -> None:
     if CAUSES[name].host and not SHAPES[shape].host:
         pytest.skip("only the host's side tells this cause")
     check(CAUSES[name], diagnosis(trace_of(CAUSES[name], SHAPES[shape])))
@@ -139,7 +139,7 @@ def test_it_is_written_and_read_back() -> None:
     assert Profile.from_dict(json.loads(profile.to_json())) == profile
 
 
-def test_a_trace_of_nothing_has_none() -> None:
+def test_an_empty_trace_has_no_diagnosis() -> None:
     assert profile_of_traces([trace()]).diagnosis is None
 
 

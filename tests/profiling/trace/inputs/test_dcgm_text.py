@@ -33,7 +33,7 @@ def test_levels_are_means_over_gpus_and_scrapes(tmp_path: Path) -> None:
     assert power.watts == 400.5  # and a value that says "not available" is none
 
 
-def test_a_text_without_the_metrics_says_which_to_serve(tmp_path: Path) -> None:
+def test_a_text_without_the_metrics_is_refused_with_the_required_ones(tmp_path: Path) -> None:
     path = tmp_path / "metrics.txt"
     path.write_text('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 50\n')
     with pytest.raises(Unreadable, match="DCGM_FI_PROF_SM_ACTIVE"):
