@@ -25,7 +25,7 @@ def _marks(program: Program) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("program", [pytest.param(p, id=p.name, marks=_marks(p)) for p in PROGRAMS])
-def test_the_behaviour_of_a_program_stays(program: Program, record_property: Callable[[str, object], None]) -> None:
+def test_what_a_program_does_stays(program: Program, record_property: Callable[[str, object], None]) -> None:
     new, repaired = [], []
     for verdict in verdicts(program):
         cell = f"{program.name} [{verdict.level}]"
