@@ -81,7 +81,7 @@ def shares_chart(sides: Sides) -> BarChart | None:
     ]
     # A part that is zero or unknown on all sides needs no bar: the table has it, with the reason.
     rows += [
-        _beside(name, sides, longest)
+        _overlapping_row(name, sides, longest)
         for name in share_names(sides)
         if name in BESIDE and any(share_of(p, name).share for p in sides.values())
     ]
@@ -216,7 +216,7 @@ def _stacked(profile: Profile, names: Iterable[str], longest: float) -> tuple[Se
     return tuple(segments)
 
 
-def _beside(name: str, sides: Sides, longest: float) -> BarRow:
+def _overlapping_row(name: str, sides: Sides, longest: float) -> BarRow:
     shares = [share_of(profile, name) for profile in sides.values()]
     bars = tuple(
         () if share.share is None else (Segment(share.share * _step(p) / longest, "part-4"),)

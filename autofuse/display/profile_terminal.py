@@ -166,7 +166,7 @@ def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
 def _attribution(profile: Profile) -> Text:
     told = profile.attribution
     shares = f"{units.percent(told.forward)} of the forward, {units.percent(told.backward)} of the backward"
-    parts = [f"given to modules: {shares}"]
+    parts = [f"attributed to modules: {shares}"]
     if told.overhead is not None:
         parts.append(f"a recorded step took {told.overhead:.2f}x as long as a timed one")
     return Text("; ".join((*parts, *map(end, told.notes))), _QUIET)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from autofuse.results.file_attributes import take_over
 from autofuse.results.regular_files import kind_of, read
-from autofuse.results.temporary_files import temporary_beside
+from autofuse.results.temporary_files import temporary_next_to
 
 
 class ChangedMeanwhile(OSError):
-    """A file has changed since it was read, so writing it would destroy somebody's changes."""
+    """A file has changed since it was read, so writing it would destroy these changes."""
 
 
 def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
@@ -77,7 +77,7 @@ def _require_unchanged(target: str, status: os.stat_result, expected: bytes) -> 
 
 def _put(target: str, content: bytes, finish: Callable[[str], None]) -> None:
     """Writes a temporary file and renames it. `finish(path)` sets its mode before the rename makes it visible."""
-    with temporary_beside(target) as (file, temporary):
+    with temporary_next_to(target) as (file, temporary):
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -18,7 +18,7 @@ from typing import Any
 
 from autofuse.results.cache_folder import make, require_own
 from autofuse.results.regular_files import read_own
-from autofuse.results.temporary_files import remove_leftovers, temporary_beside
+from autofuse.results.temporary_files import remove_leftovers, temporary_next_to
 
 _ENDING = ".entry"
 _LARGEST = 64 * 2**20  # bytes of all entries together; beyond that the oldest are deleted
@@ -60,7 +60,7 @@ class Entries:
             make(self.folder.parent)
             self.folder.mkdir(mode=0o700, exist_ok=True)
             require_own(self.folder)
-            with temporary_beside(str(self._path(name))) as (file, temporary):
+            with temporary_next_to(str(self._path(name))) as (file, temporary):
                 file.write(digest_of_bytes(text).encode() + b"\n" + text)
                 file.flush()  # no fsync: after a power failure a truncated file is not an entry
                 os.replace(temporary, self._path(name))

@@ -23,7 +23,7 @@ _fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # not avai
 
 
 @contextmanager
-def temporary_beside(target: str) -> Iterator[tuple[IO[bytes], str]]:
+def temporary_next_to(target: str) -> Iterator[tuple[IO[bytes], str]]:
     """Creates an empty file that only the user can read, in the folder of `target`. Yields it and its path.
 
     If the block raises an error, the file is deleted. Otherwise the block must move it. Raises OSError if it cannot be

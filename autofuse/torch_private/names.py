@@ -173,7 +173,7 @@ NAMES: Mapping[str, Private] = {
     "disabled_torch_function": _one("torch._C._disabled_torch_function_impl",
         "which tensor classes do not override torch's functions", "autofuse assumes that only Tensor does not", _none),
     # Hooks.
-    "module_call": _one("torch.nn.Module._wrapped_call_impl", "whether somebody replaced Module.__call__",
+    "module_call": _one("torch.nn.Module._wrapped_call_impl", "whether Module.__call__ was replaced",
         "Module.__call__ at import time counts as torch's own", torch.nn.Module.__call__),
     "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether there are global module hooks",
         "autofuse assumes hooks, and replaces no module", ({0: "unknown"},),

@@ -1,4 +1,4 @@
-"""`autofuse plan` as somebody types it."""
+"""`autofuse plan` as a user types it."""
 
 from __future__ import annotations
 

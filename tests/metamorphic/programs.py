@@ -65,7 +65,7 @@ KINDS: dict[str, dict[str, str]] = {
     "AF501": {"logits": "scores of classes", "target": "classes", "mask": "weights of targets"},
     "AF502": {"target": "classes of x", "hidden": "x", "labels": "classes of x", "mask": "weights of x"},
 }
-# Examples of these rules call an operation that nobody writes: a loop over experts becomes it (fold_experts.py).
+# Examples of these rules call an operation that is never written by hand: the trace of a loop over experts has it.
 NOT_WRITTEN = frozenset({"AF701"})
 CONSTRUCTED_WITH = {"dim": DIM, "hidden": 2 * DIM, "classes": CLASSES}
 CASE = Case(2, 4, 4)

@@ -193,7 +193,7 @@ def test_reads_of_guards_become_inputs_once_and_in_order() -> None:
     own = [i for i in found.inputs if i.startswith("_held(self,")]
     assert own == ['_held(self, "_parameters", "weight")', '_held(self, "_buffers", "shift")']
     assert " self.weight" not in found.source and " self.shift" not in found.source
-    assert "self.self.weight" in found.source  # nobody vouches for the child
+    assert "self.self.weight" in found.source  # the child is not known to be pure
 
 
 def test_a_variant_is_for_the_autocast_that_it_was_traced_under() -> None:

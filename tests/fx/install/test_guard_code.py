@@ -1,4 +1,4 @@
-"""The words of the guards' language, each asked of what it holds for and of what it must not."""
+"""The words of the guards' language: each is tested on objects for which it holds and on others."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_gradient_of_pixels_counts_only_if_it_is_requested() -> None:
     assert of_step(embed, pixels.requires_grad_()).model == 3 * product
 
 
-# Gradients that nobody asks for.
+# Gradients that are not requested.
 
 
 def test_frozen_weights_cost_no_gradient_of_their_own(gpt: GPT, ids: Tensor) -> None:

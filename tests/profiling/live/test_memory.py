@@ -260,7 +260,7 @@ print(holding.memory.peak_bytes, grown)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the size of a process is read from /proc")
 def test_it_is_what_a_process_grows_by() -> None:
-    # glibc keeps freed memory in gaps that nobody uses, which is not the step's; below this size it gives all back.
+    # glibc keeps freed memory in unused gaps, which do not belong to the step; below this size it gives all back.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", _PROCESS], env=environment, capture_output=True, text=True, check=True)
     peak, grown = map(int, done.stdout.split())

@@ -21,7 +21,7 @@ def test_a_script_is_main_with_its_arguments_and_its_folder(tmp_path: Path, caps
     before = sys.argv, list(sys.path), sys.modules["__main__"]
     with script(str(file), ["--lr", "1"]).in_place() as run:
         run()
-        assert pickle.dumps(sys.modules["__main__"].Config)  # still there for who looks at its classes
+        assert pickle.dumps(sys.modules["__main__"].Config)  # its classes are still there
         assert sys.argv == [str(file), "--lr", "1"]
     assert capsys.readouterr().out == "['--lr', '1'] 42 __main__ None\n"
     assert (sys.argv, sys.path, sys.modules["__main__"]) == before

@@ -1,4 +1,4 @@
-"""How much memory a device has, by its name or as somebody says."""
+"""How much memory a device has, by its name or from the user."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Cause:
 CAUSES = {
     "slow loader in the main process": Cause(_data, "data", ("loader-workers",)),
     "slow workers of the loader": Cause(_data_workers, "data", ("loader-workers",)),
-    "slow loader of somebody else's": Cause(_data_unmarked, "data", ("loader-workers",), host=False),
+    "slow loader that is not torch's": Cause(_data_unmarked, "data", ("loader-workers",), host=False),
     "slow Python": Cause(_launch, "launch", ("cuda-graphs",), host=False),
     "many tiny kernels": Cause(_launch_many, "launch", ("cuda-graphs",), host=False),
     "waits for numbers": Cause(_sync, "launch", ("remove-synchronisation",)),

@@ -15,7 +15,7 @@ MORE: dict[str, tuple[Cause, Shape]] = {}
 
 
 def cause(name: str, limit: str, kinds: tuple[str, ...], shape: Shape | None = None) -> Callable[[Body], Body]:
-    """Enters a step under its name. kinds: of a first action that is right; empty where nothing is left to do."""
+    """Enters a step under its name. kinds: of a first action that is right; empty if nothing is left to do."""
 
     def entered(body: Body) -> Body:
         MORE[name] = Cause(body, limit, kinds), shape or Shape()

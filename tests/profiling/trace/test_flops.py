@@ -88,7 +88,7 @@ def test_single_precision_on_tensor_cores_is_another_peak(kernels: str, dtype: s
 @pytest.mark.parametrize(
     "more, why",
     [
-        ([kernel(50, 10, name=FLASH)], "for only 50% of the kernel time"),  # somebody's own operator
+        ([kernel(50, 10, name=FLASH)], "for only 50% of the kernel time"),  # an operator of the user
         ([kernel(50, 5, name="sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32")], "for only 67% of the kernel time"),
         (product(50, "aten::mm", None), "does not have the shapes of every aten::mm"),
         (product(50, "aten::mm", [[8, 9], [8, 8]]), "does not have the shapes of every aten::mm"),

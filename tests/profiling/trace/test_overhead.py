@@ -8,7 +8,7 @@ from autofuse.profiling.trace.layers import LayerTimes
 from autofuse.profiling.trace.overhead import RecordingCost, remove_recording_cost, scale_to_timed_phases
 from autofuse.results.profile import OPTIMIZER, OUTSIDE, Share, Work
 
-# 100 operators of 1 us, recorded as 2 us each; one product of 100 us; 10 us of the step are nobody's.
+# 100 operators of 1 us, recorded as 2 us each; one product of 100 us; 10 us of the step have no owner.
 TIMES = LayerTimes(
     own={("small", "forward"): Work(200e-6, operators=100), ("big", "forward"): Work(101e-6, operators=1)},
     calls={"small": 1, "big": 1},

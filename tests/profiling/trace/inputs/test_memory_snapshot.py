@@ -26,7 +26,7 @@ def block(size: int, state: str, frames: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def snapshot() -> dict[str, Any]:
-    """100 of parameters and 200 of states stay; 300 of activations and 50 of nobody's were freed again."""
+    """100 of parameters and 200 of states stay; 300 of activations and 50 without an owner were freed again."""
     states = block(200, "active_allocated", OPTIMIZER)
     segment = {
         "device": 0, "address": 1000, "total_size": 1024,
