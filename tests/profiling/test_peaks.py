@@ -1,4 +1,4 @@
-"""Names of devices as drivers give them, and what is known of each."""
+"""Names of devices as drivers report them, and their entries."""
 
 from __future__ import annotations
 

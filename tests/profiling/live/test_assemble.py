@@ -1,4 +1,4 @@
-"""Parts of a step that were clocked and parts that were recorded, put together."""
+"""The shares of a step: clocked shares are combined with recorded ones."""
 
 from __future__ import annotations
 

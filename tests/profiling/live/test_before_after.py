@@ -1,4 +1,4 @@
-"""optimize(model, inputs, profile=True): the model is optimized, and what it gained is kept with its report."""
+"""optimize(model, inputs, profile=True): the model is optimized, and its report contains the measured gain."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FLOPs, bytes and operators by module and phase, counted on paper."""
+"""FLOPs, bytes and operators by module and phase, compared with counts by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters from DCGM, asked through a stand-in for its tool that prints what the tool prints."""
+"""Counters from DCGM, read from a stand-in that prints what DCGM's tool prints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: str = ROWS, fa
 
 
 def until_printed(folder: Path) -> None:
-    """Stands for steps that take long enough."""
+    """Waits, as steps that take long enough."""
     late = time.monotonic() + 20
     while not (folder / "printed").exists() and time.monotonic() < late:
         time.sleep(0.01)

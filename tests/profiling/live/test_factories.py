@@ -1,4 +1,4 @@
-"""What a factory may return, and what is said where it returns something else."""
+"""What a factory may return, and the message for other results."""
 
 import sys
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MODEL, X = nn.Linear(2, 2), torch.ones(1, 2)
 
 @dataclass
 class Case:
-    """A model with its inputs, as some would return them."""
+    """A model with its inputs, as attributes of an object."""
 
     model: nn.Module
     inputs: tuple[Tensor, ...]
@@ -23,7 +23,7 @@ class Case:
 
 @dataclass(slots=True)
 class Narrow:
-    """The same without a dictionary of its own."""
+    """The same with slots, so without a `__dict__`."""
 
     model: nn.Module
     inputs: Tensor

@@ -1,9 +1,9 @@
-"""FLOPs of whole models against closed formulas, which are derived here on their own.
+"""FLOPs of whole models against closed formulas.
 
-A product of (m, k) by (k, n) is 2mnk. Each token meets each weight of its layers once forward and twice backward,
-6 FLOPs a weight; attention's two products over T keys are each 2dT a token and layer forward, twice that backward:
-12 L d T. So 6N + 12 L d T a token, where N counts the weights that tokens are multiplied by: a head that is tied to the
-embedding counts, the embedding itself, biases and norms do not.
+A product of (m, k) by (k, n) takes 2mnk FLOPs. Each token meets each weight of its layers once forward and twice
+backward, which is 6 FLOPs for each weight. Each of attention's two products over T keys takes 2dT for each token and
+layer forward, and twice that backward: 12 L d T. So a token takes 6N + 12 L d T. N is the number of weights by which
+tokens are multiplied: a head that is tied to the embedding counts, but the embedding itself, biases and norms do not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def of_step(model: nn.Module, inputs: Any, step: Step = training_step) -> Flops:
 
 
 def loss_of(model: nn.Module, inputs: Any) -> Tensor:
-    """As a loss is made for a model of the library: of its logits alone."""
+    """A loss that is computed from the logits only."""
     return F.mse_loss(logits := model(**inputs).logits, torch.zeros_like(logits))
 
 

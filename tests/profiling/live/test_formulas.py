@@ -1,4 +1,5 @@
-"""What single operators ask for and what they execute: fused ones ask for no more than the code that they stand for."""
+"""Executed FLOPs and model FLOPs of single operators. Fused operators have the model FLOPs of the code that they
+replace."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def counted(run: Callable[..., Any], *operands: Tensor) -> Flops:
 
 
 def tensors(*shapes: Sequence[int], trained: Sequence[int] | None = None) -> list[Tensor]:
-    """Those whose places are in `trained` ask for a gradient; all if that is None."""
+    """Tensors. Those at the places in `trained` require a gradient; all of them if it is None."""
     return [torch.randn(*s, requires_grad=trained is None or i in trained) for i, s in enumerate(shapes)]
 
 

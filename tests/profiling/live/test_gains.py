@@ -1,4 +1,4 @@
-"""Predicted gains: arithmetic on paper, and that models read as they should."""
+"""Predicted gains: the arithmetic, and the reading of models."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from autofuse.results.profile import Layer, Work
 
 
 class Paper:
-    """Launching is all that takes time: a second for each operator."""
+    """A machine on which only launches take time: a second for each operator."""
 
     launch, special = 1.0, float("inf")
 

@@ -25,7 +25,7 @@ class Wide(nn.Module):
 
 
 class Fixed(nn.Module):
-    """Work that does not: it looks at weights only."""
+    """Work that does not grow with the batch: it uses weights only."""
 
     def __init__(self) -> None:
         super().__init__()

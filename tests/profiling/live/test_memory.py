@@ -1,4 +1,4 @@
-"""Memory at the peak of a step: known to the byte for small steps, and held against MemTracker and a process's size."""
+"""Memory at the peak of a step: exact for small steps, and compared with MemTracker and with a process's size."""
 
 from __future__ import annotations
 

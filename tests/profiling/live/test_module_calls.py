@@ -1,4 +1,4 @@
-"""Calls of modules are heard of by name, and no sign of that is left on them."""
+"""Calls of modules are observed by name, and leave no trace on the modules."""
 
 from __future__ import annotations
 

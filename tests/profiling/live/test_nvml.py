@@ -1,4 +1,4 @@
-"""Power from NVML, read through a stand-in for its Python package that answers as a GPU would."""
+"""Power from NVML, read from a stand-in for its Python package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers are put back as they were before their first step."""
+"""Optimizers are restored to the state before their first step."""
 
 from __future__ import annotations
 

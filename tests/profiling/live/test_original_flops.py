@@ -1,4 +1,4 @@
-"""The count of a model's own code, with autofuse's rewrites off for as long."""
+"""The FLOPs of a model's own code, counted while autofuse's rewrites are off."""
 
 from __future__ import annotations
 

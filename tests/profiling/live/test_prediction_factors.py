@@ -1,4 +1,4 @@
-"""The range that a place's saving gets, from the class that it belongs to."""
+"""The range of a place's saving, from the class of the place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The double-the-batch probe: which inputs are doubled, and what ratios say."""
+"""The double-the-batch probe: which inputs are doubled, and which verdict follows from a ratio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MFU, HFU, the ideal step and what holds layers back, against numbers computed by hand."""
+"""MFU, HFU, the ideal step and the limits of layers, against numbers computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roofs of a machine: arithmetic on given ones, and that measuring leaves no traces."""
+"""The roofs of a machine: arithmetic on given roofs, and that measuring leaves no traces."""
 
 from __future__ import annotations
 

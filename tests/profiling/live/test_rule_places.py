@@ -1,4 +1,4 @@
-"""Where rules would apply, read off models that stay as they are."""
+"""Where rules would apply in models, which stay unchanged."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ CONFIG = gpt.Config(vocab_size=16, block_size=16, n_layer=2, n_head=2, n_embd=16
 
 
 class Chatty(nn.Module):
-    """A norm that prints a number of its input first, which no trace can hold."""
+    """A norm that first prints a number of its input, which a trace cannot contain."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whole scripts as people write them, each with every pass of a profile."""
+"""Whole scripts, each with all passes of a profile."""
 
 import json
 import os
@@ -36,7 +36,7 @@ Run = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Profile the script that a text is; the exit code and the profile as JSON."""
+    """Profile a script with this text. Returns the exit code and the profile as JSON."""
     monkeypatch.chdir(tmp_path)
 
     def profiled(text: str, *arguments: str, options: tuple[str, ...] = FEW) -> tuple[int, dict[str, Any]]:

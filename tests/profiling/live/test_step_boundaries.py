@@ -11,7 +11,7 @@ from autofuse.profiling.live.step_boundaries import Boundaries, OutermostCalls
 
 
 class Steps:
-    """A model that counts its calls, and how many there were in each step that was found."""
+    """A model that counts its calls, and the number of calls in each step that was found."""
 
     def __init__(self, inference: bool = False) -> None:
         self.model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))

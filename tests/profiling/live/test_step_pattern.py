@@ -1,10 +1,10 @@
-"""Where a step ends, told from who acts."""
+"""Where a step ends, from the order of acts."""
 
 from autofuse.profiling.live.step_pattern import Rhythm
 
 
 def ends(acts: str) -> str:
-    """A bar after each act that a step ends with."""
+    """The acts, with a bar after each act that ends a step."""
     rhythm = Rhythm()
     return "".join(who + ("|" if rhythm.heard(who) else "") for who in acts)
 

@@ -1,4 +1,4 @@
-"""What the arguments of profile() mean."""
+"""The meaning of the arguments of profile()."""
 
 from __future__ import annotations
 

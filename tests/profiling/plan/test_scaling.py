@@ -1,4 +1,4 @@
-"""Scaling on paper, against answers on paper."""
+"""Simulated scaling, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_one_group_of_all_is_fsdp_and_groups_of_one_send_what_ddp_does() -> None
 
 
 def test_strong_scaling_of_ddp_by_hand() -> None:
-    """Computing 0.25 s, of which 2/3 can hide 0.15 s of sending: all of it. At worst 0.4 s, 0.25 / 0.4."""
+    """Computing takes 0.25 s. 2/3 of it can hide all of the 0.15 s of sending. At worst the step takes 0.4 s."""
     found = estimate(WORK, "ddp", 4, LINK)
     assert (found.computing, found.best, found.worst) == pytest.approx((0.25, 0.25, 0.40))
     assert (found.efficiency_best, found.efficiency_worst) == pytest.approx((1.0, 0.625))

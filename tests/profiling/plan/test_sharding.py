@@ -1,4 +1,4 @@
-"""What one device holds of a model that is spread, counted on paper."""
+"""The memory of one device if a model is distributed, compared with counts by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a model to what it sends, what fits and which split is advised, against answers on paper."""
+"""From a model to the bytes that are sent, the strategies that fit, and the recommended one."""
 
 from __future__ import annotations
 

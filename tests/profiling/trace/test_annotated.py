@@ -1,4 +1,4 @@
-"""The annotated trace: every event stays, and the new tracks are nested as viewers of traces need them."""
+"""The annotated trace: all events stay, and the new tracks are nested as viewers of traces need them."""
 
 from __future__ import annotations
 

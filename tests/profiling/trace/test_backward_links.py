@@ -1,4 +1,4 @@
-"""Numbers of nodes and threads, by hand."""
+"""Numbers of nodes and threads, in traces written by hand."""
 
 from __future__ import annotations
 

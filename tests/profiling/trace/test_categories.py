@@ -1,4 +1,4 @@
-"""How often what kind of kernel or operator runs in a step."""
+"""How often each kind of kernel or operator runs in a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_kernels_that_an_optimizer_launches_belong_to_it() -> None:
 
 
 def test_operators_count_by_their_own_time_and_once() -> None:
-    """linear is a composite; addmm takes 10 with 4 of copying in it."""
+    """linear is a composite. addmm takes 10, of which copying takes 4."""
     found = categories(step(1, 0, 100), op("aten::linear", 0, 20), op("aten::addmm", 5, 10), op("aten::copy_", 6, 4))
     assert {name: (category.count, category.seconds) for name, category in found.items()} == {
         "matmul": (1, pytest.approx(6e-6)),

@@ -1,4 +1,4 @@
-"""How much collectives send, and how fast: by hand."""
+"""The bytes and the speed of collectives, compared with numbers computed by hand."""
 
 from __future__ import annotations
 

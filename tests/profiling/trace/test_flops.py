@@ -1,4 +1,4 @@
-"""FLOPs that a trace with shapes tells, against closed formulas."""
+"""FLOPs from a trace with shapes, compared with closed formulas."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_operators_count_as_torchs_own_counter_counts_them(name: str, dims: Any,
 
 
 def test_utilisation_is_of_the_data_sheets_peak() -> None:
-    """2 x 4096^3 = 137.4 GFLOP in 100 us are 1374 TFLOP/s, more than there are; of half that side 172, of 989.4."""
+    """2 x 4096^3 = 137.4 GFLOP in 100 us are 1374 TFLOP/s, which is impossible. Half the size gives 172 of 989.4."""
     big, half = (scope(*product(0, "aten::mm", [[side, side], [side, side]], took=90)) for side in (4096, 2048))
     assert hfu_of(half, count_flops(half)).value == pytest.approx(2 * 2048**3 / 100e-6 / 989.4e12)
     impossible = hfu_of(big, count_flops(big))

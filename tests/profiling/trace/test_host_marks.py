@@ -1,4 +1,4 @@
-"""Where on its threads the host says what it is doing."""
+"""The host's ranges, which show what its threads do."""
 
 from __future__ import annotations
 

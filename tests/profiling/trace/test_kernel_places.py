@@ -1,4 +1,4 @@
-"""Sequences of kernels in the layers of a trace from elsewhere."""
+"""Sequences of kernels in the layers of a recorded trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATTENTION = ((GEMM, 10), (SCALE, 20), (SOFTMAX, 30), (GEMM, 10))
 
 
 def layer(number: int, at: float, *, kernels: tuple[tuple[str, float], ...] = ATTENTION) -> list[Entry]:
-    """A block that stacks name, with an attention in it whose kernels run 100 us later, one behind the other."""
+    """A block with the name that stacks give it. The kernels of its attention run 100 us later, one after the other."""
     made = [
         entry(f"nn.Module: DecoderLayer_{number}", "python_function", at, 50),
         entry(f"nn.Module: Attention_{number}", "python_function", at + 5, 40),

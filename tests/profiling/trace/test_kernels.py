@@ -1,4 +1,4 @@
-"""What kernels' names tell. The names are those of real kernels, shortened where their templates run on."""
+"""What names of kernels show. The names are those of real kernels, with shortened templates."""
 
 from __future__ import annotations
 

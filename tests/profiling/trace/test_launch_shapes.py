@@ -1,4 +1,4 @@
-"""What launches occupy: blocks per SM and occupancy, against CUDA's rules on paper."""
+"""Blocks per SM and occupancy of launches, compared with CUDA's rules by hand."""
 
 from __future__ import annotations
 

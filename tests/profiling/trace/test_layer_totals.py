@@ -1,4 +1,4 @@
-"""Layers put together, by hand."""
+"""The totals of layers, compared with numbers computed by hand."""
 
 from __future__ import annotations
 

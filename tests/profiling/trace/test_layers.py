@@ -1,4 +1,4 @@
-"""Traces written by hand, in microseconds; the answers were computed on paper."""
+"""Traces written by hand, in microseconds. The expected numbers were computed by hand."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_node_without_a_recorded_forward_is_outside_and_counts_as_not_attribut
 
 
 def test_a_recomputed_forward_is_the_backwards_and_no_call_and_its_nodes_are_its_modules() -> None:
-    """Reentrant checkpointing: node 3 runs the module again and then a backward of its own."""
+    """Reentrant checkpointing: node 3 runs the module again, and then a separate backward."""
     times = layers_of(
         trace(
             span("mod::", 0, 20), span("CheckpointFunction", 2, 18, number=3),

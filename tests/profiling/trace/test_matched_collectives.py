@@ -1,4 +1,6 @@
-"""Collectives matched across ranks, clocks aligned by them, and the map of ranks and steps: by hand."""
+"""Collectives matched across ranks, clocks aligned by them, and the map of ranks and steps, in traces written by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL()"
 
 
 def rank(number: int, *collectives: tuple[float, float], since: float = 0, group: str = "0", steps: int = 2) -> Scope:
-    """Steps of 100 us; collectives begin and last so, and their clock is `since` us ahead."""
+    """Steps of 100 us. Collectives have these starts and durations, and their clock is `since` us ahead."""
     told = {"name": REDUCE, "stream": 9, "Process_Group_Name": group}
     kernels = [kernel(since + start, took, 24, 512, **told) for start, took in collectives]  # type: ignore[arg-type]
     windows = [step(n, since + 100 * n, 100) for n in range(steps)]
@@ -30,7 +32,7 @@ def test_the_ends_of_collectives_show_how_far_clocks_differ() -> None:
 
 
 def test_a_clock_is_found_through_a_rank_that_both_meet() -> None:
-    """0 meets 1 and 1 meets 2; 2 is 3 us ahead of 1, which is 5 us ahead of 0."""
+    """0 shares a collective with 1, and 1 with 2. 2 is 3 us ahead of 1, which is 5 us ahead of 0."""
     one = scope_of(trace(
         step(0, 0, 200),
         kernel(25, 10, 24, 512, name=REDUCE, stream=9, Process_Group_Name="a"),

@@ -1,4 +1,4 @@
-"""Reports of Nsight Compute in the layouts and locales that they come in."""
+"""Reports of Nsight Compute in all layouts and locales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile of nothing but traces, whole."""
+"""A whole profile from traces only."""
 
 from __future__ import annotations
 

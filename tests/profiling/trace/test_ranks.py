@@ -15,14 +15,14 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096
 def rank(
     number: int | None, length: float, *collectives: tuple[float, float], since: float = 0, world: int = 2
 ) -> Scope:
-    """One step; the clocks of ranks may differ by `since`."""
+    """One step. The clock of a rank may be `since` ahead."""
     told = {} if number is None else {"rank": number, "world": world}
     kernels = [kernel(since + start, duration, 24, 512, name=REDUCE, stream=9) for start, duration in collectives]
     return scope_of(trace(step(1, since, length), kernel(since, 10), *kernels, **told))
 
 
 def test_the_first_rank_in_a_collective_waits_for_the_last() -> None:
-    """Rank 1 comes 30 late to the first and 5 early to the second; its clock is 7 seconds ahead."""
+    """Rank 1 is 30 late to the first collective and 5 early to the second. Its clock is 7 seconds ahead."""
     scopes = {0: rank(0, 200, (20, 40), (100, 10)), 1: rank(1, 200, (50, 10), (95, 15), since=7_000_000)}
     waits = waits_of(scopes)
     assert waits is not None
@@ -45,7 +45,7 @@ def test_process_groups_are_matched_separately() -> None:
 
 
 def test_every_rank_has_its_numbers() -> None:
-    """The collective of rank 0 runs 5 beside the kernel of 0 to 10."""
+    """For 5, the collective of rank 0 overlaps with the kernel from 0 to 10."""
     slow, fast = ranks_of({1: rank(1, 100, (20, 30)), 0: rank(0, 200, (5, 40))})
     assert (slow.rank, round(slow.seconds * 1e6, 6), slow.busy) == (0, 200, 0.225)
     assert slow.communication is not None and slow.exposed is not None and fast.busy == 0.4

@@ -1,4 +1,4 @@
-"""What of a trace is looked at."""
+"""The part of a trace that is analysed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stretches of a trace are steps. Times on paper are microseconds, in the answers nanoseconds."""
+"""The steps of a trace. Times of events are in microseconds, results in nanoseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step's time goes to, against sums on paper. Every step here is 100 microseconds long."""
+"""The parts of a step's time, compared with sums by hand. Every step here takes 100 microseconds."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_captured_optimizer_is_the_optimizers() -> None:
 
 @pytest.mark.parametrize("device", ["GPU", "CPU"])
 def test_an_optimizers_closure_is_not_the_optimizers(device: str) -> None:
-    """`step(closure)` runs forward and backward within its range: 10 to 90, the last node ends at 60."""
+    """`step(closure)` runs forward and backward within its range from 10 to 90. The last node ends at 60."""
     inside = (mark("Optimizer.step#LBFGS.step", 10, 80), op("aten::mm", 20, 10), op(NODE, 40, 20, thread=2))
     if device == "CPU":
         found = percents(shares(*inside, devices=[]))
@@ -134,12 +134,13 @@ def test_on_a_cpu_phases_are_moments_of_the_host() -> None:
 
 
 def test_on_a_cpu_the_hosts_time_is_the_time_without_operators() -> None:
-    """100 less 10 of waiting for data, less 10 + 20 + 10 of operators that compute."""
+    """100, minus 10 of waiting for data, minus 10 + 20 + 10 of operators that compute."""
     assert percents(on_a_cpu())["host"] == 50
 
 
 def test_collectives_that_overlap_with_kernels_are_not_exposed() -> None:
-    """A collective 20 to 60, a product 10 to 30 and a copy 30 to 40: exposed is 30 to 60, for copies do not compute."""
+    """A collective from 20 to 60, a product from 10 to 30 and a copy from 30 to 40. Copies do not compute: 30 to 60
+    is exposed."""
     found = percents(shares(
         kernel(10, 20), kernel(30, 10, None, category="gpu_memcpy", stream=9),
         kernel(20, 40, 24, 544, stream=8, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"),
@@ -177,7 +178,7 @@ def test_each_share_has_a_basis() -> None:
 
 
 def test_a_little_unknown_work_is_mentioned_with_the_phases_and_not_with_the_data() -> None:
-    """Of 100 the GPU works 60, and of 10 of them nothing tells the launch."""
+    """The GPU works 60 of 100, and the launch of 10 of them is unknown."""
     found = shares(launch(1, 0), kernel(10, 50, correlation=1), kernel(70, 10))
     assert found["backward"].basis.endswith("; for 10.0% of the step the phase is unknown")
     assert "does not tell" not in found["data"].basis

@@ -1,4 +1,4 @@
-"""The timeline strip of one step."""
+"""The timeline of one step."""
 
 from __future__ import annotations
 

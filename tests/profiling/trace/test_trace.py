@@ -1,4 +1,4 @@
-"""Reading files: what Kineto writes, what it wrote, what others make of it, and what is no trace."""
+"""Reading trace files: current and old formats of Kineto, other writers, and files that are not traces."""
 
 from __future__ import annotations
 

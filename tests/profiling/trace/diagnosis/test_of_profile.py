@@ -1,4 +1,4 @@
-"""The diagnosis of live profiles, from their numbers."""
+"""The diagnosis of live profiles from their numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDED = trace(step(1, 0, 1000), *(op("aten::mm", at, 50) for at in range(0, 1
 
 
 def build(**changes: object) -> Profile:
-    """Half of the recorded step is Python."""
+    """A profile in which half of the recorded step is Python."""
     return replace(profile_of_traces([RECORDED]), kind="live", **changes)  # type: ignore[arg-type]
 
 

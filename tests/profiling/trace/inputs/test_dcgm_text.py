@@ -1,4 +1,4 @@
-"""What DCGM's exporter serves, in Prometheus' text format."""
+"""The text that DCGM's exporter serves, in Prometheus' format."""
 
 from __future__ import annotations
 

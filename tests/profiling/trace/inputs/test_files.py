@@ -1,4 +1,4 @@
-"""Files of all kinds together: their first bytes tell what they are."""
+"""Files of all kinds together. Their first bytes show their kind."""
 
 from __future__ import annotations
 

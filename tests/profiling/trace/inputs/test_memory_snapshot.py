@@ -1,4 +1,4 @@
-"""Snapshots of torch's CUDA allocator, made here as `torch.cuda.memory._snapshot` documents them."""
+"""Snapshots of torch's CUDA allocator, created here in the form that `torch.cuda.memory._snapshot` documents."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_out_of_memory_error_is_reported(tmp_path: Path) -> None:
 
 
 class Malicious:
-    """What a pickle may ask for."""
+    """A request that a pickle may contain."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("executed",)

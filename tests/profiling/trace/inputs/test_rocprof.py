@@ -1,4 +1,4 @@
-"""Files of rocprofv3 and rocprof, made here by their documentation."""
+"""Files of rocprofv3 and rocprof, created here from their documentation."""
 
 from __future__ import annotations
 
