@@ -1,4 +1,4 @@
-"""Soft caps and sinks in modules: spellings that are fused, those that are not, and weights that the caller drops."""
+"""Soft caps and sinks in modules: fused spellings, unfused spellings, and weights that the caller drops."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Capped(nn.Module):
 
 
 class Layer(nn.Module):
-    """A caller that reads the result alone."""
+    """A caller that reads only the result."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()

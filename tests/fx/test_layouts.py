@@ -1,6 +1,6 @@
-"""Results of fused modules lie in memory as the originals' do, however the arguments lie, at the first call and later.
+"""Results of fused modules have the memory layout of the original's results, for every layout of the arguments.
 
-Every kind of value that a rule makes, times layouts of the arguments at optimize and at the calls after it.
+The table has every kind of value that a rule computes, times layouts of the arguments at optimize and at later calls.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class NormAfterGelu(Parts):
 
 
 class Returned(nn.Module):
-    """An elementwise child, whose result lies as its argument does."""
+    """An elementwise child, whose result has the layout of its argument."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.tanh()
@@ -112,7 +112,7 @@ class AfterAChild(Parts):
 
 
 class Viewing(nn.Module):
-    """A child that takes what lies as it was written for."""
+    """A child that accepts only the layout for which it was written."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 3, 1, 2).view(x.shape[0], -1) if not x.is_contiguous() else x.view(x.shape[0], -1)
@@ -239,7 +239,7 @@ def runs(original: nn.Module, optimized: nn.Module, layouts: Any, example: Any) 
 
 
 def same(original: nn.Module, optimized: nn.Module, *given: Tensor) -> None:
-    """Values, gradients, strides; what one raises the other raises."""
+    """Compares values, gradients and strides. If one raises, the other must raise."""
     expected, found = call(original, given), call(optimized, given)
     assert expected.keys() == found.keys()
     for name, value in expected.items():

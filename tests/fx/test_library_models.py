@@ -102,7 +102,7 @@ def test_requested_attention_weights_are_returned() -> None:
 class Attentions(TorchDispatchMode):
     """Counts the attention kernels and the softmaxes that run."""
 
-    __module__ = "autofuse.observer"  # what modes of a user's own look at is the original
+    __module__ = "autofuse.observer"  # a mode of the user would make the original run
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def test_an_empty_cache_and_a_cast_without_effect_do_not_prevent_fusion(
     if make is t5:
         given["decoder_input_ids"] = torch.randint(3, 50, (2, 5))
     fused = autofuse.optimize(copy.deepcopy(model), given, verify=False)
-    with torch.no_grad(), Attentions() as ran:  # on a CPU a bias that needs a gradient keeps torch from its kernel
+    with torch.no_grad(), Attentions() as ran:  # on a CPU torch uses no kernel for a bias that requires a gradient
         found = fused(**given)
     assert (ran.kernels, ran.softmaxes) == (count, 0)
     torch.testing.assert_close(first(found), first(model(**given)), atol=2e-5, rtol=1e-4)
@@ -169,7 +169,7 @@ def test_gradient_checkpointing_still_works() -> None:
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
     for m in (model, fused):
         m.gradient_checkpointing_enable()
-    computed(fused, tokens)  # without a cache the layers are called in a way that is looked at first
+    computed(fused, tokens)  # without a cache the layers get another kind of call, which is captured first
     with Attentions() as ran:
         found = computed(fused, tokens)
     assert ran.kernels and not ran.softmaxes

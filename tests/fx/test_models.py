@@ -1,4 +1,4 @@
-"""Models by hand: what is fused in them and what is not, given examples or at the first call; equal in all."""
+"""Hand-written models: their fused and unfused sites, with example inputs or at the first call, and equal results."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _build(case: Case) -> nn.Module:
 
 
 def _number_of_softmaxes(model: nn.Module, inputs: Examples) -> int:
-    """How often probabilities were formed: the proof that a fused kernel ran."""
+    """How often a softmax ran. This proves that a fused kernel ran."""
     with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         results = pytree.tree_leaves(model.eval()(**inputs))
     assert any(isinstance(r, Tensor) for r in results)

@@ -1,4 +1,4 @@
-"""What belongs to the process and not to a model: locks, tensors without strides, operators, names on functions."""
+"""State of the process: locks, tensors without strides, operators, attributes of functions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_tensor_without_strides_ends_no_process(way: str) -> None:
 
 
 def outcome(module: nn.Module, x: Tensor) -> Any:
-    """What a call gives, or the kind of error that it raises."""
+    """The result of a call, or the kind of error that it raises."""
     try:
         made = module(x)
     except Exception as error:

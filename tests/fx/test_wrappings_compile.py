@@ -26,7 +26,7 @@ def nothing_compiled() -> Iterator[None]:
 
 
 class Graphs:
-    """A backend that keeps the graphs that it is given."""
+    """A backend that stores the graphs that it gets."""
 
     def __init__(self) -> None:
         self.kept: list[torch.fx.GraphModule] = []
@@ -76,7 +76,7 @@ WRAPPINGS = (
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("wrapping", WRAPPINGS, ids=str)
 def test_a_compiled_model_trains_as_before_and_runs_the_fused_operators(wrapping: Wrapping, order: str) -> None:
-    """Without a break in its graph."""
+    """There is no break in its graph."""
     assert_wrapped("gpt", wrapping, order)
 
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_inside_of_a_compiled_model_recomputes_fused() -> None:
 
 
 def test_under_autocast_the_kind_of_call_must_have_been_seen() -> None:
-    """A compiler captures no new kind of call. The report names the guard; a call before compilation avoids it."""
+    """A compiler captures no new kind of call. The report names the guard. A call before compilation avoids this."""
     graphs = Graphs()
     model = autofuse.optimize(model_of("gpt"), tokens(), verify=False)
     with bf16():

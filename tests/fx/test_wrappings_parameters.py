@@ -21,7 +21,7 @@ PROJECTIONS = ["c_fc", "c_proj", "c_attn", "gate", "up", "wq"]
 
 
 def linears(model: nn.Module) -> list[nn.Linear]:
-    """All but the head, whose weight is the embedding's."""
+    """All linear layers except the head, whose weight is the embedding's."""
     return [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
 
 
@@ -30,7 +30,7 @@ def optimized(model: nn.Module) -> nn.Module:
 
 
 def run(model: nn.Module) -> dict[str, int]:
-    """The fused operators of a call, of a kind that was made before."""
+    """The fused operators of a call of a known kind."""
     model(tokens())
     return fused_run(lambda: model(tokens()))
 
@@ -133,7 +133,7 @@ def test_weights_quantised_by_torchao_are_not_read_past_their_layers(before: boo
 
 
 class Packed(nn.Parameter):
-    """A weight whose numbers mean nothing by themselves, as 4-bit libraries keep them."""
+    """A weight whose stored numbers are encoded, as in 4-bit libraries."""
 
     def __new__(cls, data: Tensor) -> Packed:
         return torch.Tensor._make_subclass(cls, data, False)

@@ -50,7 +50,7 @@ class RecordedLoss:
 
 
 class Language(nn.Module):
-    """Returns its logits, and its own loss where the Trainer leaves it the labels."""
+    """Returns its logits, and its own loss if the Trainer passes the labels."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ def test_a_thread_that_sleeps_waits_for_no_core() -> None:
     queue = CoreQueue()
     with queue.measure_block():
         time.sleep(0.05)
-    assert queue.passed >= 0.05 and queue.share < 0.5  # it waits to run once it wakes, and no longer
+    assert queue.passed >= 0.05 and queue.share < 0.5  # it waits for a core only after it wakes
 
 
 def test_two_processes_on_one_core_wait_for_each_other() -> None:

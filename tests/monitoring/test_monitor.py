@@ -1,4 +1,4 @@
-"""A monitor's figures of small training loops on a CPU, against what is known of them."""
+"""The figures of a monitor for small training loops on a CPU, compared with known numbers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_sleeping_loader_and_a_sleeping_step_are_distinguished() -> None:
 
 
 def test_counted_flops_are_those_of_the_products_and_give_the_utilisation() -> None:
-    """Forward 2 m k n; backward as much for the weight and, where the input needs none, nothing more."""
+    """Forward 2 m k n, and backward as much for the weight. The input requires no gradient."""
     model, x, recorder = nn.Linear(32, 16, bias=False), torch.randn(8, 32), Recorder()
     monitor = Monitor(model, recorder, every=3, flops="count", peak_flops=1e12)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Generated forwards: the signature is the original's, and the first variant that holds runs."""
+"""Generated forwards have the original's signature, and run the first variant whose guards hold."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_variants_are_interchangeable_if_their_objects_are_equal_too() -> None:
 
 
 class Nested(nn.Module):
-    """A child that is called `self`, a parameter and a buffer of its own, and a parameter of the child's."""
+    """A child that is called `self`, with a parameter and a buffer of the module and a parameter of the child."""
 
     def __init__(self) -> None:
         super().__init__()

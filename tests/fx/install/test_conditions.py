@@ -1,4 +1,4 @@
-"""Tests of several variants as one chain of statements, and the words for them."""
+"""The tests of several variants as one sequence of statements, and their texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofuse.fx.trace.guards import in_words
 
 
 def find_variant(variants: list[VariantTests], **arguments: Any) -> int:
-    """The number of the variant that holds for these arguments."""
+    """The index of the variant whose tests hold for these arguments."""
     made = write_dispatch(variants, "self")
     scope = dict(made.scope)
     lines = "".join(f"    {line}\n" for line in made.lines)

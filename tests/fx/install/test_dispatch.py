@@ -1,4 +1,4 @@
-"""A swapped class is its base wherever it matters."""
+"""A module with a rewritten forward keeps its class for every observer."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_any_signature_is_kept(signature: str) -> None:
 
 
 def test_a_copy_is_looked_at_on_its_own_when_it_is_called(tokens: Tensor) -> None:
-    """An average of the weights is often copied before the first step."""
+    """A copy for the average of weights is often made before the first step."""
     model = autofuse.optimize(Gpt())
     average = copy.deepcopy(model)
     average(tokens)

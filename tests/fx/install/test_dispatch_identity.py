@@ -1,4 +1,5 @@
-"""What asks for a class gets the class: the rows of the table in docs/decisions/dispatcher-instead-of-subclass.md."""
+"""Code that asks for the class of a module gets its class: the table of
+docs/decisions/dispatcher-instead-of-subclass.md."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ FORWARD: FunctionType = own_forward(Attention)  # type: ignore[assignment]
 
 @pytest.fixture(autouse=True)
 def nothing_before() -> None:
-    """What other tests have left."""
+    """Removes what other tests have left."""
     gc.collect()
-    autofuse.restore(nn.Identity())  # looks which classes are not needed any more
+    autofuse.restore(nn.Identity())  # removes dispatchers that no module needs any more
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_deleted_model_leaves_nothing_behind(tokens: Tensor) -> None:
     assert Attention.forward is not FORWARD
     del model
     gc.collect()
-    optimized(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2))  # the next time that autofuse is asked
+    optimized(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2))  # the next call of optimize
     assert Attention.forward is FORWARD and ENTRY not in vars(Attention)
 
 
@@ -172,7 +173,7 @@ def test_a_module_that_hashes_by_content_is_copied() -> None:
     torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
 
 
-# The user's own hand on the class.
+# Assignments of the user to the class.
 
 
 def test_a_forward_that_the_user_puts_in_its_place_runs(fused: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +200,7 @@ def test_a_wrapper_around_what_the_user_found_there_runs_it_fused(
 
 
 def test_a_dispatcher_that_the_user_assigns_again_works(fused: nn.Module) -> None:
-    """Found before restore, put back after it: it dispatches again where a module runs fused."""
+    """The dispatcher is read before restore and assigned after it. It dispatches again if a module runs fused."""
     found, x = Attention.forward, torch.randn(2, 8, 16)
     autofuse.restore(fused)
     Attention.forward = found  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""To Python, a dispatcher is the forward that it stands for."""
+"""To Python, a dispatcher looks like the forward that it replaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fx.conftest import Attention, assert_same, fused_rules, optimized
 
 
 class Attend(nn.Module):
-    """A forward of each kind of parameter."""
+    """A forward with each kind of parameter."""
 
     def forward(
         self, q: Tensor, scale: float = 0.5, /, *more: Tensor, double: bool = False, **options: float
@@ -207,7 +207,7 @@ def test_own_function_returns_the_original_of_a_dispatcher_only() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_jit_scripts_other_instances_as_before() -> None:
-    """It looks the names of a source up in the function's globals and free variables."""
+    """torch.jit looks up names of the source in the function's globals and free variables."""
 
     def helper(q: Tensor) -> Tensor:
         return q * 2

@@ -30,7 +30,7 @@ def text(test: str, **names: Any) -> str:
 
 
 class Bare(nn.Module):
-    """A child, a parameter, a buffer, a plain attribute; and a class attribute that is called like a constant."""
+    """A child, a parameter, a buffer, a plain attribute, and a class attribute with the name of a constant."""
 
     kind = "class"
 
@@ -270,7 +270,7 @@ def test_only_a_modules_state_is_read_out_of_its_dict() -> None:
 
 
 def checkpointing(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A wrapper that looks for itself, as those of transformers' layers do."""
+    """A wrapper that compares itself with the class's forward, as those of transformers' layers do."""
 
     def wrapper(self: nn.Module, x: Tensor) -> Tensor:
         return x if type(self).forward is not wrapper else forward(self, x)
@@ -285,7 +285,7 @@ class Settings:
 
 
 class MoreSettings(Settings):
-    """What a module reads."""
+    """The class that a module reads."""
 
 
 class Wrapped(nn.Module):

@@ -1,4 +1,4 @@
-"""A call that no fused forward was made for is counted, by the guard that failed, and told once."""
+"""A call without a fused forward is counted by the guard that failed, and logged once."""
 
 from __future__ import annotations
 

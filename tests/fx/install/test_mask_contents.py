@@ -1,4 +1,4 @@
-"""What a mask buffer is proved to hold."""
+"""Proofs of the contents of mask buffers."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_an_address_outlives_writes_as_long_as_the_buffer_lives() -> None:
         assert holds_form(mask, "lower")
         mask.fill_(write)
         assert not holds_form(mask, "lower")
-        others = [torch.full((300, 300), 9.0) for _ in range(20)]  # would take memory that was given back
+        others = [torch.full((300, 300), 9.0) for _ in range(20)]  # would reuse freed memory
         assert set(held) == {0.0, 1.0} and len(others) == 20
         mask.copy_(torch.ones(300, 300).tril())
 

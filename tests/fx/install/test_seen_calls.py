@@ -1,4 +1,4 @@
-"""A kind of call that has passed its tests is known again; a call that differs in anything they ask takes them."""
+"""A kind of call that passed its tests is recognised again. A call that differs in a tested property runs the tests."""
 
 from __future__ import annotations
 

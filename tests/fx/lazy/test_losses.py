@@ -41,7 +41,7 @@ def class_weights(x: Tensor) -> Tensor:
 
 
 def of_a_teacher(x: Tensor) -> Tensor:
-    """Its log-probabilities, (..., V)."""
+    """The log-probabilities of a teacher, (..., V)."""
     drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return F.log_softmax(3 * drawn, -1).to(x.dtype)
 

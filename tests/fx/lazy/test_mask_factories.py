@@ -1,4 +1,4 @@
-"""The masks of transformers' models are made when they are read, and computed as transformers computes them."""
+"""The masks of transformers' models are computed when they are read, with the numbers that transformers computes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDS = torch.randint(1, 50, (2, LENGTH), generator=torch.Generator().manual_seed(
 
 @pytest.fixture(autouse=True)
 def however_small_masks() -> Iterator[None]:
-    """So small ones are lazy nowhere else."""
+    """Small masks are lazy, too."""
     with lazy_at_any_size():
         yield
 
@@ -40,7 +40,7 @@ def model(window: int | None = None) -> Any:
 
 
 class Masks:
-    """The masks that the first layer of a model is given."""
+    """Records the masks that the first layer of a model gets."""
 
     def __init__(self, of: Any) -> None:
         self.model, self.seen = of, []
@@ -50,20 +50,20 @@ class Masks:
         self.seen.append(kwargs["attention_mask"])
 
     def __call__(self, **given: Any) -> tuple[Any, Tensor]:
-        """The mask, and the result, of one call."""
+        """The mask and the result of one call."""
         result = self.model(**{"input_ids": IDS, **given}).last_hidden_state
         return self.seen.pop(), result
 
 
 def is_same(x: Any, y: Any) -> bool:
-    """Whether two masks, or results, hold the same numbers; a row of which all keys are dropped is nan."""
+    """Whether two masks, or results, hold the same numbers. A row in which all keys are dropped is nan."""
     if x is None or y is None:
         return x is y
     return bool(((x == y) | (x.isnan() & y.isnan())).all())
 
 
 def both(**options: Any) -> tuple[Masks, Masks]:
-    """A model, and a copy of it that hands on lazy masks."""
+    """A model, and a copy of it that passes lazy masks."""
     plain = model(**options)
     changed = copy.deepcopy(plain)
     assert install_forward(changed, forward_with_lazy_masks)

@@ -1,4 +1,4 @@
-"""Lazy logits behave as the tensor that they stand for, whenever they are read, and whatever is done to them."""
+"""Lazy logits behave like the tensor that they represent, whenever they are read and for every operation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH, CLASSES, ROWS = 8, 300, 12
 
 @pytest.fixture(autouse=True)
 def small_logits_are_lazy() -> Iterator[None]:
-    """So few are lazy nowhere else, and are formed whole for a loss: nothing is compiled for it."""
+    """Small logits are lazy, too. They fit into one block, so nothing is compiled."""
     with lazy_at_any_size():
         yield
 
@@ -44,7 +44,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class Step:
-    """One training step of a model, with what it returned."""
+    """One training step of a model, and its result."""
 
     def __init__(self, lazy: bool) -> None:
         torch.manual_seed(0)
@@ -60,7 +60,7 @@ class Step:
 
 
 def assert_same(act: Callable[[Step], Any]) -> None:
-    """What `act` returns, and the gradients after it, are those of a layer that is not lazy."""
+    """Assert that the result of `act`, and the gradients after it, equal those of a layer that is not lazy."""
     found = []
     for lazy in (False, True):
         step = Step(lazy)
@@ -292,5 +292,5 @@ def test_a_layer_is_as_torchs_where(how: str) -> None:
 def test_few_logits_are_computed_at_once() -> None:
     model = Model()
     make_lazy(model.head)
-    context = contextvars.Context()  # in which nothing is asked for
+    context = contextvars.Context()  # without requested reads
     assert type(context.run(model, torch.randn(2, ROWS, WIDTH))) is Tensor
