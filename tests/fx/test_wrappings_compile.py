@@ -121,7 +121,7 @@ def test_under_autocast_the_kind_of_call_must_have_been_seen() -> None:
     assert graphs.called.count("scaled_dot_product_attention") == 2
 
 
-def test_a_model_that_was_never_called_says_that_it_is_compiled_as_it_is() -> None:
+def test_a_model_that_was_never_called_reports_that_its_original_is_compiled() -> None:
     model = autofuse.optimize(model_of("gpt"))
     torch.compile(model, backend="eager", fullgraph=True)(tokens())
     assert any("called before it was compiled" in fallback.guard for fallback in autofuse.report(model).fallbacks)

@@ -212,7 +212,7 @@ def test_a_dict_holds_the_same_in_the_same_order(held: Any, now: Any, expected: 
     assert holds("_holds(x, _c0)", {"_c0": held}, x=now) is expected
 
 
-def test_a_dict_that_makes_what_is_missing_is_left_as_it_is() -> None:
+def test_a_dict_that_creates_missing_items_stays_unchanged() -> None:
     for held in ({"a": 1}, {"a": 1, "b": 2}):
         now = defaultdict(int, a=1, c=2) if len(held) > 1 else defaultdict(int, c=1)
         before = dict(now)

@@ -73,7 +73,7 @@ def test_a_plain_loop_is_profiled_and_asked_to_end(run: Run, capsys: pytest.Capt
     ]  # fmt: skip
 
 
-def test_json_alone_is_on_stdout_and_the_script_may_go_on(run: Run, capsys: pytest.CaptureFixture[str]):
+def test_only_json_is_on_stdout_and_the_script_may_continue(run: Run, capsys: pytest.CaptureFixture[str]):
     assert run(LOOP, options=(*FEW, "--to-the-end", "--format", "json"))[0] == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["kind"] == "script"

@@ -80,7 +80,7 @@ def test_the_constant_part_of_a_step_limits_strong_scaling_by_amdahls_law() -> N
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("mode", ["strong", "weak"])
-def test_alone_a_device_is_as_fast_as_it_is(strategy: str, mode: str) -> None:
+def test_a_single_device_keeps_its_speed(strategy: str, mode: str) -> None:
     found = estimate(WORK, strategy, 1, LINK, mode=mode)  # type: ignore[arg-type]
     assert (found.sent, found.best, found.efficiency_worst) == (0, 1.0, 1.0)
 
