@@ -40,7 +40,7 @@ from autofuse.profiling.live.operator_clock import OwnSeconds, time_operators
 from autofuse.profiling.live.operator_costs import Costs
 from autofuse.profiling.live.roofs import roofs
 from autofuse.profiling.live.rule_places import read_places
-from autofuse.results.before_after import Seconds, with_what_was_measured
+from autofuse.results.before_after import Seconds, with_measured_savings
 from autofuse.results.comparison import Interval
 from autofuse.results.profile import Layer, Profile, Timing, Work
 from benchmarks import no_loss
@@ -109,7 +109,7 @@ def row(name: str) -> dict[str, Any]:
     steps = [sum(own.values()) for own in (first, last)]
     predicted = with_places(_layers(before, first), read_places(before, inputs), Costs(roofs("cpu")), steps[0])
     sides = [_profile(step, layers) for step, layers in zip(steps, (predicted, _fused(predicted)), strict=True)]
-    measured, _ = with_what_was_measured(*sides, *map(_by_layer, (first, last)))
+    measured, _ = with_measured_savings(*sides, *map(_by_layer, (first, last)))
     kinds = _kinds(measured, steps[0])
     saving = sum(kind["predicted_saving"] for kind in kinds)
     step = {

@@ -270,6 +270,7 @@ class LinearLogLikelihood(Rule):
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
         count: int | None = None, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None,
     ) -> Tensor:  # fmt: skip
+        # Other ways of selecting the log-probability of the target match too: autofuse/canonical/recognise/losses.py.
         log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32, scale, soft_cap), axis)
         return -ops.nll(
             log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,

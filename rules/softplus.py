@@ -1,7 +1,7 @@
 """Hand-written softplus -> torch's own, which does not overflow.
 
 exp(x) is infinite above 88 in float32 and bfloat16, and above 11 in float16. There, hand-written softplus without a
-threshold is infinite too, and torch's softplus is x. Hardly anybody wants infinity, but it is another result, so such
+threshold is infinite too, and torch's softplus is x. Few programs need infinity, but it is another result, so such
 an edit is unsafe.
 """
 

@@ -276,7 +276,7 @@ def test_the_json_is_one_object_with_every_field(capsys: pytest.CaptureFixture[s
     assert isinstance(found["column"], int)
 
 
-def test_the_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_no_findings_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
     file("model.py", "x = 1\n")
     assert main(["check", "--format", "json", "model.py"]) == 0
     assert findings(capsys) == []

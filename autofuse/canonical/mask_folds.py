@@ -30,7 +30,7 @@ def _view(view: View, x: Value, shape: Value) -> Value | None:
 def _view_of_scores(view: View, x: Value, shape: Value) -> Value:
     if strip_casts(x).op not in _WEIGHTS:
         return view.plain("view", x, shape)
-    make = view.fresh if x.op == "dropout" else view.plain
+    make = view.fresh if x.op == "dropout" else view.plain  # each dropout draws its own numbers
     return make(x.op, _view_of_scores(view, x.inputs[0], shape), *x.inputs[1:])
 
 
@@ -132,7 +132,7 @@ def _scaled_view(view: View, factors: list[Value], constant: float) -> tuple[lis
     tensors = [f for f in factors if not view.number(f)]
     if len(tensors) != 1 or tensors[0].op != "view" or not _is_product(tensors[0].inputs[0]):
         return None
-    if len(factors) == 1 and math.isclose(constant, 1):
+    if len(factors) == 1 and math.isclose(constant, 1):  # no factor to move: the result would be the same product
         return None
     numbers = [f for f in factors if f is not tensors[0]]
     x, shape = tensors[0].inputs

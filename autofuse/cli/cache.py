@@ -76,7 +76,7 @@ def _read_files() -> Iterator[_File]:
             content = json.loads(read_own(str(path)))
             results = {key: TuningResult.from_dict(entry) for key, entry in content["entries"].items()}
             yield _File(path, path.stat().st_size, dict(content["belongs_to"]), results)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # damaged, or another format
             yield _File(path, path.stat().st_size if path.exists() else 0, {}, {})
 
 

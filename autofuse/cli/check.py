@@ -32,12 +32,14 @@ def main(options: Namespace) -> int:
         session.out.say("autofuse: --write-baseline needs a file to write: add --baseline FILE.")
         return FAILED
     with_fixes = options.format == "sarif"
+    # Other formats need all findings: a table, one JSON text, a comparison with the baseline.
     writes_at_once = options.format in TEXT and not (options.statistics or options.baseline or options.add_ignore)
 
     def work(checked: CheckedFile, file: SourceFile) -> _Fixes:
         return session.run.fixes(checked, file) if with_fixes else {}
 
     def is_enough(cached: FileFindings) -> bool:
+        # The cache holds findings and no edits.
         return not (with_fixes and cached.editable)
 
     findings, fixes = list[Finding](), _Fixes()

@@ -37,6 +37,7 @@ def handle_interrupts() -> Iterator[Callable[[], None]]:
     if not _has_default_handler():
         yield raise_if_lost
         return
+    # An interrupt in a destructor cannot be raised: Python prints it and continues. `raise_if_lost` raises it later.
     unraisable = sys.unraisablehook
     sys.unraisablehook = _hide_interrupts(unraisable)
     signal.signal(signal.SIGINT, interrupt)

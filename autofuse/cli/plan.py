@@ -1,4 +1,4 @@
-"""`autofuse plan`: options -> a plan -> stdout. Knows options and in what order things are asked; plans nothing."""
+"""`autofuse plan`: reads options, makes a plan and prints it. Other files compute the plan."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _target(options: Namespace) -> list[str]:
 
 def _factory(target: str, arguments: list[str], options: Namespace, results: Results) -> int:
     if arguments:
-        raise NoSubject(f"A factory is called without arguments, and {arguments[0]!r} stands behind {target}.")
+        raise NoSubject(f"A factory is called without arguments, and {arguments[0]!r} follows {target}.")
     try:
         with _aside(options):
             made = load(target)

@@ -1,4 +1,4 @@
-"""What `autofuse profile`, `compare` and `plan` may be given. Knows options and their help; runs nothing."""
+"""The options of `autofuse profile`, `compare` and `plan`, with their help."""
 
 from __future__ import annotations
 

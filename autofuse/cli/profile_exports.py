@@ -1,4 +1,7 @@
-"""The option --export of `autofuse profile`: further files next to profile.json. Knows names of files, not formats."""
+"""The option --export of `autofuse profile`: further files next to profile.json.
+
+This file handles names of files. autofuse/display writes the formats.
+"""
 
 from __future__ import annotations
 

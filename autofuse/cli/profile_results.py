@@ -77,7 +77,7 @@ class Results:
     baseline: Profile | None = None
     anyway: bool = False
     exports: tuple[str, ...] = ()
-    source: Path | None = None  # the trace that was read; None where one is taken here
+    source: Path | None = None  # the trace that was read; None for a trace of this process
 
     @classmethod
     def of(cls, options: Namespace, rank: int = 0) -> Results:

@@ -1,4 +1,7 @@
-"""`autofuse profile --trace`: traces that were taken elsewhere -> files and a summary. Knows options, reads nothing."""
+"""`autofuse profile --trace`: reads recorded traces, and writes files and a summary.
+
+This file handles options. Other files read traces.
+"""
 
 from __future__ import annotations
 

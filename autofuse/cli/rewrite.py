@@ -29,7 +29,7 @@ def rewrite(options: Namespace) -> int:
         return result if isinstance(result, Problem) or not result.edits else _refuse_outside_link(result, file)
 
     def prepare(files: list[SourceFile]) -> list[SourceFile]:
-        if not (dry_run or session.from_stdin):
+        if not (dry_run or session.from_stdin):  # a run that writes nothing also deletes nothing
             remove_leftovers_near(files)
         return drop_repeated_links(files)
 

@@ -23,7 +23,7 @@ from autofuse.profiling.live.profile import profile
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import Problem, SourceFile
 from autofuse.project.run import RewriteResult, RewriteRun
-from autofuse.results.before_after import BeforeAfter, with_what_was_measured
+from autofuse.results.before_after import BeforeAfter, with_measured_savings
 from autofuse.results.comparison import size
 from autofuse.results.sites import Report
 
@@ -206,7 +206,7 @@ def _profile_both(
     now, then = layer_seconds_in_turns(lambda: original, lambda: fused, batch, step, rounds=3)
     advance(stage, 3, 3)
     before, after = profiles
-    return BeforeAfter(*with_what_was_measured(before, after, now, then), comparison)
+    return BeforeAfter(*with_measured_savings(before, after, now, then), comparison)
 
 
 def rewrite_file(path: Path) -> tuple[str, str]:

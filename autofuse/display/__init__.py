@@ -1,1 +1,1 @@
-"""Draws results: terminal, notebook, HTML page. This folder knows what results hold, and not how they were obtained."""
+"""Draws results: terminal, notebook, HTML page. This folder does not depend on how results were obtained."""

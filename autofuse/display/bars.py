@@ -1,4 +1,7 @@
-"""Bar charts as wide as the page, whose labels keep their size on a phone. Knows fractions and names."""
+"""Bar charts as wide as the page, whose labels keep their size on a phone.
+
+This file draws fractions and names, and does not depend on their meaning.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class BarRow:
-    """A label and a value above one or more bars. A bar without segments is a gap: its value is not known.
+    """A label and a value above one or more bars. A bar without segments is a gap: its value is unknown.
 
-    note: a quiet line below. tone: the tone of the note. hint: the full label. short: the label for narrow pages; ""
-    for the end of the label.
+    Attributes:
+        note: a pale line below.
+        tone: the tone of the note.
+        hint: the full label.
+        short: the label for narrow pages; "" for the end of the label.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""What changed between two profiles, by layer and by kernel, matched by name. No torch."""
+"""The changes between two profiles, by layer and by kernel, matched by name. No torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Change:
 
 
 def changes(before: Profile, after: Profile) -> tuple[Change, ...]:
-    """Every layer that either profile names, the greatest difference first."""
+    """All layers that either profile names, the largest difference first."""
     sides = [{layer.fqn: layer for layer in profile.layers} for profile in (before, after)]
     step = _step(before, after)
     found = [_change(fqn, sides[0].get(fqn), sides[1].get(fqn), step) for fqn in dict.fromkeys([*sides[0], *sides[1]])]
@@ -36,8 +36,14 @@ def changes(before: Profile, after: Profile) -> tuple[Change, ...]:
 
 @dataclass(frozen=True)
 class KernelChange:
-    """One kernel (on a CPU, one operator) on both sides. before, after: seconds of one step; None where it does not
-    run. count_before, count_after: how often it runs in one step, on average."""
+    """One kernel (on a CPU, one operator) on both sides.
+
+    Attributes:
+        before: seconds of one step; None if it does not run.
+        after: likewise.
+        count_before: how often it runs in one step, on average.
+        count_after: likewise.
+    """
 
     name: str
     before: float | None
@@ -48,11 +54,11 @@ class KernelChange:
 
 
 def kernel_changes(before: Profile, after: Profile) -> tuple[KernelChange, ...]:
-    """Every kernel that either profile has, the greatest difference first."""
+    """All kernels of either profile, the largest difference first."""
     sides: list[dict[str, tuple[float, float]]] = []
     for profile in (before, after):
         side: dict[str, tuple[float, float]] = {}
-        for kernel in profile.kernels:  # a name may be in two categories, as an operator of the optimizer's is
+        for kernel in profile.kernels:  # one name may be in two categories: an operator also runs in the optimizer
             seconds, count = side.get(kernel.name, (0.0, 0.0))
             side[kernel.name] = seconds + kernel.seconds, count + kernel.count
         sides.append(side)
@@ -86,7 +92,7 @@ def _change(fqn: str, before: Layer | None, after: Layer | None, step: float) ->
 
 
 def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> Table:
-    """The layers that changed, the greatest difference first. note: added to the caption."""
+    """The layers that changed, the largest difference first. note: added to the caption."""
     told = [change for change in found if change.kind != "about the same"]
     columns = (Column("layer", wraps=True), Column("before", "right"), Column("after", "right"), Column("change"))
     rows = tuple(
@@ -106,7 +112,7 @@ def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> 
 
 
 def kernel_changes_table(found: tuple[KernelChange, ...], most: int = 10, note: str = "") -> Table:
-    """The kernels that changed by more than a hundredth of the step or are new or gone, the greatest first."""
+    """The kernels that changed by over a hundredth of the step, or exist on one side only, the largest first."""
     told = [change for change in found if change.kind != "about the same"]
     columns = (
         Column("kernel", wraps=True), Column("before", "right"), Column("after", "right"),

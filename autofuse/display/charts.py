@@ -1,4 +1,7 @@
-"""Charts as inline SVG. Knows numbers and names; colours come from the style sheet of the page, for both themes."""
+"""Charts as inline SVG. Colours come from the style sheet of the page, for both themes.
+
+This file draws numbers and names, and does not depend on their meaning.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagnosis of a profile, a sentence and actions, for terminals, pages and notebooks."""
+"""The diagnosis of a profile, as a sentence and actions, for terminals, pages and notebooks."""
 
 from __future__ import annotations
 

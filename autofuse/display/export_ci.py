@@ -1,4 +1,4 @@
-"""What a build shows of a profile: a JUnit report of the conditions, and a step summary of GitHub Actions."""
+"""Output for continuous integration: a JUnit report of the conditions, and a step summary of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LAYERS = 10
 
 
 def junit(name: str, outcomes: Sequence[ConditionOutcome], strict: bool = False, seconds: float = 0.0) -> str:
-    """One test case for each condition of --fail-if, or a single passing one without conditions.
+    """One test case for each condition of --fail-if; without conditions a single one that passes.
 
-    A condition that holds is a failure. An undecided one is skipped, and a failure if `strict`. seconds: of a step.
+    A condition that holds is a failure. An undecided one is skipped, or a failure if `strict`. seconds: of a step.
     """
     cases = [_case(name, outcome, strict) for outcome in outcomes] or [_element("testcase", name="profiled")]
     counts = {kind: sum(case.find(kind) is not None for case in cases) for kind in ("failure", "skipped")}
@@ -56,12 +56,12 @@ def _element(tag: str, text: str = "", **attributes: str) -> ElementTree.Element
 
 
 def step_summary(profile: Profile, outcomes: Sequence[ConditionOutcome] = ()) -> str:
-    """Markdown as $GITHUB_STEP_SUMMARY takes it: diagnosis, actions, conditions, numbers, the longest layers."""
+    """Markdown for $GITHUB_STEP_SUMMARY: diagnosis, actions, conditions, numbers, and the longest layers."""
     return "\n".join((*_diagnosis(profile), *_conditions(outcomes), *_numbers(profile), *_layers(profile))) + "\n"
 
 
 def conditions_summary(title: str, sentence: str, outcomes: Sequence[ConditionOutcome]) -> str:
-    """The same of a comparison: its verdict and the conditions."""
+    """The summary of a comparison: its verdict and the conditions."""
     return "\n".join((f"## {_escape(title)}", "", _escape(sentence), "", *_conditions(outcomes))) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Flame graphs of a profile: collapsed stacks and speedscope files. Knows layers and file formats, and writes nothing.
+"""Flame graphs of a profile: collapsed stacks and speedscope files. Returns text and writes no file.
 
 A stack is the path of modules to a layer, and its weight is the layer's own time, so that the widths of a flame graph
 add up. Collapsed stacks are the input of Brendan Gregg's flamegraph.pl, inferno and many other tools; the format of

@@ -1,4 +1,4 @@
-"""A profile's layers and kernels as CSV, for spreadsheets and scripts: numbers in full, in SI units, one row each."""
+"""A profile's layers and kernels as CSV, with one row each. All numbers are exact and in SI units."""
 
 from __future__ import annotations
 

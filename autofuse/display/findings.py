@@ -1,4 +1,4 @@
-"""Findings and diffs of the codemod, as text with styles, JSON and CI annotations.
+"""Findings and diffs of the codemod: text with styles, JSON, and CI annotations.
 
 Text is a list of (text, style) pieces, so that it is the same without colours. Prints nothing and opens no file.
 """
@@ -21,7 +21,7 @@ _DIFF_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), 
 
 
 def line_of(finding: Finding) -> list[StyledText]:
-    """`model.py:12:9: AF101 [safe] Block.forward: what is found (why it is no more than that); what to change`."""
+    """`model.py:12:9: AF101 [safe] Block.forward: the finding (the reason for its status); what to change`."""
     reason = finding.reason if finding.reason not in finding.message else ""
     return [
         (name := visible(finding.path), "bold"),

@@ -1,4 +1,4 @@
-"""Folds layers that repeat: "h.*.attn" for twelve of them. Knows names and sums, not how they are shown."""
+"""Combines repeated layers: "h.*.attn" for twelve of them. Sums their numbers, and does not draw them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ _N = TypeVar("_N", int, float)
 
 @dataclass(frozen=True)
 class RepeatedPlaces:
-    """Equal places: one rule, one status, and one reason if they are not fused.
+    """Equal places: one rule, one status and, if they are not fused, one reason.
 
-    seconds, predicted_saving, measured_saving: sums over the places that have them. predicted_gain: the step's time
-    before / after if all of them were fused. part_of: the larger place whose saving includes theirs.
+    Attributes:
+        seconds: the sum over the places that have it.
+        predicted_saving: likewise.
+        measured_saving: likewise.
+        predicted_gain: the step's time before / after if all of them were fused.
+        part_of: the larger place whose saving includes theirs.
     """
 
     name: str
@@ -45,7 +49,7 @@ class RepeatedPlaces:
 class RepeatedLayers:
     """Layers of one class whose names differ only in the numbers of repeated blocks; also a single layer.
 
-    All numbers are sums of own times, without the modules that the layers call. roofline and sm_efficiency are means
+    All numbers are sums of own times, without the modules that the layers call. roofline and sm_efficiency are means,
     weighted by own seconds, over the layers that have them. share: of the step's time.
     """
 
@@ -60,12 +64,12 @@ class RepeatedLayers:
 
     @property
     def forward(self) -> Work:
-        """Of one step."""
+        """The forward of one step."""
         return reduce(Work.__add__, (layer.own_forward for layer in self.layers))
 
     @property
     def backward(self) -> Work:
-        """Of one step."""
+        """The backward of one step."""
         return reduce(Work.__add__, (layer.own_backward for layer in self.layers))
 
     @property
@@ -75,27 +79,27 @@ class RepeatedLayers:
 
     @property
     def seconds(self) -> float:
-        """Forward and backward with everything below."""
+        """Forward and backward, with everything below."""
         return sum(layer.seconds for layer in self.layers)
 
     @property
     def share(self) -> float:
-        """Of the step's time, a fraction of 1."""
+        """A fraction of the step's time."""
         return sum(own_share(layer) for layer in self.layers)
 
     @property
     def roofline(self) -> float | None:
-        """The mean of the layers' values."""
+        """The weighted mean of the layers' values."""
         return _mean((layer.roofline, layer.own_seconds) for layer in self.layers)
 
     @property
     def sm_efficiency(self) -> float | None:
-        """Estimated."""
+        """The weighted mean of the layers' estimates."""
         return _mean((layer.sm_efficiency, layer.own_seconds) for layer in self.layers)
 
     @property
     def peak_bytes(self) -> int | None:
-        """Of the memory at the step's peak."""
+        """The bytes of the memory at the step's peak."""
         return _sum(layer.peak_bytes for layer in self.layers)
 
     @property
@@ -108,7 +112,7 @@ class RepeatedLayers:
 
     @property
     def places(self) -> tuple[RepeatedPlaces, ...]:
-        """The places in the layers; equal places are one."""
+        """The places in the layers. Equal places are combined."""
         return folded_places([(self.name, place) for layer in self.layers for place in layer.places])
 
 
@@ -118,7 +122,7 @@ def own_share(layer: Layer) -> float:
 
 
 def fold_layers(layers: Sequence[Layer]) -> list[RepeatedLayers]:
-    """The layers by pattern of name and class, the longest first."""
+    """The layers combined by class and pattern of name, the longest first."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in layers})
     groups: defaultdict[tuple[str, str], list[Layer]] = defaultdict(list)
     for layer in layers:
@@ -128,7 +132,9 @@ def fold_layers(layers: Sequence[Layer]) -> list[RepeatedLayers]:
 
 
 def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[RepeatedPlaces, ...]:
-    """Places by the folded names of their layers: the greatest predicted saving first, then the longest."""
+    """The places combined by the patterns of their layers' names: by predicted saving, then by time, the largest
+    first.
+    """
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
         # Places that are or would be fused are equal everywhere; places that are not fused differ by reason.
@@ -152,7 +158,7 @@ def _place_fold(name: str, places: list[Place]) -> RepeatedPlaces:
 
 
 def _sum_of_ranges(ranges: Sequence[Interval | None]) -> Interval | None:
-    """The range of a sum of places whose errors are alike; None where one has no range."""
+    """The range of a sum of places whose errors are the same; None if a place has no range."""
     known = [found for found in ranges if found is not None]
     if not known or len(known) < len(ranges):
         return None

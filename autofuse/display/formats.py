@@ -1,6 +1,6 @@
 """Findings for machines: CI, code hosts, editors. The formats have the names that ruff uses.
 
-Each format is a function from findings to text. Prints nothing, opens no file.
+Each format is a function from findings to text. Prints nothing and opens no file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autofuse.results.fixes import LineChange
 from autofuse.results.visible_text import harmless, visible
 
 Fixes = Mapping[Finding, tuple[LineChange, ...]]
-TEXT = ("text", "concise", "full")  # findings are printed as they are found; the other formats are made at the end
+TEXT = ("text", "concise", "full")  # these are printed during the run, the other formats at its end
 
 
 def said_of(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""A heat map of ranks and steps, for pages and terminals. Knows steps of ranks, and not where their times come from."""
+"""A heat map of ranks and steps, for pages and terminals. It does not depend on the source of the times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from autofuse.results import units
 from autofuse.results.profile_parts import RankSteps
 
-_SHADE = 0.05  # of the median: what one shade stands for
+_SHADE = 0.05  # of the median; the width of one shade
 _SHADES = 6
 _MOST_STEPS, _MOST_RANKS = 40, 64  # on a terminal
 _BLOCKS = "·░▒▓█"
@@ -41,7 +41,7 @@ class HeatMap:
         return median(value for row in self.seconds for value in row)
 
     def shade(self, seconds: float) -> int:
-        """From 0, at most the median, to 5, more than a fifth above it."""
+        """From 0 (at most the median) to 5 (more than a fifth above it)."""
         if self.middle <= 0:
             return 0
         return min(_SHADES - 1, max(0, math.ceil((seconds / self.middle - 1) / _SHADE - 1e-9)))
@@ -72,7 +72,7 @@ class HeatMap:
 
 
 def heat_map(ranks: Sequence[RankSteps]) -> HeatMap | None:
-    """What each rank takes in each step, without the time that it waits for other ranks; None if that is not known.
+    """The time of each rank in each step, without the time that it waits for other ranks; None if that is unknown.
 
     Ranks that wait for each other have steps of equal length, so the length alone would hide the slow one.
     """

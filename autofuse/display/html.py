@@ -1,7 +1,7 @@
-"""One self-contained HTML page: one inline script, no request, light and dark. Knows parts of pages, not their subject.
+"""One self-contained HTML page: one inline script, no request, light and dark themes.
 
 The page is complete without its script, which sorts and filters tables and enlarges charts. A policy in the page's head
-forbids the browser every other script and every request.
+forbids the browser every other script and every request. This file does not depend on the subject of the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autofuse.results.table import Cell, Table, Tone
 from autofuse.results.units import magnitude
 
 _TEMPLATE, _SCRIPT = "page.html.j2", "page.js"
-_FEWEST_SORTED = 4  # rows from which sorting a table is of use
+_FEWEST_SORTED = 4  # a table with fewer rows is not sorted
 _FEWEST_FILTERED = 9
 _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
 
@@ -165,7 +165,7 @@ def _table(table: Table) -> Markup:
 
 
 def _for_the_script(table: Table) -> Markup:
-    """Marks what the script may sort and filter: tables in which a reader looks for rows."""
+    """Marks the tables that the script may sort and filter."""
     if not all(column.name for column in table.columns) or len(table.rows) < _FEWEST_SORTED:
         return Markup()
     return Markup(" data-sorts data-filters" if len(table.rows) >= _FEWEST_FILTERED else " data-sorts")
@@ -182,7 +182,7 @@ def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
 
 
 def _value(text: str) -> Markup:
-    """What the script sorts a cell by, where its text is a quantity."""
+    """The value by which the script sorts a cell whose text is a quantity."""
     value = magnitude(text)
     return Markup() if value is None else Markup(' data-value="{}"').format(f"{value:.6g}")
 

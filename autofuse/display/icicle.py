@@ -1,6 +1,6 @@
-"""The icicle view of modules: a bar for each, below the module that contains it, as wide as the time that it takes.
+"""The icicle view of modules: a bar for each, as wide as its time, below the module that contains it.
 
-Knows names, seconds and nesting, and nothing of where they come from. Layers that repeat are one bar.
+Repeated layers are one bar. This file does not depend on the source of the times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autofuse.display.layer_tables import layer_name
 from autofuse.results import units
 from autofuse.results.profile_parts import Layer
 
-_NARROWEST = 1 / 400  # of the widest bar: what is narrower cannot be pointed at, and is in the table
+_NARROWEST = 1 / 400  # of the widest bar; a narrower bar is too small for a pointer, and only the table shows it
 _SHADES = 6
 
 
@@ -40,7 +40,7 @@ class ModuleBox:
 
 @dataclass(frozen=True)
 class IcicleChart:
-    """Nodes from the top down. step: seconds of the step, which shares are of."""
+    """Modules from the top down. step: seconds of the step, of which shares are fractions."""
 
     title: str
     nodes: tuple[ModuleBox, ...]
@@ -75,7 +75,7 @@ class IcicleChart:
         return f"{layer_name(node.name)}: {units.duration(node.seconds)}{share}{own}"
 
     def _shade(self, node: ModuleBox) -> int:
-        """The darkest where a fifth of the step or more is the node's own time."""
+        """The darkest if the module's own time is a fifth of the step or more."""
         return min(_SHADES - 1, int(5 * (_SHADES - 1) * node.own / self.step)) if self.step > 0 else 0
 
 
@@ -90,7 +90,7 @@ def icicle_chart(layers: Sequence[Layer], step: float) -> IcicleChart | None:
 
 
 def _tree(layers: Sequence[Layer]) -> Iterator[ModuleBox]:
-    """The modules that no other contains, with those below them."""
+    """The modules that no other module contains, with the modules below them."""
     folds: dict[str, list[RepeatedLayers]] = {}
     for fold in fold_layers(layers):
         folds.setdefault(fold.name, []).append(fold)
@@ -107,7 +107,7 @@ def _nodes(
     for name in below.get(parent, ()):
         children = tuple(_nodes(name, folds, below))
         own = sum(fold.work.seconds for fold in folds[name])
-        # A module that is called from elsewhere counts where its name stands: its parts never exceed the whole.
+        # A module that another module calls counts by its name, so that its parts never exceed the whole.
         seconds = max(sum(fold.seconds for fold in folds[name]), own + sum(child.seconds for child in children))
         found.append(ModuleBox(name, _label(name, parent, folds[name]), seconds, own, children))
     yield from sorted(found, key=lambda node: -node.seconds)
@@ -115,7 +115,7 @@ def _nodes(
 
 def _parent(name: str, folds: Mapping[str, object]) -> str | None:
     """The nearest name that contains this one; None at the top."""
-    if not name or name.startswith("("):  # the model itself; what runs in no module
+    if not name or name.startswith("("):  # the model itself, or operators in no module
         return None
     above = name
     while "." in above:
@@ -128,7 +128,7 @@ def _parent(name: str, folds: Mapping[str, object]) -> str | None:
 def _label(name: str, parent: str | None, folds: Sequence[RepeatedLayers]) -> str:
     short = layer_name(name).removeprefix(f"{parent}." if parent else "")
     if short == "*":
-        short = ".".join(name.split(".")[-2:])  # "h.*": a number alone names nothing
+        short = ".".join(name.split(".")[-2:])  # "h.*": "*" alone would say nothing
     count = sum(fold.count for fold in folds)
     return f"{short} ×{count}" if count > 1 else short
 

@@ -1,4 +1,4 @@
-"""The tables of layers and of the places in them. Knows their content, not their look."""
+"""The tables of layers and of the places in them. This file does not depend on how tables are drawn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REGIMES: dict[Regime, str] = {
 
 
 def layers_table(profile: Profile, most: int | None = None) -> Table:
-    """Repeated layers as one row, by own time, the longest first; `most` rows, and one for the rest."""
+    """Repeated layers as one row, sorted by own time; `most` rows, and one row for the rest."""
     folds = fold_layers(profile.layers)
     shown = folds if most is None or len(folds) <= most else folds[:most]
     rows = [_fold_row(fold) for fold in shown]
@@ -51,15 +51,15 @@ def short_layers_table(profile: Profile, most: int) -> Table:
 
 
 def both_layers_table(before: Profile, after: Profile, most: int | None = None) -> Table:
-    """Layers of the same name before and after; the longest on either side first.
+    """Layers of the same name before and after, sorted by the longer of the two times.
 
-    A fused operation that replaces its children includes their time, so compare the whole times.
+    A fused operation that replaces its children includes their time, so compare whole times.
     """
     sides = [{fold.name: fold for fold in fold_layers(profile.layers)} for profile in (before, after)]
     names = dict.fromkeys(name for side in sides for name in side)
     longest = {name: max(side[name].work.seconds for side in sides if name in side) for name in names}
     order = sorted(names, key=lambda name: -longest[name])[:most]
-    rules = {fold.name: rule_cell(fold.places) for fold in fold_layers(telling((before, after)).layers)}
+    rules = {fold.name: rule_cell(fold.places) for fold in fold_layers(most_informative((before, after)).layers)}
     rows = tuple(_both_row(name, sides, rules.get(name, Cell(""))) for name in order)
     return _without_rules(Table("", _BOTH_COLUMNS, rows), before, after)
 
@@ -91,14 +91,14 @@ def short_places_table(profile: Profile, most: int) -> Table:
     return without_empty_columns(Table("", _SHORT_PLACE_COLUMNS, rows, f"and {rest} more" if rest else ""))
 
 
-def telling(profiles: Sequence[Profile]) -> Profile:
-    """Of a model before and after, the profile whose places have the most data: measured savings are in `before`."""
+def most_informative(profiles: Sequence[Profile]) -> Profile:
+    """Of the profiles before and after, the one whose places have more data. `before` has measured savings."""
     told = [p for p in profiles if any(place.measured_seconds is not None for _, place in p.places)]
     return (*told, *(p for p in reversed(profiles) if p.places), profiles[-1])[0]
 
 
 def all_places(profile: Profile) -> tuple[RepeatedPlaces, ...]:
-    """Every place; equal places of repeated layers are one."""
+    """All places. Equal places of repeated layers are combined."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in profile.layers})
     return folded_places((patterns[layer.fqn], place) for layer, place in profile.places)
 
@@ -157,7 +157,7 @@ def layer_name(fqn: str) -> str:
 
 
 def titled(fold: RepeatedLayers | RepeatedPlaces) -> str:
-    """ "h.*.attn ×12"."""
+    """The name of repeated layers with their number: "h.*.attn ×12"."""
     return layer_name(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
 
 
@@ -243,7 +243,7 @@ def rule_cell(places: Sequence[RepeatedPlaces], reasons: bool = False) -> Cell:
 
 
 def rules_in_words(places: Sequence[RepeatedPlaces]) -> list[str]:
-    """Each rule once per status, with the gain of all its places together."""
+    """Each rule once for each status, with the gain of all its places together."""
     groups: dict[tuple[str, ...], list[RepeatedPlaces]] = {}
     for place in places:
         groups.setdefault((place.rule, place.status, place.part_of.partition(" ")[0]), []).append(place)
@@ -277,12 +277,12 @@ def _flop(count: float | None) -> str:
 
 
 def _saved(count: int, shown: Callable[[float | None], str]) -> str:
-    """The saving, or how much more is needed."""
+    """The saving; for a negative one, how much more is needed."""
     return shown(count) if count > 0 else f"{shown(-count)} more"
 
 
 def _predicted(place: RepeatedPlaces) -> str:
-    """What fusing would save: the range if there is one, else the point."""
+    """The saving that is predicted: the range if there is one, otherwise the number."""
     if place.predicted_saving is None:
         return ""
     if place.saving_range is None:

@@ -1,4 +1,4 @@
-"""The charts of a profile. This file knows which numbers each chart shows, not how charts are drawn.
+"""The charts of a profile: which numbers each chart shows. Other files draw them.
 
 Every chart takes sides, as the tables do: one profile under "", or two under "before" and "after". A chart without
 numbers is None.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autofuse.display.bars import BarChart, BarRow, Segment
 from autofuse.display.charts import LineChart, StripChart
 from autofuse.display.folding import RepeatedLayers, RepeatedPlaces, fold_layers
-from autofuse.display.layer_tables import rule_cell, rules_in_words, telling, titled
+from autofuse.display.layer_tables import most_informative, rule_cell, rules_in_words, titled
 from autofuse.display.profile_tables import (
     BESIDE,
     MEMORY_PARTS,
@@ -64,7 +64,7 @@ def ladder_chart(sides: Sides) -> BarChart:
     every = tuple(_level_row(levels, sides) for levels in levels_of(sides))
     rows = tuple(row for row in every if row.value != units.NOT_KNOWN) or every[:1]
     known = [f"{row.label} {row.value}" for row in rows if row.value != units.NOT_KNOWN]
-    legend = {**side_legend(sides), "lost": "lost, compared with the level that it is counted from"}
+    legend = {**side_legend(sides), "lost": "lost, compared with the level above"}
     told = f"Share of the whole step, level by level: {', '.join(known) or 'none is known'}."
     return BarChart("Utilisation: each bar is a share of the whole step", told, rows, legend)
 
@@ -81,13 +81,13 @@ def shares_chart(sides: Sides) -> BarChart | None:
     ]
     # A part that is zero or unknown on all sides needs no bar: the table has it, with the reason.
     rows += [
-        _beside(name, sides, longest)
+        _overlapping_row(name, sides, longest)
         for name in share_names(sides)
         if name in BESIDE and any(share_of(p, name).share for p in sides.values())
     ]
     legend = {_SHARES.get(name, "part-5"): share_title(name) for name in names}
     told = "; ".join(f"{row.label} {row.value}" for row in rows)
-    return BarChart("One step, and what it is spent on", told, tuple(rows), legend)
+    return BarChart("The parts of one step", told, tuple(rows), legend)
 
 
 def memory_chart(sides: Sides) -> BarChart | None:
@@ -115,7 +115,7 @@ def layers_chart(sides: Sides) -> BarChart | None:
     order = sorted((name for name in longest if longest[name] > 0), key=lambda name: -longest[name])[:_LAYERS]
     if not order:
         return None
-    places = {fold.name: fold.places for fold in fold_layers(telling(tuple(sides.values())).layers)}
+    places = {fold.name: fold.places for fold in fold_layers(most_informative(tuple(sides.values())).layers)}
     rows = tuple(_layer_row(name, folds, longest[order[0]], places.get(name, ())) for name in order)
     both = " (above: before, below: after)" if len(sides) > 1 else ""
     legend = {kind: name for name, kind in _PHASES.items()}
@@ -169,7 +169,7 @@ def timeline_chart(profile: Profile) -> TimelineChart | None:
 
 
 def steps_chart(sides: Sides) -> StripChart | None:
-    """Every timed step as a dot, in milliseconds."""
+    """Each timed step as a dot, in milliseconds."""
     samples = {side or "step": [1e3 * s for s in p.timing.seconds] for side, p in sides.items() if p.timing.seconds}
     finite = all(math.isfinite(value) for line in samples.values() for value in line)
     return StripChart("Every timed step; the line is the median", "ms", samples) if samples and finite else None
@@ -200,7 +200,7 @@ def _level_bar(level: Level, kind: str) -> tuple[Segment, ...]:
 
 
 def _step(profile: Profile) -> float:
-    """Seconds of the step that the shares add up to."""
+    """The seconds of the step, to which the shares add up."""
     known = [s.seconds / s.share for s in profile.shares if s.seconds and s.share]
     middle = profile.timing.median
     return middle if math.isfinite(middle) else next(iter(known), 0.0)
@@ -216,7 +216,7 @@ def _stacked(profile: Profile, names: Iterable[str], longest: float) -> tuple[Se
     return tuple(segments)
 
 
-def _beside(name: str, sides: Sides, longest: float) -> BarRow:
+def _overlapping_row(name: str, sides: Sides, longest: float) -> BarRow:
     shares = [share_of(profile, name) for profile in sides.values()]
     bars = tuple(
         () if share.share is None else (Segment(share.share * _step(p) / longest, "part-4"),)
@@ -262,7 +262,7 @@ def _dot(fold: RepeatedLayers, kind: str = "", prefix: str = "") -> list[Dot]:
     fitting = (("fused", "good"), ("rolled-back", "bad"), ("applies", "warn"))
     own = next((k for status, k in fitting if status in statuses), "part-7")
     name = titled(fold)
-    told = f"{prefix}{name}: {units.digits(work.intensity)} FLOPs a byte, {units.amount(rate, 'FLOP/s')}, "
+    told = f"{prefix}{name}: {units.digits(work.intensity)} FLOPs per byte, {units.amount(rate, 'FLOP/s')}, "
     title = told + units.duration(work.seconds)
     return [Dot("" if prefix else name, work.intensity, rate, work.seconds, kind or own, title)]
 

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
 _QUIET = terminal.STYLES["quiet"]
-_Fact = tuple[str, list[str], str]  # a label, what is known, and why nothing is
+_Fact = tuple[str, list[str], str]  # a label, the known facts, and the reason if there are none
 
 
 def title_of(profile: Profile) -> str:
-    """What was profiled, how, and on what."""
+    """The name of the profile, how it was measured, and on which device."""
     origin = {"live": "", "script": "script", "trace": "from a trace"}[profile.kind]
     return " · ".join(part for part in (profile.name, origin, profile.roof.device) if part)
 
 
 def facts_of(profile: Profile) -> Iterator[tuple[str, Text]]:
-    """Labels with their facts: step, time, memory, operators, ranks, regime, power; the unknown ones last."""
+    """Labels with their facts: step, time, memory, operators, ranks, regime, power. Unknown facts come last."""
     yield "step", step_of(profile)
     yield from _time_facts(profile)
     categories = _categories(profile)
@@ -79,7 +79,7 @@ def _time_facts(profile: Profile) -> Iterator[tuple[str, Text]]:
 
 
 def _shares(shares: Sequence[Share]) -> Text:
-    """The known ones, then the others grouped by reason."""
+    """The known shares, then the others grouped by reason."""
     known = [f"{share_title(s.name)} {units.percent(s.share)}" for s in shares if s.share is not None]
     unknown: defaultdict[str, list[str]] = defaultdict(list)
     for share in shares:
@@ -140,7 +140,7 @@ def _power(profile: Profile) -> _Fact:
 
 
 def facts_of_both(sides: Sides) -> Iterator[tuple[str, Text]]:
-    """Every share and every part of memory, before and after in one line each."""
+    """Each share and each part of memory, before and after on one line."""
     names = dict.fromkeys(s.name for p in sides.values() for s in p.shares if s.share is not None)
     shares = {name: [share_of(profile, name).seconds for profile in sides.values()] for name in names}
     changes = [f"{share_title(n)} {' → '.join(map(units.duration, pair))}" for n, pair in shares.items()]

@@ -43,7 +43,7 @@ def _leading(profile: Profile) -> list[Level]:
 
 
 def verdict(comparison: Comparison | None) -> Iterator[Figure]:
-    """The gain of a comparison with its verdict; nothing without a comparison."""
+    """The gain of a comparison with its verdict; empty without a comparison."""
     if comparison is not None:
         estimate = Estimate(comparison.ratio, comparison.interval)
         within = f"{comparison.verdict}, {estimate.interval.low:.2f} to {estimate.interval.high:.2f}"

@@ -14,8 +14,8 @@ from autofuse.display.layer_tables import (
     both_layers_table,
     every_layer_table,
     layers_table,
+    most_informative,
     places_table,
-    telling,
 )
 from autofuse.display.profile_charts import (
     categories_chart,
@@ -72,7 +72,7 @@ def _gain(comparison: Comparison | None) -> LeadingSentence | None:
         "confirmed": f"The step takes less time after the change: {gain} as fast.",
         "regressed": f"The step takes more time after the change: {gain} as fast.",
         "no-change": "The step takes as long as before the change.",
-        "inconclusive": "The measurement does not tell whether the change made the step faster.",
+        "inconclusive": "The measurement does not show whether the change made the step faster.",
     }
     return LeadingSentence(f"{sentences[comparison.verdict]} {comparison.reason}")
 
@@ -90,7 +90,7 @@ def _summary(profile: Profile) -> str:
     origin = {
         "live": "Training steps of this process.",
         "script": "Training steps of a script.",
-        "trace": "Read from traces that were taken elsewhere.",
+        "trace": "Read from recorded traces.",
     }[profile.kind]
     return " ".join(part for part in (f"{profile.roof.device}." if profile.roof.device else "", origin) if part)
 
@@ -102,10 +102,8 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
         _section("Where the step goes", _step(sides)),
         _section("The processes of the job", _ranks(after)),
         _section("Collectives", [collectives_table(after)] if after.collectives else []),
-        _section(
-            "Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")
-        ),
-        _section("Where fusing helps", _places(telling(profiles))),
+        _section("The time of each layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")),
+        _section("Where fusing helps", _places(most_informative(profiles))),
         _section("One step as it ran", _timeline(sides)),
         _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
         _section("How near each layer is to the machine's limits", _roofline(sides), _ROOFLINE_NOTE),
@@ -124,7 +122,7 @@ _LADDER_NOTE = (
     "some kernels are fastest with few threads in flight."
 )
 _LAYERS_NOTE = (
-    "A layer's own time leaves out the modules that it calls; the whole includes them. Layers that repeat are added up."
+    "A layer's own time does not include the modules that it calls; the whole time does. Repeated layers are added up."
 )
 _FUSED_NOTE = " A fused operation includes the time of the layers that it replaces: compare whole times."
 _ROOFLINE_NOTE = (
@@ -163,7 +161,7 @@ def _probe(side: str, profile: Profile) -> str:
     probe = profile.probe
     start = f"Twice the batch{f' {side}' if side else ''}:"
     if probe.ratio is None:
-        live = profile.kind != "trace"  # nobody expects a trace to have it
+        live = profile.kind != "trace"  # a trace cannot have it, so its absence is not reported
         return f"{start} {units.because(probe.reason)}." if probe.reason and live else ""
     within = f" ({probe.interval.low:.2f} to {probe.interval.high:.2f})" if probe.interval else ""
     return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."
@@ -195,7 +193,7 @@ def _attribution(profile: Profile) -> list[Part]:
     if told.forward is None and told.backward is None:
         return list(told.notes)
     shares = f"{units.percent(told.forward)} of the forward's and {units.percent(told.backward)} of the backward's"
-    sentence = f"{shares} time was given to modules."
+    sentence = f"{shares} time was attributed to modules."
     if told.overhead is not None:
         sentence += f" The recorded steps took {told.overhead:.2f}x as long as the timed ones."
     return [" ".join((sentence, *told.notes))]
@@ -208,7 +206,7 @@ def _places(profile: Profile) -> list[Part]:
     declined = [i for i, place in enumerate(places) if place.status == "declined"]
     parts: list[Part] = [_rows(table, telling)] if telling else []
     if declined:
-        named = f"Where a rule almost applies, and why it does not ({len(declined)})"
+        named = f"Places where a rule almost applies, and why it does not ({len(declined)})"
         parts.append(Details(named, (_rows(table, declined),)))
     return parts
 

@@ -1,4 +1,4 @@
-"""The tables of a profile, the same on a terminal, in a notebook and on a page. Knows their content, not their look.
+"""The tables of a profile, the same on a terminal, in a notebook and on a page. Other files draw them.
 
 Every table takes sides: one profile under "", or two under "before" and "after".
 """
@@ -23,7 +23,7 @@ BESIDE = ("host", "communication", "exposed communication")  # these overlap wit
 
 
 def ladder_table(sides: Sides) -> Table:
-    """Every level in order: its value, its loss, and where it comes from or how to get it."""
+    """Each level in order: its value, its loss, and its source, or how to get it."""
     columns = [Column("utilisation", wraps=True)]
     for side in sides:
         columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
@@ -32,7 +32,7 @@ def ladder_table(sides: Sides) -> Table:
 
 
 def levels_of(sides: Sides) -> list[dict[str, Level]]:
-    """The levels in order, by side. A level that a side does not have is there without a value."""
+    """The levels in order, by side. A level that a side does not have has no value."""
     known = {side: {level.name: level for level in profile.ladder} for side, profile in sides.items()}
     order = dict.fromkeys([kind.name for kind in LEVELS] + [name for levels in known.values() for name in levels])
     return [
@@ -62,7 +62,7 @@ def missing(level: Level) -> str:
 
 
 def missing_in_words(reason: str, get: str) -> str:
-    """The same of a reason and an instruction, which is left out if the reason contains it."""
+    """The same for a reason and an instruction. If the reason contains the instruction, it is left out."""
     why = units.because(reason)
     return why if not get or get in reason else f"{why}; to get it, {get}"
 
@@ -110,7 +110,7 @@ def categories_table(sides: Sides) -> Table:
 
 
 def category_names(sides: Sides) -> list[str]:
-    """The longest first, on whichever side that is."""
+    """The categories, sorted by their time on the side where it is longer."""
     seconds: dict[str, float] = {}
     for profile in sides.values():
         for name, category in profile.categories.items():
@@ -119,7 +119,7 @@ def category_names(sides: Sides) -> list[str]:
 
 
 def ranks_table(profile: Profile) -> Table:
-    """The processes of a job. The slowest one is marked if it differs by more than noise. No column is empty."""
+    """The processes of a job. The slowest is marked if it differs by more than noise. Empty columns are left out."""
     slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
     equal = slowest - min((rank.seconds for rank in profile.ranks), default=0.0) <= NOISE * slowest
     rows = tuple(
@@ -140,7 +140,7 @@ def ranks_table(profile: Profile) -> Table:
     return without_empty_columns(table)
 
 
-NOISE = 0.02  # of a step: ranks whose steps differ by less are equally slow
+NOISE = 0.02  # a fraction of the step; ranks that differ by less count as equal
 _PARTS_OF_RANK = ("exposed waits", "computes", "waits for data", "waits for the host", "waits for copies")
 
 
@@ -149,7 +149,7 @@ def _parts_of(rank: Rank) -> tuple[float | None, ...]:
 
 
 def collectives_table(profile: Profile) -> Table:
-    """Each kind of collective: count, bytes, bandwidths, and how long ranks wait in it for the last one to join."""
+    """Each kind of collective: count, bytes, bandwidths, and how long ranks wait in it for the last rank."""
     names = ("ranks", "per step", "bytes", "time", "algorithm", "bus", "least wait", "longest wait")
     columns = (Column("collective"), *(Column(name, "right") for name in names))
     rows = tuple(
@@ -165,7 +165,7 @@ def collectives_table(profile: Profile) -> Table:
         )
         for rate in profile.collectives
     )
-    caption = "Bandwidths as nccl-tests define them, by the time of the last rank to join."
+    caption = "Bandwidths as nccl-tests define them, from the time of the last rank that joins."
     return without_empty_columns(Table("", columns, rows, caption))
 
 

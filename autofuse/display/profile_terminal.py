@@ -1,4 +1,4 @@
-"""A profile on a terminal, on one screen. The full lists are in its HTML page and its JSON."""
+"""A profile on one screen of a terminal. The full lists are in its HTML page and its JSON."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
     layers_table,
+    most_informative,
     places_table,
     short_layers_table,
     short_places_table,
-    telling,
 )
 from autofuse.display.profile_facts import end, facts_of, facts_of_both, step_of, title_of
 from autofuse.display.profile_tables import (
@@ -52,14 +52,14 @@ _QUIET = terminal.STYLES["quiet"]
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A table that leaves out columns on a narrow terminal, in the order of `give_way`."""
+    """A table that leaves out columns on a narrow terminal, in the order of `droppable`."""
 
     table: Table
-    give_way: tuple[tuple[str, ...], ...]
+    droppable: tuple[tuple[str, ...], ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        drawn = terminal.as_rich(terminal.fitted(self.table, options.max_width, self.give_way))
-        drawn.show_edge = False  # its heading is directly above
+        drawn = terminal.as_rich(terminal.fitted(self.table, options.max_width, self.droppable))
+        drawn.show_edge = False  # a heading is directly above
         yield drawn
 
 
@@ -79,7 +79,7 @@ def summary(profile: Profile) -> RenderableType:
 
 
 def summary_of_both(before: Profile, after: Profile, comparison: Comparison | None = None) -> RenderableType:
-    """Two profiles of one model side by side, with the verdict of their comparison."""
+    """Two profiles of one model next to each other, with the verdict of their comparison."""
     sides = {"before": before, "after": after}
     verdict = [Text(comparison.summary, terminal.STYLES[TONES[comparison.verdict]])] if comparison else []
     why = [("why", Text(comparison.reason))] if comparison else []
@@ -90,7 +90,7 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
         _facts([*why, *steps, *facts_of_both(sides)]),
         *_headed("how much of the machine it uses", ladder(sides)),
         *_layers_of_both(before, after),
-        *_headed("what fusing was predicted to save, and saved", *places(telling((before, after)))),
+        *_headed("predicted and measured savings of fusing", *places(most_informative((before, after)))),
         *_notes(after),
     )
 
@@ -166,7 +166,7 @@ def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
 def _attribution(profile: Profile) -> Text:
     told = profile.attribution
     shares = f"{units.percent(told.forward)} of the forward, {units.percent(told.backward)} of the backward"
-    parts = [f"given to modules: {shares}"]
+    parts = [f"attributed to modules: {shares}"]
     if told.overhead is not None:
         parts.append(f"a recorded step took {told.overhead:.2f}x as long as a timed one")
     return Text("; ".join((*parts, *map(end, told.notes))), _QUIET)

@@ -1,4 +1,4 @@
-"""Progress of long work, on a terminal only. Knows numbers and words, not the work.
+"""Progress of long work, on a terminal only. This file does not depend on the work.
 
 rich is imported when something is shown, because the FX pass imports this module.
 """
@@ -20,13 +20,13 @@ _T = TypeVar("_T")
 
 
 class Tell(Protocol):
-    """Names a stage of the work and goes through its parts."""
+    """Names a stage of the work and iterates over its parts."""
 
     def __call__(self, stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]: ...
 
 
 def quietly(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
-    """Says nothing."""
+    """Shows nothing."""
     yield from parts
 
 
@@ -60,15 +60,15 @@ def progress_bar(title: str, console: Console | None = None) -> Iterator[Tell]:
             _bars.remove(beside)
 
 
-_AFTER = 1.0  # seconds after which a line says what is running
+_AFTER = 1.0  # seconds after which a line shows what is running
 _bars: list[Callable[[str], None]] = []  # functions that show a text next to a bar; the innermost bar is the last
 
 
 @contextmanager
 def busy_with(what: str, console: Console | None = None, after: float = _AFTER) -> Iterator[None]:
-    """Says what the block is doing, on standard error if that is a terminal, once it has taken `after` seconds.
+    """Shows what the block is doing, on standard error if that is a terminal, after `after` seconds.
 
-    If a bar is shown, the words are next to the bar until the block ends.
+    If a bar is shown, the text is next to the bar until the block ends.
     """
     if not _bars and console is None and not _may_be_a_terminal():
         yield
@@ -113,7 +113,7 @@ def _may_be_a_terminal() -> bool:
     forced = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"))
     try:
         return forced or sys.stderr.isatty() or "ipykernel" in sys.modules
-    except (AttributeError, ValueError):  # it was closed, or is none
+    except (AttributeError, ValueError):  # standard error was closed, or does not exist
         return False
 
 

@@ -17,7 +17,7 @@ from autofuse.results.profile_parts import Roof
 _LETTER, _LINE = 6.8, 14  # pixels of an average letter, and of a line, at 12 px
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 16, 40, 46
 _LABELS = 10
-_SIZES = {"wide": (880, 460), "narrow": (320, 380)}  # one of the two is shown, so that text keeps its size
+_SIZES = {"wide": (880, 460), "narrow": (320, 380)}  # the page shows one of the two, so that text keeps its size
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RooflineChart:
 
 @dataclass(frozen=True)
 class _Decades:
-    """From values to pixels, by their logarithms."""
+    """Maps values to pixels on a logarithmic axis."""
 
     low: float  # powers of ten
     high: float
@@ -177,7 +177,7 @@ def _flat(roof: Roof, x: _Decades, y: _Decades) -> _Roof | None:
 
 
 def _slope(roof: Roof, speed: float | None, x: _Decades, y: _Decades, kind: str = "roofline") -> _Roof | None:
-    """FLOP/s that a bandwidth allows, up to the compute peak or the edge of the plot."""
+    """The FLOP/s that a bandwidth allows, up to the compute peak or the edge of the plot."""
     if not speed:
         return None
     top = min(roof.flops_per_second or math.inf, 10**y.high)

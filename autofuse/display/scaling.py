@@ -1,4 +1,4 @@
-"""The scaling of a planned step, in tables. Knows neither torch nor how it was computed."""
+"""The scaling of a planned step, in tables. This file needs no torch."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ def scaling_tables(scaling: Mapping[str, Any]) -> tuple[Table, ...]:
 def scaling_sentences(scaling: Mapping[str, Any]) -> tuple[str, ...]:
     """The advice with its reason, the memory of one device, and the assumptions."""
     advice = scaling["advice"]
-    split = f"Split to take: {advice['strategy']}. " if advice["strategy"] else ""
+    split = f"Recommended strategy: {advice['strategy']}. " if advice["strategy"] else ""
     held = ", ".join(f"{s} {size(b)}" for s, b in scaling["bytes_per_device"].items() if b is not None)
     told = [f"{split}{advice['why']}"]
     if held:
-        told.append(f"One of {scaling['devices'][-1]} devices would hold: {held}.")
-    return (*told, *scaling["notes"], "At worst nothing that is sent is hidden behind computing, at best all that can.")
+        told.append(f"The memory of one of {scaling['devices'][-1]} devices: {held}.")
+    return (
+        *told,
+        *scaling["notes"],
+        "In the worst case no communication overlaps with computation, in the best case all that can.",
+    )
 
 
 def _row(found: Mapping[str, Any]) -> tuple[Cell, ...]:

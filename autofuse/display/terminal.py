@@ -1,4 +1,4 @@
-"""Tables drawn with rich, on a terminal or as plain text. Knows tables, not their subject."""
+"""Tables drawn with rich, on a terminal or as plain text. This file does not depend on their subject."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def as_rich(table: Table) -> RichTable:
     return result
 
 
-def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Table:
-    """The table without the first groups of columns in `give_way`, as many as necessary to fit."""
-    for names in give_way:
+def fitted(table: Table, width: int, droppable: Sequence[tuple[str, ...]]) -> Table:
+    """The table without the first groups of columns in `droppable`: as many as necessary to fit."""
+    for names in droppable:
         if _width(table) <= width:
             break
         table = without_columns(table, names)
@@ -69,13 +69,13 @@ def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Tab
 class Fitted:
     """A table that fits the terminal.
 
-    It leaves out the columns of `give_way`, one group after the other, until it is narrow enough. If it has more than
+    It leaves out the columns of `droppable`, one group after the other, until it is narrow enough. If it has more than
     `most_lines` lines, it leaves out all of these, and then long texts are shortened. The caption says where they can
     be read.
     """
 
     table: Table
-    give_way: Sequence[tuple[str, ...]]
+    droppable: Sequence[tuple[str, ...]]
     most_lines: int | None = None
     elsewhere: str = ""
 
@@ -85,11 +85,11 @@ class Fitted:
         yield as_rich(next(fits, shortest))
 
     def _from_long_to_short(self, width: int) -> Iterator[Table]:
-        """The table, without the columns of `give_way` so that texts have more room, and with shorter texts."""
-        table = fitted(self.table, width, self.give_way)
+        """The table, without the columns of `droppable` so that texts have more room, and with shorter texts."""
+        table = fitted(self.table, width, self.droppable)
         yield table
         if self.most_lines is not None:
-            narrow = without_columns(table, [name for names in self.give_way for name in names])
+            narrow = without_columns(table, [name for names in self.droppable for name in names])
             yield narrow
             yield from (_shortened(narrow, length, self.elsewhere) for length in _LENGTHS)
 

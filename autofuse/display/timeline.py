@@ -1,4 +1,4 @@
-"""The timeline: what ran when in one step, lane by lane. Knows spans, and not where they come from."""
+"""The timeline of one step: what ran when, in lanes. This file does not depend on the source of the spans."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TimelineChart:
 
 
 def _visible(spans: Sequence[Span], end: float) -> list[Span]:
-    """Without spans that another one of their kind covers; a trace may have a hundred thousand."""
+    """The spans without those that another span of their kind covers. A trace may have a hundred thousand."""
     seen: dict[tuple[int, int, str], Span] = {}
     for span in spans:
         place = (int(_FINE * span.start / end), int(_FINE * (span.start + span.seconds) / end), span.kind)

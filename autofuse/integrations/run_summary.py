@@ -13,7 +13,7 @@ def log_report(model: str, report: Report) -> None:
     """Logs one line for the model, and a warning for each rollback and each guard that failed."""
     _LOG.info("%s: %s.", model, report.summary)
     for site in report.with_status("rolled-back"):
-        _LOG.warning("%s: %s in %s was taken back: %s", model, site.rule, site.module or "the model", site.reason)
+        _LOG.warning("%s: %s in %s was rolled back: %s", model, site.rule, site.module or "the model", site.reason)
     for fallback in report.fallbacks:
         if fallback.ran == "original":
             _LOG.warning(

@@ -37,7 +37,7 @@ class AutofuseCallback(TrainerCallback):
     are those of the original model: they load with and without this callback.
 
     If the Trainer computes the loss itself (`compute_loss_func`, or label smoothing), `optimize` gets that function as
-    `loss_fn`: in training the logits are then computed only if somebody reads them. A model that computes its own loss
+    `loss_fn`: in training the logits are then computed only if they are read. A model that computes its own loss
     from labels needs no `loss_fn`.
 
     Args:

@@ -16,7 +16,7 @@ from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, MODULE, TUPLE, Value, is_
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 Dtype = frozenset["str | Value"]
-NUMBER: Dtype = frozenset()
+NUMBER: Dtype = frozenset()  # no symbol, because a Python number does not change the dtype of a tensor
 FLOAT32: Dtype = frozenset({"float32"})
 
 _DTYPE_NAMES = {
@@ -104,7 +104,7 @@ def _cast(v: Value, of: Callable[[Value], Dtype]) -> Dtype:
         return frozenset({_DTYPE_NAMES[v.op]})
     if v.op == "type_as":
         return of(v.inputs[1])
-    if v.op != "to":
+    if v.op != "to":  # long and bool are not floating-point dtypes, and promote in other ways
         return frozenset({v})
     targets = (*v.inputs[1].inputs, *v.inputs[2].inputs)
     dtypes = [t for t in targets if _may_be_dtype(t)]

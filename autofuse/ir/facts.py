@@ -120,7 +120,7 @@ class Facts:
             return None if inner is None else inner + 1
         if v.op == "matmul":
             ranks = [r for r in map(self.rank, v.inputs) if r is not None]
-            return max(ranks) if len(ranks) == 2 and min(ranks) > 1 else None
+            return max(ranks) if len(ranks) == 2 and min(ranks) > 1 else None  # a vector loses its dimension
         if v.op in _SAME_RANK:
             return self.rank(v.inputs[0])
         if v.op == ITEM:
@@ -135,7 +135,7 @@ class Facts:
         start, end = v.inputs[1].data, v.inputs[2].data
         if type(start) is not int or type(end) is not int:
             return None
-        if start == 0 and end < 0:
+        if start == 0 and end < 0:  # one dimension, and those after `end`, for any rank
             return -end
         rank = self.rank(v.inputs[0])
         return None if not rank else rank - (end % rank - start % rank)
@@ -191,7 +191,7 @@ class Facts:
     def _infer_number(self, v: Value) -> bool | None:
         if v in self.known and self.known[v].number is not None:
             return self.known[v].number
-        if v.op == CONST:
+        if v.op == CONST:  # bool is a subclass of int
             return isinstance(v.data, (int, float)) and not isinstance(v.data, bool)
         if v.op == CALL and isinstance(v.data, tuple) and v.data[0] in _MAKES_NUMBERS:
             return True

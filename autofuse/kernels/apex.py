@@ -60,7 +60,7 @@ _MLP = PackageFunction(
 FUSED_ADAM = PackageFunction(
     "apex.optimizers.fused_adam", "FusedAdam", ("params",), ("lr", "betas", "eps", "adam_w_mode", "weight_decay")
 )
-_NO_CLASS = -1
+_NO_CLASS = -1  # equals no target, so that apex treats no class as padding
 
 
 def _rms_norm_refusal(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
@@ -83,6 +83,7 @@ def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e
     sizes = x.shape[-1:]
     if weight is None:
         return _PLAIN_LAYER_NORM(x, sizes, eps, False)
+    # apex has no layer norm with a weight and without a bias.
     return _LAYER_NORM(x, weight, torch.zeros_like(weight) if bias is None else bias, sizes, eps, False)
 
 
@@ -100,6 +101,7 @@ def _cross_entropy(
     rows, flat = as_rows(logits, target, dim)
     counts = flat != torch_ignore_index(ignore_index)
     to_float = rows.dtype is torch.float16  # its losses, and so the gradient it receives, are then float32
+    # Ignored targets are out of range for apex. They count as class 0, and their losses are set to 0 below.
     losses = _CROSS_ENTROPY(rows, flat.where(counts, 0), label_smoothing, _NO_CLASS, to_float)
     return reduce_losses(with_contiguous_gradient(losses).where(counts, 0.0), rows, target, ignore_index, reduction)
 

@@ -50,7 +50,7 @@ def _to_wide_dtype(logits: Tensor) -> Tensor:
 
 def _normalizers(logits: Tensor) -> Tensor:
     """The log-sum-exp of each row; nan if a logit is inf or nan, or all are -inf, because there is no softmax then."""
-    largest = logits.amax(-1, keepdim=True)
+    largest = logits.amax(-1, keepdim=True)  # subtracted, so that no exponential overflows
     return (torch.exp(logits - largest).sum(-1, keepdim=True).log() + largest).squeeze(-1)
 
 
@@ -63,7 +63,7 @@ def _losses(
     label_smoothing: float,
 ) -> Tensor:
     counts, valid = target != ignore_index, (target >= 0) & (target < logits.shape[-1])
-    class_or_0 = torch.where(valid, target, 0).unsqueeze(-1)
+    class_or_0 = torch.where(valid, target, 0).unsqueeze(-1)  # gather would read out of bounds on a GPU
     loss = normalizers - torch.where(valid, logits.gather(-1, class_or_0).squeeze(-1), torch.nan)
     if weight is not None:
         loss = loss * weight.to(logits.dtype)[class_or_0.squeeze(-1)]

@@ -88,7 +88,7 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
 def _is_observed() -> bool:
-    """Whether somebody would miss a call that is not dispatched."""
+    """Whether a mode, a transform or a profiler observes dispatched calls."""
     return (
         torch.compiler.is_compiling()
         or len_torch_dispatch_stack() > 0
@@ -156,7 +156,7 @@ def formula_gradients(
         wanted: for each input, whether its gradient is needed.
 
     Returns:
-        One entry for each input; None where it is not `wanted`.
+        One entry for each input; None for those that are not `wanted`.
     """
     with torch.enable_grad():
         leaves = [x.view_as(x) if isinstance(x, Tensor) and w else x for x, w in zip(inputs, wanted, strict=True)]

@@ -83,7 +83,7 @@ def _function(expected: PackageFunction) -> Callable[..., Any]:
         parameters = list(inspect.signature(function.forward if is_autograd else function).parameters.values())
     except (TypeError, ValueError) as error:
         raise Unavailable(f"{expected.path} has no readable signature: {error}") from error
-    if is_autograd and parameters and parameters[0].name == "ctx":
+    if is_autograd and parameters and parameters[0].name == "ctx":  # `apply` passes the context itself
         parameters = parameters[1:]
     refusal = expected.refusal(parameters)
     if refusal:
@@ -176,6 +176,7 @@ class _FormulaGradients(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, *operands: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
         ctx.save_for_backward(*operands)
+        # New tensors, so that the gradients of the kernel flow through this node and not past it.
         return tuple(x.view_as(x) for x in operands)
 
     @staticmethod
@@ -203,7 +204,7 @@ def _gradient_hook(call: _Call, place: int) -> Callable[[Tensor], None]:
     """A hook that stores a result's gradient for `_FormulaGradients`, which runs after the kernel's backward pass."""
 
     def keep(gradient: Tensor) -> None:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # kept only if the gradients are replaced, because it is as large as the result
             call.gradients[place] = gradient
 
     return keep

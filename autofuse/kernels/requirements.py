@@ -146,6 +146,7 @@ def evenly_spaced_rows(x: Tensor, name: str) -> str:
     """A tensor that is (rows, C) without a copy: contiguous rows with one stride between them."""
     if x.is_contiguous():
         return ""
+    # The stride of a dimension of size 1 has no effect.
     sizes = [(size, stride) for size, stride in zip(x.shape[:-1], x.stride(), strict=False) if size != 1]
     even = all(outer == inner[0] * inner[1] for (_, outer), inner in pairwise(sizes))
     if even and x.ndim and x.stride(-1) == 1:

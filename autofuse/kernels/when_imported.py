@@ -1,4 +1,4 @@
-"""Runs a function once a module is imported by anybody, so that autofuse need not import it."""
+"""Runs a function when any code imports a module, so that autofuse need not import it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def when_imported(module: str, then: Then) -> None:
     hook = next((f for f in sys.meta_path if isinstance(f, _ImportHook) and f.module == module), None)
     if hook is None:
         hook = _ImportHook(module)
-        sys.meta_path.insert(0, hook)
+        sys.meta_path.insert(0, hook)  # the first finder that answers decides
     hook.thens.append(then)
 
 
@@ -36,7 +36,7 @@ class _ImportHook(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.module or self._searching:
             return None
-        self._searching = True
+        self._searching = True  # find_spec asks all finders, and this one must leave the answer to the others
         try:
             spec = find_spec(name)
         finally:
@@ -62,6 +62,7 @@ class _ReportingLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        # Restored before the module's code runs, because the code may look at its loader.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -39,7 +39,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None
 
 
 def is_fused(total: Tensor, operand: Tensor) -> bool:
-    """Whether torch adds such a product to such a sum in one kernel; False where this was never tried."""
+    """Whether torch adds such a product to such a sum in one kernel; False if this was never tried."""
     if total.device.type != "cuda" or total.dtype is not torch.float32 or operand.dtype not in _HALVES:
         return False
     if torch.version.hip is not None or not _has_overloads():

@@ -183,7 +183,7 @@ class _AfterReader:
         for keyword in node.keywords:
             if keyword.arg in ("out", "inplace"):
                 raise self.error(f"passes `{keyword.arg}` to `{text}`, which writes to what is captured.")
-        last = text.rpartition(".")[2]
+        last = text.rpartition(".")[2]  # torch's methods in place end in one underscore; `__getitem__` does not
         if last.endswith("_") and not last.endswith("__"):
             raise self.error(f"calls `{text}`, which writes to what is captured. Call `{text[:-1]}`.")
         positional = tuple(self.read_required(a) for a in _positional_arguments(self, node))

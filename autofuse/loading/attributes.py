@@ -17,9 +17,10 @@ from autofuse.rule import CallRule, Fused, Kept, Rule, RuleError
 
 def check_attributes(rule: type[Rule]) -> None:
     """Raise RuleError if an attribute of a rule is not valid. The message says what to write."""
-    code: object = rule.code
+    code: object = rule.code  # a user may have assigned any object
     if not isinstance(code, str) or not re.fullmatch(r"[A-Z]+[0-9]+", code):
         raise RuleError(f"{rule.__name__}.code is {code!r}. Write capital letters and digits, such as MY101.")
+    # bool is a subclass of int.
     if isinstance(rule.benefit, bool) or not isinstance(rule.benefit, (int, float)):
         raise RuleError(f"{rule.__name__}.benefit is {rule.benefit!r}. Write a number.")
     _check_where(rule)

@@ -18,6 +18,7 @@ def function_of(rule: type[Rule], name: str) -> ast.FunctionDef:
     """Return the syntax of a rule's `before` or `after`. Raises RuleError if the rule has no such function."""
     if not hasattr(rule, name):
         raise RuleError(f"{rule.__name__} has no `{name}`. A rule needs a `before` and an `after`.")
+    # The source of a method is indented, which does not parse.
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(getattr(rule, name)))).body
     if not isinstance(node, ast.FunctionDef):
         raise RuleError(f"{rule.__name__}.{name} is not a function. Write it with `def`.")
@@ -48,6 +49,7 @@ def specialise(function: ast.FunctionDef, fixed: Mapping[str, Scalar]) -> ast.Fu
 def _defaults(function: ast.FunctionDef) -> dict[str, object]:
     """Return the literal defaults of a function's parameters."""
     positional = [*function.args.posonlyargs, *function.args.args]
+    # Defaults belong to the last parameters, so both lists are read from their ends.
     of_positional = [*zip(positional[::-1], function.args.defaults[::-1], strict=False)]
     of_keywords = [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d]
     return {a.arg: d.value for a, d in (*of_positional, *of_keywords) if isinstance(d, ast.Constant)}
@@ -78,7 +80,7 @@ class _Specialiser(ast.NodeTransformer):
         self.fixed, self.left_out = fixed, frozenset(left_out)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id in self.fixed and isinstance(node.ctx, ast.Load):
+        if node.id in self.fixed and isinstance(node.ctx, ast.Load):  # a number cannot be assigned to
             return ast.copy_location(ast.Constant(self.fixed[node.id]), node)
         return node
 

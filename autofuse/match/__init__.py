@@ -1,1 +1,1 @@
-"""Sites: where a rule's pattern stands in a graph, whether it may be rewritten, and which of several to take."""
+"""Sites: where a rule's pattern matches in a graph, whether it may be rewritten, and which of several is chosen."""

@@ -1,4 +1,4 @@
-"""Legality: whether the intermediate values of a match can be removed without anybody noticing.
+"""Legality: whether the intermediate values of a match can be removed without a visible effect.
 
 This file knows the graph of the program and its effects. It knows no rule and no front end.
 """
@@ -119,7 +119,7 @@ def written_between(graph: Graph, operands: frozenset[Value], first: int, result
         if not own and _may_change(bases, wholes, write.target):
             return Fails(because(matches.OPERAND_WRITTEN), write.target, use=write.result)
     for call in graph.values[first : results[-1].serial]:
-        # An unknown call whose result nobody uses was made for its effects, such as m.zero_() as a statement.
+        # An unknown call whose result is not used was made for its effects, such as m.zero_() as a statement.
         for_effects = call.op == CALL and has_unused_result(graph, call) and not _is_harmless(call)
         receivers = [i.inputs[0] for i in call.inputs if i.op == ATTRIBUTE and not is_metadata(i)]  # m in m.zero_()
         passed = {base for v in (*call.inputs, *receivers) for base in memory_of(v)} if for_effects else set[Value]()

@@ -1,4 +1,4 @@
-"""How long this thread waits for a core that other programs use, as the kernel of Linux counts it."""
+"""Measures how long this thread waits for a core that other programs use, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from pathlib import Path
 
 @dataclass
 class CoreQueue:
-    """share: of the time that passed in blocks of `watched`, for how much the thread could run and had no core; a
-    fraction of 1, and 0 where the system does not tell."""
+    """The time that a thread waited for a core, in the blocks of `measure_block`.
+
+    Attributes:
+        waited: seconds in which the thread could have run and had no core; 0 if the system does not report it.
+        passed: seconds in all.
+    """
 
     waited: float = 0.0
     passed: float = 0.0
 
     @property
     def share(self) -> float:
-        """A fraction of 1."""
+        """The waiting time as a fraction of the whole time."""
         return min(1.0, self.waited / self.passed) if self.passed > 0 else 0.0
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Add what passes in the block. It has to begin and end in one thread."""
+    def measure_block(self) -> Iterator[None]:
+        """Adds the times of the block, which must begin and end in the same thread."""
         start, waiting = time.perf_counter(), seconds_in_queue()
         try:
             yield

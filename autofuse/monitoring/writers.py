@@ -119,7 +119,7 @@ class Wandb:
         self._run.log({f"{_PREFIX}/{name}": value for name, value in numbers.items()})
 
     def close(self) -> None:
-        """The run stays open: whoever started it finishes it."""
+        """The run stays open, because the program that started it finishes it."""
 
 
 class Mlflow:
@@ -142,7 +142,7 @@ class Mlflow:
         self._mlflow.log_metrics(numbers, step=figures.step, run_id=self._run_id)
 
     def close(self) -> None:
-        """The run stays open: whoever started it ends it."""
+        """The run stays open, because the program that started it ends it."""
 
 
 def active_writers() -> list[Writer]:

@@ -52,6 +52,7 @@ def attention_by_blocks(
     elements = blocks.ELEMENTS[query.element_size() <= 2]
     settings = (float(dropout_p), is_causal, float(scale), float(cap), elements)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
+    # Without gradients the dispatcher is not needed.
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
         return _attention_blocks(query, key, value, mask, seed, *settings, False)[0]
     keep = query.shape[:-1].numel() * key.shape[-2] * query.element_size() <= KEPT_BYTES
@@ -64,6 +65,7 @@ def _attention_blocks(
     is_causal: bool, scale: float, cap: float, elements: int, keep: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     settings = kernel.AttentionSettings(dropout_p, is_causal, scale, cap, elements)
+    # The operands were cast before. Autocast must not cast the kernel's own products, too.
     with _NOTHING if not torch.is_autocast_enabled("cpu") else torch.autocast("cpu", enabled=False):
         return kernel.forward(query, key, value, mask, seed, settings, keep)
 
@@ -135,6 +137,7 @@ def _formula(
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    # The softmax of a row of -inf is nan, and so is its gradient. Such rows get other scores, and are replaced.
     empty = (scores == -math.inf).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, math.nan if cap else 0.0)
     if seed is not None:

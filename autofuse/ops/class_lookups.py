@@ -63,6 +63,7 @@ def may_underflow(logits: Tensor, dim: int) -> bool:
         return True
     least, most = logits.aminmax()
     classes = logits.shape[dim if logits.ndim > 1 else 0]
+    # The smallest probability is at least exp(least - most) / classes. `not <` is also true for nan.
     return not float(most - least) + math.log(classes) < -math.log(torch.finfo(logits.dtype).tiny)
 
 

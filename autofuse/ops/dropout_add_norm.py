@@ -98,7 +98,7 @@ def _by_kernel(
         sum_dtype = torch.promote_types(x.dtype, residual.dtype)
         normed = norm_dtype(f"{norm}_norm", x, residual, weight, bias)
     p = dropout_p if training else 0.0
-    seed = draw_seed(x.device) if p else None
+    seed = draw_seed(x.device) if p else None  # without dropout the generator must not advance
     result, total = run_norm(
         kernel, x, residual.expand_as(x), weight, bias, seed, p, eps, norm == "layer", normed, sum_dtype
     )

@@ -44,7 +44,7 @@ def run_biased(kernel: str, x: Tensor, bias: Tensor | None, activation: str) -> 
 
 def biased(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tensor:
     """activation(x + bias) with the kernels of `kernel`. Shapes: x (..., hidden), bias (hidden,)."""
-    if not x.numel():
+    if not x.numel():  # a GPU cannot launch a kernel without programs
         return _fake(x, bias, activation, kernel)
     result: Tensor = _KERNELS[kernel].forward(as_rows(x, kernel), bias, activation)
     return reshape_like(result, x)
@@ -80,7 +80,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, bias = ctx.saved_tensors
     x_gradient, bias_gradient = ctx.needs_input_grad[:2]
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled():  # the caller differentiates this backward pass, too
         formula = lambda x, bias: BY_TORCH[ctx.activation](x if bias is None else x + bias)
         return *formula_gradients(formula, (x, bias), (grad,), (x_gradient, bias_gradient)), None, None
     dx, dbias = _biased_backward(grad, x, bias, ctx.activation, bias_gradient, ctx.kernel)

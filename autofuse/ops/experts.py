@@ -111,7 +111,7 @@ def each_expert(experts: Sequence[nn.Module], x: Tensor, ends: Tensor, empty: bo
         if empty or end > start:
             parts.append(expert(x[start:end]))
         start = end
-    return torch.cat(parts) if parts else experts[0](x)
+    return torch.cat(parts) if parts else experts[0](x)  # of no rows: only its width and dtype count
 
 
 def add_expert_rows(out: Tensor, places: tuple[Tensor, ...], rows: Tensor, ends: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def add_expert_rows(out: Tensor, places: tuple[Tensor, ...], rows: Tensor, ends:
     """
     if isinstance(ends, FakeTensor):
         return out.index_put_(places, rows, True)
-    if len(places) == 1 and not out.is_cuda:
+    if len(places) == 1 and not out.is_cuda:  # adds in the order of the rows, which is the order of the loop
         return out.index_add_(0, places[0], rows)
     for start, end in _bounds(ends, rows.shape[0]):
         if end > start:
@@ -153,6 +153,7 @@ class _GroupedLinear(torch.autograd.Function):
             return _differentiable(ctx, x, weight, bias, grad)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         x_gradient = torch.empty_like(x) if wants_x else None
+        # Experts after the last one of `ends` get gradients of zeros.
         make = torch.empty_like if weight.shape[0] == ctx.ends.shape[0] else torch.zeros_like
         weight_gradient = make(weight) if wants_weight else None
         bias_gradient = make(bias) if wants_bias else None

@@ -1,4 +1,4 @@
-"""What attention masks contain. A mask is read once, and the result is valid until somebody writes to the mask.
+"""What attention masks contain. A mask is read once, and the result is valid until the mask is written.
 
 A model computes one mask and passes it to each of its layers. Usually it is causal or keeps everything, and kernels
 then need no mask. One read serves all layers; on a GPU it costs one synchronization. Many models slice the mask in each

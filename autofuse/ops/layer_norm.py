@@ -41,6 +41,7 @@ def layer_norm_by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, e
     if is_usual(weight, x, sizes) and is_usual(bias, x, sizes):
         return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]
     scale, shift = as_kernel_operand(weight, x), as_kernel_operand(bias, x)
+    # None is also the result for an operand that cannot be converted, so compare it with what was passed.
     if (weight is None) == (scale is None) and (bias is None) == (shift is None):
         return F.layer_norm(x, sizes, scale, shift, eps)
     return apply_affine(F.layer_norm(x, sizes, eps=eps), weight, bias)

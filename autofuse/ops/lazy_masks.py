@@ -1,7 +1,7 @@
-"""A mask of attention that is known before it is made: the tensor is made only if somebody reads its numbers.
+"""Lazy attention masks: tensors of known form whose numbers are computed only if they are read.
 
-Attention asks what it is (known_masks.py) and needs no tensor. Any other operation makes it, once, and goes on with a
-plain tensor. Knows masks; must not know who makes them.
+Fused attention needs the form of a mask (known_masks.py) and not its numbers. Any other operation computes the numbers,
+once, and uses a plain tensor. This file does not depend on the code that builds masks.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from autofuse.ops.known_masks import KnownMask
 from autofuse.torch_private import DisableTorchFunctionSubclass, pytree
 
 _ATEN: Any = torch.ops.aten
-_LEAST: ContextVar[int] = ContextVar("least", default=2**18)  # entries; a smaller mask is made at once
+_LEAST: ContextVar[int] = ContextVar("least", default=2**18)  # entries; a smaller mask is never lazy
 
 
 class MaskForm(NamedTuple):
-    """How a mask (..., T, S) lies in memory, and what it holds.
+    """The memory layout and the contents of a mask (..., T, S).
 
-    is_causal: it keeps keys 0 to i for query i, T == S; else it keeps all. fill: what it holds where it drops a key;
-    it holds 0 where it keeps one. A boolean mask has no fill: True keeps.
+    Attributes:
+        is_causal: query i keeps keys 0 to i, and T == S. Otherwise each query keeps all keys.
+        fill: the entry for a dropped key. The entry for a kept key is 0. Boolean masks do not use it: True keeps a key.
     """
 
     shape: torch.Size
@@ -38,11 +39,11 @@ class MaskForm(NamedTuple):
 
     @property
     def known_mask(self) -> KnownMask:
-        """What attention asks of a mask."""
+        """The description of the mask that attention uses."""
         return KnownMask(not self.is_causal, self.is_causal, self.fill if self.is_causal else -float("inf"), True)
 
     def square(self) -> Tensor:
-        """The last two dimensions of the mask, which all others repeat."""
+        """The mask for one entry of the leading dimensions, (T, S). It is the same for all of them."""
         rows, columns = self.shape[-2:]
         kept = torch.ones(rows, columns, dtype=torch.bool, device=self.device)
         kept = kept.tril() if self.is_causal else kept
@@ -55,7 +56,7 @@ class MaskForm(NamedTuple):
         with torch.no_grad():
             made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
             square = self.square()
-            if 0 in self.strides:  # some dimensions are repeated in memory: one of each is written
+            if 0 in self.strides:  # copy_ refuses to write to memory that several entries share
                 one = tuple(slice(0, 1) if s == 0 else slice(None) for s in self.strides)
                 made[one].copy_(square)
                 return made
@@ -64,7 +65,7 @@ class MaskForm(NamedTuple):
 
 @torch.no_grad()
 def form_of(mask: Any) -> MaskForm | None:
-    """The form of a mask that somebody made, if it is causal or keeps all; each entry is compared."""
+    """The form of `mask` if it is causal or keeps everything, otherwise None. Compares each entry."""
     if type(mask) is not Tensor or mask.ndim < 2 or mask.requires_grad or not mask.numel() or mask.is_inference():
         return None
     boolean = mask.dtype is torch.bool
@@ -82,8 +83,8 @@ def form_of(mask: Any) -> MaskForm | None:
 
 
 @contextmanager
-def however_few() -> Iterator[None]:
-    """In the block, masks are lazy however small they are."""
+def lazy_at_any_size() -> Iterator[None]:
+    """In the block, small masks can be lazy, too."""
     token = _LEAST.set(0)
     try:
         yield
@@ -92,13 +93,13 @@ def however_few() -> Iterator[None]:
 
 
 def least_entries() -> int:
-    """How many entries a mask has at least that should not be made; a smaller one is made faster than asked about."""
+    """The number of entries from which on a mask is lazy. To compute a smaller mask takes less time than the checks."""
     return _LEAST.get()
 
 
 @dataclass
 class _Memory:
-    """What a mask and all views of the whole of it share."""
+    """The state that a mask shares with the views of all its entries."""
 
     form: MaskForm
     value: Tensor | None = None
@@ -112,27 +113,27 @@ class _Memory:
 
 
 class LazyMask(Tensor):
-    """A mask that is made when somebody uses its numbers."""
+    """A mask whose numbers are computed when they are read."""
 
     memory: _Memory
 
     @staticmethod
     def of(form: MaskForm) -> LazyMask:
-        """A mask of this form that is not made yet."""
+        """A mask of this form, not computed yet."""
         return _mask_of(_Memory(form))
 
     @property
     def is_made(self) -> bool:
-        """Whether somebody has used its numbers."""
+        """Whether the numbers have been computed."""
         return self.memory.value is not None
 
     @property
     def known_mask(self) -> KnownMask | None:
-        """What the mask is; None where it gets a gradient, or was made: then somebody may have written to it."""
+        """What the mask contains. None if it requires a gradient, or was computed and may have been written."""
         return None if self.is_made or self.requires_grad else self.memory.form.known_mask
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """The numbers, as of any tensor."""
+        """Shows the numbers, as for any tensor."""
         with DisableTorchFunctionSubclass():
             return repr(self.memory.make())
 
@@ -158,7 +159,9 @@ class LazyMask(Tensor):
             return _mask_of(args[0].memory)
         written = _written(func, args, kwargs)
         if written and torch.Tag.inplace_view in func.tags:
-            raise RuntimeError(f"{func} changes the shape of a mask in place, which autofuse has not made. {_ADVICE}")
+            raise RuntimeError(
+                f"{func} changes the shape of a lazy mask in place. autofuse does not support this. {_ADVICE}"
+            )
         plain_args, plain_kwargs = pytree.tree_map_only(LazyMask, lambda x: x.memory.make(), (args, kwargs))
         result = func(*plain_args, **plain_kwargs)
         if not written:
@@ -177,20 +180,20 @@ def _mask_of(memory: _Memory) -> LazyMask:
 
 
 def plain_mask(mask: Any) -> Any:
-    """`mask` itself; a lazy one as a plain tensor, through which it gets its gradient."""
+    """A lazy mask as a plain tensor, through which its gradient flows. Any other object unchanged."""
     if type(mask) is not LazyMask:
         return mask
     return mask.clone() if mask.requires_grad else mask.memory.make()
 
 
 def _numbers(mask: LazyMask) -> Tensor:
-    """A mask for who takes its numbers past torch's operators; it needs a gradient where `mask` does."""
+    """The mask as a plain tensor, for functions that read memory without an operator of torch."""
     value = mask.memory.make()
     return value.detach().requires_grad_() if mask.requires_grad else value
 
 
 def with_plain_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with plain tensors for the lazy masks among them."""
+    """The arguments of a call with plain tensors in place of lazy masks."""
     if any(type(x) is LazyMask for x in args):
         args = tuple(map(plain_mask, args))
     if any(type(x) is LazyMask for x in kwargs.values()):
@@ -199,7 +202,7 @@ def with_plain_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
 
 
 def _is_whole(func: Any, x: LazyMask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the operator gives a view of all entries as they lie: `mask[:, :, :, :length]`, length that of all."""
+    """Whether an operator returns a view of all entries with the same layout, as `mask[:, :, :, : mask.shape[-1]]`."""
     if func in _ALIASES:
         return True
     if func not in _VIEWS or kwargs:
@@ -217,7 +220,7 @@ def _set_data(x: LazyMask, value: Tensor) -> None:
         RuntimeError: The shape, dtype or device of the value differs.
     """
     if value.shape != x.shape or value.dtype is not x.dtype or value.device != x.device:
-        raise RuntimeError(f"`.data` of a mask that autofuse has not made was set to another kind. {_ADVICE}")
+        raise RuntimeError(f"`.data` of a lazy mask was set to a tensor of another shape, dtype or device. {_ADVICE}")
     x.memory = value.memory if type(value) is LazyMask else _Memory(x.memory.form, value.detach())
 
 
@@ -232,7 +235,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[L
     return found
 
 
-_ADVICE = "Do it to mask.clone(), or leave this model out: autofuse.optimize(model, ..., ignore='AF101')."
+_ADVICE = "Write to mask.clone() instead, or pass ignore='AF101' to autofuse.optimize."
 _TENSOR: Any = Tensor
 _SET_DATA = _TENSOR.data.__set__
 _ALIASES = (_ATEN.detach.default, _ATEN.alias.default)

@@ -342,7 +342,7 @@ def _scaled_gradients(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tenso
 
 
 def _is_used_up(ahead: Tensor) -> bool:
-    """Whether nobody can request a saved gradient again: the graph is freed and nothing traces the backward pass."""
+    """Whether a saved gradient cannot be requested again: the graph is freed and nothing traces the backward pass."""
     if type(ahead) is not Tensor or torch.compiler.is_compiling() or not is_plain():
         return False
     return not keeps_graph()

@@ -191,7 +191,7 @@ _sdpa = F.scaled_dot_product_attention
 def writable(x: Tensor) -> Tensor:
     """`x`, or an equal tensor if a backward pass needs `x` unchanged. The caller may write to the result.
 
-    On a CPU the memory is copied only when somebody writes.
+    On a CPU the memory is copied only at a write.
     """
     if not x.requires_grad:
         return x
@@ -205,7 +205,7 @@ def writable(x: Tensor) -> Tensor:
 def unshared(x: Tensor) -> Tensor:
     """A tensor equal to `x` that later writes to `x` do not change; `x` itself if no backward pass needs it.
 
-    On a CPU only, where memory is copied when somebody writes. Elsewhere autograd raises an error for such a write.
+    On a CPU only, where memory is copied at a write. Elsewhere autograd raises an error for such a write.
     """
     return _lazy_copy_if_needed(x) if x.requires_grad and torch.is_grad_enabled() else x
 

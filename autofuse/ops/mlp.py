@@ -127,7 +127,7 @@ def _flops_backward(
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, up_weight, up_bias, down_weight, down_bias, ctx.activation, _, ctx.kernel = inputs
     ctx.save_for_backward(x, output[1], up_weight, up_bias, down_weight, down_bias)
-    ctx.mark_non_differentiable(output[1])
+    ctx.mark_non_differentiable(output[1])  # only the backward pass reads it
     ctx.set_materialize_grads(False)
 
 
@@ -136,7 +136,7 @@ def _gradients(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, .
     if grad is None:
         return (None,) * 8
     x, projected, up_weight, up_bias, down_weight, down_bias = ctx.saved_tensors
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled():  # the caller differentiates this backward pass, too
         formula = partial(_formula, ctx.activation)
         return (
             *formula_gradients(formula, (x, up_weight, up_bias, down_weight, down_bias), (grad,), wanted),
@@ -188,6 +188,7 @@ def _by_kernel(
     if autocasts(x):  # torch casts before each linear layer, too
         dtype = torch.get_autocast_dtype(x.device.type)
         operands = tuple(t if t is None else t.to(dtype) for t in operands)  # type: ignore[assignment]
+    # Without gradients the hidden layer is not written a second time.
     keeps = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     return _forward(*operands, activation, keeps, kernel)[0]
 

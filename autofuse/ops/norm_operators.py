@@ -121,7 +121,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], total: Tensor | None, mean: Tensor 
     ctx.has_sum = has_sum = residual is not None or seed is not None
     ctx.x_dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
     ctx.save_for_backward(total if has_sum else x, weight, bias, seed, mean, rstd)
-    ctx.set_materialize_grads(False)
+    ctx.set_materialize_grads(False)  # an unused result gets None as its gradient, not a tensor of zeros
 
 
 def _forward(ctx: Any, *inputs: Any) -> Any:
@@ -135,7 +135,7 @@ def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None)
     """A gradient for each argument of `norm`, from a kernel, or from the formula if it must be differentiable."""
     total, weight, bias, seed, mean, rstd = ctx.saved_tensors
     of_x, of_residual, of_weight, of_bias = ctx.needs_input_grad[:4]
-    if given is None:
+    if given is None:  # only the sum was used
         if carried is None:
             return (None,) * 11
         given = torch.zeros_like(total)

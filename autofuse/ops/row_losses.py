@@ -41,6 +41,7 @@ def cross_entropy_after(
     """
     of_row = partial(F.cross_entropy, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none")
     given = numbers, target, of_row
+    # In float16, gradients need the loss scale before they are rounded. The policy "memory" avoids saved gradients.
     if reduction != "none" and x.dtype is not torch.float16 and settings().policy != "memory":
         counted = (target != ignore_index).sum() if reduction == "mean" else None
         loss: Tensor = _Ahead.apply(x, weight, bias, counted, *given)  # type: ignore[no-untyped-call]
@@ -79,7 +80,7 @@ def _logsumexp(logits: Tensor, _: Tensor) -> Tensor:
 
 
 class _Ahead(torch.autograd.Function):
-    """The mean or the sum, with its gradients computed in the forward pass, where a block's logits are at hand."""
+    """The mean or the sum. Its gradients are computed in the forward pass, where a block's logits are available."""
 
     @staticmethod
     def forward(
@@ -143,7 +144,7 @@ def _blockwise(
                 (change,) = torch.autograd.grad(made, logits, share[block].to(made.dtype))
                 sums.add(block, change, None)
                 del change
-            del logits, changed, made
+            del logits, changed, made  # free this block before the next one is allocated
     return losses, sums.results() if share is not None else ()
 
 

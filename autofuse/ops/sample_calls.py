@@ -77,7 +77,7 @@ class Maker:
 
     def classes(self, count: int, of: int) -> Tensor:
         """Random class indices below `of`."""
-        draws = torch.Generator().manual_seed(count)
+        draws = torch.Generator().manual_seed(count)  # drawn on the CPU, so that every device gets the same classes
         return torch.randint(of, (count,), generator=draws).to(self.device)
 
 
@@ -142,6 +142,7 @@ def _sample_attention(t: Maker, b: int, h: int, n: int, d: int) -> Any:
 
 
 def _sample_soft_capped_attention(t: Maker, b: int, h: int, n: int, d: int) -> Any:
+    # The scale includes the division by the cap.
     return ops.soft_capped_attention(t(b, h, n, d), t(b, h, n, d), t(b, h, n, d), cap=50.0, scale=d**-0.5 / 50.0)
 
 

@@ -150,7 +150,7 @@ def _with_a_key(
     if is_causal and query.shape[-2] != key.shape[-2]:
         mask, is_causal = causal(None, query.shape[-2], key.shape[-2], query.device), False
     entries = (sinks.reshape((1,) * (4 - sinks.ndim) + sinks.shape) if sinks.ndim < 4 else sinks).to(query.dtype)
-    wide = -query.shape[-1] % _WIDTH or _WIDTH
+    wide = -query.shape[-1] % _WIDTH or _WIDTH  # at least one new entry, for the sink
     query = torch.cat((query * factor, entries.expand(*query.shape[:-1], 1)), -1)
     key = F.pad(key, (0, wide, 1, 0) if is_causal else (0, wide, 0, 1))
     place = torch.zeros(key.shape[-2], wide, dtype=key.dtype, device=key.device)
@@ -209,6 +209,7 @@ def _flash(
     """The result, and the logarithm of each row's sum with its sink. sinks has shape (1 or B, 1 or H, 1 or T)."""
     made, of_keys = CPU_FLASH_ATTENTION(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
     both = torch.logaddexp(of_keys, sinks.to(of_keys.dtype))
+    # L / (L + S) from the logarithms: L and S themselves may be infinite.
     return made.mul_((of_keys - both).exp_().unsqueeze(-1)), both
 
 
@@ -221,6 +222,7 @@ def _flash_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, mask: Tensor | None, result: Tensor,
     both: Tensor, is_causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    # The kernel divides by the sums that it gets, so sums with the sink give the gradients of the scaled rows.
     made = CPU_FLASH_ATTENTION_BACKWARD(
         gradient, query, key, value, result, both, 0.0, is_causal, attn_mask=mask, scale=scale
     )

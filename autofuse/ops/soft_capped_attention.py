@@ -56,6 +56,7 @@ def soft_capped_attention(
     if repeats > 1:
         key, value = with_heads(query, key, value, repeats)
     dtype = dtypes_of(query, key, value)[0]
+    # Few scores: the formula is chosen, which treats every mask as the program does. No further checks are needed.
     if query.is_cpu and kept is None and min(query.ndim, key.ndim) >= 2 and scores(query, key) < CAPPED:
         small_result: Tensor = _OP(
             query, key, value, cap=cap, scale=scale, mask=mask, fill=fill, dropout_p=dropout_p, training=training,
@@ -64,6 +65,7 @@ def soft_capped_attention(
         return small_result
 
     def negligible(fill: float | None) -> bool:
+        # Capped scores are between -cap and cap. Next to any of them, so low a fill has the weight 0.
         return vanishes(fill, dtype) or fill is not None and -fill > 2 * abs(cap) + UNDERFLOWS
 
     if mask is not None and kept is None and not is_causal:

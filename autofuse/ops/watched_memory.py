@@ -1,7 +1,7 @@
-"""Whether somebody wrote to a tensor since it was read.
+"""Detects writes to a tensor after it was read.
 
-On a CPU its memory is shared copy-on-write with a copy, so any write moves it: in-place operators, `x.data`, numpy,
-DLPack. Elsewhere only writes that autograd counts are seen.
+On a CPU the memory is shared copy-on-write with a copy, so any write moves it: by in-place operators, `x.data`, numpy
+or DLPack. On other devices only the writes that autograd counts are detected.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ State = tuple[object, ...]
 def state_of(x: Tensor) -> State:
     """A value that changes whenever the contents of `x` may have changed. On a CPU, `x` must be watched for that.
 
-    Copy-on-write memory is copied as soon as somebody requests a mutable pointer: in-place operators, `x.data`, numpy,
-    DLPack. Elsewhere only writes that autograd counts are seen.
+    Copy-on-write memory is copied as soon as code requests a mutable pointer: in-place operators, `x.data`, numpy,
+    DLPack. On other devices only the writes that autograd counts are detected.
     """
     if x.is_cpu:
         return is_cow_tensor(x) or (_version(x),), data_address(x), x.stride(), x.shape
@@ -31,7 +31,7 @@ def _version(x: Tensor) -> int:
 
 @torch.no_grad()
 def watch(x: Tensor) -> Tensor | None:
-    """A second owner of the memory of `x`, on a CPU; None if torch does not control who writes to that memory."""
+    """A second owner of the memory of `x`, on a CPU; None if code outside of torch may write to that memory."""
     if not _is_held_once(x):
         return None
     try:

@@ -86,6 +86,6 @@ class OpenFiles:
             files = Project(Configuration(), force_exclude=True).files([str(self.folder or Path(path).parent)])
             try:
                 self._files = ProjectFiles(tuple(f.path for f in files if isinstance(f, SourceFile)))
-            except ConfigError:
+            except ConfigError:  # without the other files, the text is checked alone
                 self._files = ProjectFiles(())
         return self._files

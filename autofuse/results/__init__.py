@@ -1,1 +1,1 @@
-"""What autofuse finds and measures, as plain data, and its JSON. Imports nothing else of autofuse."""
+"""What autofuse finds and measures, as plain data, and its JSON. This folder imports no other folder of autofuse."""

@@ -1,4 +1,4 @@
-"""What a compiled model still spells out, and where its graph breaks. Plain data: it knows neither torch nor Dynamo."""
+"""The places that a compiled model leaves unfused, and its graph breaks. Plain data, without torch or Dynamo."""
 
 from __future__ import annotations
 
@@ -28,15 +28,22 @@ _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class UnfusedSite:
-    """One line of code where a rule applies, or nearly does, in every module that runs it.
+    """One line of code where a rule applies or nearly applies, in all modules that run it.
 
-    rule: the code, e.g. "AF101". status: "unfused" (the rule applies, and a fused operation is possible there) or
-    "declined" (what stands in the way is in `reason`).
-    file, line: the innermost line of the user's code. modules: the fully qualified names of the modules that run it,
-    in the order in which they were seen; count: how many.
-    operation: what could be called there, e.g. "autofuse.ops.attention". mask: what the mask of the scores is proved
-    to be. advice, value, value_line: what to change, what stands in the way as its author wrote it, and its line.
-    reason_code: the kind of `reason`, a code of docs/refusals.md.
+    Attributes:
+        rule: the code, for example "AF101".
+        status: "unfused" (the rule applies and a fused operation is possible) or "declined" (`reason` says why not).
+        reason: why the site is declined.
+        file: the file of the innermost line of the user's code.
+        line: its line.
+        modules: the fully qualified names of the modules that run it, in the order in which they ran.
+        count: the number of these modules.
+        operation: the operation that could be called there, for example "autofuse.ops.attention".
+        mask: what was proved about the mask of the scores.
+        advice: what to change.
+        value: the value that prevents the fusion, as its author wrote it.
+        value_line: the line of that value.
+        reason_code: the kind of `reason`, a code of docs/refusals.md.
     """
 
     rule: str
@@ -56,10 +63,13 @@ class UnfusedSite:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """One line where the compiler had to leave the graph: no fusion reaches across it.
+    """One line where the compiler left the graph. No fusion extends across it.
 
-    reason: a sentence; file, line: the innermost line of the user's code, "" and None where it is not told.
-    count: how often it was met while graphs were captured.
+    Attributes:
+        reason: a sentence.
+        file: the file of the innermost line of the user's code; "" if it is unknown.
+        line: its line; None if it is unknown.
+        count: how often it occurred while graphs were captured.
     """
 
     reason: str
@@ -70,9 +80,10 @@ class GraphBreak:
 
 @dataclass(frozen=True)
 class Analysis(Shown):
-    """Every unfused site and every graph break of what was compiled. Prints as two tables, in notebooks too.
+    """All unfused sites and graph breaks of a compiled model. Prints as two tables, also in notebooks.
 
-    graphs: how many graphs were captured.
+    Attributes:
+        graphs: the number of graphs that were captured.
     """
 
     sites: tuple[UnfusedSite, ...] = ()
@@ -90,11 +101,11 @@ class Analysis(Shown):
         return "; ".join((told, _many(sum(b.count for b in self.breaks), "graph break"), _many(self.graphs, "graph")))
 
     def with_status(self, status: Status) -> tuple[UnfusedSite, ...]:
-        """The sites with that status, in order."""
+        """The sites with this status, in order."""
         return tuple(site for site in self.sites if site.status == status)
 
     def table(self) -> Table:
-        """The sites, without the columns that would be empty."""
+        """The sites, without columns that would be empty."""
         return without_empty_columns(Table("autofuse", _SITES, tuple(map(_site_row, self.sites)), self.summary))
 
     def breaks_table(self) -> Table:
@@ -102,7 +113,7 @@ class Analysis(Shown):
         return Table("", _BREAKS, tuple(map(_break_row, self.breaks)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field under its own name, `version` first. See docs/json.md."""
+        """Each field under its own name, after `version`. See docs/json.md."""
         return {
             "version": FORMAT_VERSION,
             "graphs": self.graphs,
@@ -114,7 +125,7 @@ class Analysis(Shown):
         return len(self.sites)
 
     def __bool__(self) -> bool:
-        return True  # an empty analysis is an answer, not the lack of one
+        return True  # an empty analysis is a result, too
 
     def __iter__(self) -> Iterator[UnfusedSite]:
         return iter(self.sites)
@@ -124,7 +135,7 @@ class Analysis(Shown):
 
 
 def pattern_of(modules: tuple[str, ...]) -> str:
-    """Names that differ in their numbers only as one: "blocks.*.attn"; else the first, and that there are more."""
+    """One name for all modules: "blocks.*.attn" if they differ in numbers only, otherwise the first and a count."""
     if len(modules) < 2:
         return modules[0] if modules else ""
     patterns = list(dict.fromkeys(_INDEX.sub("*", name) for name in modules))
@@ -148,7 +159,7 @@ def _break_row(found: GraphBreak) -> tuple[Cell, ...]:
 
 
 def where(file: str, line: int | None) -> str:
-    """A place as a table shows it: "model.py:42"."""
+    """A place as tables show it: "model.py:42"."""
     if not file:
         return ""
     name = file.replace("\\", "/").rsplit("/", 1)[-1]

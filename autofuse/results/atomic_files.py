@@ -1,4 +1,4 @@
-"""Writes files, whole or not at all."""
+"""Writes files completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,26 +8,36 @@ from collections.abc import Callable
 
 from autofuse.results.file_attributes import take_over
 from autofuse.results.regular_files import kind_of, read
-from autofuse.results.temporary_files import temporary_beside
+from autofuse.results.temporary_files import temporary_next_to
 
 
 class ChangedMeanwhile(OSError):
-    """A file no longer holds what was read of it, so that writing would lose somebody's work."""
+    """A file has changed since it was read, so writing it would destroy these changes."""
 
 
 def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
-    """Puts `content` in the place of the file at `path`, in one step: a reader sees the old text or the new one.
+    """Replaces the content of the file at `path` in one step, so that a reader sees the old text or the new one.
 
-    Mode, extended attributes and access control lists stay, and the owner where the system allows it. A link stays a
-    link: the file that it leads to is replaced. A second hard link keeps the old text. Returns whether anything was
-    written: with `expected`, what the file held when it was read, a file that holds `content` by now is left as it is.
-    Raises OSError, with the old file untouched; ChangedMeanwhile where it holds something else than `expected`.
+    Mode, extended attributes and access control lists stay, and the owner if the system allows it. If `path` is a link,
+    the file that it leads to is replaced. Another hard link to the file keeps the old text.
+
+    Args:
+        path: the file.
+        content: the new content.
+        expected: the content when the file was read. If the file holds `content` already, nothing is written.
+
+    Returns:
+        Whether the file was written.
+
+    Raises:
+        OSError: The file cannot be written. The old file is unchanged.
+        ChangedMeanwhile: The file holds neither `expected` nor `content`.
     """
     target = os.path.realpath(path)
     status = os.stat(target)
     if kind := kind_of(status.st_mode):
         raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
-    if not os.access(target, os.W_OK):  # replacing would go through: it is the folder that is written to
+    if not os.access(target, os.W_OK):  # a rename needs a writable folder only, but the user protected the file
         raise PermissionError(errno.EACCES, "it is write-protected", path)
 
     def finish(temporary: str) -> None:
@@ -40,12 +50,12 @@ def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
     except ChangedMeanwhile:
         if read(target) != content:
             raise
-        return False  # another run was there at the same time
+        return False  # another run has written the same text
     return True
 
 
 def put(path: str, content: bytes) -> None:
-    """The same, and where there is no file yet one is made. Raises OSError, with the old file untouched."""
+    """Like `replace`, but also creates a file that does not exist. Raises OSError, with the old file unchanged."""
     if os.path.exists(path):
         replace(path, content)
     else:
@@ -53,12 +63,12 @@ def put(path: str, content: bytes) -> None:
 
 
 def put_private(path: str, content: bytes) -> None:
-    """A file that only the user may read takes the place of whatever bears the name. Raises OSError like `put`."""
+    """Writes a file that only the user may read, and replaces any file of that name. Raises OSError as `put` does."""
     _put(os.path.abspath(path), content, lambda temporary: None)
 
 
 def _require_unchanged(target: str, status: os.stat_result, expected: bytes) -> None:
-    """Asked last of all, when the new text is on the disk and only its name is missing."""
+    """The last check: the new text is on the disk already, and only the rename is missing."""
     now = os.stat(target)
     same = (status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid)
     if (now.st_dev, now.st_ino, now.st_mode, now.st_uid, now.st_gid) != same or read(target) != expected:
@@ -66,8 +76,8 @@ def _require_unchanged(target: str, status: os.stat_result, expected: bytes) -> 
 
 
 def _put(target: str, content: bytes, finish: Callable[[str], None]) -> None:
-    """`finish(path)` gives the file its mode, before anybody sees it under its name."""
-    with temporary_beside(target) as (file, temporary):
+    """Writes a temporary file and renames it. `finish(path)` sets its mode before the rename makes it visible."""
+    with temporary_next_to(target) as (file, temporary):
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,6 @@
-"""A model before and after optimize: two profiles, the comparison of whole steps, and what each place really saved.
+"""A model before and after optimize: two profiles, the comparison of steps, and the saving of each place.
 
-Plain data; it knows neither torch nor how anything was measured.
+Plain data. This file depends neither on torch nor on how anything was measured.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class BeforeAfter(Shown):
-    """What optimize(model, inputs, profile=True) found; autofuse.report(model).profile.
+    """The result of optimize(model, inputs, profile=True): autofuse.report(model).profile.
 
-    before: its places know what was measured, where they were fused. after: the same model optimized, with the model
-    FLOPs of the original. comparison: whole steps of both, interleaved in one process.
+    Attributes:
+        before: the profile of the original model. Its fused places have measured times.
+        after: the profile of the optimized model, with the model FLOPs of the original.
+        comparison: whole steps of both models, interleaved in one process.
     """
 
     before: Profile
@@ -30,7 +32,7 @@ class BeforeAfter(Shown):
     comparison: Comparison
 
     def to_dict(self) -> dict[str, Any]:
-        """`version` first, `type` "before-after", then every part under its own name. See docs/json.md."""
+        """`version` and `type` "before-after", then each part under its own name. See docs/json.md."""
         return {
             "version": FORMAT_VERSION,
             "type": "before-after",
@@ -40,19 +42,25 @@ class BeforeAfter(Shown):
         }
 
     def to_html(self, diff: str = "") -> str:
-        """One page of both side by side, to be saved as UTF-8; `diff`: what was changed, as a unified diff."""
+        """One page with both models next to each other, to be saved as UTF-8. `diff`: the changes as a unified diff."""
         return str(drawing().page(self, diff))
 
 
-Seconds = Mapping[str, float]  # of a layer without the modules that it calls, forward and backward, by its name
+Seconds = Mapping[str, float]  # seconds of each layer by name, forward and backward, without the modules that it calls
 
 
-def with_what_was_measured(before: Profile, after: Profile, now: Seconds, then: Seconds) -> tuple[Profile, Profile]:
-    """Both, with what became of the places of `before`: their status, and the seconds of what was fused.
+def with_measured_savings(before: Profile, after: Profile, now: Seconds, then: Seconds) -> tuple[Profile, Profile]:
+    """Both profiles; the places of `before` with their status and the measured seconds of their fused operations.
 
-    now, then: seconds of every layer before and after, from interleaved steps. The two profiles were taken one after
-    the other, and a shared machine may be slower a minute later. The saving of a place is what its layers take less.
-    Places that share a layer divide its saving in proportion to their predictions.
+    The two profiles were taken one after the other, and a shared machine may be slower a minute later. So savings come
+    from interleaved steps. The saving of a place is the time that its layers save. Places that share a layer divide its
+    saving in proportion to their predictions.
+
+    Args:
+        before: the profile of the original model.
+        after: the profile of the optimized model.
+        now: seconds of each layer before, from interleaved steps.
+        then: seconds of each layer after, from interleaved steps.
     """
     became = {_key(layer, place): place for layer in after.layers for place in layer.places}
     layers = [
@@ -74,7 +82,7 @@ def _key(layer: Layer, place: Place) -> tuple[str, str, str, int | None]:
 
 
 def _outcome(place: Place, found: Place | None) -> Place:
-    """What became of a place."""
+    """The place with its status after optimize."""
     if found is None or found.status == place.status:
         return place
     reason = found.reason if found.status != "fused" or not place.part_of else place.reason
@@ -82,7 +90,7 @@ def _outcome(place: Place, found: Place | None) -> Place:
 
 
 def _saved(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[tuple[int, float]]:
-    """By the place's identity, the seconds that it saved, in the profile's own."""
+    """The seconds that each place saved, by the identity of the place, in the time of its profile."""
     own = {layer.fqn: layer.own_seconds for layer in layers}
     for group in _sharing(layers):
         names = {name for place in group for name in place.layers}
@@ -95,7 +103,7 @@ def _saved(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[tup
 
 
 def _sharing(layers: Sequence[Layer]) -> list[list[Place]]:
-    """Fused places in groups that have no layer in common."""
+    """Groups of fused places, so that places of different groups have no layer in common."""
     groups: list[tuple[set[str], list[Place]]] = []
     for place in (p for layer in layers for p in layer.places if p.status == "fused" and not p.part_of and p.layers):
         touching = [group for group in groups if group[0] & set(place.layers)]

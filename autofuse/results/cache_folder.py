@@ -1,4 +1,7 @@
-"""The user's cache folder: where it is, and that nobody else can write to it. This file does not know its contents."""
+"""The user's cache folder: where it is, and checks that no other user can write to it.
+
+This file does not depend on the contents of the folder.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,16 @@ def folder() -> Path | None:
 
 
 def make(here: Path) -> None:
-    """Makes the folder, for the user alone. Raises OSError where it cannot be made."""
+    """Creates the folder, for the user alone. Raises OSError if it cannot be created."""
     here.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_own(here)
-    if not os.environ.get(FOLDER) and here.stat().st_mode & 0o077:  # made before; a folder of the user's stays as it is
+    if (
+        not os.environ.get(FOLDER) and here.stat().st_mode & 0o077
+    ):  # autofuse made it, perhaps with another umask; a folder that the user named keeps its mode
         here.chmod(0o700)
 
 
 def require_own(here: Path) -> None:
-    """Raises PermissionError where the folder is somebody else's, who may put anything into it."""
+    """Raises PermissionError if the folder belongs to another user, who could put anything into it."""
     if not is_own(here.stat()):
-        raise PermissionError(errno.EPERM, "it belongs to somebody else", str(here))
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(here))

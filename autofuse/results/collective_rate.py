@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CollectiveRate:
-    """One kind of collective of a step, on one rank. ranks: how many take part; None if that is not known. bytes: of
-    all ranks together. algorithm_bandwidth, bus_bandwidth: bytes per second, as nccl-tests define them; None if sizes
-    or ranks are not known. waiting: seconds of a step that each rank, in order, waits in it for the last one to join;
-    empty if one rank's trace is known.
+    """One kind of collective in a step, on one rank.
+
+    Attributes:
+        ranks: the number of ranks that take part; None if it is unknown.
+        bytes: of all ranks together.
+        algorithm_bandwidth: bytes per second as nccl-tests define it; None if sizes or ranks are unknown.
+        bus_bandwidth: the same for the bus bandwidth of nccl-tests.
+        waiting: the seconds of a step for which each rank, in order, waits for the last one; empty if only one rank's
+            trace is known.
     """
 
     name: str

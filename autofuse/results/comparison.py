@@ -1,4 +1,4 @@
-"""What measuring two variants of a model found. Plain data and its forms; it knows neither torch nor how to measure."""
+"""The result of measuring two variants of a model. Plain data and its forms, without torch and without measuring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIDES = (Column(""), Column("before", align="right"), Column("after", align="ri
 
 
 class Interval(NamedTuple):
-    """A closed interval; `x in interval` asks whether x lies between its ends."""
+    """A closed interval. `x in interval` is true if x is between its ends."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Category:
-    """The operators of one kind in one step: how often they ran, their own seconds, and how often each of them ran."""
+    """The operators of one kind in one step: how often they ran, their own seconds, and how often each operator ran."""
 
     count: int
     seconds: float
@@ -52,17 +52,27 @@ class Category:
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """Two variants of one model, measured in interleaved pairs. Prints as a table, in notebooks too.
+    """Two variants of one model, measured in interleaved pairs. Prints as a table, also in notebooks.
 
-    ratio: the median of the pairs' ratios before / after, above 1 where `after` is faster; interval: its 95 % interval.
-    control: the same estimate between identical before-runs. verdict, reason: see docs/measuring.md.
-    before_seconds, after_seconds: every timed step in order; the i-th of both ran next to each other.
-    before_peak_bytes, after_peak_bytes: the most memory that one step held on top of what stood before it (parameters,
-    inputs, optimizer state); None where it could not be measured. memory_source says how it was.
-    operators_before, operators_after: one step by category, the category's name first.
-    environment: versions and hardware.
-    clock: which times were compared: "wall", or "core" where other programs wanted the cores: the part of each step's
-    time in which it had a core. before_core_seconds, after_core_seconds: these times; empty with "wall".
+    Attributes:
+        ratio: the median of the pairs' ratios before / after; above 1 if `after` is faster.
+        interval: its 95 % interval.
+        control: the same estimate between identical runs of `before`.
+        verdict: see docs/measuring.md.
+        reason: why, as a sentence.
+        before_seconds: each timed step, in order.
+        after_seconds: likewise. Steps with the same index ran one after the other.
+        before_peak_bytes: the most memory that one step held in addition to what existed before it (parameters, inputs,
+            optimizer state); None if it could not be measured.
+        after_peak_bytes: likewise.
+        memory_source: how memory was measured.
+        operators_before: the operators of one step by category, under the category's name.
+        operators_after: likewise.
+        environment: versions and hardware.
+        clock: which times were compared: "wall", or "core" if other programs used the cores. "core" is the part of each
+            step's time for which it had a core.
+        before_core_seconds: these times; empty if `clock` is "wall".
+        after_core_seconds: likewise.
     """
 
     ratio: float
@@ -84,17 +94,17 @@ class Comparison(Shown):
 
     @property
     def pairs(self) -> int:
-        """How many pairs of steps were timed."""
+        """The number of timed pairs of steps."""
         return len(self.before_seconds)
 
     @property
     def before_median(self) -> float:
-        """Seconds of the middle step before."""
+        """The median step before, in seconds."""
         return median(self.before_seconds)
 
     @property
     def after_median(self) -> float:
-        """Seconds of the middle step after."""
+        """The median step after, in seconds."""
         return median(self.after_seconds)
 
     @property
@@ -107,11 +117,11 @@ class Comparison(Shown):
         return Table("step", _SIDES, (*self._measured(), *self._judged()), self.reason)
 
     def operators_table(self) -> Table:
-        """How often each kind of operator ran in one step, how long it took, and which fused operators are new."""
+        """How often each kind of operator ran in one step and for how long, and which fused operators are new."""
         return Table("operators in one step", _OPERATOR_COLUMNS, tuple(_operator_rows(self)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field under its own name, `version` first. See docs/json.md."""
+        """Each field under its own name, after `version`. See docs/json.md."""
         return {
             "version": FORMAT_VERSION,
             "verdict": self.verdict,
@@ -179,7 +189,7 @@ def size(count: int | None) -> str:
 
 
 def _by_time(comparison: Comparison) -> list[tuple[str, Category, Category]]:
-    """Every category with its two sides, the one that took longest first."""
+    """Each category with both sides, sorted by time, the longest first."""
     none = Category(0, 0.0, {})
     befores, afters = comparison.operators_before, comparison.operators_after
     names = dict.fromkeys((*befores, *afters))

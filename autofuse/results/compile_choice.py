@@ -1,4 +1,4 @@
-"""Whether a model runs compiled, and what that rests on. Plain data; it knows neither torch nor clocks."""
+"""Whether a model runs compiled, and why. Plain data, without torch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ Chosen = Literal["eager", "compiled", "compiled original"]
 
 @dataclass(frozen=True)
 class CompileChoice:
-    """What `optimize(..., compile=...)` decided.
+    """The decision of `optimize(..., compile=...)`.
 
-    chosen: "eager" (nothing is compiled), "compiled" (the model with its fused places), "compiled original" (as it was
-    written, for the fused places do not gain once it is compiled).
-    modules: the names of the modules that are compiled, "" for the model itself; equal blocks are compiled one by one.
-    fused: the ratio of times eager / compiled with the fused places; original: eager / compiled as it was written; both
-    above 1 where compiling is faster, None where not timed. Eager is the model with its fused places.
-    reason: why nothing was timed, or why nothing is compiled, as a clause.
+    Attributes:
+        chosen: "eager" (nothing is compiled), "compiled" (the model with its fused places), or "compiled original" (the
+            model as written, because the fused places gain nothing once it is compiled).
+        modules: the names of the compiled modules, "" for the model itself. Equal blocks are compiled one by one.
+        fused: the ratio of times eager / compiled with the fused places; above 1 if compiling is faster; None if not
+            timed. Eager is the model with its fused places.
+        original: likewise for the compiled original.
+        reason: why nothing was timed or compiled, as a clause.
     """
 
     chosen: Chosen
@@ -29,14 +31,14 @@ class CompileChoice:
     reason: str = ""
 
     def __str__(self) -> str:
-        """One line, e.g. "compiled: 1.22x (1.18 to 1.25) of eager"."""
+        """One line, for example "compiled: 1.22x (1.18 to 1.25) of eager"."""
         won = self.original if self.chosen == "compiled original" else self.fused
         if self.chosen == "eager":
             return f"not compiled: {self.reason}" if self.reason else "not compiled"
         return self.chosen if won is None else f"{self.chosen}: {won} of eager"
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field under its own name. See docs/json.md."""
+        """Each field under its own name. See docs/json.md."""
         return {
             "chosen": self.chosen,
             "modules": list(self.modules),

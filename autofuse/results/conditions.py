@@ -32,8 +32,12 @@ class NotACondition(ValueError):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a condition may name. interval: at least 95 %; None if the number is exact. value: None if it is
-    not known, and then `reason` says why. meaning: for people.
+    """A number that a condition may name.
+
+    Attributes:
+        value: None if it is unknown. `reason` then says why.
+        interval: a 95 % interval or a wider one; None if the number is exact.
+        meaning: a description for people.
     """
 
     meaning: str
@@ -98,14 +102,14 @@ def _comparison(part: str, text: str) -> Relation:
     found = _COMPARISON.fullmatch(part)
     if found is None:
         raise NotACondition(
-            f"{text!r} is no condition: write a name, one of < <= > >= and a number, as in 'time_ratio>1.02', and join "
-            "several with `and`."
+            f"{text!r} is not a condition. Write a name, one of < <= > >= and a number, as in 'time_ratio>1.02', and "
+            "join several with `and`."
         )
     return Relation(found[1], found[2], float(found[3]))
 
 
 def check_condition(asked: Condition, known: Mapping[str, Quantity]) -> ConditionOutcome:
-    """The outcome of a condition. Raises NotACondition if it has a name that is not in `known`."""
+    """The outcome of a condition. Raises NotACondition if it contains a name that is not in `known`."""
     for comparison in asked.comparisons:
         if comparison.name not in known:
             raise NotACondition(_no_such_name(comparison.name, known))

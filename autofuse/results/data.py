@@ -1,4 +1,4 @@
-"""Plain dataclasses to and from what JSON holds. Knows types, not what they are about."""
+"""Converts plain dataclasses to and from JSON values. This file depends on types only, not on what the data means."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WORDS = {
 
 
 class Malformed(ValueError):
-    """Data is not what it should be; the message names the field and says what was found instead."""
+    """Data has the wrong form. The message names the field and what was found."""
 
 
 def dumped(value: Any) -> Any:
-    """The same as dicts, lists, texts and numbers; infinities and NaN, which JSON cannot write, as None."""
+    """`value` as dicts, lists, strings and numbers. Infinities and NaN, which JSON does not have, become None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {key_of(field): dumped(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -30,10 +30,10 @@ def dumped(value: Any) -> Any:
 
 
 def loaded(kind: type[_T], value: Any, where: str = "") -> _T:
-    """What `dumped` made of a `kind`. Fields that are missing take their default; unknown ones are passed over.
+    """The inverse of `dumped` for a value of type `kind`.
 
-    A null where a number is due becomes NaN. Raises Malformed where a field without a default is missing, or a value is
-    of another type.
+    A missing field takes its default, and an unknown field is ignored. A null in place of a number becomes NaN. Raises
+    Malformed if a field without a default is missing, or a value has another type.
     """
     result: _T = _loaded(kind, value, where or kind.__name__)
     return result
@@ -59,7 +59,7 @@ def _loaded(kind: Any, value: Any, where: str) -> Any:
 
 
 def _without_none(kinds: tuple[Any, ...]) -> Any:
-    """Of `X | None` the X: no data here knows other unions."""
+    """The X of `X | None`. Results have no other unions."""
     (kind,) = (k for k in kinds if k is not type(None))
     return kind
 
@@ -78,12 +78,12 @@ def _object(kind: Any, value: Any, where: str) -> Any:
 
 
 def key_of(field: Field[Any]) -> str:
-    """The field's name in JSON: its own, or where that is a word of Python's ("class") what its metadata says."""
+    """The name of a field in JSON. The metadata gives it if the name is a keyword of Python ("class")."""
     return str(field.metadata.get("key", field.name))
 
 
 def has_default(field: Field[Any]) -> bool:
-    """Whether data may leave the field out."""
+    """Whether data may omit the field."""
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
@@ -96,7 +96,7 @@ def _tuple(inner: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
 def _items(kinds: Sequence[Any], value: Any, where: str) -> list[Any]:
     items = _require(value, (list, tuple), where)
     if len(items) != len(kinds):
-        raise Malformed(f"{where} has {len(items)} entries, and should have {len(kinds)}.")
+        raise Malformed(f"{where} has {len(items)} entries, but should have {len(kinds)}.")
     return [_loaded(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, items, strict=True))]
 
 
@@ -112,7 +112,7 @@ def _choice(choices: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _number(value: Any, where: str) -> float:
-    """null stands for what JSON cannot write, so it is read as NaN: a diverged loss stays one."""
+    """A number. null becomes NaN, because NaN is written as null: a diverged loss stays NaN."""
     try:
         return math.nan if value is None else float(_require(value, (int, float), where))
     except OverflowError as error:
@@ -120,7 +120,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def is_named_tuple(kind: Any) -> bool:
-    """Whether it is written as an array of that many entries."""
+    """Whether a type is written as an array with one entry for each field."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 

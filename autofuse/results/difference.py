@@ -30,7 +30,7 @@ FEWEST_STEPS = 8
 _LEVEL, _RESAMPLES = 0.99, 500
 # If one of these differs, the two runs do not measure one change.
 _SAME = ("torch", "device", "threads", "processor", "cores", "platform", "cuda")
-_INTERLEAVED = "autofuse.compare(before, after, inputs) measures both in one process and can tell."
+_INTERLEAVED = "autofuse.compare(before, after, inputs) measures both in one process and shows smaller differences."
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def judged(
     ratio = _ratio(before, after)
     found = tuple(caveats)
     if ratio is None:
-        return Difference("inconclusive", "Of one of the two no step was timed.", None, found)
+        return Difference("inconclusive", "No step of one of the two was timed.", None, found)
     fewest = min(len(before.seconds), len(after.seconds))
     if fewest < FEWEST_STEPS:
-        why = f"Only {fewest} steps were timed; {FEWEST_STEPS} are the fewest that tell anything."
+        why = f"Only {fewest} steps were timed; a verdict needs at least {FEWEST_STEPS}."
         return Difference("inconclusive", why, ratio, found)
     if found and not anyway:
         why = "The two were not measured under the same conditions: " + " ".join(found)
@@ -114,7 +114,10 @@ def _verdict(interval: Interval) -> tuple[Verdict, str]:
         return "regressed", f"Every way to compare the two runs shows a loss, of {least}."
     if interval.low >= 1 / (1 + BETWEEN_RUNS) and interval.high <= 1 + BETWEEN_RUNS:
         return "no-change", f"Every way to compare the two runs shows less than {BETWEEN_RUNS:.0%}."
-    return "inconclusive", f"The two runs were measured apart, and that does not tell such a difference. {_INTERLEAVED}"
+    return (
+        "inconclusive",
+        f"The two runs were measured separately, which cannot show such a small difference. {_INTERLEAVED}",
+    )
 
 
 def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:

@@ -1,9 +1,9 @@
-"""Entries in a folder of the cache: plain data by name, each in a file of its own that is whole or counts as missing.
+"""Entries in a folder of the cache: plain data by name, each in its own file.
 
-A file begins with a digest of what follows, so one that was cut off or changed is no entry. Writing replaces a file in
-one step, so of several processes the last one wins and a reader sees a whole text. Nothing here ever stops a run: what
-cannot be read is missing, what cannot be written is forgotten. The folder and its files are for the user alone, and
-what is somebody else's is not read. Knows files and JSON; must not know what is kept in them.
+A file begins with a digest of its content, so a truncated or changed file is not an entry. Writing replaces a file in
+one step: if several processes write, the last one wins, and a reader never sees a part. No error stops a run: an entry
+that cannot be read is missing, and one that cannot be written is lost. The folder and its files are for the user alone.
+A file of another user is not read. This file does not depend on the content of the entries.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 from autofuse.results.cache_folder import make, require_own
 from autofuse.results.regular_files import read_own
-from autofuse.results.temporary_files import remove_leftovers, temporary_beside
+from autofuse.results.temporary_files import remove_leftovers, temporary_next_to
 
 _ENDING = ".entry"
-_LARGEST = 64 * 2**20  # bytes of all entries together; the oldest go first
-_KEPT = 0.75  # of that, once there are too many
+_LARGEST = 64 * 2**20  # bytes of all entries together; beyond that the oldest are deleted
+_KEPT = 0.75  # the fraction of _LARGEST that remains after old entries are deleted
 
 
 def digest(*parts: object) -> str:
-    """A name for plain values: equal values have equal names, and others do not."""
+    """A name for plain values. Equal values have equal names, and different values have different names."""
     return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 def digest_of_bytes(content: bytes) -> str:
-    """A name for a text."""
+    """A name for bytes."""
     return blake2b(content, digest_size=20).hexdigest()
 
 
@@ -42,7 +42,7 @@ class Entries:
     folder: Path
 
     def get(self, name: str) -> dict[str, Any]:
-        """What is kept under a name; empty where nothing is, or nothing whole."""
+        """The entry of this name; empty if there is none, or if its file is incomplete."""
         try:
             content = read_own(str(self._path(name)))
             stated, _, text = content.partition(b"\n")
@@ -54,22 +54,22 @@ class Entries:
         return found if isinstance(found, dict) else {}
 
     def put(self, name: str, entry: dict[str, Any]) -> bool:
-        """Keeps an entry in the place of the one that bore the name; whether that could be done."""
+        """Stores an entry under a name and replaces an earlier one. Returns whether that was possible."""
         text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
         try:
             make(self.folder.parent)
             self.folder.mkdir(mode=0o700, exist_ok=True)
             require_own(self.folder)
-            with temporary_beside(str(self._path(name))) as (file, temporary):
+            with temporary_next_to(str(self._path(name))) as (file, temporary):
                 file.write(digest_of_bytes(text).encode() + b"\n" + text)
-                file.flush()  # not to the disk itself: what a power failure cuts off is no entry
+                file.flush()  # no fsync: after a power failure a truncated file is not an entry
                 os.replace(temporary, self._path(name))
         except OSError:
             return False
         return True
 
     def sizes(self) -> list[tuple[float, int, Path]]:
-        """When each entry was written, its bytes and its file; the oldest first."""
+        """The time, the size in bytes and the file of each entry, the oldest first."""
         return sorted(self._sizes())
 
     def _sizes(self) -> Iterator[tuple[float, int, Path]]:
@@ -83,7 +83,7 @@ class Entries:
             return
 
     def trim(self, largest: int = _LARGEST) -> None:
-        """Deletes the oldest entries where all together are too large, and what killed processes left."""
+        """Deletes the oldest entries if all together are too large, and the temporary files of killed processes."""
         remove_leftovers(str(self.folder))
         found = self.sizes()
         size = sum(s for _, s, _ in found)
@@ -99,7 +99,7 @@ class Entries:
             size -= bytes_of_it
 
     def clear(self) -> int:
-        """Deletes every entry; returns how many there were. Raises OSError where one cannot be deleted."""
+        """Deletes all entries and returns their number. Raises OSError if one cannot be deleted."""
         found = self.sizes()
         for _, _, path in found:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What was found in files: one finding for each place, and the JSON that `autofuse check` prints."""
+"""The findings in files, one for each place, and the JSON that `autofuse check` prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One place: what `autofuse check --format json` prints. Lines and columns count from 1."""
+    """One place, as `autofuse check --format json` prints it. Lines and columns count from 1."""
 
     code: str
     rule: str
@@ -28,15 +28,15 @@ class Finding:
     message: str
     reason: str
     advice: str = ""  # what to change
-    value: str = ""  # what stands in the way, as it is written, and the line where it does
+    value: str = ""  # the value that prevents the edit, as it is written, and its line
     value_line: int | None = None
-    mask: str = ""  # what the mask of the scores is proved to be
-    reason_code: str = ""  # of what is declined or reported: the kind of the reason, a code of docs/refusals.md
-    cell: int | None = None  # of a notebook, all its cells counted from 1; lines count from the cell's first
+    mask: str = ""  # what was proved about the mask of the scores
+    reason_code: str = ""  # if declined or reported: the kind of the reason, a code of docs/refusals.md
+    cell: int | None = None  # in a notebook: the number of the cell, from 1; lines count within the cell
 
     @property
     def place(self) -> str:
-        """`model.py:12`, or `model.ipynb:cell 3:12`, to be shown: the name is in one line, whatever it holds."""
+        """`model.py:12` or `model.ipynb:cell 3:12`, for display. Special characters in the name are escaped."""
         name = visible(self.path)
         return f"{name}:{self.line}" if self.cell is None else f"{name}:cell {self.cell}:{self.line}"
 
@@ -47,6 +47,6 @@ def as_json(findings: Iterable[Finding]) -> dict[str, object]:
 
 
 def _fields(finding: Finding) -> dict[str, object]:
-    """The fields of one finding; one in a notebook has its cell too."""
+    """The fields of one finding; `cell` only for a notebook."""
     cell = {} if finding.cell is None else {"cell": finding.cell}
     return {f: getattr(finding, f) for f in FIELDS} | cell

@@ -1,4 +1,4 @@
-"""What an edit does to a file, as replacements of whole lines: for editors and for reports that carry fixes."""
+"""The edits of a file as replacements of whole lines, for editors and for reports that contain fixes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LineChange:
-    """The lines from `first` up to but not including `end`, counted from 1, become `text`."""
+    """`text` replaces the lines from `first` up to but not including `end`. Lines count from 1."""
 
     first: int
     end: int
@@ -17,7 +17,7 @@ class LineChange:
 
 
 def replacements(before: str, after: str) -> tuple[LineChange, ...]:
-    """The lines that differ, in the order of the file."""
+    """The changed lines, in the order of the file."""
     old, new = _lines(before), _lines(after)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     return tuple(
@@ -25,8 +25,8 @@ def replacements(before: str, after: str) -> tuple[LineChange, ...]:
     )
 
 
-def replaced(before: str, made: tuple[LineChange, ...]) -> str:
-    """A text with replacements made."""
+def with_replacements(before: str, made: tuple[LineChange, ...]) -> str:
+    """A text after the replacements."""
     lines = _lines(before)
     for one in reversed(made):
         lines[one.first - 1 : one.end - 1] = [one.text]
@@ -34,5 +34,5 @@ def replaced(before: str, made: tuple[LineChange, ...]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends, as Python and editors count them: str.splitlines would also break at form feeds."""
+    """Lines with their ends, as Python and editors count them. str.splitlines would also split at form feeds."""
     return list(io.StringIO(text, newline=""))

@@ -14,9 +14,13 @@ from dataclasses import dataclass, replace
 class LevelKind:
     """One level of utilisation.
 
-    name: its key in JSON. title: for people. formula, source: how the number is computed, and from what.
-    get: what to do if the number is not available on this machine. above: the level that its loss is counted from; ""
-    for the whole step.
+    Attributes:
+        name: its key in JSON.
+        title: its name for people.
+        formula: how the number is computed.
+        source: what it is computed from.
+        get: what to do if the number is not available on this machine.
+        above: the level from which its loss is counted; "" for the whole step.
     """
 
     name: str
@@ -24,11 +28,11 @@ class LevelKind:
     formula: str
     source: str
     get: str
-    above: str | None = None  # None: no loss, because the level is not a part of the one before it
+    above: str | None = None  # None: no loss, because the level is not a part of another one
 
     @property
     def gpu(self) -> bool:
-        """Whether only GPUs have it."""
+        """Whether only GPUs have this level."""
         return self.name not in _ANYWHERE
 
 
@@ -63,7 +67,7 @@ LEVELS: tuple[LevelKind, ...] = (
         "kernel names in a trace", _TRACE, "busy",
     ),
     LevelKind("sm_active", "SM activity", "cycles with a warp on the SM / elapsed", "DCGM field 1002", _DCGM),
-    LevelKind("sm_occupancy", "SM occupancy", "resident warps / the most there can be", "DCGM field 1003", _DCGM),
+    LevelKind("sm_occupancy", "SM occupancy", "resident warps / the most that fit", "DCGM field 1003", _DCGM),
     LevelKind("tensor_active", "tensor pipe activity", "cycles of the tensor pipe / elapsed", "DCGM field 1004", _DCGM),
     LevelKind("dram_active", "DRAM activity", "cycles moving data / elapsed", "DCGM field 1005", _DCGM),
     LevelKind("fp64_active", "FP64 pipe activity", "cycles of the pipe / elapsed", "DCGM field 1006", _DCGM),
@@ -80,17 +84,17 @@ LEVELS: tuple[LevelKind, ...] = (
     LevelKind(
         "hfu", "hardware FLOPs utilisation (HFU)", "FLOPs executed, recomputation included / step time / peak FLOP/s",
         "torch.utils.flop_counter on one step; the peak from the device table or measured",
-        "profile a model that runs here; a trace of a GPU tells FLOPs only where shapes were recorded", "busy",
+        "profile a model that runs here; a trace of a GPU shows FLOPs only if shapes were recorded", "busy",
     ),
     LevelKind(
         "mfu", "model FLOPs utilisation (MFU)", "FLOPs that the model asks for / step time / peak FLOP/s",
         "the count of the original model, the same before and after fusion",
-        "profile a model that runs here; a trace alone holds no FLOPs", "hfu",
+        "profile a model that runs here; a trace alone contains no FLOPs", "hfu",
     ),
     LevelKind(
         "ideal", "share of the ideal step", "sum of max(FLOPs / peak, bytes / bandwidth) of every operator / step time",
         "FLOPs and bytes counted on one step; peaks from the device table or measured",
-        "profile a model that runs here; a trace alone holds neither FLOPs nor bytes", "busy",
+        "profile a model that runs here; a trace alone contains neither FLOPs nor bytes", "busy",
     ),
 )  # fmt: skip
 
@@ -101,9 +105,13 @@ KINDS = {kind.name: kind for kind in LEVELS}
 class Level:
     """One level of one profile.
 
-    value: a fraction of 1, None if it is not known. basis: what the number was read from, "3 steps of the trace".
-    reason: why there is no value. loss: how much lower it is than the level that its loss is counted from, as a
-    fraction of the step; None if it has no loss. at_most: the value is an upper bound.
+    Attributes:
+        value: a fraction of 1; None if it is unknown.
+        basis: the source of the number, for example "3 steps of the trace".
+        reason: why there is no value.
+        loss: how much lower the value is than that of the level above it, as a fraction of the step; None if the level
+            has no loss.
+        at_most: whether the value is an upper bound.
     """
 
     name: str
@@ -129,12 +137,12 @@ def ladder(known: dict[str, Level], missing: str) -> tuple[Level, ...]:
 
 
 def of_a_cpu(levels: tuple[Level, ...]) -> tuple[Level, ...]:
-    """The levels of a step that ran on a CPU: those that only GPUs have say so."""
+    """The levels of a step that ran on a CPU. Levels that only GPUs have get that as their reason."""
     return tuple(replace(r, reason=ON_CPU) if r.value is None and r.kind.gpu else r for r in levels)
 
 
 def _loss(kind: LevelKind, level: Level, known: dict[str, Level]) -> float | None:
-    """Counted from the next level above it that has a value; at the top, from 1, the whole step."""
+    """The loss relative to the nearest level above that has a value; for the top level, relative to the whole step."""
     if kind.above is None or level.value is None:
         return None
     above = kind.above

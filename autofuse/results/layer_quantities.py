@@ -17,19 +17,19 @@ from autofuse.results.profile import Layer, Profile
 
 _ASKED = re.compile(r"(\w+)\[(.*)\]")
 MEANINGS = {
-    "layer_seconds": "seconds of the layers, everything below them included",
+    "layer_seconds": "seconds of the layers, including everything below them",
     "layer_own_seconds": "seconds of the layers without the modules that they call",
-    "layer_share": "share of the step, everything below the layers included",
+    "layer_share": "share of the step, including everything below the layers",
     "layer_ratio": "seconds of the layers, after / before: above 1 is slower",
 }
 _NO_BASELINE = "there is nothing to compare with: pass --baseline with an earlier profile.json"
 
 
 class KnownQuantities(Mapping[str, Quantity]):
-    """Quantities by name, those of layers computed when they are asked for.
+    """Quantities by name. The quantities of layers are computed on request.
 
-    A layer that no profile has raises NotACondition: a misspelt name must not pass as undecided. If the profiles have
-    no layers at all, the quantity is not known.
+    A layer that no profile has raises NotACondition, because a misspelt name must not count as undecided. If the
+    profiles have no layers at all, the quantity is unknown.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class KnownQuantities(Mapping[str, Quantity]):
         before: Profile | None = None,
         ratio: Estimate | None = None,
     ) -> None:
-        """ratio: the step's time before / after. A layer's is at least as uncertain."""
+        """ratio: the step's time before / after. The time of a layer is at least as uncertain as that of the step."""
         self._known, self._after, self._before, self._ratio = known, after, before, ratio
 
     def __getitem__(self, name: str) -> Quantity:
@@ -90,18 +90,18 @@ def _ratio(before: Sequence[Layer], after: Sequence[Layer], has_baseline: bool, 
 
 
 def _share_interval(layers: Sequence[Layer]) -> Interval:
-    """Of the sum: the sum of the ends, as if all layers erred the same way."""
+    """The interval of a sum of shares: the sum of the ends, as if all layers erred in the same direction."""
     ends = [layer.share_interval or _interval_around(layer.share, BETWEEN_RUNS) for layer in layers]
     return Interval(sum(end.low for end in ends), sum(end.high for end in ends))
 
 
 def _interval_around(value: float, error: float) -> Interval:
-    """A layer's time comes from the few steps of a trace: it is known as well as two runs of one program agree."""
+    """A layer's time comes from the few steps of a trace, so it may err as much as two separate runs differ."""
     return Interval(value / (1 + error), value * (1 + error))
 
 
 def _matching(profile: Profile | None, pattern: str) -> list[Layer]:
-    """The layers of a name or a pattern."""
+    """The layers that a name or a pattern matches."""
     wanted = re.compile("[^.]+".join(map(re.escape, pattern.split("*"))))
     return [layer for layer in profile.layers if wanted.fullmatch(layer.fqn)] if profile else []
 

@@ -1,7 +1,7 @@
-"""A training step planned on paper: what memory it would take, before and after fusion. Plain data and its forms.
+"""A training step that is planned on paper: its memory before and after fusion. Plain data and its forms.
 
-Everything in here is simulated, and says so wherever it is shown; nothing was timed or allocated. It knows neither
-torch nor how to plan.
+All numbers here are simulated, and each display says so. Nothing was timed or allocated. This file depends neither on
+torch nor on how a plan is made.
 """
 
 from __future__ import annotations
@@ -25,13 +25,22 @@ _TONES: Mapping[str, Any] = {"fits": "good", "does not fit": "bad", "too close t
 
 @dataclass(frozen=True)
 class Setting:
-    """What was planned for. batch, sequence: on one device; None where the inputs do not tell.
+    """The setting of a plan.
 
-    dtype: of parameters and buffers, "" as the model has them. autocast: what operators compute in, "" without.
-    checkpointing: "none", "block", or patterns of module names. strategy, devices: how the model is spread. tensor,
-    pipeline, context: devices of a group of tensor parallelism, stages of a pipeline, parts of the sequence.
-    microbatches: of a step of the pipeline; `batch` is one of them. master: whether the optimizer keeps parameters in
-    float32. offload: what is in the host's memory: "none", "optimizer", or "parameters" with all states.
+    Attributes:
+        batch: the samples on one device; None if the inputs do not show them.
+        sequence: the length on one device; None if the inputs do not show it.
+        dtype: of parameters and buffers; "" as in the model.
+        autocast: the dtype in which operators compute; "" without autocast.
+        checkpointing: "none", "block", or patterns of module names.
+        strategy: how the model is distributed.
+        devices: the number of devices.
+        tensor: the devices of a group of tensor parallelism.
+        pipeline: the stages of a pipeline.
+        context: the parts of the sequence.
+        microbatches: of a step of the pipeline. `batch` is one of them.
+        master: whether the optimizer keeps parameters in float32.
+        offload: what is in the host's memory: "none", "optimizer", or "parameters" with all states.
     """
 
     batch: int | None = None
@@ -52,7 +61,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The memory of one device. source: who says so."""
+    """The memory of one device. source: where the number comes from."""
 
     bytes: int
     device: str = ""
@@ -61,13 +70,17 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Side:
-    """One device's memory at the peak of a step, before or after fusion. reason: why it could not be planned.
+    """One device's memory at the peak of a step, before or after fusion.
 
-    error: the largest relative error of such estimates where they were checked. layers: the bytes at the peak by
-    module, of the whole model on one device. fused: places that are. fit: whether it fits, the error considered.
-    largest_batch: the largest that fits with the error added; 0 if not even one sample does. states_bytes: parameters,
-    gradients and the optimizer's state of one device, where they are most. host_bytes: what is offloaded to the host's
-    memory for one device.
+    Attributes:
+        reason: why it could not be planned.
+        error: the largest relative error of checked estimates.
+        layers: the bytes at the peak by module, for the whole model on one device.
+        fused: the number of fused places.
+        fit: whether it fits, with the error added.
+        largest_batch: the largest batch that fits with the error added; 0 if not even one sample does.
+        states_bytes: parameters, gradients and optimizer state of one device, when they are largest.
+        host_bytes: the bytes of one device that are in the host's memory.
     """
 
     memory: Memory
@@ -83,9 +96,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Plan(Shown):
-    """error_basis: how the errors of the two sides were found.
+    """A plan for one setting.
 
-    scaling: what communication would cost, and how the step would scale; None where it was not asked for.
+    Attributes:
+        error_basis: how the errors of the two sides were found.
+        scaling: the cost of communication and how the step would scale; None if it was not requested.
     """
 
     name: str
@@ -100,19 +115,19 @@ class Plan(Shown):
 
     @property
     def saved_bytes(self) -> int | None:
-        """What fusion saves at the peak, on one device."""
+        """The memory that fusion saves at the peak, on one device."""
         before, after = self.before.memory.peak_bytes, self.after.memory.peak_bytes
         return None if before is None or after is None else before - after
 
     def to_dict(self) -> dict[str, Any]:
-        """`version` first, `type` "plan", then every field under its own name. See docs/json.md."""
+        """`version` and `type` "plan", then each field under its own name. See docs/json.md."""
         return {"version": FORMAT_VERSION, "type": "plan", **dumped(self)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
-        """What to_dict() made. Raises Malformed where it is something else."""
+        """The inverse of to_dict. Raises Malformed for other data."""
         if not isinstance(data, Mapping) or data.get("type") != "plan" or data.get("version") != FORMAT_VERSION:
-            raise Malformed(f"This is not a plan of autofuse's, format version {FORMAT_VERSION}.")
+            raise Malformed(f"This is not a plan of autofuse in format version {FORMAT_VERSION}.")
         return loaded(cls, data)
 
     @property
@@ -136,7 +151,7 @@ class Plan(Shown):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the numbers are of, what they rest on, and what whoever reads them should know."""
+        """What the numbers are based on, and what a reader should know about them."""
         told = [SIMULATED, f"{self.name}: {self._settings()}."]
         if self.capacity is not None and self.capacity.source:
             told.append(f"Capacity: {self.capacity.device or 'given'}, {self.capacity.source}.")

@@ -1,4 +1,4 @@
-"""The profile of a training step. Plain data: knows neither torch nor how to measure.
+"""The profile of a training step. Plain data, without torch and without measuring.
 
 Its parts are in autofuse/results/profile_parts.py and can be imported from here too.
 """
@@ -71,11 +71,17 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Profile(Shown):
-    """The measurements of one model or step. `name`: what was profiled. `kind`: "live", "script" or "trace".
+    """The measurements of one model or step.
 
-    categories: operators or kernels of one step by category. kernels: each of them by name. losses: the loss of every
-    step that was run, if known. rank_steps: the seconds of each step of each rank, and of its waits, of the traces of a
-    job. notes: sentences that readers of the numbers should know. diagnosis: what limits the step, and what to do.
+    Attributes:
+        name: what was profiled.
+        kind: "live", "script" or "trace".
+        categories: the operators or kernels of one step, by category.
+        kernels: each of them by name.
+        losses: the loss of each step that ran, if known.
+        rank_steps: for the traces of a job: the seconds of each step of each rank, and of its waits.
+        notes: sentences that readers of the numbers should know.
+        diagnosis: what limits the step, and what to do.
     """
 
     name: str
@@ -114,12 +120,14 @@ class Profile(Shown):
 
     @property
     def places(self) -> tuple[tuple[Layer, Place], ...]:
-        """Every place with its layer, the greatest predicted saving first; places without a prediction last."""
+        """Each place with its layer, sorted by predicted saving: the largest first, places without a prediction
+        last.
+        """
         found = [(layer, place) for layer in self.layers for place in layer.places]
         return tuple(sorted(found, key=lambda pair: -(pair[1].predicted_saving or 0.0)))
 
     def to_dict(self) -> dict[str, Any]:
-        """`version` first, `type` "profile", then every field under its own name. See docs/json.md."""
+        """`version` and `type` "profile", then each field under its own name. See docs/json.md."""
         return {"version": FORMAT_VERSION, "type": "profile", **dumped(self)}
 
     def to_html(self) -> str:
@@ -131,7 +139,7 @@ class Profile(Shown):
         """The profile that to_dict() made, in this or an earlier version. Raises Malformed for other data."""
         if not isinstance(data, Mapping) or data.get("type") != "profile":
             raise Malformed(
-                'This is not a profile: there is no "type": "profile" in it. `autofuse profile` writes them.'
+                'This is not a profile, because it has no "type": "profile". `autofuse profile` writes profiles.'
             )
         if data.get("version") != FORMAT_VERSION:
             raise Malformed(

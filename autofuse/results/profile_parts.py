@@ -1,6 +1,6 @@
-"""The parts of a profile: layers, places, times, memory. Plain data; they know nothing of how it is had or drawn.
+"""The parts of a profile: layers, places, times, memory. Plain data, without measuring and without drawing.
 
-Seconds, bytes, operators and FLOPs are of one step, on average over the steps that were looked at.
+Seconds, bytes, operators and FLOPs are those of one step: the mean over the observed steps.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal
 
 from autofuse.results.comparison import Interval
 
-OUTSIDE = "(outside)"  # the name of what runs in no module: the loss
-OPTIMIZER = "(optimizer)"  # the name of what optimizers run
-COMMUNICATION = "(communication)"  # the name of what ranks send each other
+OUTSIDE = "(outside)"  # the name of operators that run in no module, such as the loss
+OPTIMIZER = "(optimizer)"  # the name of the optimizers' operators
+COMMUNICATION = "(communication)"  # the name of communication between ranks
 
 Regime = Literal["compute", "memory", "overhead", "inconclusive", "unknown"]
 PlaceStatus = Literal["fused", "applies", "declined", "rolled-back"]
@@ -24,9 +24,11 @@ PlaceStatus = Literal["fused", "applies", "declined", "rolled-back"]
 class Work:
     """What something costs in one step.
 
-    flops: executed, so recomputation counts. bytes: what its operators read and write, each operator by itself, as if
-    nothing stayed in a cache. operators: how many ran (on a GPU: kernels). ideal_seconds: the sum of what each operator
-    needs at the machine's roofs; None without roofs.
+    Attributes:
+        flops: the FLOPs that were executed, including recomputation.
+        bytes: what its operators read and write, counted as if nothing stayed in a cache.
+        operators: the number of operators that ran (on a GPU: kernels).
+        ideal_seconds: the sum of the times that the operators need at the machine's roofs; None without roofs.
     """
 
     seconds: float = 0.0
@@ -44,24 +46,30 @@ class Work:
 
     @property
     def intensity(self) -> float | None:
-        """Arithmetic intensity, FLOPs a byte."""
+        """Arithmetic intensity in FLOPs per byte."""
         return self.flops / self.bytes if self.bytes else None
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rule and a layer: what could be, or was, fused there, or why not.
+    """A rule and a layer: what could be fused there, was fused, or why it was not.
 
-    rule, status, reason, reason_code, file, line: as in a report of optimize; status "applies" is one that would be
-    fused.
-    operation: the fused operation, "autofuse.ops.attention". calls: how often a step runs the place.
-    seconds: what the original code of the place takes in a step, forward and backward. predicted_seconds: what the
-    fused operation is predicted to take: FLOPs and bytes that remain, at the machine's roofs. saved_bytes, saved_flops:
-    what is read, written and computed less. predicted_gain: the step's time before / after if this place alone were
-    fused, so never more than Amdahl's bound 1 / (1 - seconds / step). measured_seconds: what the fused operation took,
-    measured, where it was. part_of: the larger place, "AF304 in h.0.mlp", that it is fused as a part of; what it would
-    save by itself is in that one's saving already. saving_range: seconds that fusing saves, from how far predictions
-    for such places were from measurements; None where such places were not measured.
+    Attributes:
+        rule: the code of the rule, as in a report of optimize. So are `reason`, `reason_code`, `file` and `line`.
+        status: as in a report of optimize, or "applies" for a place that would be fused.
+        operation: the fused operation, for example "autofuse.ops.attention".
+        calls: how often a step runs the place.
+        seconds: what the original code of the place takes in a step, forward and backward.
+        predicted_seconds: what the fused operation is predicted to take: its FLOPs and bytes at the machine's roofs.
+        saved_bytes: the bytes that are no longer read or written.
+        saved_flops: the FLOPs that are no longer computed.
+        predicted_gain: the step's time before / after if only this place were fused. It does not exceed Amdahl's bound
+            1 / (1 - seconds / step).
+        measured_seconds: what the fused operation took, if it was measured.
+        part_of: the larger place that contains this one, such as "AF304 in h.0.mlp". The saving of that place includes
+            the saving of this one.
+        saving_range: the range of seconds that fusing saves, from the errors of predictions for such places; None if
+            such places were not measured.
     """
 
     rule: str
@@ -84,14 +92,14 @@ class Place:
 
     @property
     def predicted_saving(self) -> float | None:
-        """Seconds of a step that fusing is predicted to save."""
+        """The seconds of a step that fusing is predicted to save."""
         if self.seconds is None or self.predicted_seconds is None:
             return None
         return self.seconds - self.predicted_seconds
 
     @property
     def measured_saving(self) -> float | None:
-        """Seconds of a step that fusing saved."""
+        """The seconds of a step that fusing saved."""
         if self.seconds is None or self.measured_seconds is None:
             return None
         return self.seconds - self.measured_seconds
@@ -99,16 +107,26 @@ class Place:
 
 @dataclass(frozen=True)
 class Layer:
-    """One module, by its fully qualified name; "" for the model itself, OUTSIDE for what runs in no module, OPTIMIZER
-    for what optimizers run, COMMUNICATION for what ranks send each other.
+    """One module, by its fully qualified name.
 
-    forward, backward: with everything below it. own_forward, own_backward: without the modules that it calls.
-    optimizer: what OPTIMIZER takes; of every other layer nothing. A forward that is computed again for its backward
-    (checkpointing) is part of `backward`. share: of the step's time, with everything below it; share_interval: 95
-    %, over the recorded steps, None where one step was recorded. doubled, doubled_interval: its own time with twice
-    the batch / its own time, with a 95 % interval. roofline: what it attains / what is attainable at its intensity,
-    a fraction of 1. regime: what holds it back, and `why`. sm_efficiency: estimated, on a GPU. peak_bytes: of the
-    memory at the step's peak, what this layer allocated (without its children's).
+    "" is the model itself, OUTSIDE the operators in no module, OPTIMIZER those of optimizers, and COMMUNICATION what
+    ranks send each other. A forward that is computed again for its backward (checkpointing) is part of `backward`.
+
+    Attributes:
+        forward: with everything below the module.
+        backward: likewise.
+        own_forward: without the modules that it calls.
+        own_backward: likewise.
+        optimizer: the work of OPTIMIZER; empty for other layers.
+        share: of the step's time, with everything below the module.
+        share_interval: its 95 % interval over the recorded steps; None if one step was recorded.
+        doubled: its own time with twice the batch / its own time.
+        doubled_interval: the 95 % interval of `doubled`.
+        roofline: the attained speed / the attainable speed at its intensity, a fraction of 1.
+        regime: what limits it.
+        why: the reason for `regime`.
+        sm_efficiency: an estimate, on a GPU.
+        peak_bytes: what this layer, without its children, allocated of the memory at the step's peak.
     """
 
     fqn: str
@@ -137,7 +155,7 @@ class Layer:
 
     @property
     def own_seconds(self) -> float:
-        """Forward, backward and optimizer, without what it calls."""
+        """Forward, backward and optimizer, without the modules that it calls."""
         return self.own_forward.seconds + self.own_backward.seconds + self.optimizer.seconds
 
     @property
@@ -147,16 +165,21 @@ class Layer:
 
     @property
     def own_work(self) -> Work:
-        """Forward, backward and optimizer, without what it calls."""
+        """Forward, backward and optimizer, without the modules that it calls."""
         return self.own_forward + self.own_backward + self.optimizer
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a step takes, timed with no instruments on. seconds: every timed step in order.
+    """How long a step takes without instruments.
 
-    interval: of the median, 95 %. samples, tokens: in one step on this rank; None where not known. yardstick: seconds
-    of a fixed piece of work timed next to each step, which tells how fast the machine was then; may be empty.
+    Attributes:
+        seconds: each timed step, in order.
+        interval: the 95 % interval of the median.
+        samples: in one step on this rank; None if unknown.
+        tokens: likewise.
+        yardstick: the seconds of a fixed piece of work that was timed next to each step. It shows how fast the machine
+            was. May be empty.
     """
 
     seconds: tuple[float, ...]
@@ -167,17 +190,17 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Seconds of the middle step; NaN where none was timed."""
+        """The median step in seconds; NaN if none was timed."""
         return median(self.seconds) if self.seconds else math.nan
 
     @property
     def samples_per_second(self) -> float | None:
-        """Samples a second, on this rank."""
+        """Samples per second, on this rank."""
         return self._rate(self.samples)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens a second, on this rank."""
+        """Tokens per second, on this rank."""
         return self._rate(self.tokens)
 
     def _rate(self, count: int | None) -> float | None:
@@ -186,10 +209,14 @@ class Timing:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes held at the moment of a step in which most are held, by what they are for; they add up to peak_bytes.
+    """The bytes at the moment of a step when most are held, by purpose. They add up to peak_bytes.
 
-    activations: what a forward keeps for the backward. temporaries: what lives within the forward or the backward only.
-    others: what is not told, of a snapshot of the allocator. source: what counted. reason: why there is nothing.
+    Attributes:
+        activations: what a forward keeps for the backward.
+        temporaries: what exists only within the forward or the backward.
+        others: in a snapshot of the allocator, memory of unknown purpose.
+        source: what counted the bytes.
+        reason: why there are no numbers.
     """
 
     peak_bytes: int | None = None
@@ -207,10 +234,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the step's time. name: "forward", "backward", "optimizer", "data", "host", "communication",
-    "exposed communication", "idle". The first four and "idle" are disjoint; host overhead and communication run
-    beside them. seconds: None where it cannot be told, and then `reason` says why. basis: how it was told. interval: of
-    the share, 95 %, over the steps that were looked at; None where there was one step, or no share.
+    """A part of the step's time.
+
+    Attributes:
+        name: "forward", "backward", "optimizer", "data", "host", "communication", "exposed communication" or "idle".
+            The first four and "idle" are disjoint. The host's overhead and communication run at the same time as they
+            do.
+        seconds: None if it is unknown; `reason` then says why.
+        basis: how it was found.
+        interval: the 95 % interval of the share over the observed steps; None for one step, or without a share.
     """
 
     name: str
@@ -223,9 +255,12 @@ class Share:
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs of one step on this rank: model counts what the model asks for, frozen on the original model, and is the
-    same before and after fusion; hardware what was executed, recomputation included. None where nothing was counted.
-    dtype: in which most of those executed are, "bfloat16".
+    """The FLOPs of one step on this rank; None if they were not counted.
+
+    Attributes:
+        model: what the original model asks for, the same before and after fusion.
+        hardware: what was executed, including recomputation.
+        dtype: the dtype of most executed FLOPs, for example "bfloat16".
     """
 
     model: int | None = None
@@ -235,19 +270,21 @@ class Flops:
     dtype: str = ""
 
     def asked_by(self, original: Flops) -> Flops:
-        """The same with what the original code asks for."""
+        """The same, with the model FLOPs of the original code."""
         if original.model is None:
             return self
-        return replace(self, model=original.model, basis=f"{self.basis}; the model's are counted on its original code")
+        return replace(self, model=original.model, basis=f"{self.basis}; model FLOPs are counted on the original code")
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What the machine can do: FLOP/s in the dtype that most FLOPs are in, bytes a second.
+    """What the machine can do: FLOP/s in the dtype of most FLOPs, and bytes per second.
 
-    sources: where they come from; measured: on this machine, by running matrix products and copies.
-    cached_bytes_per_second: what the fastest cache gives, where that was measured; what stays in a cache between two
-    operators may lie above the memory's roof, and under this one.
+    Attributes:
+        sources: where the numbers come from.
+        measured: whether they were measured on this machine, by matrix products and copies.
+        cached_bytes_per_second: the bandwidth of the fastest cache, if it was measured. An operator whose data stays in
+            a cache may exceed the bandwidth of the memory, but not this one.
     """
 
     flops_per_second: float | None = None
@@ -261,7 +298,7 @@ class Roof:
 
     @property
     def balance(self) -> float | None:
-        """The intensity, in FLOPs a byte, above which compute and not memory is the limit."""
+        """The intensity, in FLOPs per byte, above which compute is the limit and not memory."""
         if not self.flops_per_second or not self.bytes_per_second:
             return None
         return self.flops_per_second / self.bytes_per_second
@@ -269,7 +306,7 @@ class Roof:
 
 @dataclass(frozen=True)
 class Power:
-    """Mean power of the device over the timed steps. reason: why it could not be told."""
+    """The mean power of the device over the timed steps. reason: why it is unknown."""
 
     watts: float | None = None
     joules_per_step: float | None = None
@@ -280,7 +317,10 @@ class Power:
 
 @dataclass(frozen=True)
 class Probe:
-    """The double-the-batch probe: t(2 x batch) / t(batch), with its 95 % interval. Well under 2: overhead rules."""
+    """The step's time with twice the batch / with the batch, with its 95 % interval.
+
+    Well below 2, overhead limits the step.
+    """
 
     ratio: float | None = None
     interval: Interval | None = None
@@ -290,9 +330,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Attribution:
-    """How much of the forward's and the backward's time was given to modules, fractions of 1.
+    """The fractions of the forward's and the backward's time that were attributed to modules.
 
-    overhead: time of a step under the instruments / time without, of the pass that attributed.
+    Attributes:
+        overhead: time of a step with the instruments / without, in the run that attributed.
     """
 
     forward: float | None = None
@@ -303,7 +344,7 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Span:
-    """A bar of the timeline strip, seconds from the step's beginning. lane: "phases", "GPU stream 7", "rank 0"."""
+    """A bar of the timeline, in seconds from the start of the step. lane: "phases", "GPU stream 7", "rank 0"."""
 
     lane: str
     name: str
@@ -314,13 +355,20 @@ class Span:
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a job: its step, and its communication's seconds, all and what no computation ran beside.
+    """One process of a job, with the times of its step.
 
-    busy: a fraction of its step. waiting: seconds in collectives before the last rank has come to them; None where that
-    cannot be told. waiting_exposed: those of them that no computation runs beside, which alone can be gained.
-    computing, data, host, copies: seconds in which it computes, and in which it waits for data, for its host and for
-    copies or events. clock: seconds to add to its clock so that collectives end for all ranks at once; clock_error: how
-    far they are from that then, at the median.
+    Attributes:
+        communication: seconds of communication.
+        exposed: the seconds of it during which the rank computed nothing.
+        busy: a fraction of its step.
+        waiting: seconds in collectives before the last rank joins them; None if unknown.
+        waiting_exposed: the seconds of `waiting` during which the rank computes nothing. Only these can be gained.
+        computing: seconds in which it computes.
+        data: seconds in which it waits for data.
+        host: seconds in which it waits for its host.
+        copies: seconds in which it waits for copies or events.
+        clock: the seconds to add to its clock so that collectives end at once for all ranks.
+        clock_error: how far apart they end then, at the median.
     """
 
     rank: int
@@ -340,8 +388,13 @@ class Rank:
 
 @dataclass(frozen=True)
 class RankSteps:
-    """One rank's row of a map of ranks and steps. starts: seconds since the job's first step began, on one clock for
-    all ranks. seconds: of every step. waiting: seconds of each in collectives before the last rank has come to them."""
+    """One rank's row in a map of ranks and steps.
+
+    Attributes:
+        starts: seconds since the job's first step began, on one clock for all ranks.
+        seconds: of each step.
+        waiting: for each step, the seconds in collectives before the last rank joins them.
+    """
 
     rank: int
     starts: tuple[float, ...]

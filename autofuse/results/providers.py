@@ -1,4 +1,4 @@
-"""What operations can be computed by on this machine. Plain data and its forms; it knows neither torch nor packages."""
+"""The implementations of operations that exist on this machine. Plain data and its forms, without torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class PackageEntry:
-    """Something that providers come from. `reason` says why it is not available, "" where it is; `install` how to get
-    it; `version` is "" where it is not known."""
+    """A source of providers.
+
+    Attributes:
+        version: "" if it is unknown.
+        reason: why it is not available; "" if it is.
+        install: how to install it.
+    """
 
     name: str
     version: str
@@ -26,10 +31,13 @@ class PackageEntry:
 
 @dataclass(frozen=True)
 class ProviderEntry:
-    """One way to compute an operation.
+    """One implementation of an operation.
 
-    available: whether it can take calls on this machine; reason: why not, "" where it can. default: it is chosen where
-    nobody measured. refuses: what its check asks of the arguments, "" where it takes all.
+    Attributes:
+        available: whether it can run on this machine.
+        reason: why it cannot; "" if it can.
+        default: whether it is chosen without a measurement.
+        refuses: the arguments that it does not support; "" if it supports all.
     """
 
     name: str
@@ -47,7 +55,11 @@ class ProviderEntry:
 
 @dataclass(frozen=True)
 class OperationEntry:
-    """An operation with its providers in the order in which they are asked. Below `least` elements plain torch runs."""
+    """An operation with its providers, in the order in which they are asked.
+
+    Attributes:
+        least: plain torch computes calls with fewer elements.
+    """
 
     operation: str
     least: int
@@ -56,7 +68,7 @@ class OperationEntry:
 
 @dataclass(frozen=True)
 class Listing(Shown):
-    """All operations and packages. Prints as tables, in notebooks too."""
+    """All operations and packages. Prints as tables, also in notebooks."""
 
     packages: tuple[PackageEntry, ...]
     operations: tuple[OperationEntry, ...] = ()
@@ -84,7 +96,7 @@ class Listing(Shown):
             )
             for p in self.packages
         )
-        return Table("Packages that kernels come from", columns, rows)
+        return Table("Packages with kernels", columns, rows)
 
 
 _COLUMNS = (
@@ -119,11 +131,14 @@ def _row(provider: ProviderEntry) -> tuple[Cell, ...]:
 
 @dataclass(frozen=True)
 class ProviderUse:
-    """Which providers took an operation's calls in this process, and why.
+    """Which providers computed an operation's calls in this process, and why.
 
-    counts: calls by provider; those that plain torch code took at once (small ones, compilers, subclasses) are not
-    counted. failures: what providers that are no longer asked had raised. decided: kinds of calls, in words, with the
-    providers that were asked in turn and why: what measuring said, or "the defaults".
+    Attributes:
+        counts: calls by provider, without the calls that plain torch code computed at once (small ones, compilers,
+            tensor subclasses).
+        failures: the errors of providers that are not used any more.
+        decided: kinds of calls, as text, with the providers in their order and the reason: a measurement or "the
+            defaults".
     """
 
     operation: str

@@ -11,14 +11,14 @@ from autofuse.results.profile import Profile
 _NO_BASELINE = "there is nothing to compare with: pass --baseline with an earlier profile.json"
 _RATIOS = {
     "time_ratio": "time of a step, after / before: above 1 is slower",
-    "tokens_per_second_ratio": "tokens a second, after / before",
-    "samples_per_second_ratio": "samples a second, after / before",
+    "tokens_per_second_ratio": "tokens per second, after / before",
+    "samples_per_second_ratio": "samples per second, after / before",
     "peak_memory_ratio": "peak memory of a step, after / before",
 }
 
 
 def of_profile(after: Profile) -> KnownQuantities:
-    """The quantities of one profile. The ratios exist, and are not known."""
+    """The quantities of one profile. The ratios are listed, but unknown."""
     return KnownQuantities(_of_profile(after), after)
 
 
@@ -37,7 +37,7 @@ def _of_profile(after: Profile) -> dict[str, Quantity]:
         found = {level.name: level for level in after.ladder}.get(kind.name)
         value = found.value if found else None
         reason = found.reason if found else "the profile does not have it"
-        timed = kind.name in ("mfu", "hfu", "ideal")  # something counted / the time of a step
+        timed = kind.name in ("mfu", "hfu", "ideal")  # a count / the time of a step
         known[kind.name] = Quantity(
             kind.title, value, _scaled(value, known["step_seconds"]) if timed else None, _end(reason)
         )
@@ -45,7 +45,7 @@ def _of_profile(after: Profile) -> dict[str, Quantity]:
 
 
 def of_both(before: Profile, after: Profile, ratio: Estimate | None) -> KnownQuantities:
-    """The same of `after`, with the ratios. ratio: time before / after, with its interval."""
+    """The quantities of `after`, with the ratios. ratio: time before / after, with its interval."""
     known = _of_profile(after)
     known |= _ratios(ratio)
     for name in ("tokens", "samples"):
@@ -84,7 +84,7 @@ def _rates_ratio(name: str, counts: tuple[int | None, int | None], times: Quanti
     meaning = _RATIOS[f"{name}_per_second_ratio"]
     before, after = counts
     if not before or not after:
-        return Quantity(meaning, reason=f"how many {name} a step takes is not known on both sides")
+        return Quantity(meaning, reason=f"the number of {name} in a step is not known on both sides")
     if times.value is None:
         return Quantity(meaning, reason=times.reason)
     more = after / before
@@ -92,9 +92,9 @@ def _rates_ratio(name: str, counts: tuple[int | None, int | None], times: Quanti
 
 
 def _rate(name: str, count: int | None, step: Quantity) -> Quantity:
-    meaning = f"{name} a second, on one rank"
+    meaning = f"{name} per second, on one rank"
     if count is None or not step.value:
-        return Quantity(meaning, reason=f"how many {name} a step takes is not known" if step.value else step.reason)
+        return Quantity(meaning, reason=f"the number of {name} in a step is not known" if step.value else step.reason)
     return Quantity(meaning, count / step.value, Interval(count / step.ends.high, count / step.ends.low))
 
 

@@ -1,8 +1,8 @@
-"""How sure a share is: a ratio of two sums over steps, with an interval from the scatter of the steps. Numbers only.
+"""Confidence intervals of shares: of the ratio of two sums over steps, from the scatter of the steps.
 
-A part's share is its time in all steps / the time of all steps, the ratio estimator. Its variance is the one that
-W. Cochran, "Sampling Techniques" (3rd edition, 2.9 and 6.4), gives, and Student's t makes an interval of it: with three
-steps it is as wide as three steps deserve.
+The share of a part is its time in all steps / the time of all steps (the ratio estimator). Its variance follows W.
+Cochran, "Sampling Techniques" (3rd edition, 2.9 and 6.4), and Student's t gives the interval. With three steps it is
+correspondingly wide.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
-    """The 95 % interval of sum(parts) / sum(wholes), each a part of the whole at its index, so it lies within 0 and 1.
+    """The 95 % interval of sum(parts) / sum(wholes), within 0 and 1.
 
-    None for fewer than two steps, or where no time passes. Raises ValueError where the two are not of equal length.
+    Each part belongs to the whole at the same index. None for fewer than two steps, or if the wholes are 0. Raises
+    ValueError if the lengths differ.
     """
     pairs = list(zip(parts, wholes, strict=True))
     count, total = len(pairs), sum(wholes)
@@ -33,8 +34,11 @@ def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval 
 
 
 def student_t(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t. From 11 degrees on by the first terms of its expansion in 1 / freedom
-    (Abramowitz and Stegun, 26.7.5), which are right to three digits there."""
+    """The 97.5 % quantile of Student's t.
+
+    From 11 degrees of freedom on, it uses the first terms of the expansion in 1 / freedom (Abramowitz and Stegun,
+    26.7.5), which are accurate to three digits.
+    """
     if freedom <= len(_T):
         return _T[freedom - 1]
     z = 1.959964

@@ -14,13 +14,13 @@ from autofuse.results.profile import Profile
 
 
 class NotOurs(ValueError):
-    """A file cannot be compared; the message says what it is and what to pass."""
+    """A file cannot be compared. The message says what it is and what to pass."""
 
 
 def read(path: Path) -> Profile | Comparison:
-    """The profile in a file, or the comparison, alone or as a part of what `autofuse demo --json` wrote.
+    """The profile or the comparison in a file. `autofuse demo --json` writes files that contain a comparison.
 
-    Raises NotOurs if there is neither, or if the file cannot be read.
+    Raises NotOurs if the file contains neither, or cannot be read.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -35,9 +35,9 @@ def read(path: Path) -> Profile | Comparison:
 
 
 def of(content: Any) -> Profile | Comparison:
-    """The same of parsed JSON. Raises Malformed if it is neither."""
+    """The profile or the comparison in parsed JSON. Raises Malformed if it is neither."""
     if not isinstance(content, Mapping):
-        raise Malformed("it holds no object. Pass a profile.json that `autofuse profile` wrote.")
+        raise Malformed("it is not a JSON object. Pass a profile.json that `autofuse profile` wrote.")
     if content.get("type") == "profile":
         return Profile.from_dict(content)
     if isinstance(content.get("comparison"), Mapping):
@@ -45,7 +45,9 @@ def of(content: Any) -> Profile | Comparison:
     if "before_seconds" in content and "verdict" in content:
         if content.get("version") != FORMAT_VERSION:
             version = content.get("version")
-            raise Malformed(f"it is a comparison of format version {version!r}; known is {FORMAT_VERSION}.")
+            raise Malformed(
+                f"it is a comparison of format version {version!r}, but only {FORMAT_VERSION} is supported."
+            )
         comparison = loaded(Comparison, content)
         if not comparison.before_seconds or not comparison.after_seconds:
             raise Malformed("it is a comparison without a single pair.")

@@ -1,4 +1,4 @@
-"""Reads files that may be anything: a pipe or a device in a file's place is refused, and never waited for."""
+"""Reads files that may be anything. A pipe or a device is refused, so that no read waits."""
 
 from __future__ import annotations
 
@@ -6,45 +6,48 @@ import errno
 import os
 import stat
 
-_LARGEST = 256 * 2**20  # notebooks with pictures are large; what is larger is no source
+_LARGEST = 256 * 2**20  # notebooks with pictures are large; larger files are not sources
 _KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }  # fmt: skip
-# Opening a pipe waits for a writer, and a terminal may become the one that interrupts us.
+# To open a pipe would wait for a writer. A terminal that is opened could become the one whose Ctrl-C stops us.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0) | os.O_RDONLY
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def read(path: str, largest: int = _LARGEST) -> bytes:
-    """The bytes of a file. Raises OSError, with a sentence where it is no regular file or larger than `largest`."""
-    return _read(_opened(path), path, largest)
+    """The bytes of a file. Raises OSError with a sentence if it is not a regular file, or larger than `largest`."""
+    return _read(_open(path), path, largest)
 
 
 def read_own(path: str, largest: int = _LARGEST) -> bytes:
-    """The bytes of a file of ours or root's, and no link. Raises OSError; PermissionError where it is another's."""
+    """The bytes of a file that belongs to the user or to root and is no link.
+
+    Raises OSError; PermissionError for a file of another owner.
+    """
     handle = os.open(path, _AT_ONCE | _NO_LINK)
     if not is_own(os.fstat(handle)):
         os.close(handle)
-        raise PermissionError(errno.EPERM, "it belongs to somebody else", path)
+        raise PermissionError(errno.EPERM, "it belongs to another user", path)
     return _read(handle, path, largest)
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Whether a file is the user's, or root's, who may do anything anyway."""
+    """Whether a file belongs to the user, or to root, who can change any file."""
     return not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
 
 
 def kind_of(mode: int) -> str:
-    """What stands in the place of a regular file: "a pipe"; "" where it is one."""
+    """What a file is if it is not a regular file, for example "a pipe"; "" for a regular file."""
     return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
-def _opened(path: str) -> int:
+def _open(path: str) -> int:
     try:
         return os.open(path, _AT_ONCE)
     except OSError as error:
-        if error.errno == errno.ENXIO and (kind := kind_of(os.stat(path).st_mode)):  # nobody opens a socket
+        if error.errno == errno.ENXIO and (kind := kind_of(os.stat(path).st_mode)):  # a socket cannot be opened
             raise OSError(errno.EINVAL, f"it is {kind}, not a file", path) from error
         raise
 

@@ -1,4 +1,4 @@
-"""Folds names of modules that repeat, and texts about them: "h.*.attn" for twelve layers. Knows text only."""
+"""Shortens repeated names of modules, and texts that contain them: "h.*.attn" for twelve layers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-_BLOCK = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # its number, within a dotted name
+_BLOCK = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # the number of a block within a dotted name
 _NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?<=\d)")
-_ENOUGH = 3  # this many siblings of one class among others are blocks; two may be the layers of an MLP
+_ENOUGH = 3  # with so many siblings of one class, these are blocks; two may be the layers of an MLP
 
 
 def pattern_of(text: str) -> str:
-    """The text with "*" for numbers of blocks and "…" for other numbers."""
+    """The text with "*" for the numbers of blocks and "…" for other numbers."""
     return _NUMBER.sub("…", _BLOCK.sub("*", text))
 
 
 def in_common(texts: Sequence[str]) -> str:
-    """Texts that differ in numbers only as one: "*" for those of blocks, "…" for others, what is equal as it is.
+    """One text for texts that differ in numbers only; "" if they differ in more.
 
-    "" where they differ in more.
+    The numbers of blocks become "*", other numbers "…".
     """
     if all(text == texts[0] for text in texts):
         return texts[0]
@@ -32,10 +32,13 @@ def in_common(texts: Sequence[str]) -> str:
 
 
 def patterns_of(kinds: Mapping[str, str]) -> dict[str, str]:
-    """Each module's name with the numbers of repeated blocks as "*". `kinds`: the class of every module, by name.
+    """Each module's name with the numbers of repeated blocks as "*".
 
-    A number is a repeated block's where all its siblings, 0 to the last, are of its class, or at least three are; so
-    the layers of a small nn.Sequential keep their numbers.
+    A number is that of a repeated block if all its siblings, from 0 to the last, are of its class, or at least three
+    are. So the layers of a small nn.Sequential keep their numbers.
+
+    Args:
+        kinds: the class of each module, by name.
     """
     siblings: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in kinds:

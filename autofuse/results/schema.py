@@ -1,4 +1,7 @@
-"""JSON Schema (draft 2020-12) of what autofuse/results/data.py makes of a dataclass. Knows types, not their subject."""
+"""JSON Schema (draft 2020-12) of dataclasses as autofuse/results/data.py writes them.
+
+This file depends on types only, not on what the data means.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ _NAMES = {str: "string", bool: "boolean", int: "integer"}
 
 
 def schema(kind: type, constants: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of what `dumped` makes of a `kind`, with the `constants` next to its fields.
+    """The schema of what `dumped` returns for a `kind`, with the `constants` as additional fields.
 
-    Objects may have further fields: later versions add some. A number that JSON cannot write is null, so every number
-    that is no integer may be.
+    Objects may have further fields, because later versions add some. Every number that is not an integer may be null,
+    because JSON has no NaN and no infinity.
     """
     definitions: dict[str, Any] = {}
     whole = _object(kind, definitions)
@@ -64,7 +67,7 @@ def _of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"enum": list(inner)}
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": _of(inner[1], definitions)}
-    raise TypeError(f"{kind} has no form in a schema here: add it where data.py reads it.")
+    raise TypeError(f"No schema is defined for {kind}. Add one here, and a reader in data.py.")
 
 
 def _array(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +89,6 @@ def _or_null(one: dict[str, Any]) -> dict[str, Any]:
 def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     name = kind.__name__
     if name not in definitions:
-        definitions[name] = {}  # it may hold itself
+        definitions[name] = {}  # set first, because a class may contain itself
         definitions[name] = _object(kind, definitions)
     return {"$ref": f"#/$defs/{name}"}

@@ -1,7 +1,7 @@
-"""The base of results: their JSON, and their forms on a terminal and in a notebook.
+"""The base class of results: their JSON, and their forms on a terminal and in a notebook.
 
-Results are plain data and import nothing that draws. autofuse/display draws them; it is imported when a result is
-shown for the first time.
+Results are plain data and import nothing that draws. autofuse/display draws them. It is imported when a result is shown
+for the first time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _DRAWING = "autofuse.display.drawing"
 
 
 class Shown:
-    """A base of results. A subclass has `to_dict`, and `tables` or a function in autofuse/display/drawing.py."""
+    """The base class of results.
+
+    A subclass has `to_dict`, and `tables` or a function in autofuse/display/drawing.py.
+    """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Gives the class a method of its own, because IPython prefers a class's own repr to an inherited method."""
@@ -29,7 +32,7 @@ class Shown:
         raise NotImplementedError
 
     def to_json(self, indent: int | None = 2) -> str:
-        """to_dict() as strict JSON: a number that is infinite or NaN becomes null."""
+        """to_dict() as strict JSON. Infinite numbers and NaN become null."""
         return json.dumps(dumped(self.to_dict()), indent=indent, allow_nan=False)
 
     def __rich__(self) -> Any:
@@ -48,7 +51,7 @@ class Shown:
 
 def drawing() -> Any:
     """The module that draws results."""
-    drawn = random.getstate()  # rich draws from Python's generator as it is imported, behind a seed of the user's
+    drawn = random.getstate()  # importing rich draws a random number, which would change what a user's seed gives
     try:
         return importlib.import_module(_DRAWING)
     finally:

@@ -1,4 +1,4 @@
-"""What optimize did to a model, place by place. Plain data: it knows neither torch nor how a table is drawn."""
+"""What optimize did to a model, place by place. Plain data, without torch and without drawing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SHORT = (
     Column("max error", align="right"),
     Column("where"),
 )
-PART = "as part of "  # what a rule says that applies inside of another one's place, and is fused with it
+PART = "as part of "  # the reason of a site that is fused as a part of another rule's site
 _RAN: dict[Ran, Tone] = {"original": "bad", "captured anew": "good"}
 _FALLBACK_COLUMNS = (
     Column("module", wraps=True),
@@ -49,18 +49,25 @@ _FALLBACK_COLUMNS = (
 
 @dataclass(frozen=True)
 class SiteReport:
-    """One place where a rule matched, or nearly did.
+    """One place where a rule matched or nearly matched.
 
-    rule: the code, e.g. "AF101". module: the fully qualified name in the model, "" for the model itself.
-    status: "fused" (installed and verified), "declined" (never touched) or "rolled-back" (failed verification, undone).
-    reason: a sentence where the status is not "fused". kernel: what now runs there.
-    max_error: what verification saw in the output or gradient nearest its bound, relative to that tensor's largest
-        entry; None where not verified.
-    file, line: the source of the original, where known.
-    advice: what to change so that it can be fused. value, value_line: what stands in the way as its author wrote it,
-        and the line where it does. mask: what the mask of the scores is proved to be, and how.
-    reason_code: the kind of `reason`, where the status is not "fused": a code of docs/refusals.md.
-    choice: which of the kernels that can compute it here was taken, and why, where they were timed.
+    Attributes:
+        rule: the code, for example "AF101".
+        module: the fully qualified name in the model, "" for the model itself.
+        status: "fused" (installed and verified), "declined" (never changed) or "rolled-back" (failed verification,
+            undone).
+        reason: a sentence, if the status is not "fused".
+        kernel: what runs there now.
+        max_error: the difference of the output or gradient that is nearest its bound, relative to the largest entry of
+            that tensor; None if it was not verified.
+        file: the file of the original code, if known.
+        line: its line, if known.
+        advice: what to change so that it can be fused.
+        value: the value that prevents the fusion, as its author wrote it.
+        value_line: the line of that value.
+        mask: what was proved about the mask of the scores, and how.
+        reason_code: the kind of `reason`, a code of docs/refusals.md, if the status is not "fused".
+        choice: the chosen kernel and why, if kernels were timed.
     """
 
     rule: str
@@ -81,15 +88,16 @@ class SiteReport:
 
 @dataclass(frozen=True)
 class Fallback:
-    """Calls of one module that its fused forward was not made for.
+    """Calls of one module that its fused forward does not support.
 
-    module: the fully qualified name in the model, "" for the model itself; several, with ", " between them, where a
-        compiler took the original of modules that share their code.
-    guard: what the fused forward takes for granted, and found otherwise, e.g. "self.training is False".
-    calls: how many; of a module that falls back very often, later calls are counted by the guard that failed last. For
-        a compiler, how many times it took the original.
-    ran: what ran in its place: "original", or "captured anew" where a further fused forward was made for this kind of
-        call, which runs from then on.
+    Attributes:
+        module: the fully qualified name in the model, "" for the model itself. If a compiler used the original of
+            modules that share their code, all their names, with ", " between them.
+        guard: the condition of the fused forward that failed, for example "self.training is False".
+        calls: the number of calls. If a module falls back very often, later calls count for the guard that failed last.
+            For a compiler, the number of times that it used the original.
+        ran: what ran instead: "original", or "captured anew" if another fused forward was made for this kind of call.
+            It runs from then on.
     """
 
     module: str
@@ -100,12 +108,14 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Report(Shown):
-    """All places of one model, in the order of its modules. Prints as a table, in notebooks too: equal places of
-    repeated layers are one line of it, and `details()` has a line for each.
+    """All places of one model, in the order of its modules.
 
-    steps: what whole steps take with the fused places and without, in training and in inference, where they were timed.
-    compiled: what torch.compile runs, where `compile` was asked for.
-    profile: before and after, where optimize was asked for it; it is not part of to_dict() and has one of its own.
+    Prints as a table, also in notebooks. Equal places of repeated layers are one line; `details()` has a line for each.
+
+    Attributes:
+        steps: the times of whole steps with and without the fused places, in training and inference, if measured.
+        compiled: what torch.compile runs, if `compile` was requested.
+        profile: before and after, if optimize was asked for it. It is not part of to_dict(), and has its own.
     """
 
     sites: tuple[SiteReport, ...] = ()
@@ -115,26 +125,26 @@ class Report(Shown):
     compiled: CompileChoice | None = None
 
     def with_status(self, status: Status) -> tuple[SiteReport, ...]:
-        """The sites with that status, in order."""
+        """The sites with this status, in order."""
         return tuple(site for site in self.sites if site.status == status)
 
     @property
     def summary(self) -> str:
-        """One line, e.g. "8 fused, 1 declined"; every status that occurs, "no sites found" where none does."""
+        """One line, for example "8 fused, 1 declined": the statuses that occur, or "no sites found"."""
         counts = Counter(site.status for site in self.sites)
         return ", ".join(f"{counts[status]} {status}" for status in _TONES if counts[status]) or "no sites found"
 
     @property
     def headline(self) -> str:
-        """What a step takes, e.g. "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms".
+        """What a step takes, for example "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms".
 
-        The mode that the model was in comes first. "autofuse" where no step was timed.
+        The mode of the model comes first. "autofuse" if no step was timed.
         """
         compiled = () if self.compiled is None else (str(self.compiled),)
         return "; ".join((*map(str, self.steps), *compiled)) or "autofuse"
 
     def table(self) -> Table:
-        """What was found, a line for each kind: equal places of repeated layers are one, without the empty columns."""
+        """The places, one line for each kind: equal places of repeated layers are one line. Without empty columns."""
         whole = [s for s in self.sites if not (s.status == "fused" and s.reason.startswith(PART))]
         names = patterns_of({s.module: "" for s in whole})
         groups: defaultdict[tuple[str, ...], list[SiteReport]] = defaultdict(list)
@@ -146,18 +156,18 @@ class Report(Shown):
         return without_empty_columns(Table(self.headline, _SHORT, rows, caption))
 
     def details(self) -> ReportDetails:
-        """Every place, with its mask. Prints as a table, in notebooks too."""
+        """All places, with their masks. Prints as a table, also in notebooks."""
         return ReportDetails(self)
 
     def fallback_table(self) -> Table | None:
-        """The calls that ran something else than what was fused; None where there were none."""
+        """The calls that did not run a fused forward; None if there were none."""
         if not self.fallbacks:
             return None
         rows = tuple(
             (Cell(f.module or "(model)"), Cell(f.guard), Cell(str(f.calls)), Cell(f.ran, _RAN[f.ran]))
             for f in self.fallbacks
         )
-        return Table("calls that no fused forward was made for", _FALLBACK_COLUMNS, rows)
+        return Table("calls without a fused forward", _FALLBACK_COLUMNS, rows)
 
     def to_dict(self) -> dict[str, Any]:
         """`{"version": 1, "sites": [...], "fallbacks": [...], "steps": [...], "compiled": ...}`. See docs/json.md."""
@@ -170,7 +180,7 @@ class Report(Shown):
         }
 
     def tables(self) -> tuple[Table, ...]:
-        """All there is to see: the sites, and the calls that fell back if any did."""
+        """All tables: the sites, and the fallback calls if there were any."""
         fallbacks = self.fallback_table()
         return (self.table(),) if fallbacks is None else (self.table(), fallbacks)
 
@@ -178,7 +188,7 @@ class Report(Shown):
         return len(self.sites)
 
     def __bool__(self) -> bool:
-        return True  # an empty report is an answer, not the lack of one
+        return True  # an empty report is a result, too
 
     def __iter__(self) -> Iterator[SiteReport]:
         return iter(self.sites)
@@ -186,23 +196,23 @@ class Report(Shown):
 
 @dataclass(frozen=True)
 class ReportDetails(Shown):
-    """A report with a line for every place: what `Report.details()` gives."""
+    """A report with one line for each place, as `Report.details()` returns it."""
 
     report: Report
 
     def to_dict(self) -> dict[str, Any]:
-        """That of the report."""
+        """The dict of the report."""
         return self.report.to_dict()
 
     def tables(self) -> tuple[Table, ...]:
-        """The places, without the columns that would be empty, and the calls that fell back if any did."""
+        """The places without empty columns, and the fallback calls if there were any."""
         rows = tuple(map(_row, self.report.sites))
         sites = without_empty_columns(Table(self.report.headline, _COLUMNS, rows, self.report.summary))
         return sites, *self.report.tables()[1:]
 
 
 def _short_row(module: str, sites: list[SiteReport]) -> tuple[Cell, ...]:
-    """One line for places that are alike: the largest error of all, and where the first stands."""
+    """One line for equal places: the largest of their errors, and the location of the first."""
     first, errors = sites[0], [s.max_error for s in sites if s.max_error is not None]
     places = {_where(s) for s in sites}
     said = (first.kernel, in_common([s.reason for s in sites]), in_common([s.advice for s in sites]))

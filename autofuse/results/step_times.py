@@ -1,4 +1,4 @@
-"""What a whole step of a model takes with its fused places and without. Plain data; it knows no torch and no clock."""
+"""The time of a whole step of a model with and without its fused places. Plain data, without torch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ _STEPS: dict[StepMode, str] = {"training": "training step", "inference": "infere
 
 
 def step_mode(training: bool) -> StepMode:
-    """The word for a mode."""
+    """The name of a mode."""
     return "training" if training else "inference"
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step of the whole model, with what was fused in it and as it was written, timed in interleaved pairs.
+    """One step of the whole model, fused and as written, timed in interleaved pairs.
 
-    mode: "training" (forward, the loss of `autofuse.compare`, backward) or "inference" (the forward without gradients).
-    before_seconds, after_seconds: the median step as it was written, and with the fused places; None where not timed.
-    ratio: the median of the pairs' ratios before / after, above 1 where the fused model is faster; interval: its 95 %
-    interval. verdict, pairs, clock: as those of a `Comparison`.
-    not_timed: why there are no numbers, as a clause. remembered: an earlier process timed an equal step.
+    Attributes:
+        mode: "training" (forward, the loss of `autofuse.compare`, backward) or "inference" (the forward without
+            gradients).
+        before_seconds: the median step as written; None if not timed.
+        after_seconds: the median step with the fused places; None if not timed.
+        ratio: the median of the pairs' ratios before / after; above 1 if the fused model is faster.
+        interval: its 95 % interval.
+        verdict: as in a `Comparison`; `pairs` and `clock` too.
+        not_timed: why there are no numbers, as a clause.
+        remembered: whether an earlier process timed an equal step.
     """
 
     mode: StepMode
@@ -39,7 +44,7 @@ class StepTime:
     remembered: bool = False
 
     def __str__(self) -> str:
-        """One line, e.g. "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"."""
+        """One line, for example "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"."""
         name = _STEPS[self.mode]
         if self.ratio is None or self.interval is None:
             return f"{name} not timed: {self.not_timed}"
@@ -48,7 +53,7 @@ class StepTime:
         return f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}{earlier}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field under its own name. See docs/json.md."""
+        """Each field under its own name. See docs/json.md."""
         return {
             "mode": self.mode,
             "before_seconds": self.before_seconds,

@@ -1,4 +1,4 @@
-"""A table as data: columns, and rows of cells with a tone. Knows neither its subject nor how it is drawn."""
+"""A table as data: columns, and rows of cells with a tone. This file knows neither subjects nor drawing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of what new code may call. Plain words, so that reading a configuration loads no syntax trees."""
+"""The names of the libraries that new code may call, as strings: reading a configuration imports no parser."""
 
 from __future__ import annotations
 

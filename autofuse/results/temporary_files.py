@@ -1,7 +1,7 @@
-"""Files that will take the place of others: each is held by a lock while it is written.
+"""Temporary files that will replace other files. Each is locked while it is written.
 
-A process that is killed cannot delete its file. The lock ends with the process, so whoever comes next can tell what
-was left from what is being written.
+A process that is killed cannot delete its file, but its lock ends. So a later process can tell leftovers from files
+that are being written.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import IO, Any
 
-_PREFIX, _SUFFIX = ".autofuse-", ".tmp"  # never walked as source: the ending is none of Python's
+_PREFIX, _SUFFIX = ".autofuse-", ".tmp"  # no Python ending, so autofuse never reads them as sources
 _NAME = re.compile(r"\.autofuse-[0-9a-f]{16}\.tmp")
-_OLD = 3600.0  # seconds: no file is written for so long; asked only where there are no locks
+_OLD = 3600.0  # seconds; an older file is a leftover. Used only if files cannot be locked
 _LOOK = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-_fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
+_fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # not available on Windows
 
 
 @contextmanager
-def temporary_beside(target: str) -> Iterator[tuple[IO[bytes], str]]:
-    """An empty file that only we can read, in the folder of `target`, and its path.
+def temporary_next_to(target: str) -> Iterator[tuple[IO[bytes], str]]:
+    """Creates an empty file that only the user can read, in the folder of `target`. Yields it and its path.
 
-    If the block raises, the file is gone; else it is the block's to move. Raises OSError where none can be made.
+    If the block raises an error, the file is deleted. Otherwise the block must move it. Raises OSError if it cannot be
+    created.
     """
     while True:
-        # The name is ours before the file is there: an interruption can come between any two instructions.
+        # Choose the name before the file exists, because an interruption can occur between any two instructions.
         path = os.path.join(os.path.dirname(target), f"{_PREFIX}{os.urandom(8).hex()}{_SUFFIX}")
         try:
-            with open(path, "xb", opener=_for_us_alone) as file:
+            with open(path, "xb", opener=_open_private) as file:
                 if _lock(file.fileno(), wait=True) is None or is_still(file.fileno(), path):
                     yield file, path
                     return
@@ -43,28 +44,32 @@ def temporary_beside(target: str) -> Iterator[tuple[IO[bytes], str]]:
 
 
 def remove_leftovers(folder: str) -> list[str]:
-    """Deletes what killed processes left in a folder; returns the paths. A file that is being written stays."""
+    """Deletes the files that killed processes left in a folder. Files that are being written stay.
+
+    Returns:
+        The paths of the deleted files.
+    """
     try:
         with os.scandir(folder) as entries:
             found = [entry.path for entry in entries if _NAME.fullmatch(entry.name)]
     except OSError:
         return []
-    return [path for path in found if _removed(path)]
+    return [path for path in found if _remove_if_left(path)]
 
 
 def is_still(handle: int, path: str) -> bool:
-    """Whether the open file is the one that bears the name: what has just been locked may have been deleted before."""
+    """Whether the open file still has this path. It may have been deleted before it was locked."""
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:
         return False
 
 
-def _for_us_alone(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
-def _removed(path: str) -> bool:
+def _remove_if_left(path: str) -> bool:
     try:
         handle = os.open(path, _LOOK)
     except OSError:
@@ -83,12 +88,15 @@ def _removed(path: str) -> bool:
 
 
 def _deletable(status: os.stat_result) -> bool:
-    """Whether it is ours; root gives its files to the owner of what they replace."""
+    """Whether this process may delete the file.
+
+    Root may delete any: its temporary files have the owner of the file that they replace.
+    """
     return not hasattr(os, "geteuid") or os.geteuid() in (status.st_uid, 0)
 
 
 def _lock(handle: int, wait: bool) -> bool | None:
-    """Whether the file is locked by us now; None where files cannot be locked, as in some network folders."""
+    """Whether this process has locked the file; None if files cannot be locked, as in some network folders."""
     if _fcntl is None:
         return None
     try:

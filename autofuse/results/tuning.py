@@ -1,4 +1,4 @@
-"""What timing the candidates for one operation found. Plain data and its forms; it knows neither torch nor clocks."""
+"""The result of timing the candidates for one operation. Plain data and its forms, without torch."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate: what was measured of it, or why it took no part.
+    """One candidate: its measurements, or why it was not measured.
 
-    name: the provider's, or "original" for the code that the operation stands for.
-    refused: the reason why it was not timed; "" where it was.
-    seconds: of one call, forward and backward together (the forward alone in inference), the lower quartile of all
-        runs; interval: its 95 % bootstrap interval; runs: how many there were.
-    peak_bytes: the most that one call holds above what stood before; held_bytes: what its forward keeps until the
-        backward, the result included (0 in inference). None where nothing could tell.
-    host_seconds: of the host until a call was launched, where `seconds` are those of a GPU's own clock.
-    error: of the output or gradient nearest its bound, relative to that tensor's largest entry; bound: how large it may
-        be, which follows from the error of torch's own code. None where it was not compared.
+    Attributes:
+        name: the provider's name, or "original" for the code that the operation replaces.
+        refused: the reason why it was not timed; "" if it was.
+        seconds: of one call, forward and backward together (in inference the forward only): the lower quartile of all
+            runs.
+        interval: its 95 % bootstrap interval.
+        runs: the number of runs.
+        peak_bytes: the most memory that one call holds in addition to what existed before; None if it is unknown.
+        held_bytes: what its forward keeps until the backward, including the result (0 in inference); None if unknown.
+        host_seconds: the host's time until a call was launched, if `seconds` are from a GPU's clock.
+        error: of the output or gradient that is nearest its bound, relative to the largest entry of that tensor; None
+            if it was not compared.
+        bound: the largest allowed error. It follows from the error of torch's own code.
     """
 
     name: str
@@ -51,15 +55,15 @@ class Trial:
 
     @property
     def memory(self) -> int | None:
-        """Bytes to compare candidates by: the peak of one call, and once more what it keeps until its backward.
+        """The bytes by which candidates are compared: the peak of one call plus what it keeps until its backward.
 
-        What is kept counts twice because the calls of a model's other layers keep theirs at the same time.
+        Kept memory counts twice, because the calls of a model's other layers keep theirs at the same time.
         """
         return None if self.peak_bytes is None else self.peak_bytes + (self.held_bytes or 0)
 
     @property
     def inexactness(self) -> float:
-        """How much of its bound the error uses up; 0 where either is unknown."""
+        """The error as a fraction of its bound; 0 if either is unknown."""
         return self.error / self.bound if self.error and self.bound else 0.0
 
     @classmethod
@@ -71,14 +75,20 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuningResult(Shown):
-    """Which candidate runs an operation with such arguments, and why. Prints as a table, in notebooks too.
+    """Which candidate computes an operation for such arguments, and why. Prints as a table, also in notebooks.
 
-    operation: its name; arguments: what it was given, in words; device: where.
-    winner: the candidate that is chosen; ranking: all that may be, best first; why: a sentence.
-    measured: False where the default holds because nothing was (or could be) timed.
-    policy, deterministic, training: what was asked for.
-    control: the ratio of identical runs of one candidate with its interval: what this machine makes of no difference.
-    trials: every candidate, those that took no part included.
+    Attributes:
+        operation: the name of the operation.
+        arguments: a description of its arguments.
+        device: where it runs.
+        winner: the chosen candidate.
+        ranking: all candidates that may run, the best first.
+        why: a sentence.
+        measured: False if nothing was (or could be) timed, so that the default is used.
+        policy: the policy that was requested; `deterministic` and `training` too.
+        control: the ratio of identical runs of one candidate with its interval: how much this machine's times differ by
+            chance.
+        trials: all candidates, including those that were not timed.
     """
 
     operation: str
@@ -95,22 +105,24 @@ class TuningResult(Shown):
     trials: tuple[Trial, ...] = ()
 
     def trial(self, name: str) -> Trial:
-        """The candidate of that name. Raises KeyError where there is none."""
+        """The candidate of this name. Raises KeyError if there is none."""
         found = next((t for t in self.trials if t.name == name), None)
         if found is None:
-            raise KeyError(f"No candidate is called {name!r}; there are {', '.join(t.name for t in self.trials)}.")
+            raise KeyError(
+                f"No candidate is called {name!r}. The candidates are {', '.join(t.name for t in self.trials)}."
+            )
         return found
 
     @property
     def summary(self) -> str:
-        """One line, e.g. "rms_norm: compiled. It is the fastest: 0.48 ms against 1.24 ms of torch."."""
+        """One line, for example "rms_norm: compiled. It is the fastest: 0.48 ms against 1.24 ms of torch."."""
         return f"{self.operation}: {self.winner}. {self.why}"
 
     def table(self) -> Table:
-        """The candidates that took part, the best first.
+        """The candidates that were timed, the best first.
 
-        A time is the lower quartile of all runs; "kept" is what a forward keeps until its backward; the error is given
-        as its share of the bound.
+        A time is the lower quartile of all runs. "kept" is what a forward keeps until its backward. The error is a
+        fraction of its bound.
         """
         mode = "forward and backward" if self.training else "forward"
         title = f"{self.operation} ({mode}; {self.policy}{', deterministic' if self.deterministic else ''})"
@@ -121,17 +133,17 @@ class TuningResult(Shown):
         return without_empty_columns(Table(title, _COLUMNS, rows, caption))
 
     def refusals(self) -> Table | None:
-        """The candidates that took no part, and why; None where all did."""
+        """The candidates that were not timed, and why; None if all were."""
         rows = tuple((Cell(t.name, "quiet"), Cell(t.refused, "quiet")) for t in self.trials if t.refused)
         return Table("", (Column("took no part"), Column("why", wraps=True)), rows) if rows else None
 
     def tables(self) -> tuple[Table, ...]:
-        """All there is to see."""
+        """All tables."""
         refusals = self.refusals()
         return (self.table(),) if refusals is None else (self.table(), refusals)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field under its own name, `version` first. See docs/json.md."""
+        """Each field under its own name, after `version`. See docs/json.md."""
         fields = {**asdict(self), "ranking": list(self.ranking), "trials": [asdict(t) for t in self.trials]}
         fields["control"] = self.control and {"ratio": self.control.ratio, "interval": list(self.control.interval)}
         found: dict[str, Any] = dumped({"version": FORMAT_VERSION, **fields})
@@ -139,9 +151,11 @@ class TuningResult(Shown):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TuningResult:
-        """The inverse of to_dict. Raises TypeError, KeyError or ValueError for anything else."""
+        """The inverse of to_dict. Raises TypeError, KeyError or ValueError for other data."""
         if data["version"] != FORMAT_VERSION:
-            raise ValueError(f"This is version {data['version']!r} of the format, and {FORMAT_VERSION} is known here.")
+            raise ValueError(
+                f"This is version {data['version']!r} of the format, but only {FORMAT_VERSION} is supported."
+            )
         control = data["control"]
         given = {name: value for name, value in data.items() if name != "version"}
         given["control"] = control and Estimate(control["ratio"], Interval(*control["interval"]))

@@ -29,7 +29,7 @@ def percent(fraction: float | None) -> str:
 
 
 def percent_within(fraction: float | None, interval: tuple[float, float] | None) -> str:
-    """A fraction of 1 with its interval, "37.2 % (36 to 38.1 %)"; without an interval as `percent` writes it."""
+    """A fraction of 1 with its interval, "37.2 % (36 to 38.1 %)". Without an interval as `percent` formats it."""
     if fraction is None or interval is None:
         return percent(fraction)
     low, high = (digits(100 * max(0.0, end)) for end in interval)
@@ -70,17 +70,17 @@ def digits(value: float) -> str:
 
 
 def because(reason: str) -> str:
-    """ "n/a, because ...": the reason, which may be a sentence of its own, as a clause without its full stop."""
+    """ "n/a, because ...": the reason as a clause. A reason that is a sentence loses its full stop."""
     told = reason.rstrip(". ")
     told = told[0].lower() + told[1:] if told[1:2].islower() or told[1:2] == " " else told
     return f"{NOT_KNOWN}, because {told}" if told else NOT_KNOWN
 
 
 def magnitude(text: str) -> float | None:
-    """The number that a formatted quantity stands for, to its three digits: "254 ms" is 0.254. None for other text.
+    """The number that a formatted quantity shows, to its three digits: "254 ms" is 0.254. None for other text.
 
-    An interval in parentheses is passed over. The inverse of the functions above, for sorting tables; a column has
-    quantities of one kind, so units of different kinds are not told apart.
+    An interval in parentheses is ignored. It is the inverse of the functions above, for sorting tables. A column
+    contains quantities of one kind, so units of different kinds are not distinguished.
     """
     found = _QUANTITY.fullmatch(text)
     if found is None:

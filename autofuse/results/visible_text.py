@@ -1,25 +1,25 @@
-"""Text from a stranger's tree, fit to be printed: a name may hold line ends, escape sequences and worse."""
+"""Makes text from untrusted files safe to print. A name may contain line ends, escape sequences and other controls."""
 
 from __future__ import annotations
 
 import unicodedata
 
 _KEPT = "\n\t"
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control, format (text from right to left), half pairs, separators
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control, format (such as right-to-left marks), surrogates, separators
 
 
 def visible(text: str) -> str:
-    """A name in one line: what cannot be printed is written as Python escapes it, `\\n` or `\\x1b`.
+    """A name on one line. Characters that cannot be printed are written as Python escapes them, `\n` or `\x1b`.
 
-    A byte that is no text in the file system's encoding (a half pair to Python) is written as that byte.
+    A byte that is not text in the file system's encoding (Python holds it as a surrogate) is written as that byte.
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _escaped(c) for c in text)
-    return f"./{text}" if text.startswith("::") else text  # a CI log takes a line that begins so for a command
+    return f"./{text}" if text.startswith("::") else text  # a CI system would read such a line as a command
 
 
 def harmless(text: str) -> str:
-    """Text of several lines without what a terminal would obey: line ends, tabs and spaces of any kind stay."""
+    """Text of several lines without characters that control a terminal. Line ends, tabs and spaces of any kind stay."""
     if text.isprintable():
         return text
     return "".join(_escaped(c) if c not in _KEPT and unicodedata.category(c) in _UNSEEN else c for c in text)

@@ -27,7 +27,7 @@ def _none(*_: Any) -> None:
     return None
 
 
-def _nobody_shares(x: torch.Tensor) -> torch.Tensor:
+def _without_sharing(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
@@ -159,7 +159,7 @@ NAMES: Mapping[str, Private] = {
         _DECLINED),
     # Copy-on-write memory.
     "lazy_clone": _one("torch._lazy_clone", "noticing writes to a mask's buffer",
-        "a mask's buffer is compared at each call", _nobody_shares),
+        "a mask's buffer is compared at each call", _without_sharing),
     "is_cow_tensor": _one("torch._C._is_cow_tensor", "whether a mask's buffer is still unwritten",
         "a mask's buffer is compared at each call", _no),
     "data_address": _one("torch._C._data_address", "the address of a buffer, without marking it as written",
@@ -173,7 +173,7 @@ NAMES: Mapping[str, Private] = {
     "disabled_torch_function": _one("torch._C._disabled_torch_function_impl",
         "which tensor classes do not override torch's functions", "autofuse assumes that only Tensor does not", _none),
     # Hooks.
-    "module_call": _one("torch.nn.Module._wrapped_call_impl", "whether somebody replaced Module.__call__",
+    "module_call": _one("torch.nn.Module._wrapped_call_impl", "whether Module.__call__ was replaced",
         "Module.__call__ at import time counts as torch's own", torch.nn.Module.__call__),
     "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether there are global module hooks",
         "autofuse assumes hooks, and replaces no module", ({0: "unknown"},),

@@ -115,9 +115,10 @@ class FunctionCall:
             The outputs, the gradients, and whether the arguments are unchanged.
         """
         copy = self.copy()
-        seed_generators(self.device)
+        seed_generators(self.device)  # both runs of a comparison then draw the same dropout
         outputs = list(tensors_in(copy.result_of(run)))
         incoming = random_output_gradients(outputs, dtypes) if self.backward else []
+        # Some backward kernels write into the gradient that they receive.
         gradients = _gradients(outputs, copy.leaves, [g.clone() for g in incoming]) if self.backward else []
         arguments_unchanged = all(map(are_equal_tensors, self.tensors, copy.tensors))
         return FunctionOutcome(tuple(o.detach() for o in outputs), tuple(gradients), arguments_unchanged)
@@ -146,7 +147,7 @@ class FunctionOutcome:
     Attributes:
         outputs: its outputs.
         gradients: the gradient of each tensor that requires one; None if there is none.
-        untouched: whether the call left its arguments unchanged.
+        arguments_unchanged: whether the call left its arguments unchanged.
     """
 
     outputs: tuple[Tensor, ...]
@@ -216,6 +217,7 @@ def _copy_tensor(x: Any) -> Any:
     if not isinstance(x, Tensor):
         return x
     source = x.detach()
+    # `copy_` refuses memory that several entries share, so one entry of each expanded dimension is copied.
     for dim, stride in enumerate(source.stride()):
         if stride == 0 and source.shape[dim] > 1:
             source = source.narrow(dim, 0, 1)
@@ -226,13 +228,14 @@ def _copy_tensor(x: Any) -> Any:
 def _add_rounding_noise(x: Any) -> Any:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return x
+    # tanh limits each change to one unit roundoff.
     share = torch.tanh(random_numbers(x.shape, x.device, x.numel())).double()
     moved = x.detach().double() * (1 + share * torch.finfo(x.dtype).eps / 2)
     return moved.requires_grad_(x.requires_grad)
 
 
 def _to_double(x: Any, device: torch.device) -> Any:
-    if isinstance(x, torch.dtype):
+    if isinstance(x, torch.dtype):  # an argument such as dtype=torch.bfloat16
         return torch.float64 if x.is_floating_point else WIDER.get(x, x)
     if not isinstance(x, Tensor):
         return x

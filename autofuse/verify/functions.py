@@ -85,13 +85,14 @@ class FunctionReference:
             name = outcome.name(place)
             if original is None or exact is None:
                 continue
-            if result is None:
+            if result is None:  # autograd's form of a gradient of zeros
                 if bool(original.any()):
                     raise WrongResult(f"It does not compute {name}.")
                 continue
             if difference := tensor_difference(original, result):
                 raise WrongResult(f"{capitalize_first(name)} {difference}.")
             if result.is_floating_point() or result.is_complex():
+                # An entry of a small result may be a sum over all entries of a large one.
                 terms = max(1, self._largest_size // max(1, result.numel()))
                 exact = exact.to(result.device)
                 rounded = () if perturbed is None else (rounding_spread(perturbed.to(result.device), original, exact),)

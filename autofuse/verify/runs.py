@@ -32,7 +32,7 @@ class ModuleCall:
     Attributes:
         args: the positional arguments.
         kwargs: the keyword arguments.
-        unread: the elements of the returned tuple that nobody reads.
+        unread: the elements of the returned tuple that are not read.
         copy_object: copies arguments that are neither tensors nor containers of tensors.
         gradients: which gradients are computed. "every": of each floating-point argument and parameter. "asked": of
             parameters, and of arguments that require a gradient. "none": none.

@@ -1,7 +1,7 @@
 """Every adversarial program computes the same with and without autofuse.optimize, in every later use.
 
 known.txt lists the cells that are known to be wrong. The list only shrinks: the test of a listed cell that is right
-fails, so that somebody removes the cell from the list.
+fails, so that the cell must be removed from the list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """No edit of an adversarial program changes what the program does.
 
 known.txt lists the cells that are known to be wrong. The list only shrinks: the test of a listed cell that is right
-fails, so that somebody removes the cell from the list.
+fails, so that the cell must be removed from the list.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def test_a_call_of_less_than_half_an_hour_reaches_every_section() -> None:
     assert set(SHARES) == set(SECTIONS) and sum(SHARES.values()) == pytest.approx(1.0)
 
 
-def test_a_machine_with_one_device_says_so(folder: Path) -> None:
+def test_a_machine_with_one_device_is_reported(folder: Path) -> None:
     assert "no second device" in rows(folder)["devices/RMS norm"]["absent"]
     assert "There is no second device." in (folder / "results.md").read_text()
 

@@ -79,7 +79,7 @@ def test_one_comparison_alone_keeps_its_verdict(tmp_path: Path, capsys: pytest.C
     [
         (None, "cannot be read"),
         ("{", "is not JSON"),
-        ("[]", "holds no object"),
+        ("[]", "is not a JSON object"),
         ('{"traceEvents": []}', "autofuse profile --trace"),
         ('{"a": 1}', "neither a profile nor a comparison"),
         ('{"verdict": "confirmed", "before_seconds": [1], "version": 99}', "format version 99"),

@@ -1,4 +1,4 @@
-"""`autofuse plan` as somebody types it."""
+"""`autofuse plan` as a user types it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "planned_here"
 
 
-def test_json_is_all_that_goes_to_stdout(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdout_contains_only_json(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--batch", "16", "--memory", "1GiB", "--no-fusion", "--format", "json"]
     assert main(["plan", f"{factory}:small", *options]) == 0
     found = json.loads(capsys.readouterr().out)

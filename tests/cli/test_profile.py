@@ -41,7 +41,7 @@ def test_a_factory_is_profiled(capsys: pytest.CaptureFixture[str]):
         (["make_model"], "write a function that builds a model as MODULE:FUNCTION"),
         ([], "say what to profile"),
         (["af_made_for_a_test:other"], "has no 'other'"),
-        (["af_made_for_a_test:pair", "--lr", "1"], "'--lr' stands behind"),
+        (["af_made_for_a_test:pair", "--lr", "1"], "'--lr' follows"),
         (["af_made_for_a_test:broken"], "it raised OSError"),
         (["af_made_for_a_test:leaving"], "it ended the program, with exit code 3"),
         (["af_made_for_a_test:without_numbers"], "is on the meta device"),

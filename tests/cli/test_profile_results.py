@@ -72,7 +72,7 @@ def test_against_a_baseline_ratios_are_known(
     ("fail_if", "baseline", "sentence"),
     [
         (["speed>1"], None, "no quantity speed"),
-        (["mfu=1"], None, "is no condition"),
+        (["mfu=1"], None, "is not a condition"),
         ([], "missing.json", "cannot be read"),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_trace_is_read_without_torch(trace: Path):
     assert "<svg" in (trace.parent / "out" / "profile.html").read_text()
 
 
-def test_a_folder_stands_for_the_traces_in_it(trace: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_means_all_traces_in_it(trace: Path, capsys: pytest.CaptureFixture[str]):
     for rank in range(2):
         node = trace.parent / "traces" / f"node{rank}"
         node.mkdir(parents=True)
@@ -66,7 +66,7 @@ def test_a_rate_has_a_decimal_prefix(trace: Path, capsys: pytest.CaptureFixture[
     assert "is no rate" in capsys.readouterr().err
 
 
-def test_json_goes_to_stdout_and_nothing_else(trace: Path, capsys: pytest.CaptureFixture[str]):
+def test_stdout_contains_json_and_nothing_else(trace: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["profile", "--format", "json", "--output", str(trace.parent), "--trace", str(trace)]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["type"] == "profile"

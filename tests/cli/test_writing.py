@@ -22,7 +22,7 @@ import pytest
 from autofuse.cli import main
 from autofuse.results import temporary_files
 from autofuse.results.atomic_files import ChangedMeanwhile, replace
-from autofuse.results.temporary_files import remove_leftovers, temporary_beside
+from autofuse.results.temporary_files import remove_leftovers, temporary_next_to
 
 ATTENTION = """\
 import torch
@@ -163,8 +163,8 @@ def test_a_killed_run_loses_nothing_and_the_next_one_cleans_up() -> None:
     assert all(FUSED in p.read_text() for p in paths) and leftovers() == []
 
 
-def test_a_file_being_written_is_no_leftover() -> None:
-    with temporary_beside(os.path.abspath("model.py")) as (file, path):
+def test_a_file_that_is_being_written_is_not_a_leftover() -> None:
+    with temporary_next_to(os.path.abspath("model.py")) as (file, path):
         other = [sys.executable, "-c", "from autofuse.results.temporary_files import *; print(remove_leftovers('.'))"]
         assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "[]\n"
         assert os.path.exists(path) and not file.closed

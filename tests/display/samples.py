@@ -1,4 +1,4 @@
-"""Invented profiles for the tests of drawing code. Their numbers are consistent, but nobody measured them."""
+"""Invented profiles for the tests of drawing code. Their numbers are consistent, but not measured."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_layers_are_faster_slower_new_or_gone_the_greatest_difference_first() ->
     assert (found[1].before, found[1].after) == (None, 0.15)
 
 
-def test_less_than_a_hundredth_of_the_step_is_no_change_however_many_times_the_layer() -> None:
+def test_a_difference_below_a_hundredth_of_the_step_is_not_a_change() -> None:
     assert changes(profile(a=0.001), profile(a=0.009))[0].kind == "about the same"
 
 

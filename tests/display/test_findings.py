@@ -74,5 +74,5 @@ def test_a_diff_is_read_in_the_encoding_of_the_file() -> None:
     assert "-x = 'é'\n+y = 'é'\n" in text
 
 
-def test_no_change_is_no_diff() -> None:
+def test_without_a_change_there_is_no_diff() -> None:
     assert list(diff_of("m.py", b"x\n", b"x\n")) == []

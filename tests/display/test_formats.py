@@ -12,7 +12,7 @@ from autofuse.cli.arguments import NAMES
 from autofuse.display import formats
 from autofuse.display.formats import FORMATS, statistics_json, statistics_text
 from autofuse.results.findings import Finding
-from autofuse.results.fixes import LineChange, replaced, replacements
+from autofuse.results.fixes import LineChange, replacements, with_replacements
 
 SAFE = Finding(
     "AF101", "HandWrittenAttention", "src/a.py", 5, 6, 9, "Block.forward", "safe", "becomes <sdpa> & more", ""
@@ -170,4 +170,4 @@ TEXTS = ["", "a\n", "a\nb\nc\n", "a\nx\nc", "b\n\x0cc\r\nd\n", "a\nb\nc\nd\ne\n"
 @pytest.mark.parametrize("before", TEXTS)
 @pytest.mark.parametrize("after", TEXTS)
 def test_replacements_change_one_text_into_the_other(before: str, after: str) -> None:
-    assert replaced(before, replacements(before, after)) == after
+    assert with_replacements(before, replacements(before, after)) == after

@@ -106,7 +106,7 @@ def test_a_diff_marks_lines_but_not_its_head() -> None:
     assert PAGE.count('class="added"') == PAGE.count('class="removed"') == 1
 
 
-def test_code_that_is_no_diff_stays_plain() -> None:
+def test_code_that_is_not_a_diff_stays_plain() -> None:
     assert "<code>print(1 &lt; 2)</code>" in PAGE
 
 

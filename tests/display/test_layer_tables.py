@@ -80,9 +80,9 @@ def test_the_profile_with_measured_places_is_shown_of_two() -> None:
     fused = replace(place("AF101", "fused"), measured_seconds=0.01)
     layers = tuple(replace(layer, places=(fused,) if layer.places else ()) for layer in gpt().layers)
     before, bare = replace(gpt(), layers=layers), replace(gpt(), layers=())
-    assert tables.telling((before, gpt(True))) is before
-    assert tables.telling((gpt(), bare)) == gpt()
-    assert tables.telling((gpt(), gpt(True))) == gpt(True)
+    assert tables.most_informative((before, gpt(True))) is before
+    assert tables.most_informative((gpt(), bare)) == gpt()
+    assert tables.most_informative((gpt(), gpt(True))) == gpt(True)
     assert column(tables.both_layers_table(before, gpt(True), 1), "rule") == ["AF101 fused"]
 
 

@@ -133,7 +133,7 @@ def test_the_page_has_one_inline_script_and_requests_nothing(name: str) -> None:
 def test_the_order_is_verdict_actions_figures_evidence() -> None:
     text = html(replace(gpt(), diagnosis=DIAGNOSIS))
     wanted = ["half of the step waits", "What to do", "Use more workers", '<dl class="figures">', "Where the step goes"]
-    wanted += ["layer by layer</h2>", "Where fusing helps</h2>", "One step as it ran</h2>", "How these numbers"]
+    wanted += ["The time of each layer</h2>", "Where fusing helps</h2>", "One step as it ran</h2>", "How these numbers"]
     places = [text.index(part) for part in wanted]
     assert places == sorted(places)
 
@@ -256,7 +256,7 @@ def test_an_unknown_value_has_a_reason_and_advice() -> None:
     text = PAGES["nothing"].replace("&#39;", "'")
     assert all(f"n/a, because there is no kernel in it; to get it, {kind.get}" in text for kind in LEVELS)
     assert "no step was timed" in text
-    assert "Memory</h2>" not in text and "layer by layer" not in text
+    assert "Memory</h2>" not in text and "The time of each layer" not in text
 
 
 def test_every_layer_is_shown_and_the_long_list_is_closed() -> None:
@@ -293,7 +293,7 @@ def test_a_nan_loss_and_a_step_without_time_can_be_drawn() -> None:
         ("confirmed", "takes less time after the change: 1.75x (1.60 to 1.81) as fast"),
         ("regressed", "takes more time after the change"),
         ("no-change", "takes as long as before"),
-        ("inconclusive", "does not tell whether"),
+        ("inconclusive", "does not show whether"),
     ],
 )
 def test_two_profiles_start_with_the_verdict_in_a_sentence(verdict: str, words: str) -> None:

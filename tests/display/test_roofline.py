@@ -34,7 +34,7 @@ def test_there_is_a_wide_and_a_narrow_drawing_of_the_same_dots() -> None:
     assert len(wide.getElementsByTagName("circle")) == len(narrow.getElementsByTagName("circle")) == 2
 
 
-def test_a_dot_at_the_bend_lies_on_both_roofs() -> None:
+def test_a_dot_at_the_bend_is_on_both_roofs() -> None:
     (plot, _) = plots(Dot("bend", 10.0, 1e12, 1.0, "x"))
     (dot,) = plot.getElementsByTagName("circle")
     slope, flat = lines(plot)

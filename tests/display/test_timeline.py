@@ -44,6 +44,6 @@ def test_a_tooltip_shows_the_name_and_the_duration() -> None:
     assert bar.getElementsByTagName("title")[0].firstChild.data == "mm <kernel>, 2 ms"  # type: ignore[union-attr]
 
 
-def test_without_time_there_is_no_strip() -> None:
+def test_without_times_there_is_no_strip_chart() -> None:
     with pytest.raises(ValueError, match="'Step'"):
         svg_of(Span("s", "k", 0.0, 0.0))

@@ -1,4 +1,4 @@
-"""Small models in the style people write, for all tests of the FX pass."""
+"""Small hand-written models for all tests of the FX pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH, HEADS, LENGTH = 16, 2, 8
 
 
 class Attention(nn.Module):
-    """nanoGPT's attention with its flash path off."""
+    """nanoGPT's attention without its flash path."""
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
@@ -94,7 +94,8 @@ def computed(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, list[
 
 
 def assert_same(a: nn.Module, b: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Equal outputs and gradients but for rounding in float32: 1e-5 of values of order one, some 80 units of it."""
+    """Equal outputs and gradients, except for rounding in float32: 1e-5 for values of order one, about 80 units of
+    rounding."""
     (x, dx), (y, dy) = computed(a, *args, **kwargs), computed(b, *args, **kwargs)
     for one, other in zip([x, *dx], [y, *dy], strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Soft caps and sinks in modules: spellings that are fused, those that are not, and weights that the caller drops."""
+"""Soft caps and sinks in modules: fused spellings, unfused spellings, and weights that the caller drops."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Capped(nn.Module):
 
 
 class Layer(nn.Module):
-    """A caller that reads the result alone."""
+    """A caller that reads only the result."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -154,30 +154,30 @@ def copies(make: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module]:
 
 
 @pytest.mark.parametrize("spelling", SINKS)
-def test_sinks_are_fused_where_the_caller_drops_the_weights(spelling: str) -> None:
+def test_sinks_are_fused_if_the_caller_drops_the_weights(spelling: str) -> None:
     plain, model = copies(lambda: Layer(Sunk(SINKS[spelling])))
     assert "AF104" in fused_rules(model)
     assert_same_with_all_masks(plain, model)
 
 
 @pytest.mark.parametrize("spelling", KEPT_SINKS)
-def test_what_is_no_sink_stays(spelling: str) -> None:
+def test_code_that_is_not_a_sink_stays(spelling: str) -> None:
     plain, model = copies(lambda: Layer(Sunk(KEPT_SINKS[spelling])))
     assert "AF104" not in fused_rules(model)
     assert_same(plain, model, *operands(), masks()[0])
 
 
-def test_weights_that_the_caller_reads_keep_sinks_apart() -> None:
+def test_weights_that_the_caller_reads_prevent_fused_sinks() -> None:
     _, model = copies(lambda: Sunk(as_gpt_oss))
     assert "AF104" not in fused_rules(model)
 
 
-def test_soft_caps_are_fused_where_the_caller_drops_the_weights() -> None:
+def test_soft_caps_are_fused_if_the_caller_drops_the_weights() -> None:
     plain, model = copies(lambda: Layer(Capped()))
     assert "AF103" in fused_rules(model)
     assert_same_with_all_masks(plain, model)
 
 
-def test_weights_that_the_caller_reads_keep_soft_caps_apart() -> None:
+def test_weights_that_the_caller_reads_prevent_fused_soft_caps() -> None:
     _, model = copies(lambda: Capped())
     assert "AF103" not in fused_rules(model)

@@ -1,4 +1,4 @@
-"""Whatever is changed on a model after optimize: it computes what the model that was never optimized computes."""
+"""After any change of an optimized model, it computes what a model computes that was never optimized."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shifted(nn.LayerNorm):
 
 
 class Gated(nn.Module):
-    """A gated MLP whose two projections are read past, and an activation of its own."""
+    """A gated MLP whose fused operation bypasses its two projections, with its own activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def patched(module: nn.Module) -> None:
 
 
 def for_similar_calls(module: nn.Module) -> None:
-    """What old-style reparametrizations and FSDP1 do: the parameter goes, a plain tensor takes its name."""
+    """Replaces a parameter by a plain tensor of its name, as old-style reparametrizations and FSDP1 do."""
     weight = module._parameters.pop("weight")
     module.__dict__["weight"] = (weight.detach() * 3).requires_grad_()
 
@@ -98,7 +98,7 @@ def _build(kind: type[nn.Module], *size: int) -> tuple[nn.Module, nn.Module]:
 
 
 def pair(kind: type[nn.Module], *size: int) -> tuple[Any, Any, Tensor]:
-    """A model, the same optimized, both new, and an input."""
+    """A new model, the same model optimized, and an input."""
     model, fused = _build(kind, *size)
     return copy.deepcopy(model), copy.deepcopy(fused), torch.randn(*size)
 
@@ -209,7 +209,7 @@ def test_autocast_on_and_off_again(dtype: torch.dtype) -> None:
 
 
 class Scaled(nn.Module):
-    """Reads what may be anything."""
+    """Reads a value that may be any object."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ def test_a_child_that_is_gone_is_missed_by_the_original_only() -> None:
         fused(torch.randn(2, 8, 16))
 
 
-def test_what_is_no_tensor_is_refused_by_the_original_only() -> None:
+def test_an_argument_that_is_not_a_tensor_is_refused_by_the_original_only() -> None:
     fused = optimized(Attention(), torch.randn(2, 8, 16))
     for wrong in (None, "text", 3, [1, 2]):
         with pytest.raises((AttributeError, TypeError)):
@@ -282,7 +282,7 @@ def test_a_parameter_that_sharding_keeps_as_a_plain_tensor_is_still_read_past() 
 
 
 class Norm(nn.Module):
-    """Reads parameters of its own."""
+    """Reads its own parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ def test_a_compiler_sees_a_change_that_was_made_before() -> None:
     torch.testing.assert_close(compiled(x), model(x), atol=1e-5, rtol=1e-5)
 
 
-def test_what_is_changed_here_is_fused() -> None:
+def test_the_changed_programs_contain_fused_sites() -> None:
     kinds = {Block: {"AF101", "AF203", "AF304"}, Gated: {"AF303"}}
     assert all(fused_rules(_build(kind, 2, 8, 16)[1]) >= rules for kind, rules in kinds.items())
     assert fused_rules(_build(Scaled, 2, 4, 4)[1]) >= {"AF101"}

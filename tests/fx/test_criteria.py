@@ -1,4 +1,4 @@
-"""Losses that a model has as children: what they were made with is part of what was traced."""
+"""Losses that are children of a model: their constructor's arguments are part of the trace."""
 
 from __future__ import annotations
 

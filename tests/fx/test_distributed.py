@@ -33,7 +33,7 @@ FOUR = ("FSDP2 x tensor parallel (2 x 2), after",)
 
 @pytest.fixture(scope="module")
 def two(request: pytest.FixtureRequest) -> dict[str, Result]:
-    """Of one launch: the rows that this run takes."""
+    """The rows of one launch that this run takes."""
     night = any(item.get_closest_marker("night") and "two" in item.fixturenames for item in request.session.items)
     return _results(2, (*TWO, *BY_NIGHT) if night else TWO)
 

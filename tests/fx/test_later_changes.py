@@ -1,4 +1,4 @@
-"""What changes after optimize in a module, its class, its arguments or torch is seen by the next call."""
+"""Changes after optimize in a module, its class, its arguments or torch are noticed at the next call."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Picked(nn.Module):
 
 
 class Loud(Tensor):
-    """A tensor whose class computes softmax in a way of its own."""
+    """A tensor whose class computes softmax in another way."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""What changes in the program after torch.compile of an optimized model is seen, where torch.compile alone sees it."""
+"""Changes after torch.compile of an optimized model are noticed if torch.compile alone notices them."""
 
 from __future__ import annotations
 

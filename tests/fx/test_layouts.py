@@ -1,6 +1,6 @@
-"""Results of fused modules lie in memory as the originals' do, however the arguments lie, at the first call and later.
+"""Results of fused modules have the memory layout of the original's results, for every layout of the arguments.
 
-Every kind of value that a rule makes, times layouts of the arguments at optimize and at the calls after it.
+The table has every kind of value that a rule computes, times layouts of the arguments at optimize and at later calls.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class NormAfterGelu(Parts):
 
 
 class Returned(nn.Module):
-    """An elementwise child, whose result lies as its argument does."""
+    """An elementwise child, whose result has the layout of its argument."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.tanh()
@@ -112,7 +112,7 @@ class AfterAChild(Parts):
 
 
 class Viewing(nn.Module):
-    """A child that takes what lies as it was written for."""
+    """A child that accepts only the layout for which it was written."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 3, 1, 2).view(x.shape[0], -1) if not x.is_contiguous() else x.view(x.shape[0], -1)
@@ -215,7 +215,7 @@ def test_two_arguments_may_lie_in_different_ways(second: Any) -> None:
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m not in (GatedHalves, ViewedInside)])
-def test_what_is_fused_for_one_layout_is_fused_for_another(model: type[Parts]) -> None:
+def test_one_layouts_fused_forward_serves_another_layout(model: type[Parts]) -> None:
     optimized = model().double()
     x = torch.randn(SHAPE, dtype=torch.float64)
     autofuse.optimize(optimized, inputs(optimized, x), tune=False)
@@ -239,7 +239,7 @@ def runs(original: nn.Module, optimized: nn.Module, layouts: Any, example: Any) 
 
 
 def same(original: nn.Module, optimized: nn.Module, *given: Tensor) -> None:
-    """Values, gradients, strides; what one raises the other raises."""
+    """Compares values, gradients and strides. If one raises, the other must raise."""
     expected, found = call(original, given), call(optimized, given)
     assert expected.keys() == found.keys()
     for name, value in expected.items():

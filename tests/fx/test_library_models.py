@@ -88,7 +88,7 @@ def test_attention_is_fused_and_everything_stays_the_same(make: Callable[[], nn.
         torch.testing.assert_close(first(other(tokens)), first(model.eval()(tokens)), atol=2e-5, rtol=1e-4)
 
 
-def test_attention_weights_that_are_asked_for_are_there() -> None:
+def test_requested_attention_weights_are_returned() -> None:
     model = bert().eval()
     tokens = torch.randint(3, 50, (2, 7))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
@@ -102,7 +102,7 @@ def test_attention_weights_that_are_asked_for_are_there() -> None:
 class Attentions(TorchDispatchMode):
     """Counts the attention kernels and the softmaxes that run."""
 
-    __module__ = "autofuse.observer"  # what modes of a user's own look at is the original
+    __module__ = "autofuse.observer"  # a mode of the user would make the original run
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Attentions(TorchDispatchMode):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("by", ["a flag of the config", "an argument"])
 @pytest.mark.parametrize("asked", [(False, True, False), (True, False, True)])
-def test_attention_falls_back_while_its_weights_are_asked_for(asked: tuple[bool, ...], by: str, training: bool) -> None:
+def test_attention_falls_back_while_weights_are_requested(asked: tuple[bool, ...], by: str, training: bool) -> None:
     model = llama().train(training)
     tokens = torch.randint(3, 50, (2, 7))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
@@ -148,7 +148,7 @@ def olmo2() -> nn.Module:
 
 
 @pytest.mark.parametrize(("make", "count"), [(t5, 6), (olmo2, 2)])
-def test_a_cache_that_is_asked_and_a_cast_that_does_nothing_do_not_stand_in_the_way(
+def test_an_empty_cache_and_a_cast_without_effect_do_not_prevent_fusion(
     make: Callable[[], nn.Module], count: int
 ) -> None:
     torch.manual_seed(0)
@@ -157,19 +157,19 @@ def test_a_cache_that_is_asked_and_a_cast_that_does_nothing_do_not_stand_in_the_
     if make is t5:
         given["decoder_input_ids"] = torch.randint(3, 50, (2, 5))
     fused = autofuse.optimize(copy.deepcopy(model), given, verify=False)
-    with torch.no_grad(), Attentions() as ran:  # on a CPU a bias that needs a gradient keeps torch from its kernel
+    with torch.no_grad(), Attentions() as ran:  # on a CPU torch uses no kernel for a bias that requires a gradient
         found = fused(**given)
     assert (ran.kernels, ran.softmaxes) == (count, 0)
     torch.testing.assert_close(first(found), first(model(**given)), atol=2e-5, rtol=1e-4)
 
 
-def test_gradient_checkpointing_goes_on() -> None:
+def test_gradient_checkpointing_still_works() -> None:
     model = llama().train()
     tokens = torch.randint(3, 50, (2, 7))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
     for m in (model, fused):
         m.gradient_checkpointing_enable()
-    computed(fused, tokens)  # without a cache the layers are called in a way that is looked at first
+    computed(fused, tokens)  # without a cache the layers get another kind of call, which is captured first
     with Attentions() as ran:
         found = computed(fused, tokens)
     assert ran.kernels and not ran.softmaxes
@@ -177,7 +177,7 @@ def test_gradient_checkpointing_goes_on() -> None:
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
-def test_generation_goes_token_by_token() -> None:
+def test_generation_works_token_by_token() -> None:
     model = gpt2().eval()
     tokens = torch.randint(3, 50, (1, 5))
     fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)

@@ -1,4 +1,4 @@
-"""Losses after `optimize`, on targets that the example did not hold: the same values, or the same kind of error."""
+"""Losses after `optimize`, on targets that the example did not contain: the same values, or the same kind of error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Masks after `optimize`, on rows that the example did not hold: dropped whole, kept whole, with one key kept.
+"""Masks after `optimize`, with rows that the example did not contain: all dropped, all kept, or one key kept.
 
-A table of where masks and biases stand, with which fill, for which later masks. What is not fused is equal too.
+The table has the places of masks and biases, the fills, and the later masks. Models that are not fused must be equal
+too.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ ROWS: dict[str, Callable[[Tensor], Tensor]] = {
     "a batch dropped whole": lambda keep: keep * torch.tensor([True, False]).view(2, 1, 1, 1),
     "one kept": lambda keep: torch.zeros_like(keep).index_fill(-1, torch.tensor([3]), True),
 }
-BY_DAY = 4  # one cell in so many; each arrangement, fill, dtype and way of optimizing is among them
+BY_DAY = 4  # one cell in this many runs by day; these include each arrangement, fill, dtype and way of optimizing
 CELLS = [
     pytest.param(*cell, marks=() if i % BY_DAY == i // (4 * BY_DAY) % BY_DAY else pytest.mark.night)
     for i, cell in enumerate(itertools.product(ARRANGED, FILLS, (torch.float64, torch.float32), (False, True)))
@@ -97,7 +98,7 @@ def ran(module: nn.Module, x: Tensor, keep: Tensor) -> dict[str, Tensor]:
 
 
 def equal(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> str:
-    """What differs, of rows in which the original has numbers."""
+    """The differences in rows in which the original has numbers."""
     if not all(t.isfinite().all() for t in wanted.values()):
         rows = wanted["result"].isfinite()
         return "" if torch.allclose(found["result"][rows], wanted["result"][rows], tolerance, tolerance) else "result"

@@ -1,4 +1,4 @@
-"""Models by hand: what is fused in them and what is not, given examples or at the first call; equal in all."""
+"""Hand-written models: their fused and unfused sites, with example inputs or at the first call, and equal results."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CASES = {
 
 @pytest.mark.parametrize("given", [True, False], ids=["given", "at the first call"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_model_by_hand_is_fused_where_it_may_be_and_equal_everywhere(case: Case, given: bool) -> None:
+def test_a_hand_written_model_is_fused_where_allowed_and_equal_everywhere(case: Case, given: bool) -> None:
     model, plain = _build(case), _build(case)
     inputs = case.inputs(2, 6)
     autofuse.optimize(model, inputs if given else None)
@@ -94,7 +94,7 @@ def _build(case: Case) -> nn.Module:
 
 
 def _number_of_softmaxes(model: nn.Module, inputs: Examples) -> int:
-    """How often probabilities were formed: the proof that a fused kernel ran."""
+    """How often a softmax ran. This proves that a fused kernel ran."""
     with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         results = pytree.tree_leaves(model.eval()(**inputs))
     assert any(isinstance(r, Tensor) for r in results)

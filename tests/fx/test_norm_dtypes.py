@@ -1,4 +1,4 @@
-"""A norm of a live model keeps the dtype of its result and warns of nothing, whatever the operands' dtypes are."""
+"""A norm of a live model keeps the dtype of its result and gives no warning, for all dtypes of the operands."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LayerNorm(Norm):
 
 
 def wrong(original: nn.Module, optimized: nn.Module, x: Tensor) -> str:
-    """How the two differ on `x`, "" if they do not."""
+    """The difference of the two on `x`; "" if there is none."""
     before, after = original(x), optimized(x)
     if before.dtype is not after.dtype:
         return f"{before.dtype} became {after.dtype}"

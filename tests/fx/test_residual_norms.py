@@ -1,4 +1,4 @@
-"""Residual in the parent, norm in a child of the user's own: one operation, as long as the child is what it was."""
+"""A residual in the parent and a norm in a user-defined child are one operation, while the child is unchanged."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ FOUND = (Llama, Olmo, Gemma, Lit, Cohere, Single, Subclass, Plain)
 
 
 class Block(nn.Module):
-    """A decoder block as transformers writes it, attention aside."""
+    """A decoder block as in transformers, without attention."""
 
     def __init__(self, norm: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def step(model: nn.Module, x: Tensor) -> list[Tensor | None]:
 
 
 def assert_equal_steps(original: nn.Module, fused: nn.Module, x: Tensor) -> None:
-    """Dtypes are the original's, and numbers but for what 8 or 24 bits round."""
+    """Equal dtypes, and numbers that are equal except for rounding to 8 or 24 bits."""
     for a, b in zip(step(original, x), step(fused, x), strict=True):
         if a is None or b is None:
             assert a is b
@@ -175,7 +175,7 @@ def test_dtypes_stay_those_of_the_original(norm: type[nn.Module]) -> None:
 
 
 class _Cast(nn.Module):
-    """A layer that takes any dtype and gives one."""
+    """A layer that accepts any dtype and returns one."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ CHANGES = (
 @pytest.mark.parametrize(
     "change", [c if c in (_hooked, _parametrized) else pytest.param(c, marks=pytest.mark.night) for c in CHANGES]
 )
-def test_what_happens_to_the_child_later_is_seen(change: Callable[[Block], None]) -> None:
+def test_later_changes_of_the_child_are_noticed(change: Callable[[Block], None]) -> None:
     torch.manual_seed(0)
     block, x = Block(Llama), torch.randn(2, 6, DIM)
     fused = optimized(block, x)
@@ -307,7 +307,7 @@ def test_a_call_of_another_class_of_sizes_is_right() -> None:
 
 @pytest.mark.parametrize("norm", [Normalize])
 def test_another_formula_stays_what_it_is(norm: type[nn.Module]) -> None:
-    """F.normalize divides by at least 1e-12, which no RMS norm does."""
+    """F.normalize divides by at least 1e-12, unlike any RMS norm."""
     block, x = Block(norm), torch.randn(2, 6, DIM)
     fused = optimized(block, x)
     assert_equal_steps(block, fused, x)

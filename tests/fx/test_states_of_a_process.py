@@ -1,4 +1,4 @@
-"""What belongs to the process and not to a model: locks, tensors without strides, operators, names on functions."""
+"""State of the process: locks, tensors without strides, operators, attributes of functions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def optimized(model: nn.Module, way: str, *inputs: Tensor) -> nn.Module:
 
 
 @WAYS
-def test_a_lock_is_left_as_it_was(way: str) -> None:
+def test_a_lock_stays_unchanged(way: str) -> None:
     model, plain = Locked(), Locked()
     fused = optimized(model, way, X)
     assert not fused.lock.locked() and "AF201" in fused_rules(fused)  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ class LockedOutside(nn.Module):
 
 
 @WAYS
-def test_a_global_lock_is_left_as_it_was(way: str) -> None:
+def test_a_global_lock_stays_unchanged(way: str) -> None:
     fused = optimized(LockedOutside(), way, X)
     assert not GLOBAL.locked()
     torch.testing.assert_close(fused(X), LockedOutside()(X))
@@ -89,7 +89,7 @@ def test_a_tensor_without_strides_ends_no_process(way: str) -> None:
 
 
 def outcome(module: nn.Module, x: Tensor) -> Any:
-    """What a call gives, or the kind of error that it raises."""
+    """The result of a call, or the kind of error that it raises."""
     try:
         made = module(x)
     except Exception as error:
@@ -126,7 +126,7 @@ class OfDict(nn.Module):
 
 
 @WAYS
-def test_a_name_that_a_dict_lacked_is_seen_when_it_comes(way: str) -> None:
+def test_a_name_that_is_added_to_a_dict_later_is_noticed(way: str) -> None:
     fused, plain = optimized(OfDict(), way, X), OfDict()
     torch.testing.assert_close(fused(X), plain(X))
     fused.extra = plain.extra = 0.5
@@ -161,7 +161,7 @@ def counting(function: Any) -> Any:
 
 
 @WAYS
-def test_what_a_decorator_keeps_on_the_forward_is_one_thing(way: str) -> None:
+def test_a_decorators_attributes_on_the_forward_are_shared(way: str) -> None:
     class Counted(nn.Module):
         @counting
         def forward(self, x: Tensor) -> Tensor:

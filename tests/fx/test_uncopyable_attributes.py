@@ -1,4 +1,5 @@
-"""Modules that hold what copy.deepcopy refuses are fused as without it, in every dtype, lazily or not."""
+"""Modules with attributes that copy.deepcopy refuses are fused as without them, in every dtype, with and without
+examples."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class NoReduce:
 
 
 class NoNew:
-    """Another object of the class cannot be made."""
+    """A class of which no other object can be created."""
 
     made = 0
 
@@ -77,7 +78,7 @@ class NoSubclass:
 
 
 class Hostile:
-    """Nothing may be asked of it."""
+    """Raises an error for every operation."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no text")
@@ -137,7 +138,7 @@ class Norm(nn.Module):
     ("model", "dtype"), [(Attention, torch.float32), (Norm, torch.float64), (Attention, torch.bfloat16)]
 )
 @pytest.mark.parametrize("name", HELD)
-def test_what_cannot_be_copied_keeps_nothing_from_being_fused(
+def test_attributes_that_cannot_be_copied_do_not_prevent_fusion(
     model: Any, name: str, dtype: torch.dtype, lazily: bool
 ) -> None:
     torch.manual_seed(0)
@@ -161,7 +162,7 @@ def test_what_cannot_be_copied_keeps_nothing_from_being_fused(
 
 
 class Once:
-    """Makes an object, and gives the same one each time."""
+    """Creates an object once, and always returns it."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._make, self._made = make, list[object]()

@@ -26,7 +26,7 @@ def nothing_compiled() -> Iterator[None]:
 
 
 class Graphs:
-    """A backend that keeps the graphs that it is given."""
+    """A backend that stores the graphs that it gets."""
 
     def __init__(self) -> None:
         self.kept: list[torch.fx.GraphModule] = []
@@ -76,11 +76,11 @@ WRAPPINGS = (
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("wrapping", WRAPPINGS, ids=str)
 def test_a_compiled_model_trains_as_before_and_runs_the_fused_operators(wrapping: Wrapping, order: str) -> None:
-    """Without a break in its graph."""
+    """There is no break in its graph."""
     assert_wrapped("gpt", wrapping, order)
 
 
-def test_what_was_compiled_before_optimize_is_compiled_anew() -> None:
+def test_code_that_was_compiled_before_optimize_is_compiled_again() -> None:
     graphs = Graphs()
     model = model_of("bert")
     compiled = torch.compile(model, backend=graphs, fullgraph=True)
@@ -109,7 +109,7 @@ def test_a_checkpoint_inside_of_a_compiled_model_recomputes_fused() -> None:
 
 
 def test_under_autocast_the_kind_of_call_must_have_been_seen() -> None:
-    """A compiler captures no new kind of call. The report names the guard; a call before compilation avoids it."""
+    """A compiler captures no new kind of call. The report names the guard. A call before compilation avoids this."""
     graphs = Graphs()
     model = autofuse.optimize(model_of("gpt"), tokens(), verify=False)
     with bf16():
@@ -121,7 +121,7 @@ def test_under_autocast_the_kind_of_call_must_have_been_seen() -> None:
     assert graphs.called.count("scaled_dot_product_attention") == 2
 
 
-def test_a_model_that_was_never_called_says_that_it_is_compiled_as_it_is() -> None:
+def test_a_model_that_was_never_called_reports_that_its_original_is_compiled() -> None:
     model = autofuse.optimize(model_of("gpt"))
     torch.compile(model, backend="eager", fullgraph=True)(tokens())
     assert any("called before it was compiled" in fallback.guard for fallback in autofuse.report(model).fallbacks)

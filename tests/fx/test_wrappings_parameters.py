@@ -21,7 +21,7 @@ PROJECTIONS = ["c_fc", "c_proj", "c_attn", "gate", "up", "wq"]
 
 
 def linears(model: nn.Module) -> list[nn.Linear]:
-    """All but the head, whose weight is the embedding's."""
+    """All linear layers except the head, whose weight is the embedding's."""
     return [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
 
 
@@ -30,7 +30,7 @@ def optimized(model: nn.Module) -> nn.Module:
 
 
 def run(model: nn.Module) -> dict[str, int]:
-    """The fused operators of a call, of a kind that was made before."""
+    """The fused operators of a call of a known kind."""
     model(tokens())
     return fused_run(lambda: model(tokens()))
 
@@ -133,7 +133,7 @@ def test_weights_quantised_by_torchao_are_not_read_past_their_layers(before: boo
 
 
 class Packed(nn.Parameter):
-    """A weight whose numbers mean nothing by themselves, as 4-bit libraries keep them."""
+    """A weight whose stored numbers are encoded, as in 4-bit libraries."""
 
     def __new__(cls, data: Tensor) -> Packed:
         return torch.Tensor._make_subclass(cls, data, False)
@@ -213,7 +213,7 @@ def shortened(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("change", [loaded, assigned, replaced, initialised, shortened])
-def test_what_is_done_to_an_optimized_model_counts(change: Change) -> None:
+def test_changes_of_an_optimized_model_take_effect(change: Change) -> None:
     plain, model = model_of("gpt"), optimized(model_of("gpt"))
     for m in (plain, model):
         change(m)
@@ -230,7 +230,7 @@ def test_a_layer_that_is_added_later_is_optimized_when_asked_again() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "gpt", "llama"])
 def test_hooks_on_every_module_see_what_they_saw(name: str) -> None:
-    """Where a fused operator would go past a child that somebody watches, the child is called."""
+    """If a fused operator would bypass an observed child, the child is called."""
     seen: dict[str, list[str]] = {"plain": [], "optimized": []}
     models = {"plain": model_of(name), "optimized": optimized(model_of(name))}
     for key, model in models.items():

@@ -1,4 +1,4 @@
-"""What training jobs put around a model keeps the fused operators running: checkpointing, casting, offloading."""
+"""The wrappings of training jobs keep the fused operators running: checkpointing, casting, offloading."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ WRAPPINGS = (
 
 
 def in_turn() -> list[Any]:
-    """Every wrapping in every order; by day, one order for each wrapping, but for the commonest two."""
+    """Every wrapping in every order. By day, one order for each wrapping, except for the two commonest."""
     every = [(i, w, order) for i, w in enumerate(WRAPPINGS) for order in ORDERS]
     day = [w.name in ("nothing", "checkpoint") or order == ORDERS[i % len(ORDERS)] for i, w, order in every]
     return [
@@ -106,7 +106,7 @@ def bf16() -> torch.autocast:
     ("name", "order"), [("gpt", "before"), pytest.param("llama", "at the first call", marks=pytest.mark.night)]
 )
 def test_under_autocast_the_error_stays_that_of_the_original(name: str, order: str) -> None:
-    """Also where the example was run without it, and inside of a checkpoint."""
+    """Also if the example ran without autocast, and inside of a checkpoint."""
     for wrap in (WRAPPINGS[0].wrap, checkpointed(use_reentrant=False)):
         casting = Wrapping("autocast", wrap, bf16, forwards=1 if wrap is WRAPPINGS[0].wrap else 2)
         exact, _ = trained(model_of(name).double(), WRAPPINGS[0], steps=1)
@@ -145,7 +145,7 @@ def test_a_gradient_scaler_skips_and_steps_as_before() -> None:
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_dropout_draws_the_same_in_the_recomputation(use_reentrant: bool) -> None:
-    """Else the gradient would not be that of the loss."""
+    """Otherwise the gradient would belong to another loss."""
     model = checkpointed(use_reentrant=use_reentrant)(autofuse.optimize(model_of("gpt", 0.3), tokens(), verify=False))
     without = copy.deepcopy(model)
     for block in without.blocks:

@@ -1,4 +1,4 @@
-"""torch.func, copies, processes and threads: an optimized model takes part in them, and runs fused where it may."""
+"""torch.func, copies, processes and threads work with an optimized model, which runs fused where allowed."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_inference_mode_runs_fused_and_training_after_it(example: bool) -> None:
 def test_a_mode_that_counts_operators_does_not_keep_it_from_a_capture() -> None:
     model = fused_model("llama", example=False)
     with FlopCounterMode(display=False):
-        model(tokens())  # who counts sees the operations of the original
+        model(tokens())  # a counting mode sees the operations of the original
     model(tokens())
     assert attentions(lambda: model(tokens())) == 2
 

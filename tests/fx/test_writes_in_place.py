@@ -1,7 +1,7 @@
-"""Writes in place around what becomes fused: the optimized model computes what the original does.
+"""Writes in place around fused code: the optimized model computes what the original computes.
 
-Every kind of value that a rule makes, times every way to write to it, to a view of it, or to what it was made from;
-with example inputs and without; outputs, gradients, and what the caller sees of its own tensors.
+The table has every kind of value that a rule computes, times every way to write to it, to a view of it, or to its
+operands, with and without example inputs. Outputs, gradients and the caller's own tensors are compared.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class OperandBetween(Parts):
 
 
 class PartOfOperandBetween(Parts):
-    """Written is the whole, of which the operand is one part of several."""
+    """The whole tensor is written. The operand is one of several parts of it."""
 
     def forward(self, x: Tensor) -> Tensor:
         h = x * 2
@@ -218,7 +218,7 @@ class PartOfOperandBetween(Parts):
 
 
 class WholeOfOperandBetween(Parts):
-    """Written is a part of several of the operand."""
+    """One of several parts of the operand is written."""
 
     def forward(self, x: Tensor) -> Tensor:
         h = x * 2
@@ -278,7 +278,7 @@ class BufferBetween(Parts):
 
 
 class ViewOfWhatIsFusedAlready(Parts):
-    """In the second round the value is a fused one, and what is written is a view that was made of the original."""
+    """In the second round the value is fused already, and a view of the original value is written."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = gelu(self, x)
@@ -338,7 +338,8 @@ def sample() -> Tensor:
 
 
 def agrees_with_the_original(make: Callable[[], nn.Module], lazily: bool) -> None:
-    """In training and evaluation, twice each, and without gradients: values, gradients, the caller's tensor."""
+    """In training and evaluation, twice each, and without gradients: compares values, gradients and the caller's
+    tensor."""
     torch.manual_seed(1)
     original = make().double()
     torch.manual_seed(1)
@@ -352,7 +353,7 @@ def agrees_with_the_original(make: Callable[[], nn.Module], lazily: bool) -> Non
 
 
 def run(model: nn.Module, gradients: bool) -> dict[str, Any]:
-    """What one call leaves behind; what it raises, where it does."""
+    """The results of one call, or its error."""
     leaf = sample().requires_grad_(gradients)
     given = leaf * 1.0
     seen: dict[str, Any] = {}
@@ -370,7 +371,7 @@ def run(model: nn.Module, gradients: bool) -> dict[str, Any]:
 
 
 def same(expected: dict[str, Any], found: dict[str, Any]) -> None:
-    """A backward that raises in the original may run: then what the forward gave is compared."""
+    """Compares two results. If only the original's backward raises, the results of the forward are compared."""
     raises = expected.pop("raises", None)
     assert raises or expected.keys() == found.keys(), found.get("raises")
     for name, value in expected.items():

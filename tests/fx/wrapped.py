@@ -1,4 +1,4 @@
-"""Trains a model and its optimized twin under the same wrapping, and proves that the fused operators ran.
+"""Trains a model and its optimized copy under the same wrapping, and proves that the fused operators ran.
 
 A wrapping is what a training job puts around a model: a function of the model, and a context around each forward. The
 order is a part of the test: the model is optimized before it is wrapped, after it, or at its first call.
@@ -22,18 +22,18 @@ import autofuse
 from tests.fx.wrapped_models import WORDS, model_of
 
 ORDERS = ("before", "after", "at the first call")
-FUSED = ("scaled_dot_product_attention", "gelu", "silu", "rms_norm")  # what no model here spells by its name
+FUSED = ("scaled_dot_product_attention", "gelu", "silu", "rms_norm")  # operators that no model here calls by name
 KERNEL = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 @dataclass(frozen=True)
 class Wrapping:
-    """`wrap` takes the model and gives what is called; `around` surrounds each forward."""
+    """`wrap` takes the model and returns the wrapped one. `around` is a context for each forward."""
 
     name: str
     wrap: Callable[[nn.Module], nn.Module] = lambda model: model
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
-    forwards: int = 1  # how often a block runs in one step: twice where it is recomputed
+    forwards: int = 1  # how often a block runs in one step: twice if it is recomputed
     operators: tuple[str, ...] = FUSED  # a compiler lowers some of them
 
     def __str__(self) -> str:
@@ -42,13 +42,13 @@ class Wrapping:
 
 @dataclass(frozen=True)
 class Step:
-    """What one training step computed."""
+    """The results of one training step."""
 
     logits: Tensor
     gradients: dict[str, Tensor]
 
 
-_TOKENS = torch.randint(0, WORDS, (2, 8), generator=torch.Generator().manual_seed(2))  # made in no mode at all
+_TOKENS = torch.randint(0, WORDS, (2, 8), generator=torch.Generator().manual_seed(2))  # created outside of any mode
 
 
 def tokens() -> Tensor:
@@ -57,20 +57,20 @@ def tokens() -> Tensor:
 
 
 def operators_run(work: Callable[[], object]) -> Counter[str]:
-    """How often each of torch's operators ran, by the profiler."""
+    """How often each operator of torch ran, from the profiler."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         work()
     return Counter(e.name.removeprefix("aten::") for e in seen.events())
 
 
 def fused_run(work: Callable[[], object], names: Sequence[str] = FUSED) -> dict[str, int]:
-    """The fused operators among them."""
+    """The fused operators among those that ran."""
     ran = operators_run(work)
     return {name: ran[name] for name in names if ran[name]}
 
 
 def trained(model: nn.Module, wrapping: Wrapping, steps: int = 2) -> tuple[list[Step], Counter[str]]:
-    """Some steps of gradient descent, and the operators of the last of them."""
+    """Some steps of gradient descent, and the operators of the last step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     given, done = tokens(), []
 
@@ -91,7 +91,7 @@ def trained(model: nn.Module, wrapping: Wrapping, steps: int = 2) -> tuple[list[
 
 @cache
 def trained_plain(name: str, wrapping: Wrapping) -> tuple[list[Step], Counter[str]]:
-    """The same for the wrapped model as its author wrote it."""
+    """The same for the wrapped original model."""
     return trained(wrapping.wrap(model_of(name)), wrapping)
 
 
@@ -106,7 +106,7 @@ def prepare(name: str, wrapping: Wrapping, order: str) -> nn.Module:
 
 @cache
 def expected_operators(name: str, wrapping: Wrapping) -> dict[str, int]:
-    """What the optimized model runs in one forward with nothing around it, as often as the wrapping runs it."""
+    """The operators of one forward of the optimized model without a wrapping, times the forwards of the wrapping."""
     model = autofuse.optimize(model_of(name), tokens(), verify=False)
     alone = fused_run(lambda: model(tokens()), wrapping.operators)
     assert alone.get(wrapping.operators[0]) == 2
@@ -129,7 +129,9 @@ def assert_wrapped(name: str, wrapping: Wrapping, order: str) -> None:
 
 
 def assert_close(one: Tensor, other: Tensor) -> None:
-    """Rounding in float32: 1e-5 of values of order one, some 80 units of it. In half precision: some units."""
+    """Equal except for rounding: in float32 1e-5 for values of order one, about 80 units; in half precision some
+    units.
+    """
     units = 80 if one.dtype is torch.float32 else 8
     bound = units * torch.finfo(one.dtype).eps
     torch.testing.assert_close(other, one, atol=bound, rtol=bound)

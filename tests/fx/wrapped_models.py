@@ -1,4 +1,4 @@
-"""Three small transformers as people write them, for what is put around models: BERT, GPT and Llama by hand."""
+"""Three small hand-written transformers, to be wrapped: BERT, GPT and Llama."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BertAttention(nn.Module):
 
 
 class BertBlock(nn.Module):
-    """Norms behind each half."""
+    """Norms after each half."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class GptAttention(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Norms before each half, and GELU by its tanh formula."""
+    """Norms before each half, and the tanh approximation of GELU."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -162,6 +162,6 @@ BLOCKS: dict[str, type[nn.Module]] = {"bert": BertBlock, "gpt": GptBlock, "llama
 
 
 def model_of(name: str, p: float = 0.0) -> Transformer:
-    """The same weights at each call."""
+    """A model with the same weights at each call."""
     torch.manual_seed(0)
     return Transformer(BLOCKS[name], p)

@@ -1,4 +1,4 @@
-"""Runs one code block of docs/integrations.md without the marked line and with it, each in a folder of its own.
+"""Runs a code block of docs/integrations.md with and without the marked line, each in a separate folder.
 
 `python -m tests.integrations.recipe HEADING FILE`, alone or under torchrun. Rank 0 writes JSON to FILE: the losses of
 both runs, and how often each fused torch operator ran.

@@ -125,7 +125,7 @@ class Broken(Attention):
 
 
 class InALoop(nn.Module):
-    """Breaks where Dynamo cannot go on behind the break."""
+    """Breaks the graph where Dynamo cannot continue after the break."""
 
     def forward(self, x: Tensor) -> Tensor:
         for _ in range(2):

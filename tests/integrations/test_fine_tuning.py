@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.linear import lazy_at_any_size
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -25,8 +25,8 @@ BOUND = 2.0**-23
 
 
 @pytest.fixture(autouse=True)
-def however_few_logits() -> Iterator[None]:
-    with however_few():
+def lazy_logits_at_any_size() -> Iterator[None]:
+    with lazy_at_any_size():
         yield
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.linear import lazy_at_any_size
 from autofuse.fx.lazy.tensor import LazyLogits
 
 transformers = pytest.importorskip("transformers")
@@ -28,8 +28,8 @@ BOUND = 64 * 2.0**-21
 
 
 @pytest.fixture(autouse=True)
-def however_few_logits() -> Iterator[None]:
-    with however_few():
+def small_logits_are_lazy() -> Iterator[None]:
+    with lazy_at_any_size():
         yield
 
 
@@ -50,7 +50,7 @@ class RecordedLoss:
 
 
 class Language(nn.Module):
-    """Returns its logits, and its own loss where the Trainer leaves it the labels."""
+    """Returns its logits, and its own loss if the Trainer passes the labels."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ def test_the_providers_of_calls_are_counted_with_the_reason() -> None:
         Provider("doubled", "own", TORCH, _twice, "", "", default=True),
     )
     assert provider_uses() == ()
-    operation(torch.ones(2))  # small: nobody is asked
+    operation(torch.ones(2))  # small: no provider is asked
     assert provider_uses() == ()
     operation(torch.ones(8))
     operation(torch.ones(8))

@@ -94,7 +94,7 @@ def test_a_check_never_raises_on_operands_that_no_kernel_takes(x: torch.Tensor) 
                 assert provider.check(*args).startswith("It needs ")
 
 
-def test_every_provider_of_other_packages_is_added_once_and_is_no_default() -> None:
+def test_every_provider_of_other_packages_is_added_once_and_is_not_a_default() -> None:
     before = {name: operation.providers for name, operation in OPERATIONS.items()}
     others.offer()
     assert {name: operation.providers for name, operation in OPERATIONS.items()} == before

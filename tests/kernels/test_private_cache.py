@@ -74,7 +74,7 @@ def test_a_folder_that_the_user_named_keeps_its_mode(tmp_path: Path, monkeypatch
 def test_other_users_files_are_not_trusted(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     HERE.add({"a": 1})
     os.chown(path(), NOBODY, NOBODY)
-    assert HERE.read() == {} and "it belongs to somebody else" in caplog.text
+    assert HERE.read() == {} and "it belongs to another user" in caplog.text
     assert HERE.add({"b": 2}) and HERE.read() == {"b": 2}  # a file of ours took its place
     assert path().stat().st_uid == 0
     os.chown(place, NOBODY, NOBODY)

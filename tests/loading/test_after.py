@@ -110,7 +110,7 @@ def test_a_file_that_has_the_function_keeps_its_own_spelling(
     assert result.count("import") == 2
 
 
-def test_an_import_is_added_where_it_is_missing(tmp_path: Path) -> None:
+def test_a_missing_import_is_added(tmp_path: Path) -> None:
     result = rewrite_text(SOURCE, [load_own_rule(tmp_path, "return scaled(x, factor)")])
     assert result.startswith("import torch\nfrom my_package import scaled\n")
 

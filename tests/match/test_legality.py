@@ -111,7 +111,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("text", ALLOWED.values(), ids=ALLOWED)
-def test_a_match_whose_replacement_nobody_notices_is_allowed(text: str) -> None:
+def test_a_match_without_visible_intermediate_values_is_allowed(text: str) -> None:
     (site,) = attention_sites(text)
     assert isinstance(site.verdict, Holds)
 

@@ -173,16 +173,16 @@ _TRIANGLES = {
 }
 
 
-@pytest.mark.parametrize("door", ["live", "text"])
+@pytest.mark.parametrize("entry_point", ["live", "text"])
 @pytest.mark.parametrize("diagonal", [-1, 0, 1, 2])
 @pytest.mark.parametrize("dropped", _TRIANGLES.values(), ids=_TRIANGLES)
 def test_only_the_triangle_above_the_diagonal_becomes_is_causal_and_results_stay(
-    dropped: str, diagonal: int, door: str, tmp_path: Path
+    dropped: str, diagonal: int, entry_point: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "model.py"
     file.write_text(_MODULE.format(dropped=dropped.format(diagonal=diagonal), diagonal=diagonal))
     original, given = module_at(file).Model(), torch.randn(2, 3, 6, 8)
-    if door == "live":
+    if entry_point == "live":
         fused = autofuse.optimize(copy.deepcopy(original), given)
         (site,) = autofuse.report(fused).sites
         causal = site.mask.startswith("causal: ")

@@ -120,7 +120,7 @@ def test_functions_can_be_compared() -> None:
     }
 
 
-def test_nothing_is_printed_if_stderr_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_if_stderr_is_not_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     run_compare(pairs=2)
     out, err = capfd.readouterr()
     assert "pairs of steps" not in out + err

@@ -12,9 +12,9 @@ from autofuse.measure.core_queue import CoreQueue, seconds_in_queue
 
 def test_a_thread_that_sleeps_waits_for_no_core() -> None:
     queue = CoreQueue()
-    with queue.watched():
+    with queue.measure_block():
         time.sleep(0.05)
-    assert queue.passed >= 0.05 and queue.share < 0.5  # it waits to run once it wakes, and no longer
+    assert queue.passed >= 0.05 and queue.share < 0.5  # it waits for a core only after it wakes
 
 
 def test_two_processes_on_one_core_wait_for_each_other() -> None:
@@ -30,7 +30,7 @@ def test_two_processes_on_one_core_wait_for_each_other() -> None:
         os._exit(0)
     try:
         queue, end = CoreQueue(), time.perf_counter() + 0.4
-        with queue.watched():
+        with queue.measure_block():
             while time.perf_counter() < end:
                 pass
         assert queue.share > 0.15  # a fair scheduler gives it half

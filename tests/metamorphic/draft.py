@@ -174,7 +174,7 @@ class Draft:
         return found
 
     def kind(self, node: ast.expr) -> type | None:
-        """The one type that an expression had: Tensor, int, float, ...; None where it did not run."""
+        """The one type that an expression had: Tensor, int, float, ...; None if it did not run."""
         kinds = {type(v) if not isinstance(v, Tensor) else Tensor for v in self.observed.get(node, ())}
         return kinds.pop() if len(kinds) == 1 else None
 

@@ -51,6 +51,7 @@ OWN: dict[str, Callable[[Maker], Any]] = {
     "classes": lambda m: torch.randint(0, CLASSES, (m.case.batch * m.case.length,), generator=m.generator),
     "classes of x": lambda m: torch.randint(0, CLASSES, (m.case.batch, m.case.length), generator=m.generator),
     "weights of targets": lambda m: torch.rand(m.case.batch * m.case.length, generator=m.generator) + 0.5,
+    "weights of x": lambda m: torch.rand(m.case.batch, m.case.length, generator=m.generator) + 0.5,
     "angles": lambda m: m.normal(m.case.length, HEAD_DIM),
     "half the angles": lambda m: m.normal(m.case.length, HEAD_DIM // 2),
     "a sink of each head": lambda m: m.normal(HEADS),
@@ -62,9 +63,9 @@ KINDS: dict[str, dict[str, str]] = {
     "AF401": {"x": "q", "cos": "angles", "sin": "angles"},
     "AF402": {"x": "q", "cos": "angles", "sin": "angles", "freqs_cis": "turns"},
     "AF501": {"logits": "scores of classes", "target": "classes", "mask": "weights of targets"},
-    "AF502": {"target": "classes of x"},
+    "AF502": {"target": "classes of x", "hidden": "x", "labels": "classes of x", "mask": "weights of x"},
 }
-# Examples of these rules call an operation that nobody writes: a loop over experts becomes it (fold_experts.py).
+# Examples of these rules call an operation that is never written by hand: the trace of a loop over experts has it.
 NOT_WRITTEN = frozenset({"AF701"})
 CONSTRUCTED_WITH = {"dim": DIM, "hidden": 2 * DIM, "classes": CLASSES}
 CASE = Case(2, 4, 4)
@@ -75,7 +76,7 @@ _numbers = itertools.count()
 class Program:
     """`digits` says how far the file's constants are from the exact ones; `random` that dropout's rate is written out.
 
-    `doors` can tell that `code` applies. `own` are the attributes of the class that the harness asks for.
+    `entry_points` can tell that `code` applies. `own` are the attributes of the class that the harness asks for.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Program:
     text: str
     entry: str
     kinds: tuple[str, ...]
-    doors: tuple[str, ...] = ("live", "text")
+    entry_points: tuple[str, ...] = ("live", "text")
     digits: float = 0.0
     random: bool = False
     case: Case = field(default=CASE)
@@ -118,7 +119,7 @@ def _importable(text: str) -> bool:
 @cache
 def found_spellings() -> list[Program]:
     """The spellings that the codemod and the FX pass find, or at least one of them."""
-    return [p for s in SPELLED if (p := _of_spelling(s)) and p.doors]
+    return [p for s in SPELLED if (p := _of_spelling(s)) and p.entry_points]
 
 
 @cache
@@ -143,10 +144,10 @@ def _of_example(rule: Any, example: Any) -> Program:
 def _of_spelling(s: Spelling) -> Program | None:
     chosen, case = s.asks("arguments", {}), example(s)
     kinds = tuple(chosen.get(n, n) for n in s.parameters)
-    gaps = {door for door, name in NOT_YET if name == s.name}
-    doors = tuple(d for d in ("live", "text") if s.through(d) and d not in gaps)
+    gaps = {entry_point for entry_point, name in NOT_YET if name == s.name}
+    entry_points = tuple(d for d in ("live", "text") if s.through(d) and d not in gaps)
     digits = 1e-7 + s.asks("digits", 0.0) + (SINGLE if s.single else 0.0)
-    return Program(s.name, s.rule, s.text(), s.name, kinds, doors, digits, bool(s.asks("random")), case)
+    return Program(s.name, s.rule, s.text(), s.name, kinds, entry_points, digits, bool(s.asks("random")), case)
 
 
 # Loading.
@@ -223,7 +224,11 @@ def _argument(index: int, kind: str, case: Case, dtype: torch.dtype) -> Any:
     if not isinstance(made, Tensor) or not made.is_floating_point():
         return made
     made = made.to(dtype)
-    return made if kind in (*MASKS, "weights of targets", "angles", "half the angles") else made.requires_grad_()
+    return (
+        made
+        if kind in (*MASKS, "weights of targets", "weights of x", "angles", "half the angles")
+        else made.requires_grad_()
+    )
 
 
 def run_module(file: ModuleType, module: nn.Module, given: tuple[Any, ...], training: bool) -> dict[str, Any]:

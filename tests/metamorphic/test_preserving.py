@@ -83,7 +83,7 @@ def test_every_spelling_of_an_example_is_optimized(program: Program, record_prop
 
 
 def test_every_variant_of_the_spellings_is_rewritten(record_property: Count) -> None:
-    @each_of(40, st.sampled_from([p for p in found_spellings() if "text" in p.doors]), WRITTEN, SET)
+    @each_of(40, st.sampled_from([p for p in found_spellings() if "text" in p.entry_points]), WRITTEN, SET)
     def check(program: Program, wanted: list[Step], layout: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, wanted, layout)
@@ -92,7 +92,7 @@ def test_every_variant_of_the_spellings_is_rewritten(record_property: Count) -> 
 
 
 def test_every_variant_of_the_spellings_is_optimized(record_property: Count) -> None:
-    @each_of(8, st.sampled_from([p for p in found_spellings() if "live" in p.doors]), WRITTEN)
+    @each_of(8, st.sampled_from([p for p in found_spellings() if "live" in p.entry_points]), WRITTEN)
     def check(program: Program, wanted: list[Step]) -> None:
         record_property("programs", 1)
         check_live(program, wanted)

@@ -51,5 +51,5 @@ def test_batches_are_steps_and_their_shapes_tell_samples_and_tokens(tmp_path: Pa
         assert line["tokens_per_second"] * line["seconds"] == pytest.approx(28 * line["steps"])
 
 
-def test_what_a_training_that_fails_has_measured_is_written(tmp_path: Path) -> None:
+def test_measurements_of_a_failed_training_are_written(tmp_path: Path) -> None:
     assert [line["step"] for line in train(tmp_path, Task(fails_at=3))] == [2, 3]

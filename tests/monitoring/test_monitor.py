@@ -1,4 +1,4 @@
-"""A monitor's figures of small training loops on a CPU, against what is known of them."""
+"""The figures of a monitor for small training loops on a CPU, compared with known numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_it_is_a_name_of_the_package() -> None:
     assert autofuse.Monitor is Monitor
 
 
-def test_intervals_hold_their_steps_and_their_samples_and_the_rest_is_written_at_the_end() -> None:
+def test_intervals_have_their_steps_and_samples_and_the_rest_is_written_at_the_end() -> None:
     recorder, batches = Recorder(), [torch.zeros(4, 7, dtype=torch.long) for _ in range(5)]
     monitor = Monitor(writers=recorder, every=2)
     for batch in monitor.batches(batches):
@@ -55,7 +55,7 @@ def test_intervals_hold_their_steps_and_their_samples_and_the_rest_is_written_at
         assert 0 < found.step_seconds_low <= found.step_seconds_high <= found.seconds
 
 
-def test_a_loader_that_sleeps_and_a_step_that_sleeps_are_told_apart() -> None:
+def test_a_sleeping_loader_and_a_sleeping_step_are_distinguished() -> None:
     def slow() -> Any:
         for _ in range(4):
             time.sleep(0.02)
@@ -74,7 +74,7 @@ def test_a_loader_that_sleeps_and_a_step_that_sleeps_are_told_apart() -> None:
 
 
 def test_counted_flops_are_those_of_the_products_and_give_the_utilisation() -> None:
-    """Forward 2 m k n; backward as much for the weight and, where the input needs none, nothing more."""
+    """Forward 2 m k n, and backward as much for the weight. The input requires no gradient."""
     model, x, recorder = nn.Linear(32, 16, bias=False), torch.randn(8, 32), Recorder()
     monitor = Monitor(model, recorder, every=3, flops="count", peak_flops=1e12)
     for _ in range(5):
@@ -88,7 +88,7 @@ def test_counted_flops_are_those_of_the_products_and_give_the_utilisation() -> N
     assert torch.nn.Linear.__call__ is nn.Module.__call__
 
 
-def test_what_is_not_known_is_none() -> None:
+def test_unknown_numbers_are_none() -> None:
     recorder = Recorder()
     monitor = Monitor(writers=recorder, every=1)
     monitor.step()
@@ -108,7 +108,7 @@ def test_one_step_that_does_not_say_its_tokens_leaves_the_sum_unknown() -> None:
     assert recorder.figures[0].samples_per_second is not None
 
 
-def test_a_writer_that_raises_is_dropped_and_the_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_writer_that_raises_is_dropped_and_the_training_continues(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Recorder):
         def write(self, figures: IntervalFigures) -> None:
             super().write(figures)

@@ -398,7 +398,7 @@ def test_a_mask_that_requires_a_gradient_works_under_vmap() -> None:
 
 
 @pytest.mark.parametrize("batch", [(2,), (2, 3), (2, 3, 4)])
-def test_a_result_without_gradients_is_no_view_and_keeps_its_tangent(batch: tuple[int, ...]) -> None:
+def test_a_result_without_gradients_is_not_a_view_and_keeps_its_tangent(batch: tuple[int, ...]) -> None:
     query, key, value = (t.double() for t in qkv(*batch))
     with torch.no_grad():
         found = ops.attention(query, key, value)

@@ -156,5 +156,5 @@ def test_the_arguments_of_a_call_get_the_same_plain_mask() -> None:
 
 
 def test_a_change_of_shape_in_place_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="changes the shape of a mask in place"):
+    with pytest.raises(RuntimeError, match="changes the shape of a lazy mask in place"):
         lazy(dense()).squeeze_(1)

@@ -1,4 +1,4 @@
-"""Names of devices as drivers give them, and what is known of each."""
+"""Names of devices as drivers report them, and their entries."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_devices_peaks_are_those_of_its_data_sheet(name: str, device: str, tfl
         "",
     ],
 )
-def test_what_is_a_slice_a_laptops_or_not_known_has_no_entry(name: str) -> None:
+def test_slices_laptop_chips_and_unknown_chips_have_no_entry(name: str) -> None:
     assert peak_of(name) is None
 
 

@@ -240,7 +240,7 @@ class Attends(torch.nn.Module):
 
 
 @pytest.mark.parametrize("example", [True, False])
-def test_a_module_that_calls_a_scripted_one_is_refused_and_what_is_beside_it_is_fused(example: bool) -> None:
+def test_a_module_that_calls_a_scripted_one_is_refused_and_its_siblings_are_fused(example: bool) -> None:
     scripted: Any = torch.jit.script(Double())
     model, q = torch.nn.Sequential(Attends(scripted), Attends(torch.nn.Identity())), torch.randn(2, 4, 8)
     plain = copy.deepcopy(model)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autofuse.results.before_after import BeforeAfter, with_what_was_measured
+from autofuse.results.before_after import BeforeAfter, with_measured_savings
 from autofuse.results.comparison import Comparison, Estimate, Interval
 from autofuse.results.profile import Layer, Place, Profile, Timing, Work
 
@@ -24,7 +24,7 @@ def place(rule="AF101", status="applies", seconds=8.0, predicted=4.0, layers=("a
 
 
 def places(before, after, now, then):
-    return [p for one in with_what_was_measured(before, after, now, then)[0].layers for p in one.places]
+    return [p for one in with_measured_savings(before, after, now, then)[0].layers for p in one.places]
 
 
 def test_the_saving_of_a_place_is_the_difference_of_its_layers():
@@ -74,7 +74,7 @@ def test_a_part_of_a_larger_place_has_no_separate_measurement():
 def test_the_profile_after_has_the_same_places():
     before = profile(layer("attn", 10.0, place()))
     after = profile(layer("attn", 5.0, place(status="fused", seconds=None, predicted=None)))
-    kept = with_what_was_measured(before, after, {"attn": 10.0}, {"attn": 5.0})[1]
+    kept = with_measured_savings(before, after, {"attn": 10.0}, {"attn": 5.0})[1]
     assert kept.layers[0].places[0].measured_saving == 5
 
 

@@ -55,7 +55,7 @@ def test_numbers_that_json_cannot_write_become_null_and_are_read_as_nan(value: f
     assert math.isnan(loaded(Leaf, {"count": 1, "ratio": None}).ratio)
 
 
-def test_whole_numbers_are_numbers_too_but_a_boolean_is_no_number() -> None:
+def test_integers_are_numbers_but_booleans_are_not() -> None:
     assert loaded(Leaf, {"count": 1, "ratio": 2}).ratio == 2.0
     with pytest.raises(Malformed, match=r"Leaf\.count is True, and should be an integer\."):
         loaded(Leaf, {"count": True})
@@ -71,9 +71,9 @@ def test_whole_numbers_are_numbers_too_but_a_boolean_is_no_number() -> None:
         ({"name": "x", "leaves": {}}, "Tree.leaves is {}, and should be an array."),
         ({"name": "x", "leaves": [{"count": 1}, {}]}, "Tree.leaves[1] lacks count."),
         ({"name": "x", "leaves": [{"count": 1.5}]}, "Tree.leaves[0].count is 1.5, and should be an integer."),
-        ({"name": "x", "leaves": [{"count": 1, "pair": [1]}]}, "Tree.leaves[0].pair has 1 entries, and should have 2."),
+        ({"name": "x", "leaves": [{"count": 1, "pair": [1]}]}, "Tree.leaves[0].pair has 1 entries, but should have 2."),
         ({"name": "x", "leaves": [{"count": 1, "pair": ["a", 2]}]}, "pair[0] is 'a', and should be an integer or"),
-        ({"name": "x", "fixed": [1]}, "Tree.fixed has 1 entries, and should have 2."),
+        ({"name": "x", "fixed": [1]}, "Tree.fixed has 1 entries, but should have 2."),
         ({"name": "x", "by_name": {"left": 3}}, "Tree.by_name.left is 3, and should be an object."),
         ({"name": "x", "maybe": "1"}, "Tree.maybe is '1', and should be"),
         ({"name": "x", "maybe": 10**400}, "Tree.maybe is too large to be a number."),

@@ -155,7 +155,7 @@ def test_a_circular_link_and_a_broken_link_are_skipped(capsys: pytest.CaptureFix
 
 
 def test_pipes_in_a_folder_are_not_opened() -> None:
-    os.mkfifo("pipe.py")  # opening it would block, because nobody writes to it
+    os.mkfifo("pipe.py")  # opening it would block, because it has no writer
     assert main(["check", "."]) == 0
 
 

@@ -52,7 +52,7 @@ def in_last(found):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_rest_of_a_file_is_read_whatever_stands_before_it(kind):
+def test_the_rest_of_a_file_is_read_after_any_first_line(kind):
     for length in (2, 64):
         found, skipped, _ = read(program(kind, length))
         assert in_last(found) == [("AF302", "safe")]

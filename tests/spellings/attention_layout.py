@@ -26,7 +26,7 @@ class KeySwapaxes(Scaled):
 
 
 class KeyTransposedByNumbers(Scaled):
-    doors = ("live",)  # how many dimensions q has cannot be read from the text
+    entry_points = ("live",)  # how many dimensions q has cannot be read from the text
 
     def forward(self, q, k, v):
         return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(3, 2)) * self.scale, dim=3), v)

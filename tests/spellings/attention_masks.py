@@ -708,7 +708,7 @@ class AssignedUpperTriangle(Scores):
 class AssignedByArgument(Scores):
     """The text does not tell a mask from indices."""
 
-    doors = ("live",)
+    entry_points = ("live",)
 
     def forward(self, query, key, value, mask_3d):
         scores = query @ key.transpose(1, 2) / math.sqrt(query.size(-1))

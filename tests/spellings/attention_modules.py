@@ -286,7 +286,7 @@ class DistilBertAttention(nn.Module):
 class AnnotatedMultiHeadedAttention(nn.Module):
     """The Annotated Transformer, less the attention weights it keeps on self."""
 
-    doors = ("live",)  # what an argument called dropout does cannot be read from the text
+    entry_points = ("live",)  # what an argument called dropout does cannot be read from the text
     arguments = {"mask": "mask_3d"}
     fills = True
 

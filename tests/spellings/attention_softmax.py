@@ -32,7 +32,7 @@ class DimensionByPosition(Plain):
 
 
 class DimensionFromTheFront(Plain):
-    doors = ("live",)  # how many dimensions q has cannot be read from the text
+    entry_points = ("live",)  # how many dimensions q has cannot be read from the text
 
     def forward(self, q, k, v):
         return F.softmax(q @ k.transpose(2, 3) * self.scale, dim=3) @ v
@@ -112,7 +112,7 @@ class FloatBeforeProduct(Plain):
 
 
 class MethodWithDtype(Plain):
-    doors = ("live",)  # whether v is a tensor or a dtype cannot be read from the text
+    entry_points = ("live",)  # whether v is a tensor or a dtype cannot be read from the text
 
     def forward(self, q, k, v):
         probs = (q @ k.mT * self.scale).softmax(-1, dtype=torch.float32).to(v)
@@ -249,7 +249,7 @@ class DropoutFloat32AndCast(Plain):
 class DropoutOptionalModule(Plain):
     """The Annotated Transformer: `if dropout is not None`."""
 
-    doors = ("live",)  # what an argument called dropout does cannot be read from the text
+    entry_points = ("live",)  # what an argument called dropout does cannot be read from the text
 
     def __init__(self, p=0.0):
         super().__init__()

@@ -636,7 +636,7 @@ def _add_decomposed_positions(attn, q, rel_pos_h, rel_pos_w, q_size, k_size):
 class DecomposedPositions(nn.Module):
     """Segment Anything's: biases of rows and of columns, each from the query, added by a helper."""
 
-    doors = ("live",)
+    entry_points = ("live",)
     arguments = {"x": "fixed_x"}
 
     def __init__(self, dim=24, num_heads=3, size=2):

@@ -15,7 +15,7 @@ A spelling is a class in one of the files of this folder. The names of forward's
     numbers_only a look-alike that may be fused if the results stay the same
     softmax_alone  a look-alike of attention whose masked softmax may be fused (AF102) if the results stay the same
     fuses        codes that only the FX pass may fuse in a look-alike
-    doors        "live" (the FX pass) or "text" (the codemod), if only one of them can find it
+    entry_points "live" (the FX pass) or "text" (the codemod), if only one of them can find it
 
 A class with a parameter `p` in `__init__` has dropout of that rate. Names with an underscore are parts of spellings.
 """
@@ -88,8 +88,8 @@ class Spelling:
     def parameters(self) -> dict[str, inspect.Parameter]:
         return {n: p for n, p in inspect.signature(self.cls.forward).parameters.items() if n != "self"}
 
-    def through(self, door: str) -> bool:
-        return door in self.asks("doors", ("live", "text"))
+    def through(self, entry_point: str) -> bool:
+        return entry_point in self.asks("entry_points", ("live", "text"))
 
     @property
     def optional(self) -> bool:
@@ -148,9 +148,9 @@ def each(wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name, marks=_night(s)) for s in wanted])
 
 
-def each_but_not_yet(door: str, wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
+def each_but_not_yet(entry_point: str, wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
     """Known gaps must fail. A gap that is closed must be removed from the table."""
-    found = [pytest.param(s, id=s.name, marks=(*_night(s), *_gap(door, s))) for s in wanted]
+    found = [pytest.param(s, id=s.name, marks=(*_night(s), *_gap(entry_point, s))) for s in wanted]
     return pytest.mark.parametrize("spelling", found)
 
 
@@ -158,8 +158,8 @@ def _night(s: Spelling) -> tuple[pytest.MarkDecorator, ...]:
     return (pytest.mark.night,) if (s.path.stem, s.name) in by_night() else ()
 
 
-def _gap(door: str, s: Spelling) -> tuple[pytest.MarkDecorator, ...]:
-    reason = NOT_YET.get((door, s.name))
+def _gap(entry_point: str, s: Spelling) -> tuple[pytest.MarkDecorator, ...]:
+    reason = NOT_YET.get((entry_point, s.name))
     return (pytest.mark.xfail(reason=reason, strict=True),) if reason else ()
 
 

@@ -863,7 +863,7 @@ class ResultWrittenInPlace(Attend):
 class AssignedByLeadingMask(Attend):
     """The mask is of batch and heads: whole matrices of scores are overwritten."""
 
-    doors = ("live",)
+    entry_points = ("live",)
     softmax_alone = True
 
     def forward(self, q, k, v):
@@ -882,7 +882,7 @@ class AssignedByIndices(Attend):
 class AssignedByNegatedIndices(Attend):
     """~i of whole numbers counts from the end."""
 
-    doors = ("live",)
+    entry_points = ("live",)
 
     def forward(self, q, k, v, row_indices):
         scores = q @ k.mT * self.scale

@@ -318,7 +318,7 @@ class BatchNormed(Sub):
 class NormOfHook(Sub):
     """The norm has a forward hook, which a fused call would not run."""
 
-    doors = ("live",)
+    entry_points = ("live",)
 
     def __init__(self):
         super().__init__()

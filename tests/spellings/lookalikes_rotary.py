@@ -173,7 +173,7 @@ class ComplexSquared(nn.Module):
 class ComplexStretched(nn.Module):
     """The factor is real, which only the FX pass knows."""
 
-    doors = ("live",)
+    entry_points = ("live",)
     arguments = {"factor": "cos_half"}
 
     def forward(self, q, factor):

@@ -177,7 +177,7 @@ class GatheredByLong(Loss):
 class GatheredAndMasked(Loss):
     """What is masked is averaged over the rest."""
 
-    doors = ("live",)  # as text the loss would be longer, and no faster
+    entry_points = ("live",)  # as text the loss would be longer, and no faster
 
     def forward(self, logits_3d, target_2d):
         mask = (target_2d != PAD).float()
@@ -256,7 +256,7 @@ class LogSumExpLessPicked(Loss):
 
 
 class LogSumExpNotReduced(Loss):
-    doors = ("live",)  # as text the loss would be longer, and no faster
+    entry_points = ("live",)  # as text the loss would be longer, and no faster
 
     def forward(self, logits_3d, target_2d):
         return logits_3d.logsumexp(-1) - logits_3d.gather(-1, target_2d[..., None]).squeeze(-1)
@@ -612,7 +612,7 @@ class SmoothedTargetsEvenly(Loss):
 class SmoothedByClassesOfModule(Loss):
     """Only live: a guard sees to it that there are as many classes."""
 
-    doors = ("live",)
+    entry_points = ("live",)
 
     def __init__(self, classes=11, smoothing=0.1):
         super().__init__()

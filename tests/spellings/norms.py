@@ -150,7 +150,7 @@ class LayerNormInFloat32(Affine):
 
 
 class LastDimensionByNumber(Affine):
-    doors = ("live",)  # how many dimensions x has cannot be read from the text
+    entry_points = ("live",)  # how many dimensions x has cannot be read from the text
 
     def forward(self, x):
         mean = x.mean(2, keepdim=True)
@@ -385,7 +385,7 @@ class SumOfSquaresOverWeight(Weighted):
 class SumOfSquaresOverLiteral(Weighted):
     """Only live: a guard sees to it that the width stays 24."""
 
-    doors = ("live",)
+    entry_points = ("live",)
 
     def forward(self, x):
         return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / 24 + self.eps) * self.weight

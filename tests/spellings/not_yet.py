@@ -15,9 +15,9 @@ _AUTOFUSE: dict[str, str] = {
     "PreNormAddedInPlace": _TWO,
 }
 NOT_YET: dict[tuple[str, str], str] = {
-    **{(door, "EarlyReturn"): _EARLY for door in ("text", "safe")},
+    **{(entry_point, "EarlyReturn"): _EARLY for entry_point in ("text", "safe")},
     **{("text", name): reason for name, reason in _AUTOFUSE.items()},
     ("safe", "RelativePositionsOfQueries"): "the text does not show the rank of the mask",
-    **{(door, "SmoothedByConfidence"): _SHARES for door in ("text", "safe")},
+    **{(entry_point, "SmoothedByConfidence"): _SHARES for entry_point in ("text", "safe")},
     ("live", "Indexed"): "an index that is a range is not written down by the trace",
 }

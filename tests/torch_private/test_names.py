@@ -45,7 +45,7 @@ def under(mode: AbstractContextManager[Any], ask: Callable[[], Any]) -> Any:
 
 
 def in_backward(ask: Callable[[], Any]) -> Any:
-    """The answer of `ask` while a gradient is computed."""
+    """The result of `ask` while a gradient is computed."""
     answers: list[Any] = []
     x = torch.ones(2, requires_grad=True)
     y = x * 2
@@ -105,7 +105,7 @@ def softmax_gradient(gradient_of: Any) -> Tensor:
 
 
 def put_tracing_aside(set_state: Callable[[object], None]) -> tuple[object, bool]:
-    """The state of a trace while it is put aside, and whether it is restored afterwards."""
+    """The state of a trace while tracing is suspended, and whether it is restored afterwards."""
     state = has("get_tracing_state")()
     set_state(None)
     aside = has("get_tracing_state")()
@@ -113,7 +113,7 @@ def put_tracing_aside(set_state: Callable[[object], None]) -> tuple[object, bool
     return aside, has("get_tracing_state")() is not None
 
 
-# What we rely on, name by name: true in the torch that is installed.
+# What autofuse assumes about each name. It holds in the installed torch.
 def called_at_the_end_of_a_backward_pass(queue: Any) -> bool:
     called: list[bool] = []
     x = torch.ones(2, requires_grad=True)
@@ -243,7 +243,7 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
 
 
 def doubled_code() -> Any:
-    """That of a forward which was compiled."""
+    """The code of a forward that was compiled."""
 
     class Doubled(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

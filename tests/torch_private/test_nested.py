@@ -34,7 +34,7 @@ class Slotted:
 
 
 class Cache:
-    """Holds tensors, and is nobody's container."""
+    """Holds tensors, and is not a known container."""
 
     def __init__(self) -> None:
         self.key = A

@@ -48,7 +48,7 @@ def test_a_lost_or_additional_gradient_is_described() -> None:
     assert find_difference_in_kind(without, with_one) == ("result", "carries a gradient")
 
 
-def test_additional_state_is_no_difference() -> None:
+def test_additional_state_is_not_a_difference() -> None:
     assert find_difference_in_kind(run_with(result=x), run_with(result=x, **{"self.cache after the call": x})) is None
 
 

@@ -76,7 +76,7 @@ class WrongGradients(Queries):
         return super().forward(q * keep.any(-1).all() + q.detach() * ~keep.any(-1).all(), x, keep)
 
 
-def test_gradients_of_rows_beside_one_that_is_nan_are_compared() -> None:
+def test_gradients_of_rows_next_to_a_nan_row_are_compared() -> None:
     keep = CAUSAL.clone()
     assert reason(Queries(), Queries(), X.flip(0), X, keep) == ""
     assert "masks that drop every other row" in reason(Queries(), WrongGradients(), X.flip(0), X, keep)

@@ -3,7 +3,7 @@
 It looks for 32-bit products of a program id or a loop variable with a stride, a width or a block size that are part of
 an address: with 2^31 entries they overflow. Sums do not count. The second and third dimension of a grid do not count
 either, because they have at most 65535 programs. A kernel with a constant LONG has separate code for large tensors, and
-its launcher chooses. This file knows TTIR. It must not know what a kernel computes.
+its launcher chooses. This file reads TTIR, and does not depend on what a kernel computes.
 """
 
 from __future__ import annotations

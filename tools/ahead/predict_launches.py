@@ -1,7 +1,7 @@
 """The launches of a call, with the properties that the performance model needs.
 
 The bytes of a launch are those of its tensors, each once, with the declared shapes. Only this file knows, by kernel
-name, the iterations of loops and the data that a kernel reads twice. It must not know the properties of GPUs.
+name, the iterations of loops and the data that a kernel reads twice. It does not depend on the properties of GPUs.
 """
 
 from __future__ import annotations

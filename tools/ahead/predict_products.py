@@ -1,7 +1,7 @@
 """The performance model of linear layer + cross entropy: matrix products in blocks of rows, and passes over the logits.
 
 Each block of rows has three products, each of which reads or writes the whole weight, a sum of the weight's gradient
-over blocks, and passes over the logits. This file must not know how the operation chooses its blocks.
+over blocks, and passes over the logits. This file does not depend on how the operation chooses its blocks.
 """
 
 from __future__ import annotations

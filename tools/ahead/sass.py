@@ -2,7 +2,7 @@
 
 It reads the SASS of a cubin with NVIDIA's nvdisasm. Counts are of the hot part: the loop that accesses the most global
 memory, or the whole kernel if no loop does. "Per entry" means per entry of a program's tile, whose size is the product
-of its block sizes. This file knows machine code. It must not know what a kernel computes.
+of its block sizes. This file reads machine code, and does not depend on what a kernel computes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The exact result is a run of the plain model in double on the batches of all ranks. Runs with random rounding show how
 much rounding may change it, as when autofuse verifies a site (autofuse.verify.bounds). Here the results are the losses
-of all steps and the final parameters. This file must not know how a model was wrapped.
+of all steps and the final parameters. This file does not depend on how a model was wrapped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs each row in its own process, with a time limit, so that a crash is reported in the row.
 
-This file knows processes. It must not know what is measured.
+This file starts processes, and does not depend on what is measured.
 """
 
 from __future__ import annotations

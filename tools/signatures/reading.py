@@ -1,6 +1,6 @@
 """Reads facts about a function or a class from sources, by parsing.
 
-This file knows Python's syntax. It must not know packages.
+This file reads Python's syntax, and does not depend on packages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The packages whose functions providers call, and how to download their sources with pip or git. None is installed.
 
-This file knows names and versions. It must not know what is read from the sources.
+This file lists names and versions, and does not depend on what is read from the sources.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from autofuse.ir.graph import ATTRIBUTE, ITEM, PARAMETER, SLICE, TUPLE, Value, i
 @rewrites("view")
 def _view(view: View, x: Value, shape: Value) -> Value | None:
     """A view of addmm(bias, x.view(-1, n), weight) with the shape of x, except for the last dimension."""
+    # addmm multiplies the bias by beta and the product by alpha.
     if x.op != "addmm" or not is_const(x.inputs[3], 1, 1.0) or not is_const(x.inputs[4], 1, 1.0):
         return None
     bias, rows, weight = x.inputs[:3]
@@ -71,6 +72,7 @@ def as_linear(view: View, v: Value) -> Value | None:
     if v.op == "addmm" and is_const(v.inputs[3], 1, 1.0) and is_const(v.inputs[4], 1, 1.0):
         bias, x, weight = v.inputs[:3]
         return _linear_of(view, x, weight, bias) if _may_be_bias(view, bias) else None
+    # The operands of a sum have no order.
     for product, bias in (v.inputs, v.inputs[::-1]) if v.op == "add" and len(v.inputs) == 2 else ():
         inner = as_linear(view, product) if product.op in ("matmul", "linear") else None
         if inner is None or not is_const(inner.inputs[2], None) or not _may_be_bias(view, bias):
@@ -84,7 +86,7 @@ def as_linear(view: View, v: Value) -> Value | None:
 def _linear_of(view: View, x: Value, matrix: Value, bias: Value) -> Value | None:
     """The linear layer x @ matrix + bias, with a matrix of shape (in, out); None if it belongs to no module."""
     weight = view.permuted(matrix.inputs[0] if matrix.op == "t" else matrix, layout.SWAP)
-    if matrix.op == "t" or _is_transposed(matrix):
+    if matrix.op == "t" or _is_transposed(matrix):  # a permutation only for two dimensions, which may be unknown
         weight = matrix.inputs[0]
     rank = view.rank(weight)
     if rank not in (None, 2) or not belongs_to_module(weight):

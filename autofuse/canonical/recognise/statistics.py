@@ -79,6 +79,7 @@ def _divides_by_length(view: View, x: Value, factor: float) -> bool:
     known = _known_length(view, x)
     if known:
         return math.isclose(factor * known, 1)
+    # The program divides by a number. It is a mean if the last size is that number.
     number = round(1 / factor) if 1e-15 < factor <= 1 else 0
     return number > 1 and math.isclose(factor * number, 1) and _has_length(view, x, number)
 
@@ -117,6 +118,7 @@ def _is_one_wide(v: Value) -> bool:
 @rewrites("norm", "vector_norm")
 def _vector_norm(view: View, x: Value, order: Value, dim: Value, keepdim: Value, dtype: Value) -> Value | None:
     """The Euclidean norm is the square root of the sum of squares."""
+    # Without a dimension it is the norm of all entries, which is no statistic of a row.
     if not is_const(order, 2, 2.0, "fro", None) or is_const(dim, None) or not is_const(dtype, None):
         return None
     return view.make("sqrt", view.make("sum", view.make("square", x), dim, keepdim))
@@ -226,6 +228,7 @@ def _mean_in(view: View, term: Value, factors: list[Value]) -> Value | None:
 
 def _factors_equal_to(factors: list[Value], value: Value) -> list[tuple[Value, ...]]:
     """The groups of factors whose product is `value`, apart from casts."""
+    # Products are flattened, so the factors of `value` may be among the others one by one.
     found: list[tuple[Value, ...]] = [(f,) for f in factors if strip_casts(f) is strip_casts(value)]
     return [*found, strip_casts(value).inputs] if strip_casts(value).op == "mul" else found
 

@@ -1,1 +1,1 @@
-"""A new forward for a live module: guards and code, and the class that holds them."""
+"""Installs a rewritten forward in a live module: guards, generated code, and the dispatcher in its class."""

@@ -233,7 +233,7 @@ def simplify_tests(tests: Iterator[ast.expr]) -> _Tests:
     """The single tests, without those that follow from others."""
     found = {ast.unparse(t): t for test in tests for t in _conjuncts(test)}
     sizes = {size: number for t in found.values() for size, number in _fixed_sizes(t)}
-    shaped = {owner for t in found.values() for n in ast.walk(t) for owner in _tensors_asked_for_shape(n)}
+    shaped = {owner for t in found.values() for n in ast.walk(t) for owner in _tensor_of_shape(n)}
     kept: _Tests = {}
     for test in found.values():
         made = _Ranks(shaped).visit(test)
@@ -262,7 +262,7 @@ def _fixed_sizes(test: ast.expr) -> Iterator[tuple[str, int]]:
             yield ast.unparse(size), number
 
 
-def _tensors_asked_for_shape(node: ast.AST) -> Iterator[str]:
+def _tensor_of_shape(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Attribute) and node.attr == "shape":
         yield ast.unparse(node.value)
 
@@ -289,10 +289,10 @@ class _Ranks(ast.NodeTransformer):
     """Reads the rank from a shape that is read anyway."""
 
     def __init__(self, shaped: set[str]) -> None:
-        self._tensors_asked_for_shape = shaped
+        self._tensor_of_shape = shaped
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if node.attr != "ndim" or ast.unparse(node.value) not in self._tensors_asked_for_shape:
+        if node.attr != "ndim" or ast.unparse(node.value) not in self._tensor_of_shape:
             return ast.Attribute(self.visit(node.value), node.attr)
         return ast.Call(ast.Name("len"), [ast.Attribute(node.value, "shape")], [])
 

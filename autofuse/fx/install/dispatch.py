@@ -120,7 +120,7 @@ def install(
 
 
 def install_forward(module: nn.Module, made: Callable[[Forward], Forward | None], copied: OnCopy | None = None) -> bool:
-    """Make `module` run what `made` makes of its original forward. Returns False if it makes nothing of it."""
+    """Make `module` run `made(original)`, a function of its original forward. Returns False if that is None."""
     before = module.__dict__.get(ENTRY) or None
     of: Any = before.of if before is not None and is_installed(module) else _original(module)
     forward = made(of)
@@ -131,7 +131,9 @@ def install_forward(module: nn.Module, made: Callable[[Forward], Forward | None]
 
 
 def install_same(module: nn.Module, double: nn.Module) -> None:
-    """Give `double`, a module of the same class, the forward that `module` runs. Nobody is notified of its copies."""
+    """Give `double`, a module of the same class, the forward that `module` runs. Copies of `double` notify no
+    session.
+    """
     if is_installed(module):
         entry = module.__dict__[ENTRY]
         double.__dict__[ENTRY] = Entry(entry, entry.dispatcher, double, _ignore_copy)
@@ -324,4 +326,4 @@ def narrow_forward(module: nn.Module, name: str) -> Forward | None:
 
 
 def _ignore_copy(original: nn.Module, made: nn.Module) -> None:
-    """Does nothing: nobody is notified of copies that are made for a check."""
+    """Does nothing, because copies that are made for a check belong to no session."""

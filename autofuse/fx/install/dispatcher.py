@@ -1,9 +1,9 @@
 """The dispatcher: a function that replaces a class's forward and calls the forward of each instance's entry.
 
-To Python it looks like the original: the same defaults, names, globals and free variables, and the same parameters.
-If none of them is keyword-only, there is one more, which nobody passes: `inspect.signature` does not show it,
-`getfullargspec` does. So code that assigns to the forward's `__code__`, as IPython's autoreload does, can assign to the
-dispatcher. It refers to no object of autofuse, so it can be pickled by value with its class.
+To Python it looks like the original: the same defaults, names, globals, free variables and parameters. If no parameter
+is keyword-only, it has one more, which no caller passes: `inspect.signature` does not show it, but `getfullargspec`
+does. So code that assigns to the forward's `__code__`, as IPython's autoreload does, can assign to the dispatcher. It
+refers to no object of autofuse, so it can be pickled by value with its class.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from weakref import WeakKeyDictionary
 from autofuse.fx.install.codegen import execute
 from autofuse.fx.trace.own_forward import ENTRY, has_other_code, original_of, register_dispatcher
 
-# The original is the default of a parameter that nobody passes: as a free variable it would be one more than the
-# original has, and Python lets no code be assigned to a function that closes over another number of variables.
-# Somebody may assign the defaults of keyword-only parameters, though. So the dispatcher of a function that has such
-# parameters holds the original's code as a constant, in place of `...`, and makes a function of it when it needs one.
+# The original is the default of a parameter that no caller passes. As a free variable it would be one more than the
+# original has, and Python does not assign code to a function that closes over another number of variables.
+# But a program may assign the defaults of keyword-only parameters. So the dispatcher of a function that has such
+# parameters holds the original's code as a constant, in place of `...`, and creates the function when it needs it.
 _ORIGINAL, _FOUND = "_autofuse_original", "_autofuse_entry"
 
 
-# Dispatcher -> the defaults and keyword defaults that it was given.
+# Dispatcher -> the defaults and keyword defaults with which it was created.
 _given: WeakKeyDictionary[types.FunctionType, tuple[object, object]] = WeakKeyDictionary()
 
 
@@ -37,7 +37,7 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
         f"    def forward({parameters}):",
         "        try:",
         f"            {_FOUND} = {receiver}.{ENTRY}",
-        "        except AttributeError:",  # somebody kept this function, and the class has its original forward again
+        "        except AttributeError:",  # a kept function, whose class has its original forward again
         f"            {_FOUND} = None",
         f"        if {_FOUND} and {is_asked}:",
         f"            return {_FOUND}.forward({passed})",
@@ -65,7 +65,7 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
 
 
 def refer_to(function: types.FunctionType, to: types.FunctionType) -> None:
-    """Bind the free variables of `function` that hold it, or a dispatcher for it, to `to`: what the class shows.
+    """Make the free variables of `function` that hold it, or a dispatcher for it, hold `to`, which the class shows.
 
     A wrapper may ask `type(self).forward is wrapper`, as layers of transformers do before they checkpoint.
     """
@@ -79,7 +79,7 @@ def refer_to(function: types.FunctionType, to: types.FunctionType) -> None:
 
 
 def transfer_assignments(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
-    """Copy to the original what was assigned to the dispatcher: code, defaults and keyword defaults."""
+    """Copy code, defaults and keyword defaults that were assigned to the dispatcher to the original."""
     if has_other_code(dispatcher):
         original.__code__ = dispatcher.__code__
     defaults, options = _given.get(dispatcher, (None, None))

@@ -1,7 +1,7 @@
-"""What happens where a rewritten forward raises, and the module's own might not: the original runs that call.
+"""Handles errors of a rewritten forward that the module's own might not raise: the original runs that call.
 
-Only for what operations raise. What a child module raises is the user's own, and a forward that writes to something
-that outlives the call must not run twice.
+Only errors of operations are handled. An error of a child module is the user's own. A forward that writes to something
+that exists after the call must not run twice.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class GuardWords(ast.NodeTransformer):
     def _value_of(self, name: ast.expr) -> Any:
         return self._names.get(name.id) if isinstance(name, ast.Name) else None
 
-    def _asked_apart(self, left: ast.expr, right: ast.expr) -> Callable[[], bool] | None:
+    def _identity_function(self, left: ast.expr, right: ast.expr) -> Callable[[], bool] | None:
         """A function that makes an identity test, where Dynamo cannot trace the test; None elsewhere.
 
         Dynamo fails with an internal error at a cell that a function of the compiled code closes over, too, and makes a
@@ -286,7 +286,7 @@ class GuardWords(ast.NodeTransformer):
         made = ast.Compare(self.visit(node.left), node.ops, [self.visit(c) for c in node.comparators])
         if (
             isinstance(node.ops[0], ast.Is)
-            and (answer := self._asked_apart(node.left, node.comparators[0])) is not None
+            and (answer := self._identity_function(node.left, node.comparators[0])) is not None
         ):
             return parsed(f"{{0}} if {EAGER} else {{1}}()", made, self._constant(assumed_constant(answer)))
         match made:

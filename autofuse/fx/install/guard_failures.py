@@ -57,7 +57,7 @@ class GuardFailures:
         return first_failed_guard(failed)
 
     def count(self, name: str, guard: str, ran: Ran, why: str) -> None:
-        """Count one call in which the module `name` ran something else."""
+        """Count one call in which the module `name` ran something other than a variant."""
         if not guard:
             return
         self._counts[name, guard, ran] += 1

@@ -1,1 +1,1 @@
-"""Logits that are computed only if somebody reads them: a tensor subclass, its losses, and the layer of it."""
+"""Logits that are computed only if they are read: a tensor subclass, its losses, and its linear layer."""

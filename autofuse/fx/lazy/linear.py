@@ -29,7 +29,7 @@ _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # a hook may
 
 
 @contextmanager
-def however_few() -> Iterator[None]:
+def lazy_at_any_size() -> Iterator[None]:
     """In the block, any number of logits is lazy. For trials on small inputs."""
     token = _LEAST.set(0)
     try:
@@ -56,12 +56,12 @@ def lazy_linear(module: nn.Linear, x: Tensor) -> LazyLogits | None:
 
 def runs_alone() -> bool:
     """Whether nothing traces, transforms, records or saves the current computation."""
-    if not torch.is_grad_enabled() or not nobody_watches():
+    if not torch.is_grad_enabled() or not is_unobserved():
         return False
     return saved_tensors_hooks_is_enabled() and saves_as_autograd(top_saved_tensors_default_hooks(False))
 
 
-def nobody_watches() -> bool:
+def is_unobserved() -> bool:
     """Whether nothing traces, transforms or records the current computation."""
     if torch.compiler.is_compiling() or not is_eager() or len_torch_dispatch_stack() or len_torch_function_stack():
         return False

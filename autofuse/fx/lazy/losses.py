@@ -48,7 +48,7 @@ _Function = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def listening() -> Iterator[list[FusedLoss]]:
+def record_losses() -> Iterator[list[FusedLoss]]:
     """Collects the losses of lazy logits that are computed in the block."""
     heard: list[FusedLoss] = []
     token = _LISTENERS.set((*_LISTENERS.get(), heard))
@@ -231,6 +231,7 @@ def _chosen(x: LazyLogits, index: Tensor) -> Tensor:
     rows, weight, bias = _operands(x)
     wide = _wide(rows.dtype)
     with torch.autocast(x.device.type, enabled=False):
+        # The weight's rows of the chosen classes suffice, so no logits are computed.
         made = (rows.to(wide) * F.embedding(index, weight).to(wide)).sum(-1)
         if bias is not None:
             made = made + bias[index].to(wide)
@@ -258,6 +259,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def _joined(made: Tensor, x: LazyLogits, plain: _Function) -> Tensor:
     for heard in _LISTENERS.get():
         heard.append(FusedLoss(x, user_place()))
+    # The engine runs the node of `leaf` only in a full backward pass, so this shows whether gradients were chosen.
     leaf = torch.zeros((), requires_grad=True)
     joined: Tensor = _TwoWays.apply(made, x, leaf, plain, x.node.recipe(), _autocasts(x))  # type: ignore[no-untyped-call]
     return joined
@@ -286,7 +288,7 @@ class _TwoWays(torch.autograd.Function):
         if gradient is None:
             return (None,) * 6
         source = ctx.recipe.source
-        queue_callback(source.keep)
+        queue_callback(source.keep)  # after this backward pass an optimizer may write to the weight
         graph = torch.is_grad_enabled()
         if not graph and not ctx.recipe.is_watched and will_engine_execute_node(get_gradient_edge(ctx.leaf).node):
             return gradient, *(None,) * 5

@@ -1,9 +1,9 @@
-"""A forward that hands its layers lazy masks instead of making them, where transformers' functions make the masks.
+"""Copies of forwards that pass lazy masks to their layers, for models whose masks come from functions of transformers.
 
-A model calls `create_causal_mask` and hands what it gives to each of its layers. Fused attention asks what the mask is,
-and reads none of its numbers. So the forward runs with a function of ours in the place of transformers'. That function
-calls transformers' once for each size and configuration and compares each entry of the mask. If it is causal, or keeps
-all, later calls with equal arguments get a lazy mask of that form. Nobody else's forward is changed.
+A model calls `create_causal_mask` and passes the mask to each of its layers. Fused attention needs the form of the mask
+and none of its numbers. So the copied forward calls a wrapper of transformers' function. For each size and
+configuration the wrapper calls that function once and compares each entry of the mask. If the mask is causal, or keeps
+everything, later calls with equal arguments get a lazy mask of that form. The original forward does not change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.lazy.linear import nobody_watches
+from autofuse.fx.lazy.linear import is_unobserved
 from autofuse.ops.lazy_masks import LazyMask, MaskForm, form_of, least_entries
 
 Forward = Callable[..., Any]
@@ -33,23 +33,25 @@ FACTORIES = (
     "create_chunked_causal_mask",
     "create_bidirectional_mask",
 )
-_FREE = frozenset({"config", "inputs_embeds", "attention_mask", "past_key_values", "position_ids"})  # arguments
+# Arguments of transformers' functions that are compared by their content. All others are compared by value.
+_BY_CONTENT = frozenset({"config", "inputs_embeds", "attention_mask", "past_key_values", "position_ids"})
+# Code that reads its frame, or warns at a line of its caller, would see the copy.
 _READS_FRAMES = frozenset(
     {"globals", "locals", "vars", "eval", "exec", "warn", "warnings", "_getframe", "currentframe"}
 )
-_MOST = 32  # kinds of calls that are remembered for one forward
+_MOST = 32  # kinds of calls that are remembered for each function
 _UNKNOWN = object()
 
 
 def forward_with_lazy_masks(of: Forward) -> Forward | None:
-    """A forward that does what `of` does with masks that are made when they are read; None where it makes none."""
+    """A forward that computes the same as `of` with lazy masks; None if `of` calls no function that builds masks."""
     if of not in _forwards:
         _forwards[of] = _forward(of)
     return _forwards[of]
 
 
 def factories_of(of: Forward) -> tuple[str, ...]:
-    """The names by which a forward calls functions that make masks."""
+    """The global names under which a forward calls functions that build masks."""
     inner = inspect.unwrap(of)
     if not isinstance(inner, types.FunctionType):
         return ()
@@ -62,8 +64,9 @@ def _forward(of: Forward) -> Forward | None:
     if not chain or _reads_frames(chain[-1].__code__):
         return None
     inner = chain[-1]
-    namespace = _Namespace(inner.__globals__, {n: _learner(inner.__globals__[n]) for n in names})
+    namespace = _Namespace(inner.__globals__, {n: _with_lazy_results(inner.__globals__[n]) for n in names})
     changed = _copy(inner, namespace, inner.__closure__)
+    # A decorator holds the function that it wraps in a cell. Its copy gets a new cell with the copied function.
     for outer, wrapped in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
         cells = tuple(types.CellType(changed) if c.cell_contents is wrapped else c for c in outer.__closure__ or ())
         changed = _copy(outer, outer.__globals__, cells)
@@ -82,14 +85,14 @@ _forwards: WeakKeyDictionary[Forward, Forward | None] = WeakKeyDictionary()
 
 
 def _is_factory(value: object) -> bool:
-    """Whether it is one of the functions, as transformers has it now."""
+    """Whether `value` is one of these functions, and transformers still has it under that name."""
     if not isinstance(value, types.FunctionType) or value.__name__ not in FACTORIES or _MODULE not in sys.modules:
         return False
     return vars(sys.modules[_MODULE]).get(value.__name__) is value
 
 
 def _chain(of: Any) -> Iterator[types.FunctionType]:
-    """A function, what it wraps, and so on; nothing at all where one of them is called in a way that is not seen."""
+    """A function, the function that it wraps, and so on. Empty if a wrapper does not hold its function in one cell."""
     found = []
     while isinstance(of, types.FunctionType):
         found.append(of)
@@ -111,7 +114,7 @@ def _holds(cell: types.CellType, value: object) -> bool:
 
 
 def _reads_frames(code: types.CodeType) -> bool:
-    """Whether code looks at its namespace in another way than by names, or writes to it."""
+    """Whether code reads its namespace other than by names, or writes to it."""
     if not _READS_FRAMES.isdisjoint(code.co_names):
         return True
     if any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for step in dis.get_instructions(code)):
@@ -130,17 +133,20 @@ def _copy(
 
 
 def _state(function: types.FunctionType) -> tuple[object, ...]:
-    """Changes with whatever somebody may assign to a function that changes what it does."""
+    """The attributes of a function that determine what it does. A program may assign them."""
     return function.__code__, function.__defaults__, function.__kwdefaults__, function.__dict__.get("__wrapped__")
 
 
 def _has_compiled(module: nn.Module) -> bool:
-    """Whether a compiler runs a part of it: it takes no tensors of a class that it does not know."""
+    """Whether a part of the module is compiled. A compiler does not accept unknown tensor classes."""
     return any(m._compiled_call_impl is not None or type(m).__name__ == "OptimizedModule" for m in module.modules())
 
 
 class _Namespace(dict[str, Any]):
-    """The globals of a function as they are at each look-up, but for a few names."""
+    """The current globals of a function, with replacements for a few names.
+
+    A replacement is used while its name still has the value that was replaced.
+    """
 
     def __init__(self, of: dict[str, Any], instead: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__({n: of[n] for n in ("__name__", "__package__", "__spec__", "__builtins__") if n in of})
@@ -153,15 +159,21 @@ class _Namespace(dict[str, Any]):
 
 
 class _Learned(NamedTuple):
-    """What a function made of a call, and what it rested on beside its arguments."""
+    """The form of the mask for one kind of call, and the state that it depends on besides the arguments.
+
+    Attributes:
+        config: the attributes of the model's configuration.
+        module: the globals of transformers' module.
+        form: None if the mask has another form.
+    """
 
     config: dict[str, Any]
     module: dict[str, Any]
     form: MaskForm | None
 
 
-def _learner(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """`factory`, but for calls that are as an earlier one was: those get a lazy mask."""
+def _with_lazy_results(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `factory`, and returns a lazy mask if an earlier call of the same kind had such a mask."""
     learned: dict[Hashable, _Learned] = {}
     signature = inspect.signature(factory)
 
@@ -171,9 +183,9 @@ def _learner(factory: Callable[..., Any]) -> Callable[..., Any]:
         if key is None:
             return factory(*args, **kwargs)
         found = learned.get(key)
-        if found is not None and _stands(found, config):
+        if found is not None and _is_valid(found, config):
             return factory(*args, **kwargs) if found.form is None else LazyMask.of(found.form)
-        before = _rests_on(config)
+        before = _state_of(config)  # before the call, which may change the configuration
         made = factory(*args, **kwargs)
         if before is not None and (len(learned) < _MOST or key in learned):
             learned[key] = _Learned(*before, form_of(made))
@@ -182,22 +194,22 @@ def _learner(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _rests_on(config: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def _state_of(config: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
     try:
         return copy.deepcopy(vars(config)), dict(vars(sys.modules[_MODULE]))
-    except Exception:  # the configuration is the user's
+    except Exception:  # a user's configuration may hold objects that cannot be copied
         return None
 
 
-def _stands(found: _Learned, config: Any) -> bool:
+def _is_valid(found: _Learned, config: Any) -> bool:
     try:
         return bool(found.module == vars(sys.modules[_MODULE]) and found.config == vars(config))
-    except Exception:  # what it holds may not be compared
+    except Exception:  # a user's configuration may hold objects that cannot be compared
         return False
 
 
 def _kind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable | None, Any]:
-    """What a call has to have in common with another to make the same mask, and its configuration; None: unknown."""
+    """A key that calls with equal masks have in common, and the configuration; (None, None) if it is unknown."""
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:
@@ -205,9 +217,9 @@ def _kind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str,
     x, config = given.get("inputs_embeds"), given.get("config")
     if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[0] * x.shape[1] ** 2 < least_entries() or config is None:
         return None, None
-    if not nobody_watches() or torch.is_inference_mode_enabled():
+    if not is_unobserved() or torch.is_inference_mode_enabled():
         return None, None
-    others = {n: v for n, v in given.items() if n not in _FREE}
+    others = {n: v for n, v in given.items() if n not in _BY_CONTENT}
     parts = (
         _kind_of_padding(given.get("attention_mask")),
         _kind_of_cache(given.get("past_key_values")),
@@ -222,7 +234,7 @@ def _kind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _kind_of_padding(mask: Any) -> Hashable:
-    """A description of a mask of padding that keeps all."""
+    """A key for a padding mask that keeps everything."""
     if mask is None:
         return None
     if type(mask) is not Tensor or mask.ndim != 2 or mask.requires_grad or mask.dtype.is_complex or not mask.numel():
@@ -231,7 +243,7 @@ def _kind_of_padding(mask: Any) -> Hashable:
 
 
 def _kind_of_positions(positions: Any) -> Hashable:
-    """A description of positions that count from 0 in each row."""
+    """A key for positions that count from 0 in each row."""
     if positions is None:
         return None
     if type(positions) is not Tensor or positions.ndim != 2 or positions.dtype is not torch.int64:
@@ -241,7 +253,7 @@ def _kind_of_positions(positions: Any) -> Hashable:
 
 
 def _kind_of_cache(cache: Any) -> Hashable:
-    """A description of a cache that holds nothing yet."""
+    """A key for an empty cache."""
     if cache is None:
         return None
     if type(cache).__module__ != _CACHES or type(cache).__name__ != "DynamicCache":

@@ -75,7 +75,7 @@ class Source:
         """The layer's output. Raises OperandsChanged if an operand was overwritten since the call."""
         if self.value is None:
             self.check()
-            with _as_it_was(self.x):
+            with _original_modes(self.x):
                 self.value = F.linear(*self.cast())
         return self.value
 
@@ -166,7 +166,7 @@ class Node:
                 self.value = self.source.compute()
             else:
                 before = self._parent.compute()
-                with _as_it_was(before):
+                with _original_modes(before):
                     self.value = self.steps[-1](before)
                 self._parent = None
         return self.value
@@ -192,7 +192,7 @@ class Recipe(NamedTuple):
         """The value of the forward pass, computed again, because the stored value may have been written since."""
         source = self.source
         source.check()
-        with _as_it_was(source.x):
+        with _original_modes(source.x):
             value = F.linear(*source.cast())
             for step in self.steps:
                 value = step(value)
@@ -207,7 +207,7 @@ def _print(parameter: Tensor) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def _as_it_was(x: Tensor) -> Iterator[None]:
+def _original_modes(x: Tensor) -> Iterator[None]:
     """The modes in which a layer's output is computed, whatever the modes at the read are."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         yield

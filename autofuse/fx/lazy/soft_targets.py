@@ -38,6 +38,7 @@ def weighted_cross_entropy(
         F.cross_entropy, weight=classes, ignore_index=ignore_index, label_smoothing=smoothing, reduction="none"
     )
     counts = targets != ignore_index
+    # An ignored target may be out of range, so it reads the weight of class 0, and counts 0 times.
     total = (classes[targets.where(counts, 0)] * counts).sum() if reduction == "mean" else None
     return _reduce_by_blocks(x, operands, targets, of_row, reduction, total, target.shape)
 
@@ -76,6 +77,7 @@ def kl_divergence(
 def result_dtype(x: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> torch.dtype:
     """The dtype of torch's result, which follows from the dtypes and from autocast."""
     with torch.no_grad():
+        # torch itself answers, on one row of one class.
         few = torch.zeros(1, 1, dtype=x.dtype, device=x.device)
         other = torch.zeros((1, 1) if target.is_floating_point() else (1,), dtype=target.dtype, device=x.device)
         return loss(few, other).dtype

@@ -38,7 +38,7 @@ _READS: ContextVar[list[Read] | None] = ContextVar("reads", default=None)
 
 
 @contextmanager
-def noted_reads() -> Iterator[list[Read]]:
+def record_reads() -> Iterator[list[Read]]:
     """Collects the reads of lazy logits in the block."""
     heard: list[Read] = []
     token = _READS.set(heard)
@@ -128,6 +128,7 @@ def _followed(func: Any, x: LazyLogits, args: tuple[Any, ...], kwargs: dict[str,
         return [_followed(_SELECT, x, (dim, i), {}) for i in range(x.shape[dim])]
     if not is_followed(func, x, args, kwargs):
         return None
+    # A meta tensor shows the sizes, strides and dtype of the result without computing it.
     before = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
     after = func(before, *args, **kwargs)
     step, axis = step_of(node, before, after, func, args, kwargs)
@@ -153,12 +154,13 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if written and torch.Tag.inplace_view in func.tags:
         raise RuntimeError(f"{func} changes the shape of lazy logits in place. {_ADVICE}")
     for x in written:
-        x.node.source.settle()
+        x.node.source.settle()  # other lazy tensors of this call must not see the write
     _note_reads(args, kwargs)
     plain_args, plain_kwargs = pytree.tree_map_only(LazyLogits, lambda x: x.node.compute(), (args, kwargs))
     result = func(*plain_args, **plain_kwargs)
     if not written:
         return result
+    # An operator in place returns its operand. The program must get its lazy tensor back, and not the plain one.
     back = {id(x.node.value): x for x in written}
     return pytree.tree_map_only(Tensor, lambda t: back.get(id(t), t), result)
 

@@ -91,6 +91,7 @@ def _value_key(value: Any) -> Hashable:
 
 
 def _inputs(operands: Operands, node: fx.Node) -> list[fx.Node]:
+    # Reads of attributes have no operands, and no entry.
     found: list[fx.Node] = []
     fx.node.map_arg(operands.get(node, ((), {})), lambda n: found.append(n))
     return found

@@ -20,6 +20,7 @@ from autofuse.fx.trace.tracer import ForwardTrace
 _HEADS = -3
 TraceChild = Callable[[nn.Module, fx.Node], ForwardTrace | None]
 _TAKE_REPEATS = (ops.attention, ops.soft_capped_attention, ops.sink_attention)
+# Steps between the repetition and attention. They move entries, and neither mix nor drop any.
 _PASSED = frozenset({"transpose", "permute", "swapaxes", "to", "float", "half", "bfloat16", "contiguous"})
 
 
@@ -197,6 +198,7 @@ def _parse_reshape(trace: ForwardTrace, node: fx.Node) -> _Repetition | None:
     product = (
         isinstance(heads, fx.Node) and heads.target is operator.mul and _is_product(trace, heads, source, dim, times)
     )
+    # If every other size is known, -1 stands for the source's own size.
     return found if product and same.count(False) == 1 and sizes[same.index(False)] == -1 else None
 
 

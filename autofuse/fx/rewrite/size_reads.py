@@ -54,7 +54,7 @@ def _size_replacement(
     for old, new in zip(results, new_results, strict=True):
         place = _matching_dim(tensor, dim, old)
         if place is not None and (numbers := _numbers_to_move(new, node)) is not None:
-            for number in reversed(numbers):
+            for number in reversed(numbers):  # each is inserted directly after `new`, so the last one comes first
                 new.append(number)
             with captured.trace.graph.inserting_after(new):
                 read = captured.trace.graph.call_method("size", (new, place))

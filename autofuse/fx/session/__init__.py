@@ -1,1 +1,1 @@
-"""One optimized model: plan, check, weigh, install, report."""
+"""The session of one optimized model: planning, checks, timing, installation, report."""

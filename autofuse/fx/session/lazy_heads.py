@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autofuse.fx.lazy.head import make_lazy, may_be_lazy, restore_lazy
-from autofuse.fx.lazy.linear import LEAST_LOGITS, however_few
-from autofuse.fx.lazy.losses import listening
-from autofuse.fx.lazy.tensor import LazyLogits, noted_reads
+from autofuse.fx.lazy.linear import LEAST_LOGITS, lazy_at_any_size
+from autofuse.fx.lazy.losses import record_losses
+from autofuse.fx.lazy.tensor import LazyLogits, record_reads
 from autofuse.fx.session.trials import copy_module
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import restore_external_state
@@ -135,7 +135,7 @@ class _Trial:
         """The heads whose logits only a loss used, with its line. `returned`: also count returned logits."""
         for head in heads:
             make_lazy(head)  # type: ignore[arg-type]
-        with listening() as fused, noted_reads() as reads:
+        with record_losses() as fused, record_reads() as reads:
             result = self._run(self._copy)
         for head in heads:
             restore_lazy(head)
@@ -219,7 +219,7 @@ class _Trial:
         dtype = _dtype_of(model)
         inputs = pytree.tree_map(lambda x: _fresh_input(x, dtype), (args, kwargs))
         torch.manual_seed(0)
-        with torch.enable_grad(), however_few():
+        with torch.enable_grad(), lazy_at_any_size():
             return model(*inputs[0], **inputs[1])
 
 

@@ -128,6 +128,7 @@ def call_key(call: ForwardArguments | None) -> Hashable:
 def _leaf_key(x: object) -> Hashable:
     if isinstance(x, Tensor):
         return type(x), tuple(x.shape), x.dtype, str(x.device), x.requires_grad
+    # The type distinguishes True from 1. Other objects may change, so only the same object is equal.
     return (type(x), x) if isinstance(x, SCALARS) else id(x)
 
 
@@ -178,7 +179,7 @@ def _matches_module(pattern: str, name: str) -> bool:
 
 
 def _require_modules(named: Sequence[tuple[str, nn.Module]], patterns: tuple[str, ...]) -> None:
-    names, model = [name for name, _ in named[1:]], named[0][1]
+    names, model = [name for name, _ in named[1:]], named[0][1]  # the model itself has the name ""
     for pattern in patterns:
         if any(fnmatchcase(n, pattern) for n in names):
             continue

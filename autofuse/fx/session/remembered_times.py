@@ -92,6 +92,7 @@ def forget() -> None:
 
 
 def _cache(device: torch.device) -> Cache:
+    # Times on a CPU depend on the number of threads.
     threads = {"threads": str(torch.get_num_threads())} if device.type == "cpu" else {}
     identity = hardware(device.type) | versions() | threads | {"of": "places of models"}
     return Cache(f"places-{device.type}", tuple(sorted(identity.items())), KEPT)
@@ -113,7 +114,7 @@ def _graph_text(graph: fx.Graph) -> str:
 def _operands(node: fx.Node, numbers: Mapping[fx.Node, str]) -> str:
     operands = fx.node.map_arg((node.args, node.kwargs), lambda n: _Number(numbers[n]))
     text = repr(operands)
-    if _ADDRESS.search(text):
+    if _ADDRESS.search(text):  # the repr of an object without content differs in each process
         raise _Indescribable
     return text
 

@@ -67,7 +67,7 @@ class ChildCalls(AttributeReads):
             self.entered_children.add(path)
             return module.forward(*args, **kwargs)
         arguments = self.argument_nodes(args), self.keyword_nodes(kwargs)
-        before = self.versions((args, kwargs))
+        before = self.versions((args, kwargs))  # shows which arguments the child writes to
         with self.pause_recording():
             call = self._copy_arguments(args, kwargs)
             result = self._run_and_guard(module, path, args, kwargs)
@@ -94,6 +94,7 @@ class ChildCalls(AttributeReads):
     def _may_test_result_type(self) -> bool:
         """Whether forward may test whether a child returned a tensor or a tuple."""
         code = getattr(own_forward(plain_class(original_class(type(self.root)))), "__code__", None)
+        # A forward without Python code may do anything.
         return code is None or any(load.name in _KINDS for load in facts_of(code).loads)
 
     def _run_child(self, module: nn.Module, args: Any, kwargs: Any) -> Any:

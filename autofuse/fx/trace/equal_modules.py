@@ -3,7 +3,7 @@
 Two equal modules have the same class, the same children, no hooks, the same attributes, tensors of the same shape and
 dtype, the same tensors that occur twice, and the same numbers in buffers. A value that is neither plain nor a container
 of plain values is compared by identity. If this file does not understand something, a module is equal to no other. This
-file knows modules and calls. It must not know plans.
+file does not depend on plans.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ def _operands_of_is(code: types.CodeType) -> Iterator[tuple[_Operand, _Operand]]
 
 
 def _steps(code: types.CodeType) -> list[dis.Instruction]:
+    # The instructions that are left out load no value, and may stand between a load and its use.
     return [s for s in dis.get_instructions(code) if s.opname not in ("CACHE", "EXTENDED_ARG", "PUSH_NULL")]
 
 

@@ -26,6 +26,7 @@ def add_output(recorder: Recorder, result: Any, dropped: frozenset[Path]) -> fx.
     Raises:
         Untraceable: A graph cannot return this value.
     """
+    # Their nodes come first, so that both places in the output refer to one node.
     for container in _shared_containers(result):
         recorder.container_node(container)
     node: fx.Node = recorder.graph.output(_output_value(recorder, result, dropped, ()))
@@ -55,6 +56,7 @@ def _node_if_held_elsewhere(recorder: Recorder, value: Any, dropped: frozenset[P
     if known is None or foreign.is_foreign(value):
         return None
     tail = tail_of(dropped)
+    # The other holder would see the value before the dropout.
     if tail is not None and any(p[: len(path)] == path and p[-1] == tail for p in dropped):
         recorder.refuse(because(forwards.RETURNS_OBJECT, kind=f"{type(value).__name__} that is also held elsewhere"))
     node: fx.Node = recorder.stored_node(value)
@@ -79,7 +81,7 @@ def _output_value(recorder: Recorder, value: Any, dropped: frozenset[Path], path
         fields = [_output_value(recorder, v, dropped, (*path, k)) for k, v in vars(value).items()]
         return recorder.graph.call_function(record_maker(type(value), *vars(value)), tuple(fields))
     leaves, spec = pytree.tree_flatten(value)
-    if len(leaves) == 1 and leaves[0] is value:
+    if len(leaves) == 1 and leaves[0] is value:  # pytree does not know this class
         recorder.refuse(because(forwards.RETURNS_OBJECT, kind=type(value).__name__))
     return recorder.graph.call_function(
         _rebuilder(spec), tuple(_output_value(recorder, x, dropped, (*path, ...)) for x in leaves)

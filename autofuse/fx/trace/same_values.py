@@ -22,13 +22,14 @@ def is_same_value(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other):
         return False
-    if isinstance(one, (float, complex)):
+    if isinstance(one, (float, complex)):  # a NaN is the same only as the same object
         return bool(one == other) and _signs(one) == _signs(other)
     if isinstance(one, dict):
         return len(one) == len(other) and _are_same(dict.items(one), dict.items(other))
     if isinstance(one, (tuple, list, deque)):
         return len(one) == len(other) and _are_same(one, other)
     if isinstance(one, (set, frozenset)):
+        # Equal sets may hold members of other types, {1} == {True}, or zeros of another sign.
         return (
             one == other
             and {(type(v), v) for v in one} == {(type(v), v) for v in other}

@@ -29,7 +29,7 @@ def result_sizes(
 
     Args:
         name: The operation's name, as torch_functions.rule_name returns it.
-        look: Returns the sizes of an operand.
+        lookup: Returns the sizes of an operand.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
         results: The tensors that the operation returned for the example.
@@ -175,7 +175,7 @@ def _inferred_size(source: list[Size], others: list[Size]) -> Size:
         return None
     texts, divisors = [s for s in source if isinstance(s, str)], [s for s in rest if isinstance(s, str)]
     top, bottom = _product(source), _product(rest)
-    if divisors or not texts and top % bottom:
+    if divisors or not texts and top % bottom:  # a text that did not cancel may not divide the product
         return None
     if not texts:
         return top // bottom
@@ -221,13 +221,14 @@ def _full(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
 
 @_rule("arange")
 def _arange(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return (size(args[0]) if len(args) == 1 else None,)
+    return (size(args[0]) if len(args) == 1 else None,)  # with a start or a step, the length is a quotient
 
 
 @_rule("chunk")
 def _chunk(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Sizes]:
     sizes, dim, whole = _split_dimension(lookup, args, kwargs)
     wanted = args[1] if len(args) > 1 else kwargs["chunks"]
+    # torch rounds the size of a chunk up, and may then return fewer chunks than requested.
     return _part_sizes(sizes, dim, whole, [-(-whole // wanted)] * wanted)
 
 

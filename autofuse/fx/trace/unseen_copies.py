@@ -56,6 +56,7 @@ def guard_methods(copy: Any, value: Any) -> None:
         return
     harmful = harmful_methods(original_class(kind), classes_in(value))
     if harmful:
+        # The user's class may override __setattr__, and its code must not run.
         object.__setattr__(copy, "__class__", _guarded_class(kind, harmful, hasattr(copy, "__dict__")))
 
 
@@ -88,7 +89,7 @@ def forget_copies() -> None:
 def _guarded_class(cls: Any, harmful: tuple[str, ...], has_dict: bool) -> type:
     """Returns a subclass whose harmful methods raise Untraceable."""
     names: dict[str, Any] = {n: _refusing_method(original_class(cls).__name__, n) for n in harmful}
-    if not has_dict:
+    if not has_dict:  # Python assigns `__class__` only between classes of one layout
         names["__slots__"] = ()
     copy: type = derived_class(cls, {**names, TWIN: original_class(cls)})
     return copy

@@ -48,6 +48,7 @@ class UnwrittenParameters(TorchFunctionMode):
     ) -> Any:
         with pause_watching():
             name = getattr(function, "__name__", "")
+            # A hook would stay on the user's parameter after this run.
             if name in _HOOKS and args and isinstance(args[0], nn.Parameter):
                 raise Untraceable(because(forwards.CALLS_UNHELD, name=name))
             if name in _WRITES or name.endswith("_") and name[-2:] != "__" or "out" in (kwargs or {}):
@@ -66,7 +67,7 @@ class UnwrittenParameters(TorchFunctionMode):
         for parameter, memory, numbers, gradient in self._before.values():
             if _address(parameter) != _address(memory) or parameter.shape != memory.shape:
                 parameter.data = memory
-            if not torch.equal(memory, numbers):
+            if not torch.equal(memory, numbers):  # a write of equal numbers would still count as a new version
                 memory.copy_(numbers)
             parameter.requires_grad_(gradient)
 

@@ -52,6 +52,7 @@ def forward(
     Shapes: query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; mask (1 or B, 1 or H, 1 or T, 1
     or S), boolean or added, and None if attention is causal.
     """
+    # Without keys, no block writes to the result.
     allocate = query.new_empty if key.shape[-2] else query.new_zeros
     result = allocate(*query.shape[:-1], value.shape[-1])
     kept = query.new_empty(query.shape[:-1].numel() * key.shape[-2] if keep else 0)
@@ -94,7 +95,7 @@ def backward(
             scores = softmax_backward_data(to_weights, weights, -1, weights.dtype)
             if of_mask and mask is not None:
                 _add_to(to_mask, scores.view(block.shape), block, mask.shape == work.shape)
-            if capped is not None:
+            if capped is not None:  # the derivative of tanh is 1 - tanh ** 2
                 scores.mul_(capped.square_().neg_().add_(1.0))
             _multiply(
                 scores, k[:, : block.keys], slope, to_query[block.batches, block.heads, block.queries], work.nothing
@@ -116,7 +117,7 @@ class _Work:
         self.shape = (batch, heads, queries, key.shape[-2])
         self.groups = blocks(batch, heads, queries, key.shape[-2], settings.is_causal, settings.elements)
         self.shared = heads // max(key.shape[1], 1)  # heads of the query that share a head of the keys
-        self.nothing = query.new_zeros(1, 1, 1)
+        self.nothing = query.new_zeros(1, 1, 1)  # the summand that baddbmm requires, and beta=0 ignores
         if seed is not None:
             self.seed, self.least = int(seed), least_kept(settings.dropout_p)
             share = 1.0 - settings.dropout_p
@@ -149,7 +150,7 @@ class _Work:
         if kept.numel() == 0:
             capped, scores = self.scores(block, q, k)
         elif self.settings.cap:
-            capped = self.part(kept, block).clone()
+            capped = self.part(kept, block).clone()  # `backward` changes it in place
             scores = self.masked(block, capped * self.settings.cap)
         else:
             return None, self.part(kept, block)
@@ -222,7 +223,7 @@ class _Sum:
             shape = (right.shape[0], self.total.shape[-2], right.shape[-1])
             self.sum = torch.zeros(shape, dtype=_wide(right))
         part = self.sum[:, :keys]
-        if self.narrow:
+        if self.narrow:  # torch writes products of half precision only into half precision
             part.add_(torch.bmm(left.mT, right), alpha=scale)
         else:
             part.baddbmm_(left.mT, right, alpha=scale)

@@ -1,4 +1,4 @@
-"""Which rule would help which layer of a step, and by how much: reads every model and adds its places to the layers."""
+"""Predicts which rule would help which layer of a step, and by how much, and adds these places to the layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autofuse.results.profile import Layer
 
 
 def readings(models: Mapping[str, nn.Module], calls: Mapping[nn.Module, StepArguments]) -> list[Reading]:
-    """Return what was read of each model. Sites have the names of the step's layers.
+    """Return the reading of each model. Its sites have the names of the step's layers.
 
     Args:
         models: Each model, by the prefix of its modules' names.
@@ -35,7 +35,7 @@ def readings(models: Mapping[str, nn.Module], calls: Mapping[nn.Module, StepArgu
 def with_advice(
     layers: Sequence[Layer], found: Sequence[Reading], step_seconds: float, device: torch.device
 ) -> tuple[Layer, ...]:
-    """Return the layers with their places, and what fusing each place is predicted to save of a step."""
+    """Return the layers with their places, and the predicted saving of each place in a step."""
     costs = Costs(roofs(device))
     for reading in found:
         places = {layer.fqn: layer.places for layer in with_places(layers, reading, costs, step_seconds)}

@@ -23,7 +23,7 @@ from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.profile import profile as profiled
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.trace.layers import layers_of
-from autofuse.results.before_after import BeforeAfter, Seconds, with_what_was_measured
+from autofuse.results.before_after import BeforeAfter, Seconds, with_measured_savings
 from autofuse.results.comparison import Comparison
 from autofuse.torch_private.nested import tensors_in
 
@@ -51,7 +51,7 @@ def optimize_and_profile(
         timed = comparison_seconds(comparison)
         before = profiled(sides[0](), inputs, **options, timed=timed[0])
         after = profiled(sides[1](), inputs, **{**options, "probe": False, "trace": None}, timed=timed[1])
-    live.keep_profile(model, BeforeAfter(*with_what_was_measured(before, after, now, then), comparison))
+    live.keep_profile(model, BeforeAfter(*with_measured_savings(before, after, now, then), comparison))
     return model
 
 

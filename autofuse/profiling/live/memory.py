@@ -1,6 +1,7 @@
-"""What memory is used for at the moment of a step at which most of it is held, and which layer holds it.
+"""The purpose of the memory that is held at the peak of a step, and the layer that holds it.
 
-storage_log.py records the lives of storages. This file knows what parameters, gradients and optimizer states are.
+storage_log.py records when storages are allocated and freed. This file knows what parameters, gradients and optimizer
+states are.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     t = launch + max(computing, moving) + min(computing, moving) x (1 - OVERLAP) + new pages x seconds per page
     computing = FLOPs / peak, or elements x seconds per element; moving = bytes / bandwidth
 
-Matrix products go by FLOPs. Other operators on a CPU go by a measured piece of themselves (operator_rates.py), because
-vectorised and other loops differ a hundredfold. On a GPU they go by bytes, and by special functions if they compute
-any.
+Matrix products depend on FLOPs. The speed of other operators on a CPU is measured on a small piece of them
+(operator_rates.py), because vectorised and other loops differ a hundredfold. On a GPU they depend on bytes, and on
+special functions if they compute any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counts the FLOPs of a model's own code if autofuse has rewritten it. Both sides of a comparison use this count.
 
 Fused operations count as the same products (formulas.py). But the counts would differ if the original keeps a product
-whose result nobody reads, or if a kernel has no formula. So the original code itself is counted.
+whose result is not used, or if a kernel has no formula. So the original code itself is counted.
 """
 
 from __future__ import annotations

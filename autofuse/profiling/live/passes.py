@@ -82,7 +82,7 @@ def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: 
         return
     measure, start, results = yardstick(found.device), time.perf_counter(), list[object]()
     waiting, waited = Waiting(), list[WaitingTimes]()
-    with without_garbage_collection(), waiting.clocked(), found.cores.watched():
+    with without_garbage_collection(), waiting.clocked(), found.cores.measure_block():
         for done in tell("timing", range(wishes.steps), wishes.steps):
             if done >= FEWEST and time.perf_counter() - start > LONGEST:
                 found.notes.append(f"Only {done} of {wishes.steps} steps were timed, in {LONGEST:.0f} seconds.")
@@ -110,7 +110,7 @@ def _are_numbers(values: Sequence[object]) -> bool:
 def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Recording(found.names, found.device) as recording:
         workload.step()  # recorded but not used: the profiler's first calls are slow
-        with found.cores.watched():
+        with found.cores.measure_block():
             for _ in range(steps_to_record(wishes.traced, found.seconds)):
                 with recording.step():
                     workload.step()

@@ -177,7 +177,7 @@ class Conductor:
             synchronize(device)
             self.waiting.take()
             start = time.perf_counter()
-            with measured.cores.watched():
+            with measured.cores.measure_block():
                 yield
                 synchronize(device)
             measured.seconds.append(time.perf_counter() - start)
@@ -210,7 +210,7 @@ class Conductor:
             for _ in self.tell("recording", range(count), count):
                 for one in recording:
                     one.next_step()
-                with measured.cores.watched():
+                with measured.cores.measure_block():
                     yield
         for one in recording:
             measured.trace, measured.save, measured.cost = one.trace, one.save, one.cost
@@ -259,7 +259,7 @@ class Conductor:
             measured.power = meter.power(steps, measured.tokens)
 
     def _read(self, measured: Measurements) -> None:
-        """Find which rules apply in the models, as they were called in the watched step."""
+        """Find which rules apply in the models, as they were called in the observed step."""
         for _ in self.tell("reading the model", range(1), 0):
             try:
                 measured.readings = readings(self.roots.called(measured.names), self.roots.calls)

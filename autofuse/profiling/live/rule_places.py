@@ -1,7 +1,7 @@
-"""Where each rule would apply in a model, or why it does not: the planning half of optimize, with nothing installed.
+"""Where each rule would apply in a model, or why it does not: the planning of optimize, without installing anything.
 
-This file reads and plans a model, and uses the report of an optimized one. It runs nothing for real unless a forward
-needs numbers, changes nothing, and does not know what a site costs.
+This file plans a model, or uses the report of an optimized one. It runs code for real only if a forward needs numbers,
+and changes nothing. It does not depend on the cost of a site.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ _PART = "as part of "
 
 
 class PlannedPlace(NamedTuple):
-    """One rule and one module in whose forward it applies, or nearly did.
+    """One rule and one module in whose forward it applies or nearly applies.
 
-    operation: the fused operation, installed or possible. found, plan: what planning knows of it; None where the words
-    come from the report of an optimized model, or the module could not be read. part_of: the rule and the module of a
-    larger place that this one is a part of: it is not fused by itself.
+    Attributes:
+        operation: the fused operation, installed or possible.
+        found: the site; None if the text comes from the report of an optimized model, or the module could not be read.
+        plan: the plan of the module; None likewise.
+        part_of: the rule and the module of a larger place that contains this one. Then this one is not fused by itself.
     """
 
     fqn: str
@@ -57,9 +59,11 @@ class PlannedPlace(NamedTuple):
 
 @dataclass
 class Reading:
-    """What was read of a model: its sites, and the planner that still holds the fakes they were read on.
+    """The sites of a model, and the planner that holds the fake tensors of their trace.
 
-    calls: how each module is called, on fakes. notes: why the model, or a part of it, could not be read.
+    Attributes:
+        calls: how each module is called, on fake tensors.
+        notes: why the model, or a part of it, could not be read.
     """
 
     sites: list[PlannedPlace] = field(default_factory=list)
@@ -73,10 +77,15 @@ def read_places(
     model: nn.Module, inputs: Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | None = None,
     *, call: ForwardArguments | None = None, select: object = None, ignore: object = None, modules: object = None,
 ) -> Reading:  # fmt: skip
-    """The sites of `model` in the mode, train or eval, that it is in, for such inputs, in the order of its modules.
+    """The sites of `model` in its current mode (train or eval) for such inputs, in the order of its modules.
 
-    A model that is optimized already is read as it was, and its report's words are taken over. `call`: positional and
-    keyword arguments, in place of `inputs`. Raises what optimize raises for arguments of another kind.
+    For an optimized model, the original is read, and the statuses come from its report. Raises what optimize raises for
+    invalid arguments.
+
+    Args:
+        model: the model.
+        inputs: as for optimize.
+        call: positional and keyword arguments, in place of `inputs`.
     """
     inner = unwrap(model)
     named = user_modules(inner)
@@ -123,10 +132,11 @@ def _read(
 
 
 def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
-    """Of the plans that would be installed: where a caller has a narrow forward made of a child, that one.
+    """The sites of the plans that would be installed.
 
-    The child's whole forward does not run then, so what would be fused in it counts as part of what the narrow one
-    fuses: masked softmax and attention of the same scores are one saving.
+    If a caller uses a narrow forward of a child, that plan counts. The child's whole forward does not run then, so its
+    sites count as parts of what the narrow forward fuses: masked softmax and attention of the same scores are one
+    saving.
     """
     narrowed = {(child, dropped) for plan in planner.plans.values() for child, dropped in plan.narrowed}
     narrow_rules: dict[nn.Module, list[str]] = {}
@@ -148,7 +158,7 @@ def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[Planned
 
 
 def _as_part(site: PlannedPlace, plan: ModulePlan, instead: list[str]) -> PlannedPlace:
-    """The site as a part of what the narrow forward fuses and `plan`, of the whole forward, does not."""
+    """The site as a part of what the narrow forward fuses, if `plan`, of the whole forward, does not fuse it."""
     whole_rules = {found.rule for found in plan.found if found.fused}
     rule = next((rule for rule in instead if rule not in whole_rules), instead[0])
     larger = _place_name(rule, site.fqn)
@@ -166,7 +176,10 @@ def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:
 
 
 def _with_larger_places(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
-    """A fused operation may take in smaller ones of its own module, and those in a child that it does not call."""
+    """The sites, with the larger place for each site that is a part of one.
+
+    A fused operation may include smaller ones of its own module, and those in a child that it does not call any more.
+    """
     inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
     below: dict[str, str] = {}  # module -> the larger place that no longer calls it
     for site in sites:
@@ -197,7 +210,7 @@ def _fused_name(target: Any) -> str:
 
 
 def _ancestors(name: str) -> Iterator[str]:
-    """A module's name, and those of the modules around it, from the inside out."""
+    """A module's name and the names of the modules that contain it, from the inside out."""
     while name:
         yield name
         name = name.rpartition(".")[0]
@@ -223,7 +236,7 @@ def _place_of_report(site_report: SiteReport) -> PlannedPlace:
 
 
 def _with_reported_status(sites: list[PlannedPlace], known: tuple[SiteReport, ...]) -> Iterator[PlannedPlace]:
-    """The sites with what optimize made of them; and what only optimize knows of."""
+    """The sites with their status after optimize, and the sites that only its report has."""
     reports = {(s.rule, s.module, s.line): s for s in known}
     for site in sites:
         site_report = reports.pop((site.rule, site.fqn, site.line), None)

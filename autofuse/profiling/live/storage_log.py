@@ -1,8 +1,8 @@
-"""Records every piece of memory that tensors take and release: when, in which layer, and in which phase.
+"""Records when tensors allocate and free memory, in which layer, and in which phase.
 
 It sees the results of torch's dispatcher, as torch.distributed._tools.mem_tracker.MemTracker does, but uses no hooks.
 MemTracker puts hooks on all modules, and an optimized model runs its original code if it has hooks. Memory that a
-kernel takes and releases while it runs is not seen.
+kernel allocates and frees while it runs is not seen.
 """
 
 from __future__ import annotations

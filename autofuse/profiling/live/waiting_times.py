@@ -82,7 +82,7 @@ class Waiting:
         original, owner_thread = kind.__next__, threading.get_ident()
 
         def next_batch(iterator: Any) -> Any:
-            if threading.get_ident() != owner_thread:  # another thread fetches ahead, so nobody waits
+            if threading.get_ident() != owner_thread:  # another thread fetches ahead, so no step waits
                 self.prefetching = True
                 return original(iterator)
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What is profiled: one step that can be repeated, its models, and their inputs."""
+"""The subject of a profile: one step that can be repeated, its models, and their inputs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Models and steps on paper: tensors without numbers, so that nothing is computed or allocated.
-
-Knows FakeTensorMode. Does not know what memory is for.
-"""
+"""Models and steps on paper: fake tensors without numbers, so that nothing is computed or allocated."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class Paper:
         """
         factory = find_factory(
             target
-        )  # imported with real tensors: what a module creates at import belongs to everybody
+        )  # imported with real tensors, because other code also uses what a module creates at import
         try:
             with self.in_use(), _Undecided():  # type: ignore[no-untyped-call]
                 return self._require_model(built_model_of(factory(), target))
@@ -113,7 +110,7 @@ class Paper:
 
 
 class _Undecided(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answers every question for a truth value with no while a model is built, which ends loops of initializers."""
+    """The truth value of unknown numbers is False while a model is built. This ends loops of initializers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is LOCAL_SCALAR_DENSE and args[0].dtype is torch.bool:

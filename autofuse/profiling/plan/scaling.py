@@ -6,7 +6,7 @@ each of n devices sends 2 (n-1)/n of the data in 2 (n-1) messages for an all-red
 all-gather or a reduce-scatter. What each strategy sends: STRATEGIES.
 
 How much of the sending is hidden behind computing is not known in advance. So every estimate has two values: `best`
-with everything hidden that can be, and `worst` with nothing hidden. Knows numbers only, no torch.
+with everything hidden that can be, and `worst` with nothing hidden. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Link:
     def __post_init__(self) -> None:
         if not 0 < self.bytes_per_second < math.inf or not 0 <= self.latency < math.inf:
             raise ValueError(
-                "A link sends more than 0 bytes a second, and a message takes 0 seconds or more; got "
+                "A link sends more than 0 bytes a second, and a message takes 0 seconds or more, but the arguments are "
                 f"{self.bytes_per_second} and {self.latency}."
             )
 
@@ -198,7 +198,7 @@ def _sharded_traffic(work: StepWork, devices: int, units: int, link: Link) -> _T
 
 @dataclass(frozen=True)
 class Advice:
-    """The strategy to take, "" if none is known to fit, and the reason as a sentence."""
+    """The recommended strategy, "" if none is known to fit, and the reason as a sentence."""
 
     strategy: str
     why: str
@@ -218,7 +218,7 @@ def recommend(estimates: Sequence[StepEstimate], fits: Mapping[str, bool | None]
         ValueError: no estimates.
     """
     if not estimates:
-        raise ValueError("There is nothing to choose from: pass at least one estimate.")
+        raise ValueError("There is no estimate to choose from: pass at least one.")
     fitting = [e for e in estimates if fits.get(e.strategy)]
     not_fitting = [e.strategy for e in estimates if fits.get(e.strategy) is False]
     left_out = f" {', '.join(not_fitting)} would not fit." if not_fitting else ""

@@ -1,6 +1,6 @@
-"""What one device holds of a step's memory if the model is spread over several: formulas with their sources.
+"""The memory that one device needs if a model is distributed over several: formulas with their sources.
 
-The formulas are derived, not measured. Knows kinds of memory and the repeated blocks of a model. Runs nothing.
+The formulas are derived, not measured. Nothing runs here.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Spread:
 
 
 def spread(model: nn.Module, setting: Setting) -> Spread:
-    """What a setting makes of a step of `model`, whose parameters have the dtype that they are computed in.
+    """The distribution of a step's memory under a setting. The parameters of `model` have the dtype in which they are
+    computed.
 
     Raises:
         ValueError: an unknown strategy.
@@ -107,7 +108,7 @@ def master_factor(model: nn.Module) -> float:
 
 
 def sources(setting: Setting) -> tuple[str, ...]:
-    """A sentence for every part of the setting that a formula stands for."""
+    """A sentence for each part of the setting that a formula describes."""
     by_shards = "master, fsdp" if _SHARDED.get(setting.strategy) == STATES else "master"
     used = (
         (setting.strategy, setting.strategy != "none"), ("tp", setting.tensor > 1 and setting.strategy != "tp"),

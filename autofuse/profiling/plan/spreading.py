@@ -1,6 +1,6 @@
-"""Estimates how a model on paper scales: what is sent, what fits, and which strategy to take.
+"""Estimates how a model on paper scales: what is sent, what fits, and which strategy to use.
 
-Knows models and settings. scaling.py has the arithmetic of time, sharding.py that of memory.
+scaling.py computes times, and sharding.py memory.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _device_bytes(model: nn.Module, memory: Memory, strategy: str, devices: int)
 
 def _advice(estimates: list[StepEstimate], fits: dict[str, bool | None], capacity: Capacity | None) -> Advice:
     if capacity is None:
-        return Advice("", "Which strategy to take depends on what fits: pass the memory of a device.")
+        return Advice("", "Which strategy to use depends on what fits: pass the memory of a device.")
     return recommend(estimates, fits)
 
 

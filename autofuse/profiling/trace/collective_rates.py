@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autofuse.profiling.trace.diagnosis.messages import size_of
-from autofuse.profiling.trace.meetings import meetings_of, waits_in
+from autofuse.profiling.trace.matched_collectives import match_collectives, waits_in
 from autofuse.profiling.trace.ranks import collectives, group_of
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event, integer
@@ -50,9 +50,9 @@ def collective_rates(scopes: Mapping[int, Scope], shown: int) -> tuple[Collectiv
 def _waits(scopes: Mapping[int, Scope]) -> dict[tuple[str, int | None], tuple[float, ...]]:
     """Return, by kind and number of ranks, the seconds of a step that each rank waits for the last one."""
     waited: dict[tuple[str, int | None], Counter[int]] = defaultdict(Counter)
-    for meeting in meetings_of(scopes):
-        one = next(iter(meeting.values()))
-        waited[_kind(one), integer(one.args.get("Group size"))].update(waits_in(meeting))
+    for collective in match_collectives(scopes):
+        one = next(iter(collective.values()))
+        waited[_kind(one), integer(one.args.get("Group size"))].update(waits_in(collective))
     ranks = sorted(scopes)
     return {key: tuple(scopes[r].seconds(found[r]) for r in ranks) for key, found in waited.items()}
 

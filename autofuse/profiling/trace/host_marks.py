@@ -46,8 +46,8 @@ class Marks:
     def of(self, phase: Phase) -> list[Interval]:
         """Return the moments at which a thread is in a phase.
 
-        For "data", only threads that make steps count if steps are marked: nobody waits for data that another thread
-        fetches.
+        For "data", only threads that make steps count if steps are marked, because no step
+        waits for data that another thread fetches.
         """
         return union(
             moment

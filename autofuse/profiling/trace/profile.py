@@ -22,7 +22,7 @@ from autofuse.profiling.trace.kernel_places import with_kernel_places
 from autofuse.profiling.trace.layer_totals import layers, share_intervals_of, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.levels import host_only_reason, levels_of
-from autofuse.profiling.trace.meetings import Meeting, clocks_of, meetings_of, rank_steps_of
+from autofuse.profiling.trace.matched_collectives import MatchedCollective, clocks_of, match_collectives, rank_steps_of
 from autofuse.profiling.trace.nsight import levels_of_report
 from autofuse.profiling.trace.ranks import notes_of, ranks_of, scopes_by_rank
 from autofuse.profiling.trace.scope import Scope, scope_of
@@ -94,8 +94,8 @@ def profile_of_traces(
     scopes, unnumbered = scopes_by_rank([scope_of(trace, peak=peak) for trace in traces])
     waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
-    meetings = meetings_of(scopes)
-    ranks = _with_details(ranks, scopes, waits, meetings)
+    matched = match_collectives(scopes)
+    ranks = _with_details(ranks, scopes, waits, matched)
     shown = max(ranks, key=lambda rank: rank.seconds).rank
     if waits is not None and waits.last is not None:
         shown = waits.last
@@ -131,7 +131,7 @@ def profile_of_traces(
         kernels=kernels_of(scope),
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
-        rank_steps=rank_steps_of(scopes, meetings),
+        rank_steps=rank_steps_of(scopes, matched),
         collectives=collective_rates(scopes, shown),
         environment=environment_of(scope),
         diagnosis=diagnosis_of(scopes, shown, waits),
@@ -140,12 +140,12 @@ def profile_of_traces(
 
 
 def _with_details(
-    ranks: Sequence[Rank], scopes: Mapping[int, Scope], waits: Waits | None, meetings: Sequence[Meeting]
+    ranks: Sequence[Rank], scopes: Mapping[int, Scope], waits: Waits | None, matched: Sequence[MatchedCollective]
 ) -> tuple[Rank, ...]:
     """Return the ranks with what each does in a step, the exposed part of its waits, and its clock."""
     if len(ranks) < 2:
         return tuple(ranks)
-    does, clocks = seconds_of_ranks(scopes), clocks_of(meetings)
+    does, clocks = seconds_of_ranks(scopes), clocks_of(matched)
     found = []
     for one in ranks:
         mine, clock = does[one.rank], clocks.get(one.rank)

@@ -1,7 +1,7 @@
 """The clause of a message that names the helpers and children that an edit relies on.
 
 An example is "reads `self.drop` as the nn.Dropout that __init__ makes". Code outside the given files may assign another
-module. Nobody can see that, so the message states the assumption. This file decides nothing.
+module. The given files do not show that, so the message states the assumption. This file decides nothing.
 """
 
 from __future__ import annotations

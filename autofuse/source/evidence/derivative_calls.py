@@ -135,7 +135,7 @@ def _is_transform(call: ast.Call) -> bool:
 
 
 def _mapped_derivatives(index: NodeIndex, calls: list[ast.Call]) -> Iterator[ast.AST]:
-    """Yield the derivatives of each sample, `vmap(grad(f))`, also by name. Nobody differentiates those."""
+    """Yield the derivatives of each sample, `vmap(grad(f))`, also by name. They are first derivatives."""
     mapped = [c.args[0] for c in calls if _last_name(c.func) == "vmap" and c.args]
     yield from (n for a in mapped for n in walk(a))
     names = {a.id for a in mapped if isinstance(a, ast.Name)}

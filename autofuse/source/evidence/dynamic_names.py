@@ -97,7 +97,7 @@ def _find_dynamic_bindings(tree: ast.Module) -> tuple[_DynamicBinding, ...]:
 def _dynamic_bindings_of(n: ast.Call | ast.Assign, texts: _AssignedStrings) -> Iterator[_DynamicBinding]:
     match n:
         case ast.Call(func=ast.Name(id=name), args=[code, *_]) if name in _EXECUTING_FUNCTIONS:
-            if (name == "exec" or not _is_lookup(code)) and not _is_no_python(code):
+            if (name == "exec" or not _is_lookup(code)) and not _is_not_python(code):
                 strings = texts.strings_of(code)
                 yield _DynamicBinding(n, None if strings is None else _changes_of_texts(strings))
         case ast.Call(func=ast.Attribute(value=table, attr="update"), args=args, keywords=named) if _is_globals(table):
@@ -115,7 +115,7 @@ def _dynamic_bindings_of(n: ast.Call | ast.Assign, texts: _AssignedStrings) -> I
                     yield _DynamicBinding(t, None)
 
 
-def _is_no_python(code: ast.expr) -> bool:
+def _is_not_python(code: ast.expr) -> bool:
     """Whether the executed text is a literal that is no Python: a notebook magic is read as such a call."""
     if not _is_string(code) or len(code.value) > _MAX_PARSED:
         return False

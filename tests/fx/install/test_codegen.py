@@ -1,4 +1,4 @@
-"""Generated forwards: the signature is the original's, and the first variant that holds runs."""
+"""Generated forwards have the original's signature, and run the first variant whose guards hold."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_first_variant_whose_tests_hold_runs_with_its_inputs() -> None:
     assert forward(module, 3, 7) == ("missed", 3, 7)
 
 
-def test_the_tests_that_fail_are_told_for_a_call_as_it_is_made() -> None:
+def test_failed_tests_are_reported_for_the_actual_call() -> None:
     ask = build_guard_checker(by_place, variant("x == 1", "y.missing == 2", "z == 5", TRAINING))
     assert ask(nn.Module(), 1, 2) == [1]
     assert ask(nn.Module().eval(), 0, y=2, z=4) == [0, 1, 2, 3]
@@ -139,7 +139,7 @@ def test_variants_that_do_the_same_in_both_modes_become_one(
     assert [v.tests for v in merge_modes(variants)] == ([v.tests for v in variants] if tests is None else tests)
 
 
-def test_a_repetition_asks_the_mode_alone_or_all_but_dtypes_and_gradients() -> None:
+def test_a_repeated_call_tests_the_mode_alone_or_all_but_dtypes_and_gradients() -> None:
     asked = variant("x.dtype is _c0", 'not _autocast("cpu")', "x.requires_grad", "_unwatched(self)", "_unhooked()",
                     "_plain(x)", "_holds_form(m, 'lower')", "x.ndim == 3", EVALUATION)  # fmt: skip
     assert asked.for_similar_calls.tests == ("x.ndim == 3", EVALUATION)
@@ -148,7 +148,7 @@ def test_a_repetition_asks_the_mode_alone_or_all_but_dtypes_and_gradients() -> N
     assert asked.for_the_traced_call.source == asked.for_similar_calls.source == asked.source
 
 
-def test_variants_are_interchangeable_where_what_they_name_is_equal_too() -> None:
+def test_variants_are_interchangeable_if_their_objects_are_equal_too() -> None:
     one, other = variant("x == _c0"), variant("x == _c0")
     assert replace(one, names=(("_c0", 1),)).key == replace(other, names=(("_c0", 1),)).key
     assert replace(one, names=(("_c0", 1),)).key != replace(other, names=(("_c0", 2),)).key
@@ -158,7 +158,7 @@ def test_variants_are_interchangeable_where_what_they_name_is_equal_too() -> Non
 
 
 class Nested(nn.Module):
-    """A child that is called `self`, a parameter and a buffer of its own, and a parameter of the child's."""
+    """A child that is called `self`, with a parameter and a buffer of the module and a parameter of the child."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,13 +187,13 @@ def test_a_variant_of_a_trace_computes_what_the_forward_does() -> None:
     assert not of(module, x).training and forward(module.train(), x.double()) == "missed"
 
 
-def test_what_guards_have_read_is_handed_on_once_and_in_order() -> None:
+def test_reads_of_guards_become_inputs_once_and_in_order() -> None:
     found = of(Nested(), torch.randn(2, 4))
     assert len(found.inputs) == len(set(found.inputs))
     own = [i for i in found.inputs if i.startswith("_held(self,")]
     assert own == ['_held(self, "_parameters", "weight")', '_held(self, "_buffers", "shift")']
     assert " self.weight" not in found.source and " self.shift" not in found.source
-    assert "self.self.weight" in found.source  # nobody vouches for the child
+    assert "self.self.weight" in found.source  # the child is not known to be pure
 
 
 def test_a_variant_is_for_the_autocast_that_it_was_traced_under() -> None:

@@ -1,4 +1,4 @@
-"""Tests of several variants as one chain of statements, and the words for them."""
+"""The tests of several variants as one sequence of statements, and their texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofuse.fx.trace.guards import in_words
 
 
 def find_variant(variants: list[VariantTests], **arguments: Any) -> int:
-    """The number of the variant that holds for these arguments."""
+    """The index of the variant whose tests hold for these arguments."""
     made = write_dispatch(variants, "self")
     scope = dict(made.scope)
     lines = "".join(f"    {line}\n" for line in made.lines)
@@ -36,12 +36,12 @@ def test_the_first_that_holds_is_found() -> None:
     assert [find_variant(variants, x=x, y=y) for x, y in ((3, None), (3, 1), (1, None), (1, 1))] == [0, 1, 2, -1]
 
 
-def test_what_variants_share_is_tested_once() -> None:
+def test_shared_tests_of_variants_run_once() -> None:
     source = text(failed_tests("x.ndim == 3", "mask is None"), failed_tests("x.ndim == 3", "mask is not None"))
     assert source.count("x.ndim") == 1
 
 
-def test_what_is_asked_twice_is_read_once() -> None:
+def test_a_value_that_is_tested_twice_is_read_once() -> None:
     module = nn.Sequential(nn.Linear(2, 2))
     tests = ('_unwatched(self._modules["0"])', '_plain(_held(self._modules["0"], "_parameters", "weight"))')
     source = text(failed_tests(*tests, inputs=('_held(self._modules["0"], "_parameters", "weight")',)))
@@ -51,12 +51,12 @@ def test_what_is_asked_twice_is_read_once() -> None:
     assert find_variant([failed_tests(*tests)], self=module) == -1
 
 
-def test_a_size_that_follows_from_another_is_not_asked() -> None:
+def test_a_size_that_follows_from_another_is_not_tested() -> None:
     source = text(failed_tests("x.shape[2] == 16", "(x.shape[2] // 2) == 8", "x.shape[1] == min(x.shape[1], 32)"))
     assert "//" not in source and "<= 32" in source and source.count("x.shape") == 1
 
 
-def test_a_size_that_contradicts_another_is_asked() -> None:
+def test_a_size_that_contradicts_another_is_tested() -> None:
     variant = failed_tests("x.shape[0] == 16", "(x.shape[0] // 2) == 9")
     assert find_variant([variant], x=torch.ones(16)) == -1
 
@@ -66,14 +66,14 @@ def test_a_rank_is_taken_from_a_shape_that_is_read_anyway() -> None:
     assert find_variant([failed_tests("x.ndim == 2", "x.shape[0] == 3")], x=torch.ones(3, 1)) == 0
 
 
-def test_what_cannot_be_asked_has_failed_for_that_variant_only() -> None:
+def test_a_test_that_raises_fails_for_its_variant_only() -> None:
     variants = [failed_tests("x.missing == 1", "y == 1"), failed_tests("y == 1", "x is not None")]
     assert find_variant(variants, x=SimpleNamespace(), y=1) == 1
     assert find_variant(variants, x=None, y=1) == -1
     assert find_variant([failed_tests("x == 1")], x=torch.ones(3)) == -1
 
 
-def test_a_tensor_is_no_number() -> None:
+def test_a_tensor_is_not_a_number() -> None:
     assert find_variant([failed_tests("x == 1")], x=1) == 0
     assert find_variant([failed_tests("x == 1")], x=torch.tensor(1)) == -1
     assert find_variant([failed_tests("x == _c0", _c0=0.5)], x=torch.tensor(0.5)) == -1

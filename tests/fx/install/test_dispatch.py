@@ -1,4 +1,4 @@
-"""A swapped class is its base wherever it matters."""
+"""A module with a rewritten forward keeps its class for every observer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_pickle_holds_the_plain_class(fused: nn.Module, tokens: Tensor) -> Non
     assert not any(map(is_installed, torch.load(buffer, weights_only=False).modules()))
 
 
-def test_a_saved_model_loads_where_there_is_no_autofuse(tmp_path: Path) -> None:
+def test_a_saved_model_loads_without_autofuse(tmp_path: Path) -> None:
     (tmp_path / "written_by_hand.py").write_text(
         "import torch, torch.nn as nn, torch.nn.functional as F\n"
         "class Attend(nn.Module):\n"
@@ -128,7 +128,7 @@ def test_vmap_maps(fused: nn.Module) -> None:
     torch.testing.assert_close(vmap(attention)(x), torch.stack([attention(t) for t in x]))
 
 
-def test_an_outer_compile_takes_the_rewritten_forward_whole(fused: nn.Module, tokens: Tensor) -> None:
+def test_an_outer_compile_traces_the_whole_rewritten_forward(fused: nn.Module, tokens: Tensor) -> None:
     torch._dynamo.reset()
     seen: list[str] = []
 
@@ -196,7 +196,7 @@ def test_any_signature_is_kept(signature: str) -> None:
 
 
 def test_a_copy_is_looked_at_on_its_own_when_it_is_called(tokens: Tensor) -> None:
-    """An average of the weights is often copied before the first step."""
+    """A copy for the average of weights is often made before the first step."""
     model = autofuse.optimize(Gpt())
     average = copy.deepcopy(model)
     average(tokens)
@@ -224,7 +224,7 @@ class _WrappedGelu(_Wrapping):
         return 0.5 * x * (1.0 + torch.erf(x * 0.7071067811865475))
 
 
-def test_a_class_derived_from_an_installed_one_gets_later_variants_whoever_wraps_its_forward() -> None:
+def test_a_class_derived_from_an_installed_one_gets_later_variants_with_any_wrapper_of_its_forward() -> None:
     model, x = autofuse.optimize(_WrappedGelu()), torch.randn(3, 4)
     derived = type("Sharded", (type(model),), {})  # as fully_shard does
     model.__class__ = derived

@@ -1,4 +1,5 @@
-"""What asks for a class gets the class: the rows of the table in docs/decisions/dispatcher-instead-of-subclass.md."""
+"""Code that asks for the class of a module gets its class: the table of
+docs/decisions/dispatcher-instead-of-subclass.md."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ FORWARD: FunctionType = own_forward(Attention)  # type: ignore[assignment]
 
 @pytest.fixture(autouse=True)
 def nothing_before() -> None:
-    """What other tests have left."""
+    """Removes what other tests have left."""
     gc.collect()
-    autofuse.restore(nn.Identity())  # looks which classes are not needed any more
+    autofuse.restore(nn.Identity())  # removes dispatchers that no module needs any more
 
 
 @pytest.fixture
@@ -96,12 +97,12 @@ def test_the_class_has_its_very_forward_back(fused: nn.Module) -> None:
     assert Attention.forward is FORWARD and ENTRY not in vars(Attention)
 
 
-def test_a_model_that_goes_leaves_nothing_behind(tokens: Tensor) -> None:
+def test_a_deleted_model_leaves_nothing_behind(tokens: Tensor) -> None:
     model = optimized(Gpt(), tokens)
     assert Attention.forward is not FORWARD
     del model
     gc.collect()
-    optimized(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2))  # the next time that autofuse is asked
+    optimized(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2))  # the next call of optimize
     assert Attention.forward is FORWARD and ENTRY not in vars(Attention)
 
 
@@ -162,7 +163,7 @@ def test_a_class_with_a_deepcopy_of_its_own_makes_a_plain_copy() -> None:
     torch.testing.assert_close(made(x), model(x))
 
 
-def test_a_module_that_hashes_by_what_it_holds_is_copied() -> None:
+def test_a_module_that_hashes_by_content_is_copied() -> None:
     class Hashed(Attention):
         def __hash__(self) -> int:
             return hash(self.heads)
@@ -172,7 +173,7 @@ def test_a_module_that_hashes_by_what_it_holds_is_copied() -> None:
     torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
 
 
-# The user's own hand on the class.
+# Assignments of the user to the class.
 
 
 def test_a_forward_that_the_user_puts_in_its_place_runs(fused: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +199,8 @@ def test_a_wrapper_around_what_the_user_found_there_runs_it_fused(
     torch.testing.assert_close(attention(x), expected * 2)
 
 
-def test_what_the_user_puts_back_is_as_it_was(fused: nn.Module) -> None:
-    """Found before restore, put back after it: it dispatches again where a module runs fused."""
+def test_a_dispatcher_that_the_user_assigns_again_works(fused: nn.Module) -> None:
+    """The dispatcher is read before restore and assigned after it. It dispatches again if a module runs fused."""
     found, x = Attention.forward, torch.randn(2, 8, 16)
     autofuse.restore(fused)
     Attention.forward = found  # type: ignore[method-assign]
@@ -227,7 +228,7 @@ def test_a_subclass_that_overrides_forward_and_calls_it_is_another_matter(fused:
     torch.testing.assert_close(made(x), expected / 3 * 5)
 
 
-def test_another_class_given_to_an_instance_is_what_it_runs() -> None:
+def test_an_instance_with_another_class_runs_that_class() -> None:
     class Narrower(Attention):
         def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
             return x[:1]
@@ -259,7 +260,7 @@ def test_a_module_in_which_nothing_is_fused_has_no_entry(tokens: Tensor) -> None
     assert Attention.forward is FORWARD
 
 
-def test_a_root_of_torchs_own_class_leaves_that_class_as_it_was() -> None:
+def test_a_root_of_a_class_of_torch_leaves_that_class_unchanged() -> None:
     original, x = nn.Sequential.forward, torch.randn(2, 8, 16)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
     expected = model(x)

@@ -1,4 +1,4 @@
-"""To Python, a dispatcher is the forward that it stands for."""
+"""To Python, a dispatcher looks like the forward that it replaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fx.conftest import Attention, assert_same, fused_rules, optimized
 
 
 class Attend(nn.Module):
-    """A forward of each kind of parameter."""
+    """A forward with each kind of parameter."""
 
     def forward(
         self, q: Tensor, scale: float = 0.5, /, *more: Tensor, double: bool = False, **options: float
@@ -160,7 +160,7 @@ def test_a_function_that_counts_on_itself_counts_on_what_its_class_shows() -> No
     assert function_of(Counts).calls == 3  # type: ignore[attr-defined]
 
 
-def test_wrong_arguments_are_told_in_the_same_words() -> None:
+def test_wrong_arguments_raise_the_same_message() -> None:
     class Plain(nn.Module):
         def forward(self, q: Tensor) -> Tensor:
             return torch.softmax(q @ q.mT, -1) @ q
@@ -187,7 +187,7 @@ class Decorated(nn.Module):
         return torch.softmax(q @ q.mT, -1) @ q
 
 
-def test_a_decorated_forward_that_takes_anything_is_handed_the_module() -> None:
+def test_a_decorated_forward_with_any_parameters_gets_the_module() -> None:
     q = torch.randn(2, 4, 4, requires_grad=True)
     plain = Decorated()
     fused = optimized(plain, q)
@@ -196,7 +196,7 @@ def test_a_decorated_forward_that_takes_anything_is_handed_the_module() -> None:
     torch.testing.assert_close(fused(q=q), plain(q))
 
 
-def test_what_it_stands_for_is_told_of_it_alone() -> None:
+def test_own_function_returns_the_original_of_a_dispatcher_only() -> None:
     original = function_of(Attention)
     fused = optimized(Attention(), torch.randn(2, 8, 16))
     found = function_of(Attention)
@@ -207,7 +207,7 @@ def test_what_it_stands_for_is_told_of_it_alone() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_jit_scripts_other_instances_as_before() -> None:
-    """It looks the names of a source up in the function's globals and free variables."""
+    """torch.jit looks up names of the source in the function's globals and free variables."""
 
     def helper(q: Tensor) -> Tensor:
         return q * 2
@@ -224,7 +224,7 @@ def test_torch_jit_scripts_other_instances_as_before() -> None:
     torch.testing.assert_close(torch.jit.script(fused)(q), expected)
 
 
-def test_one_that_somebody_kept_runs_the_original_after_restore() -> None:
+def test_a_kept_dispatcher_runs_the_original_after_restore() -> None:
     model, x = Attention(), torch.randn(2, 8, 16)
     expected = model(x)
     fused = autofuse.optimize(model, x, verify=False, tune=False)

@@ -1,4 +1,4 @@
-"""A call in which an operation of a rewritten forward raises is computed by the original; other errors are raised."""
+"""If an operation of a rewritten forward raises, the original computes the call. Other errors are raised."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _stops(*_: Any) -> None:
 
 
 def with_body(model: Attention, body: Callable[..., Tensor], *given: Any) -> Attention:
-    """`model`, optimized, whose rewritten forward runs `body`."""
+    """`model`, optimized, with a rewritten forward that runs `body`."""
     autofuse.optimize(model, given, tune=False)
     entry = entry_of(model)
     assert entry is not None
@@ -65,7 +65,7 @@ def with_body(model: Attention, body: Callable[..., Tensor], *given: Any) -> Att
 
 
 @pytest.mark.parametrize("body", [of_torch, of_ours])
-def test_what_an_operation_raises_has_the_original_run_from_then_on(body: Callable[..., Tensor]) -> None:
+def test_after_an_error_of_an_operation_the_original_runs(body: Callable[..., Tensor]) -> None:
     model, x = Attention(), torch.randn(2, 5, 8)
     expected = computed(model, x)
     with_body(model, body, x)
@@ -86,11 +86,11 @@ def test_other_errors_are_raised_as_they_are(body: Callable[..., Tensor], error:
     assert is_installed(model)
 
 
-def test_where_the_original_raises_too_its_error_is_the_one_and_nothing_is_rolled_back() -> None:
+def test_if_the_original_raises_too_its_error_is_raised_and_nothing_is_rolled_back() -> None:
     model, x = Attention(), torch.randn(2, 5, 8)
     with_body(model, of_torch, x)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        model(torch.randn(2, 5, 8)[..., :7])  # no guard is asked for the last size: the linear layer fixes it
+        model(torch.randn(2, 5, 8)[..., :7])  # no guard tests the last size, because the linear layer determines it
     assert is_installed(model) and autofuse.report(model).with_status("fused")
 
 

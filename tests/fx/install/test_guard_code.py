@@ -1,4 +1,4 @@
-"""The words of the guards' language, each asked of what it holds for and of what it must not."""
+"""The words of the guards' language: each is tested on objects for which it holds and on others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def text(test: str, **names: Any) -> str:
 
 
 class Bare(nn.Module):
-    """A child, a parameter, a buffer, a plain attribute; and a class attribute that is called like a constant."""
+    """A child, a parameter, a buffer, a plain attribute, and a class attribute with the name of a constant."""
 
     kind = "class"
 
@@ -76,7 +76,7 @@ class Bare(nn.Module):
         ("-self.plain == -3", True),
     ],
 )
-def test_a_word_asks_what_it_says(test: str, expected: bool) -> None:
+def test_each_word_tests_what_it_says(test: str, expected: bool) -> None:
     assert holds(test, self=Bare()) is expected
     assert holds(test.replace("self", "me"), receiver="me", me=Bare()) is expected
 
@@ -107,13 +107,13 @@ def _compiled(module: nn.Module) -> None:
 
 @pytest.mark.parametrize("watch", [_hook, _pre_hook, _backward_hook, _backward_pre_hook, _own_forward, _compiled])
 @pytest.mark.parametrize("path", ["self", "self._modules['child']"])
-def test_a_module_that_somebody_watches_is_not_unwatched(watch: Any, path: str) -> None:
+def test_an_observed_module_is_not_unwatched(watch: Any, path: str) -> None:
     module = Bare()
     watch(module if path == "self" else module.child)
     assert not holds(f"_unwatched({path})", self=module)
 
 
-def test_a_module_that_was_compiled_and_is_no_longer_is_unwatched() -> None:
+def test_a_module_that_is_no_longer_compiled_is_unwatched() -> None:
     module = Bare()
     module._compiled_call_impl = None
     assert "_compiled_call_impl" in vars(module) and holds("_unwatched(self)", self=module)
@@ -185,11 +185,11 @@ def test_plain_is_a_tensor_of_torchs_own(held: Any, expected: bool) -> None:
         ("1 < x < 3", 3, False),
     ],
 )
-def test_what_is_compared_with_a_constant_must_be_one(test: str, value: Any, expected: bool) -> None:
+def test_a_value_compared_with_a_constant_must_have_its_type(test: str, value: Any, expected: bool) -> None:
     assert holds(test, {"_c0": 1.5, "_c1": torch.float32, "_c2": (1, 2)}, x=value) is expected
 
 
-def test_what_is_no_constant_is_compared_as_it_is() -> None:
+def test_values_that_are_not_constants_are_compared_unchanged() -> None:
     shared = object()
     assert holds("x == _c0", {"_c0": shared}, x=shared) and "type(" not in text("x == _c0", _c0=shared)
     assert holds("x == y", x=1, y=True)
@@ -212,7 +212,7 @@ def test_a_dict_holds_the_same_in_the_same_order(held: Any, now: Any, expected: 
     assert holds("_holds(x, _c0)", {"_c0": held}, x=now) is expected
 
 
-def test_a_dict_that_makes_what_is_missing_is_left_as_it_is() -> None:
+def test_a_dict_that_creates_missing_items_stays_unchanged() -> None:
     for held in ({"a": 1}, {"a": 1, "b": 2}):
         now = defaultdict(int, a=1, c=2) if len(held) > 1 else defaultdict(int, c=1)
         before = dict(now)
@@ -226,7 +226,7 @@ def test_a_size_is_compared_without_its_type_and_a_dtype_by_identity() -> None:
     )
 
 
-def test_autocast_is_asked_for_one_device_only_where_there_is_any() -> None:
+def test_autocast_is_tested_for_one_device_only() -> None:
     assert holds('not _autocast("cpu")', x=0) and not holds('_autocast("cpu")', x=0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert holds('_autocast("cpu")', x=0) and not holds('not _autocast("cpu")', x=0)
@@ -252,7 +252,7 @@ def test_equal_constants_are_one_and_other_objects_are_themselves(one: Any, othe
     assert identity(one) == identity(one)
 
 
-def test_the_tests_that_fail_are_told_by_their_places() -> None:
+def test_failed_tests_are_reported_by_index() -> None:
     asked = VariantTests(("x == 1", "y.missing == 2", "y is None", "x == _c0"), (), {"_c0": 2})
     lines, scope = write_guard_checker(asked, "self")
     exec("def ask(x, y):\n" + "".join(f"    {line}\n" for line in lines), scope)
@@ -270,7 +270,7 @@ def test_only_a_modules_state_is_read_out_of_its_dict() -> None:
 
 
 def checkpointing(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A wrapper that looks for itself, as those of transformers' layers do."""
+    """A wrapper that compares itself with the class's forward, as those of transformers' layers do."""
 
     def wrapper(self: nn.Module, x: Tensor) -> Tensor:
         return x if type(self).forward is not wrapper else forward(self, x)
@@ -285,7 +285,7 @@ class Settings:
 
 
 class MoreSettings(Settings):
-    """What a module reads."""
+    """The class that a module reads."""
 
 
 class Wrapped(nn.Module):

@@ -1,4 +1,4 @@
-"""A call that no fused forward was made for is counted, by the guard that failed, and told once."""
+"""A call without a fused forward is counted by the guard that failed, and logged once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_calls_that_are_fused_count_nothing() -> None:
     assert not fallbacks(model)
 
 
-def test_what_is_captured_anew_is_counted_once_and_runs_from_then_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_kind_of_call_is_counted_once_and_then_runs_its_own_forward(caplog: pytest.LogCaptureFixture) -> None:
     x, mask = torch.randn(2, 8, 16), torch.ones(1, 1, 8, 8)
     model = optimized(Attention(), x)
     with caplog.at_level(logging.INFO, "autofuse"):
@@ -39,7 +39,7 @@ def test_what_is_captured_anew_is_counted_once_and_runs_from_then_on(caplog: pyt
     assert [r.levelname for r in caplog.records if "mask is None" in r.message] == ["INFO"]
 
 
-def test_a_hook_is_told_by_the_child_that_has_it() -> None:
+def test_a_hook_is_reported_with_the_child_that_has_it() -> None:
     x = torch.randn(2, 8, 16)
     model = optimized(Gpt(), torch.randint(0, 20, (2, 8)))
     model.blocks[1].mlp[0].register_forward_hook(lambda *_: None)
@@ -76,7 +76,7 @@ def test_a_call_that_cannot_be_captured_is_warned_of_by_its_guard(caplog: pytest
     assert "mode == 'plain'" in caplog.text
 
 
-def test_modules_of_which_nothing_was_fused_are_silent(caplog: pytest.LogCaptureFixture) -> None:
+def test_modules_without_fused_sites_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Plain(nn.Module):
         def forward(self, x: Tensor, scale: int = 1) -> Tensor:
             return x * scale
@@ -88,7 +88,7 @@ def test_modules_of_which_nothing_was_fused_are_silent(caplog: pytest.LogCapture
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def test_a_compiler_that_takes_the_original_is_counted() -> None:
+def test_a_compilation_of_the_original_is_counted() -> None:
     torch._dynamo.reset()
     model, tokens = optimized(Gpt(), torch.randint(0, 20, (2, 8))), torch.randint(0, 20, (2, 8))
     for block in model.blocks:

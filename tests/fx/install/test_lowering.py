@@ -1,4 +1,4 @@
-"""Calls whose operands the graph has settled."""
+"""Calls for whose operands the trace has decided the checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Heads(nn.Module):
 
 
 def runs(module: nn.Module, *inputs: Tensor) -> set[str]:
-    """The files whose attention runs in a call."""
+    """The files of autofuse that compute attention in a call."""
     return {
         file.rsplit("/", 1)[-1] for name, file in functions_called_by(lambda: module(*inputs)) if name == "attention"
     }
@@ -48,7 +48,7 @@ def test_operands_of_four_dimensions_go_to_the_kernel() -> None:
     assert_same(model, fused, x)
 
 
-def test_a_boolean_mask_goes_along() -> None:
+def test_a_boolean_mask_is_supported() -> None:
     x, keep = torch.randn(2, 8, 16), torch.ones(8, 8, dtype=torch.bool).tril(2)
     model = Heads()
     fused = optimized(model, x, keep)
@@ -109,7 +109,7 @@ def test_the_plain_operation_is_the_general_one(whole: bool, is_causal: bool, dr
         strict=True,
     ):
         torch.testing.assert_close(one, other)
-        assert one.requires_grad  # gradients of gradients are there
+        assert one.requires_grad  # gradients have gradients
 
 
 def test_sizes_are_asked_at_once_unless_they_change() -> None:

@@ -1,4 +1,4 @@
-"""What a mask buffer is proved to hold."""
+"""Proofs of the contents of mask buffers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_form_is_proved_exactly(mask: Tensor, form: str | None) -> None:
     assert buffer_form(mask) == form
 
 
-def test_a_proof_is_made_anew_where_the_memory_was_written() -> None:
+def test_a_proof_is_made_again_after_a_write() -> None:
     mask = ONES.tril()
     assert buffer_form(mask) == buffer_form(copy.deepcopy(mask)) == "lower"
     mask[0, 5] = 1
@@ -49,7 +49,7 @@ def test_a_proof_is_made_anew_where_the_memory_was_written() -> None:
 
 
 @pytest.mark.parametrize("held", [None, torch.ones(6), ONES.tril().to("meta"), nn.Parameter(ONES.tril())])
-def test_of_what_is_no_square_buffer_with_numbers_nothing_is_proved(held: Tensor | None) -> None:
+def test_nothing_is_proved_without_a_square_buffer_with_numbers(held: Tensor | None) -> None:
     assert buffer_form(held) is None
     assert held is None or held.is_meta or not holds_form(held, "lower")
 
@@ -73,7 +73,7 @@ def test_the_smallest_square_and_one_of_more_dimensions_are_read() -> None:
         (-(10**9), torch.int64, None),
     ],
 )
-def test_only_a_fill_beside_which_scores_vanish_is_one(fill: float, dtype: torch.dtype, form: str | None) -> None:
+def test_only_a_fill_that_makes_scores_vanish_counts(fill: float, dtype: torch.dtype, form: str | None) -> None:
     assert buffer_form(torch.full((4, 4), fill, dtype=dtype).triu(1)) == form
 
 
@@ -132,7 +132,7 @@ HOLDERS: dict[str, Callable[[Tensor], np.ndarray]] = {
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
 @pytest.mark.parametrize("when", ["before the proof", "after it"])
 @pytest.mark.parametrize("viewed", [False, True])
-def test_an_array_goes_on_sharing_the_memory(hold: Callable[[Tensor], np.ndarray], when: str, viewed: bool) -> None:
+def test_an_array_still_shares_the_memory(hold: Callable[[Tensor], np.ndarray], when: str, viewed: bool) -> None:
     mask = torch.ones(6, 6).tril().view(1, 1, 6, 6) if viewed else torch.ones(6, 6).tril()
     proved_first = when == "after it" and holds_form(mask, "lower")
     array = hold(mask)
@@ -163,7 +163,7 @@ def test_an_address_outlives_writes_as_long_as_the_buffer_lives() -> None:
         assert holds_form(mask, "lower")
         mask.fill_(write)
         assert not holds_form(mask, "lower")
-        others = [torch.full((300, 300), 9.0) for _ in range(20)]  # would take memory that was given back
+        others = [torch.full((300, 300), 9.0) for _ in range(20)]  # would reuse freed memory
         assert set(held) == {0.0, 1.0} and len(others) == 20
         mask.copy_(torch.ones(300, 300).tril())
 
@@ -188,7 +188,7 @@ def test_memory_that_torch_does_not_own_is_compared() -> None:
     assert not holds_form(mask, "lower")
 
 
-def test_of_what_can_be_neither_watched_nor_compared_nothing_is_proved() -> None:
+def test_a_buffer_that_cannot_be_watched_or_compared_gets_no_proof() -> None:
     assert buffer_form(torch.from_numpy(np.tril(np.ones((1100, 1100), dtype=bool)))) is None
     assert buffer_form(torch.ones(1100, 1100).tril()) == "lower"
 
@@ -238,7 +238,7 @@ READS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_reading_leaves_a_proof_as_it_is_or_has_it_made_again(read: Callable[[Tensor], object]) -> None:
+def test_reading_keeps_a_proof_or_makes_it_again(read: Callable[[Tensor], object]) -> None:
     mask = torch.ones(6, 6).tril()
     assert buffer_form(mask) == "lower"
     read(mask)
@@ -274,7 +274,7 @@ def test_a_fill_in_a_buffer_of_one_element_is_read(held: Tensor | None, number: 
     assert buffer_number(held) == number
 
 
-def test_a_guard_asks_the_number_anew_where_it_was_written() -> None:
+def test_a_guard_reads_the_number_again_after_a_write() -> None:
     fill = torch.tensor(-1e4)
     assert holds_number(fill, -1e4) and not holds_number(fill, -1e9)
     fill.mul_(10)

@@ -1,4 +1,4 @@
-"""A kind of call that has passed its tests is known again; a call that differs in anything they ask takes them."""
+"""A kind of call that passed its tests is recognised again. A call that differs in a tested property runs the tests."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_call_under_a_transform_or_a_tracer_is_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["a dispatch mode", "torch's own mode", "vmap", "trace"])
-def test_a_call_that_somebody_looks_at_is_not_remembered(name: str) -> None:
+def test_an_observed_call_is_not_remembered(name: str) -> None:
     seen = SeenCalls()
 
     def f(q: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def test_which_sizes_make_a_kind(tests: tuple[str, ...], sizes: frozenset[int] |
     assert dimensions_read(parsed(*tests).values(), "q") == sizes
 
 
-def test_sizes_that_no_test_asks_for_make_no_kind() -> None:
+def test_sizes_that_no_test_reads_do_not_distinguish_kinds() -> None:
     seen = SeenCalls((frozenset({-1}), None))
     seen.learn(Q, K)
     assert seen.check(torch.randn(7, 5, 4), K)
@@ -147,13 +147,13 @@ def test_sizes_that_no_test_asks_for_make_no_kind() -> None:
         ((Q, K.clone().requires_grad_()), 0, SEEN_BEFORE),
     ],
 )  # fmt: skip
-def test_what_is_quiet(tensors: tuple[Tensor, ...], below: int, level: int) -> None:
+def test_quiet_calls_have_few_elements_and_no_gradients(tensors: tuple[Tensor, ...], below: int, level: int) -> None:
     seen = SeenCalls((), below)
     seen.learn(*tensors)
     assert seen.kind.level == level and SeenCalls().kind.level == 0
 
 
-def test_two_kinds_are_known_in_turns() -> None:
+def test_two_alternating_kinds_are_known() -> None:
     seen, trained = learned(Q, K), torch.randn(2, 3, 4, requires_grad=True)
     seen.learn(trained, K)
     left = seen._kinds_left
@@ -170,7 +170,7 @@ def test_one_tensor_given_twice_is_not_remembered() -> None:
     assert not seen.check(Q, Q) and not seen.check(Q, K)
 
 
-def test_where_each_call_is_of_a_new_kind_few_are_remembered() -> None:
+def test_if_each_call_is_of_a_new_kind_few_are_remembered() -> None:
     seen = SeenCalls()
     for n in range(1, _KINDS + 50):
         x = torch.ones(n)
@@ -199,7 +199,7 @@ def test_which_tests_are_covered() -> None:
     }
 
 
-def test_autocast_is_asked_for_where_no_tensor_is_on_a_cpu() -> None:
+def test_autocast_is_tested_if_no_tensor_is_on_a_cpu() -> None:
     given = parsed(AS_TENSOR, "q.dtype is _k1", "not (_any_autocast() and _autocast('cpu'))")
     assert len(metadata_tests(given, frozenset({"q"}), {"_k1": torch.float32})) == 2
     assert tensor_test_argument(given[AS_TENSOR]) == "q"
@@ -321,7 +321,7 @@ def test_after_quiet_calls_come_others(name: str) -> None:
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_whoever_records_operations_hears_of_those_in_quiet_calls() -> None:
+def test_recorders_see_the_operations_of_quiet_calls() -> None:
     made, inputs = QUIET_MODULES["an activation"]
     optimized = autofuse.optimize(made(), inputs, tune=False)
     optimized(*inputs), optimized(*inputs)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autofuse.fx.lazy.head import make_lazy
-from autofuse.fx.lazy.linear import however_few
-from autofuse.fx.lazy.losses import listening
+from autofuse.fx.lazy.linear import lazy_at_any_size
+from autofuse.fx.lazy.losses import record_losses
 from autofuse.fx.lazy.tensor import LazyLogits
 
 WIDTH, CLASSES = 8, 200
@@ -41,7 +41,7 @@ def class_weights(x: Tensor) -> Tensor:
 
 
 def of_a_teacher(x: Tensor) -> Tensor:
-    """Its log-probabilities, (..., V)."""
+    """The log-probabilities of a teacher, (..., V)."""
     drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return F.log_softmax(3 * drawn, -1).to(x.dtype)
 
@@ -124,9 +124,9 @@ def computed(loss: Loss, lazy: bool, dtype: torch.dtype) -> tuple[list[Tensor], 
         make_lazy(model[1])  # type: ignore[arg-type]
     x = (4 * torch.randn(2, 40, WIDTH, dtype=dtype)).requires_grad_()
     y = torch.randint(CLASSES, (2, 40))
-    with however_few():
+    with lazy_at_any_size():
         logits = model(x)
-    with listening() as fused:
+    with record_losses() as fused:
         made = loss(logits, y)
     made.backward()
     read = isinstance(logits, LazyLogits) and (logits.is_computed or logits.node.source.value is not None)
@@ -169,7 +169,7 @@ def test_class_weights_may_be_written_before_the_backward_pass(hooked: bool) -> 
     x, y = torch.randn(40, WIDTH).double(), torch.randint(CLASSES, (40,))
     wanted = torch.autograd.grad(F.cross_entropy(model(x), y, class_weights(x), reduction="none").sum(), model.weight)
     make_lazy(model)
-    with however_few():
+    with lazy_at_any_size():
         logits = model(x)
     if hooked:
         logits.register_hook(lambda gradient: None)

@@ -1,4 +1,4 @@
-"""The masks of transformers' models are made when they are read, and computed as transformers computes them."""
+"""The masks of transformers' models are computed when they are read, with the numbers that transformers computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.install.dispatch import install_forward, restore
 from autofuse.fx.lazy.mask_factories import factories_of, forward_with_lazy_masks
-from autofuse.ops.lazy_masks import LazyMask, however_few
+from autofuse.ops.lazy_masks import LazyMask, lazy_at_any_size
 
 transformers = pytest.importorskip("transformers")
 masking = pytest.importorskip("transformers.masking_utils")
@@ -24,8 +24,8 @@ IDS = torch.randint(1, 50, (2, LENGTH), generator=torch.Generator().manual_seed(
 
 @pytest.fixture(autouse=True)
 def however_small_masks() -> Iterator[None]:
-    """So small ones are lazy nowhere else."""
-    with however_few():
+    """Small masks are lazy, too."""
+    with lazy_at_any_size():
         yield
 
 
@@ -40,7 +40,7 @@ def model(window: int | None = None) -> Any:
 
 
 class Masks:
-    """The masks that the first layer of a model is given."""
+    """Records the masks that the first layer of a model gets."""
 
     def __init__(self, of: Any) -> None:
         self.model, self.seen = of, []
@@ -50,20 +50,20 @@ class Masks:
         self.seen.append(kwargs["attention_mask"])
 
     def __call__(self, **given: Any) -> tuple[Any, Tensor]:
-        """The mask, and the result, of one call."""
+        """The mask and the result of one call."""
         result = self.model(**{"input_ids": IDS, **given}).last_hidden_state
         return self.seen.pop(), result
 
 
 def is_same(x: Any, y: Any) -> bool:
-    """Whether two masks, or results, hold the same numbers; a row of which all keys are dropped is nan."""
+    """Whether two masks, or results, hold the same numbers. A row in which all keys are dropped is nan."""
     if x is None or y is None:
         return x is y
     return bool(((x == y) | (x.isnan() & y.isnan())).all())
 
 
 def both(**options: Any) -> tuple[Masks, Masks]:
-    """A model, and a copy of it that hands on lazy masks."""
+    """A model, and a copy of it that passes lazy masks."""
     plain = model(**options)
     changed = copy.deepcopy(plain)
     assert install_forward(changed, forward_with_lazy_masks)
@@ -136,7 +136,7 @@ CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_the_mask_rested_on_is_looked_at_in_each_call(
+def test_the_inputs_of_a_lazy_mask_are_compared_at_each_call(
     change: Callable[[Any, pytest.MonkeyPatch], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, changed = both()
@@ -160,7 +160,7 @@ def test_a_window_that_drops_keys_is_made_and_a_wider_one_is_not() -> None:
         assert is_same(mask, wanted) and is_same(found, result)
 
 
-def test_whoever_watches_gets_plain_masks() -> None:
+def test_observers_get_plain_masks() -> None:
     _, changed = both()
     changed(), changed()
     with torch.device("cpu"):  # a mode
@@ -171,7 +171,7 @@ def test_whoever_watches_gets_plain_masks() -> None:
     assert type(changed()[0]) is Tensor
 
 
-def test_nothing_of_it_stays_after_restore() -> None:
+def test_restore_removes_lazy_masks_completely() -> None:
     _, changed = both()
     changed()
     assert llama.create_causal_mask is masking.create_causal_mask
@@ -179,7 +179,7 @@ def test_nothing_of_it_stays_after_restore() -> None:
     assert type(changed()[0]) is Tensor and "forward" not in vars(changed.model)
 
 
-def test_a_copy_hands_on_lazy_masks_too() -> None:
+def test_a_copy_passes_lazy_masks_too() -> None:
     _, changed = both()
     changed()
     made = Masks(copy.deepcopy(changed.model))

@@ -1,4 +1,4 @@
-"""Lazy logits behave as the tensor that they stand for, whenever they are read, and whatever is done to them."""
+"""Lazy logits behave like the tensor that they represent, whenever they are read and for every operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from autofuse.fx.lazy.head import make_lazy
-from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.linear import lazy_at_any_size
 from autofuse.fx.lazy.nodes import OperandsChanged
 from autofuse.fx.lazy.tensor import LazyLogits
 
@@ -24,9 +24,9 @@ WIDTH, CLASSES, ROWS = 8, 300, 12
 
 
 @pytest.fixture(autouse=True)
-def however_few_logits() -> Iterator[None]:
-    """So few are lazy nowhere else, and are formed whole for a loss: nothing is compiled for it."""
-    with however_few():
+def small_logits_are_lazy() -> Iterator[None]:
+    """Small logits are lazy, too. They fit into one block, so nothing is compiled."""
+    with lazy_at_any_size():
         yield
 
 
@@ -44,7 +44,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class Step:
-    """One training step of a model, with what it returned."""
+    """One training step of a model, and its result."""
 
     def __init__(self, lazy: bool) -> None:
         torch.manual_seed(0)
@@ -60,7 +60,7 @@ class Step:
 
 
 def assert_same(act: Callable[[Step], Any]) -> None:
-    """What `act` returns, and the gradients after it, are those of a layer that is not lazy."""
+    """Assert that the result of `act`, and the gradients after it, equal those of a layer that is not lazy."""
     found = []
     for lazy in (False, True):
         step = Step(lazy)
@@ -244,7 +244,7 @@ def test_a_program_computes_the_same(act: Callable[[Step], Any]) -> None:
     assert_same(act)
 
 
-def test_nothing_is_computed_for_the_loss_alone() -> None:
+def test_the_loss_alone_does_not_compute_the_logits() -> None:
     step = Step(lazy=True)
     step.loss().backward()
     assert isinstance(step.logits, LazyLogits) and not step.logits.is_computed
@@ -292,5 +292,5 @@ def test_a_layer_is_as_torchs_where(how: str) -> None:
 def test_few_logits_are_computed_at_once() -> None:
     model = Model()
     make_lazy(model.head)
-    context = contextvars.Context()  # in which nothing is asked for
+    context = contextvars.Context()  # without requested reads
     assert type(context.run(model, torch.randn(2, ROWS, WIDTH))) is Tensor

@@ -1,4 +1,4 @@
-"""Vision, sets, graphs and what only looks like attention, by hand and small."""
+"""Small hand-written models for vision, sets and graphs, and models that only look like attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ WIDTH, HEADS = 16, 2
 
 
 class Windows(nn.Module):
-    """Windows with a relative bias from a table and a mask for some of them, scores folded open and shut for it."""
+    """Windows with a relative bias from a table. Some have a mask, for which the scores are reshaped and shaped
+    back.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class Windows(nn.Module):
 
 
 class Pixels(nn.Module):
-    """Self-attention over pixels as generators of images have it, and the activation by hand."""
+    """Self-attention over pixels as in image generators, with a hand-written activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ class Pixels(nn.Module):
 
 
 class Latents(nn.Module):
-    """A set is read into latents by heads that are split along the batch; both norms may be left out."""
+    """A set is read into latents by heads that are split along the batch. Both norms are optional."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class Latents(nn.Module):
 
 
 class Graph(nn.Module):
-    """Dicts in, dicts out; the bias is an embedding of distances, the mask an adjacency."""
+    """Arguments and results are dicts. The bias is an embedding of distances, the mask an adjacency matrix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +88,7 @@ class Graph(nn.Module):
 
 
 class Cosine(nn.Module):
-    """Cosine attention with a learned scale for each head, kept below a bound."""
+    """Cosine attention with a learned, bounded scale for each head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ class ScaleLayer(nn.Module):
 
 
 class Patches(nn.Module):
-    """A block with a scaled branch, register tokens and stochastic depth that is off."""
+    """A block with a scaled branch, register tokens, and stochastic depth that is switched off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +136,7 @@ class Patches(nn.Module):
 
 
 class Linear(nn.Module):
-    """Linear attention: queries and keys have softmaxes of their own."""
+    """Linear attention: queries and keys have separate softmaxes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +148,7 @@ class Linear(nn.Module):
 
 
 class Slots(nn.Module):
-    """Softmax over the queries, and renormalised."""
+    """Softmax over the queries, then renormalised over the keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +177,7 @@ class Talking(nn.Module):
 
 
 class Sinks(nn.Module):
-    """A learned logit takes a share of the weights, which then do not add up to one."""
+    """A learned logit takes a share of the weights, so they do not add up to one."""
 
     def __init__(self) -> None:
         super().__init__()

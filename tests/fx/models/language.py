@@ -1,4 +1,4 @@
-"""Language models by hand, small, each in a style of its own."""
+"""Small hand-written language models, each in another style."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS, WIDTH, HEADS = 31, 16, 2
 
 
 class Head(nn.Module):
-    """One head of several that a list holds, with its mask in a buffer."""
+    """One head of a list of heads, with its mask in a buffer."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def rotated(x: Tensor, angles: Tensor) -> Tensor:
 
 
 class Grouped(nn.Module):
-    """Complex rotary, fewer keys than queries, softmax in float32; its angles are moved at each call."""
+    """Complex rotary embeddings, fewer keys than queries, softmax in float32. The angles are moved at each call."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Given(NamedTuple):
 
 
 class OnRequest(nn.Module):
-    """Keywords only, passed through; a named tuple with the weights where they are asked for."""
+    """Keyword-only arguments that are passed through, and a named tuple with the weights if they are requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def causal(n: int) -> Tensor:
 
 
 class LambdaAndCache(nn.Module):
-    """An MLP as a lambda, a mask that functools remembers, a function chosen in the constructor."""
+    """An MLP as a lambda, a mask that functools caches, and a function that the constructor chooses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class MaskObject:
 
 
 class TimeSeries(nn.Module):
-    """A mask made under no_grad in an object of its own; einsum with heads behind the length; fills in place."""
+    """A mask that an object builds under no_grad, einsum with the heads after the length, and fills in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class TimeSeries(nn.Module):
 
 
 class SharedLayer(nn.Module):
-    """One layer for all depths, ALiBi, one key head for all query heads."""
+    """One layer for all depths, ALiBi, and one key head for all query heads."""
 
     def __init__(self) -> None:
         super().__init__()

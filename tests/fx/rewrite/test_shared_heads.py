@@ -140,7 +140,7 @@ def test_repeated_heads_are_handed_on_once(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", APART)
-def test_what_is_no_repetition_of_heads_stays(spelling: str) -> None:
+def test_code_that_is_not_a_repetition_of_heads_stays(spelling: str) -> None:
     plain = Grouped(APART[spelling])
     model = autofuse.optimize(Grouped(APART[spelling]), operands())
     for given in (operands(), operands(1, 7)):

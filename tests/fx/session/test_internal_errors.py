@@ -97,7 +97,9 @@ def test_if_timing_fails_verified_sites_stay_fused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
-def test_what_cannot_be_installed_is_not_called_fused(lazily: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_that_cannot_be_installed_is_not_reported_as_fused(
+    lazily: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install = session.install
 
     def fails_for_variants(module: nn.Module, variants: Any, *rest: Any) -> None:
@@ -126,7 +128,7 @@ def test_the_log_has_the_traceback(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
-def test_who_stops_the_program_is_obeyed(
+def test_an_interrupt_of_the_user_is_passed_on(
     lazily: bool, stop: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stops(*args: Any, **kwargs: Any) -> Any:

@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.linear import lazy_at_any_size
 from autofuse.fx.lazy.tensor import LazyLogits
 
 WIDTH, CLASSES = 8, 600
 
 
 @pytest.fixture(autouse=True)
-def however_few_logits() -> Iterator[None]:
+def small_logits_are_lazy() -> Iterator[None]:
     """Make small logits lazy too. They fit into one block, so nothing is compiled."""
-    with however_few():
+    with lazy_at_any_size():
         yield
 
 

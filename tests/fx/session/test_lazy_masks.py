@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.ops import lazy_masks
-from autofuse.ops.lazy_masks import LazyMask, however_few
+from autofuse.ops.lazy_masks import LazyMask, lazy_at_any_size
 
 transformers = pytest.importorskip("transformers")
 create_causal_mask = pytest.importorskip("transformers.masking_utils").create_causal_mask
@@ -23,7 +23,7 @@ WIDTH, HEADS = 16, 2
 @pytest.fixture(autouse=True)
 def however_small_masks() -> Iterator[None]:
     """Make small masks lazy too."""
-    with however_few():
+    with lazy_at_any_size():
         yield
 
 

@@ -63,7 +63,7 @@ def test_the_reason_for_a_module_that_does_not_fit_has_both_sizes(monkeypatch: p
     assert told == "checking takes about 10.0 GiB of memory on meta, and 1.0 GiB are free there"
 
 
-def test_tensors_of_operators_count_for_the_whole_call_and_in_float64_for_its_part(
+def test_operators_tensors_count_for_the_whole_call_and_in_float64_for_a_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with torch.device("meta"):

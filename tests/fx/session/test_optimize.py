@@ -119,7 +119,7 @@ def test_only_the_chosen_modules_are_rewritten(tokens: Tensor) -> None:
         fused_modules(3)
 
 
-def test_a_with_block_ends_where_it_began(tokens: Tensor) -> None:
+def test_a_with_block_restores_the_state_from_its_start(tokens: Tensor) -> None:
     plain = Gpt()
     with autofuse.optimized(plain, tokens, verify=False) as model:
         assert model is plain and "AF101" in fused_rules(model)

@@ -42,7 +42,8 @@ class OutOfMemory:
 def memory() -> Iterator[Any]:
     """Raises an out-of-memory error at matrix product number `at`. `count` counts the products.
 
-    It counts as a kernel: autofuse would put back what the code of a user notes while its forward is tried.
+    It is registered as a kernel, because autofuse would restore state that user code changes while its forward is
+    tried.
     """
     space: dict[str, Any] = {"__name__": "autofuse.kernels.out_of_memory"}
     exec(compile(_PRODUCTS, "products", "exec"), space)

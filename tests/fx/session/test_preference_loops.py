@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.linear import lazy_at_any_size
 from autofuse.fx.lazy.tensor import LazyLogits
 
 WIDTH, CLASSES, LENGTH = 8, 400, 12
 
 
 @pytest.fixture(autouse=True)
-def however_few_logits() -> Iterator[None]:
+def small_logits_are_lazy() -> Iterator[None]:
     """Make small logits lazy too."""
-    with however_few():
+    with lazy_at_any_size():
         yield
 
 

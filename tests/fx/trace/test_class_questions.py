@@ -1,4 +1,4 @@
-"""Where a forward asks a tensor for its class, a tensor of another class that comes later is seen."""
+"""If a forward asks for the class of a tensor, a later tensor of another class is noticed."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ def case_name(case: Any) -> str:
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
 @pytest.mark.parametrize("make, write", [*FUSED, *ORIGINAL], ids=case_name)
-def test_what_is_written_is_there_and_is_what_it_was(
+def test_attributes_that_forward_writes_exist_and_are_equal(
     make: Callable[[], Any], write: Write, lazily: bool, training: bool
 ) -> None:
     plain, fused = modules(write, returns=training)

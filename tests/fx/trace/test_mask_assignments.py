@@ -79,7 +79,7 @@ def test_a_mask_of_another_size_raises_as_before_and_is_not_broadcast() -> None:
         module(x, random_mask(2, 3, 3))
 
 
-def test_a_mask_of_the_leading_dimensions_is_left_as_it_is() -> None:
+def test_a_mask_of_the_leading_dimensions_stays_unchanged() -> None:
     plain, fused = Attention(), Attention()
     fused.load_state_dict(plain.state_dict())
     x, mask = torch.randn(5, 5, D), random_mask(5, 5)  # as many batches and rows as there are keys

@@ -1,4 +1,4 @@
-"""Parts of a step that were clocked and parts that were recorded, put together."""
+"""The shares of a step: clocked shares are combined with recorded ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_shares_of_recorded_steps_become_seconds_of_a_timed_one() -> None:
     assert [share.seconds for share in shares] == pytest.approx([0.08, 0.08, 0.02, 0.0, 0.02, 0.04])
 
 
-def test_what_was_clocked_stands_and_the_others_share_what_it_leaves() -> None:
+def test_clocked_shares_stay_and_the_others_divide_the_rest() -> None:
     # Half of a timed step waits for data. Forward, backward, optimizer and idle were 4 : 4 : 1 : 1.
     shares = {share.name: share for share in _shares([Share("data", 0.1, 0.5, "clocked")], RECORDED, 0.2)}
     assert shares["data"].basis == "clocked"
@@ -43,11 +43,11 @@ def test_a_part_of_what_the_clock_leaves_is_as_unsure_as_both() -> None:
     assert shares["host"].interval == pytest.approx((0.2, 0.5))  # it runs beside them
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_a_busy_machine_is_reported() -> None:
     assert _busy_machine(BUSY / 2) == ()
     assert "30% of the time for a core" in _busy_machine(0.3)[0]
 
 
-def test_what_could_not_be_clocked_is_taken_from_the_recording() -> None:
+def test_shares_that_were_not_clocked_come_from_the_recording() -> None:
     shares = _shares([Share("optimizer", None, None, reason="a closure")], RECORDED, 0.2)
     assert shares[2].share == pytest.approx(0.1)

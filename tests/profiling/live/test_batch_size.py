@@ -25,7 +25,7 @@ def test_keywords_and_nested_containers_are_read_in_order():
     assert (batch.samples, batch.tokens) == (3, 21)
 
 
-def test_whole_numbers_of_other_rows_than_there_are_samples_are_no_tokens():
+def test_integers_with_another_number_of_rows_are_not_tokens():
     positions = torch.zeros(1, 7, dtype=torch.long)
     assert batch_of((IMAGES, positions)).tokens is None
 
@@ -34,7 +34,7 @@ def test_masks_of_booleans_are_no_tokens():
     assert batch_of((torch.zeros(3, 7, 4), torch.ones(3, 7, dtype=torch.bool))).tokens is None
 
 
-def test_inputs_without_a_tensor_tell_nothing():
+def test_inputs_without_a_tensor_have_no_batch():
     assert batch_of((1, "a", None)) == Batch()
     assert batch_of(torch.tensor(1.0)) == Batch()
 
@@ -46,13 +46,13 @@ def test_accumulated_gradients_count():
     assert batch_of(IMAGES).times(2).tokens is None
 
 
-def test_what_somebody_says_goes_before_what_is_inferred():
+def test_numbers_that_the_user_passes_replace_inferred_ones():
     assert batch_of(IDS).given(tokens=5).samples == 3
     assert batch_of(IDS).given(tokens=5).tokens == 5
     assert batch_of(IDS).given(100, 200) == Batch(100, 200, "given by the user")
     assert batch_of(IDS).given() == batch_of(IDS)
 
 
-def test_of_several_calls_the_first_with_samples_counts():
+def test_the_first_call_with_samples_counts():
     assert batch_of_calls([((1,), {}), ((IDS,), {}), ((IMAGES,), {})]).tokens == 21
     assert batch_of_calls([]) == Batch()

@@ -1,4 +1,4 @@
-"""optimize(model, inputs, profile=True): the model is optimized, and what it gained is kept with its report."""
+"""optimize(model, inputs, profile=True): the model is optimized, and its report contains the measured gain."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_without_inputs_there_is_nothing_to_profile():
 
 
 @pytest.mark.parametrize(("given", "said"), [({"stpes": 3}, "no option stpes.*steps"), (3, "it was a int")])
-def test_options_that_there_are_not_are_told_before_the_model_is_touched(given: object, said: str):
+def test_unknown_options_are_reported_before_the_model_changes(given: object, said: str):
     model = gpt.NewGELU()
     with pytest.raises(TypeError, match=said):
         autofuse.optimize(model, torch.ones(2, 8), profile=given)

@@ -1,4 +1,4 @@
-"""Bytes of single operators, counted on paper: float32 takes 4, so A and B take 96 each."""
+"""Bytes of single operators, compared with counts by hand: float32 takes 4 bytes, so A and B take 96 each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLOPs, bytes and operators by module and phase, counted on paper."""
+"""FLOPs, bytes and operators by module and phase, compared with counts by hand."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_ideal_seconds_are_those_of_each_operator(x: Tensor) -> None:
     assert found[OUTSIDE, "forward"].ideal_seconds == 2 * X / 64
 
 
-def test_a_gradient_that_is_gathered_belongs_to_the_node_that_it_comes_from(x: Tensor) -> None:
+def test_an_accumulated_gradient_belongs_to_the_node_that_computed_it(x: Tensor) -> None:
     model = Twice()
     model(x).sum().backward()
 
@@ -130,7 +130,7 @@ def test_a_gradient_that_is_gathered_belongs_to_the_node_that_it_comes_from(x: T
     assert again["one.layer", "backward"].bytes == 2 * (2 * X + WEIGHT) + 3 * X + 3 * X + 3 * WEIGHT
 
 
-def test_flops_are_told_by_dtype() -> None:
+def test_flops_are_counted_by_dtype() -> None:
     layer = nn.Linear(8, 8, bias=False)
 
     with Counting(ModuleNames({"": layer})) as counting, torch.autocast("cpu", torch.bfloat16):

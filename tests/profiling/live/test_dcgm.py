@@ -1,4 +1,4 @@
-"""Counters from DCGM, asked through a stand-in for its tool that prints what the tool prints."""
+"""Counters from DCGM, read from a stand-in that prints what DCGM's tool prints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: str = ROWS, fa
 
 
 def until_printed(folder: Path) -> None:
-    """Stands for steps that take long enough."""
+    """Waits, as steps that take long enough."""
     late = time.monotonic() + 20
     while not (folder / "printed").exists() and time.monotonic() < late:
         time.sleep(0.01)
@@ -78,7 +78,7 @@ def test_without_the_tool_every_level_says_so(monkeypatch: pytest.MonkeyPatch, t
     )
 
 
-def test_what_the_tool_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_tool_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(
         tmp_path, monkeypatch, fails="Error: Unable to connect to host engine. Host engine is probably not running."
     )
@@ -87,16 +87,14 @@ def test_what_the_tool_refuses_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert "dcgmi refused: Error: Unable to connect to host engine" in counters.levels()["sm_active"].reason
 
 
-def test_a_gpu_that_dcgm_does_not_know_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_dcgm_does_not_know_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch)
     with Counters("GPU-ffffffff-0000-0000-0000-000000000000") as counters:
         pass
     assert "DCGM does not know the GPU GPU-ffffffff" in counters.reason
 
 
-def test_a_block_that_is_over_before_the_second_reading_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_shorter_than_two_readings_has_no_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, rows="\n".join(ROWS.splitlines()[:3]) + "\n")
     with Counters(UUID) as counters:
         until_printed(tmp_path)

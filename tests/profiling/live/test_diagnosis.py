@@ -1,4 +1,4 @@
-"""The diagnosis of scripts that run here, with causes that are known."""
+"""The diagnosis of scripts that run here, whose causes are known."""
 
 from __future__ import annotations
 

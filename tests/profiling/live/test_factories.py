@@ -1,4 +1,4 @@
-"""What a factory may return, and what is said where it returns something else."""
+"""What a factory may return, and the message for other results."""
 
 import sys
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MODEL, X = nn.Linear(2, 2), torch.ones(1, 2)
 
 @dataclass
 class Case:
-    """A model with its inputs, as some would return them."""
+    """A model with its inputs, as attributes of an object."""
 
     model: nn.Module
     inputs: tuple[Tensor, ...]
@@ -23,7 +23,7 @@ class Case:
 
 @dataclass(slots=True)
 class Narrow:
-    """The same without a dictionary of its own."""
+    """The same with slots, so without a `__dict__`."""
 
     model: nn.Module
     inputs: Tensor
@@ -48,7 +48,7 @@ def test_a_list_of_inputs_are_positional_arguments():
     assert built_model_of((MODEL, [X]), "a:b").inputs == (X,)
 
 
-def test_a_step_that_takes_nothing():
+def test_a_step_without_arguments_needs_no_inputs():
     assert built_model_of(lambda: None, "a:b").inputs is None
 
 
@@ -59,7 +59,7 @@ def test_a_step_that_takes_nothing():
         ({"model": MODEL}, "no model with"), ({}, "no model with"), ((MODEL, X, 3), "cannot be called"),
     ],
 )  # fmt: skip
-def test_anything_else_is_told(returned: object, said: str):
+def test_another_result_of_a_factory_is_refused_with_a_reason(returned: object, said: str):
     with pytest.raises(NoSubject, match=said):
         built_model_of(returned, "a:b")
 

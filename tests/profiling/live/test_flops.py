@@ -1,9 +1,9 @@
-"""FLOPs of whole models against closed formulas, which are derived here on their own.
+"""FLOPs of whole models against closed formulas.
 
-A product of (m, k) by (k, n) is 2mnk. Each token meets each weight of its layers once forward and twice backward,
-6 FLOPs a weight; attention's two products over T keys are each 2dT a token and layer forward, twice that backward:
-12 L d T. So 6N + 12 L d T a token, where N counts the weights that tokens are multiplied by: a head that is tied to the
-embedding counts, the embedding itself, biases and norms do not.
+A product of (m, k) by (k, n) takes 2mnk FLOPs. Each token meets each weight of its layers once forward and twice
+backward, which is 6 FLOPs for each weight. Each of attention's two products over T keys takes 2dT for each token and
+layer forward, and twice that backward: 12 L d T. So a token takes 6N + 12 L d T. N is the number of weights by which
+tokens are multiplied: a head that is tied to the embedding counts, but the embedding itself, biases and norms do not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def of_step(model: nn.Module, inputs: Any, step: Step = training_step) -> Flops:
 
 
 def loss_of(model: nn.Module, inputs: Any) -> Tensor:
-    """As a loss is made for a model of the library: of its logits alone."""
+    """A loss that is computed from the logits only."""
     return F.mse_loss(logits := model(**inputs).logits, torch.zeros_like(logits))
 
 
@@ -152,7 +152,7 @@ def test_a_vit_embeds_patches_without_a_gradient_for_pixels() -> None:
     assert of_step(ViTForImageClassification(config), inputs, of_logits).model == OF_VIT
 
 
-def test_a_gradient_for_pixels_is_counted_where_it_is_asked_for() -> None:
+def test_a_gradient_of_pixels_counts_only_if_it_is_requested() -> None:
     embed = nn.Conv2d(3, WIDTH, PATCH, PATCH)
     product = 2 * BATCH * PATCHES * 3 * PATCH**2 * WIDTH
     pixels = torch.randn(BATCH, 3, SIZE, SIZE)
@@ -161,7 +161,7 @@ def test_a_gradient_for_pixels_is_counted_where_it_is_asked_for() -> None:
     assert of_step(embed, pixels.requires_grad_()).model == 3 * product
 
 
-# Gradients that nobody asks for.
+# Gradients that are not requested.
 
 
 def test_frozen_weights_cost_no_gradient_of_their_own(gpt: GPT, ids: Tensor) -> None:
@@ -170,7 +170,7 @@ def test_frozen_weights_cost_no_gradient_of_their_own(gpt: GPT, ids: Tensor) -> 
     assert of_step(gpt, (ids,)).model == OF_GPT - 2 * TOKENS * frozen.weight.numel()
 
 
-def test_below_the_lowest_trained_layer_nothing_goes_backward(gpt: GPT, ids: Tensor) -> None:
+def test_below_the_lowest_trained_layer_there_is_no_backward(gpt: GPT, ids: Tensor) -> None:
     gpt.requires_grad_(False)
     gpt.h[1].mlp.c_proj.requires_grad_(True)
     head, trained = WIDTH * VOCABULARY, 4 * WIDTH**2
@@ -237,7 +237,7 @@ def test_a_checkpointed_function_is_recomputed_and_a_kept_graph_does_not_hide_it
     assert (flops.model, flops.hardware) == (6 * product, 8 * product)
 
 
-def test_a_graph_of_the_gradient_is_no_recomputation() -> None:
+def test_a_graph_of_the_gradient_is_not_a_recomputation() -> None:
     layer, x = nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True)
 
     def run() -> None:
@@ -250,7 +250,7 @@ def test_a_graph_of_the_gradient_is_no_recomputation() -> None:
     assert flops.model > 2 * 2 * 4 * 8 * 8
 
 
-def test_compiled_code_is_counted_as_the_python_that_it_was_made_of(gpt: GPT, ids: Tensor) -> None:
+def test_compiled_code_counts_like_its_python_source(gpt: GPT, ids: Tensor) -> None:
     compiled: Any = torch.compile(gpt, backend="eager")
 
     before = of_step(compiled, (ids,)).model
@@ -281,7 +281,7 @@ def test_an_optimizers_products_are_not_the_models_and_its_closures_are() -> Non
     assert flops.hardware == flops.model + 2 * 8**3
 
 
-def test_a_forward_without_gradients_outside_of_modules_is_asked_for() -> None:
+def test_a_forward_without_gradients_counts_in_model_flops() -> None:
     weight = torch.randn(8, 8)
 
     with torch.no_grad():

@@ -1,4 +1,5 @@
-"""What single operators ask for and what they execute: fused ones ask for no more than the code that they stand for."""
+"""Executed FLOPs and model FLOPs of single operators. Fused operators have the model FLOPs of the code that they
+replace."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def counted(run: Callable[..., Any], *operands: Tensor) -> Flops:
 
 
 def tensors(*shapes: Sequence[int], trained: Sequence[int] | None = None) -> list[Tensor]:
-    """Those whose places are in `trained` ask for a gradient; all if that is None."""
+    """Tensors. Those at the places in `trained` require a gradient; all of them if it is None."""
     return [torch.randn(*s, requires_grad=trained is None or i in trained) for i, s in enumerate(shapes)]
 
 
@@ -47,7 +48,7 @@ def by_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("trained", "products"), [([], 2), ([2], 3), ([0], 4), ([1], 4), ([0, 1], 5), ([0, 2], 5), ([0, 1, 2], 6)]
 )
-def test_attention_asks_for_the_products_of_the_gradients_that_are_wanted(
+def test_attention_counts_the_products_of_the_gradients_that_are_needed(
     fused: Any, trained: list[int], products: int
 ) -> None:
     shapes = [(B, H, T, D)] * 3
@@ -56,13 +57,13 @@ def test_attention_asks_for_the_products_of_the_gradients_that_are_wanted(
     assert counted(fused, *tensors(*shapes, trained=trained)).model == products * SCORES
 
 
-def test_scores_that_a_kernel_computes_again_are_executed_and_not_asked_for() -> None:
+def test_recomputed_scores_count_as_executed_and_not_as_model_flops() -> None:
     flops = counted(F.scaled_dot_product_attention, *tensors(*[(B, H, T, D)] * 3))
 
     assert (flops.model, flops.hardware) == (6 * SCORES, 7 * SCORES)
 
 
-def test_a_mask_takes_nothing_away() -> None:
+def test_a_mask_does_not_reduce_the_flops() -> None:
     operands = tensors(*[(B, H, T, D)] * 3)
 
     assert counted(lambda *x: F.scaled_dot_product_attention(*x, is_causal=True), *operands).model == 6 * SCORES
@@ -82,7 +83,7 @@ LOGITS = 2 * ROWS * WIDTH * CLASSES
 
 @pytest.mark.parametrize("policy", ["speed", "memory"])
 @pytest.mark.parametrize("trained", [[0, 1], [0], [1], []])
-def test_a_loss_in_blocks_asks_for_its_logits_once(policy: Any, trained: list[int]) -> None:
+def test_a_loss_in_blocks_counts_its_logits_once_in_model_flops(policy: Any, trained: list[int]) -> None:
     targets = torch.randint(0, CLASSES, (ROWS,))
     operands = tensors((ROWS, WIDTH), (CLASSES, WIDTH), trained=trained)
 
@@ -99,7 +100,7 @@ def spelled_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("trained", [[0, 1, 2], [2]])
-def test_a_fused_mlp_asks_for_what_its_layers_ask_for(trained: list[int]) -> None:
+def test_a_fused_mlp_has_the_model_flops_of_its_layers(trained: list[int]) -> None:
     shapes = (1024, 64), (96, 64), (64, 96)
 
     before = counted(spelled_mlp, *tensors(*shapes, trained=trained))
@@ -109,7 +110,7 @@ def test_a_fused_mlp_asks_for_what_its_layers_ask_for(trained: list[int]) -> Non
 
 
 @pytest.mark.parametrize("groups", [1, 3, 6])
-def test_a_convolution_in_groups_takes_that_much_less_in_both_directions(groups: int) -> None:
+def test_a_grouped_convolution_has_fewer_flops_in_both_directions(groups: int) -> None:
     x, weight = tensors((2, 6, 8, 8), (12, 6 // groups, 3, 3))
 
     flops = counted(lambda x, weight: F.conv2d(x, weight, padding=1, groups=groups), x, weight)
@@ -139,7 +140,7 @@ def test_products_take_two_for_each_pair_of_entries(run: Any, product: int) -> N
     assert counted(run).model == product
 
 
-def test_a_transformers_layer_takes_the_same_as_one_operator() -> None:
+def test_a_transformer_layer_has_the_same_flops_as_one_operator() -> None:
     layer, x = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, dropout=0.0), torch.randn(2, 16, 32)
 
     with torch.no_grad():
@@ -163,7 +164,7 @@ def test_a_tensor_of_a_kind_that_no_formula_knows_is_named_and_does_no_harm() ->
     assert "without a formula" in flops.basis
 
 
-def test_an_operator_that_nobody_has_a_formula_for_is_named() -> None:
+def test_an_operator_without_a_formula_is_named() -> None:
     @torch.library.custom_op("autofuse_tests::opaque", mutates_args=())
     def opaque(x: Tensor) -> Tensor:
         return x @ x

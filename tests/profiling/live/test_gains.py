@@ -1,4 +1,4 @@
-"""Predicted gains: arithmetic on paper, and that models read as they should."""
+"""Predicted gains: the arithmetic, and the reading of models."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from autofuse.results.profile import Layer, Work
 
 
 class Paper:
-    """Launching is all that takes time: a second for each operator."""
+    """A machine on which only launches take time: a second for each operator."""
 
     launch, special = 1.0, float("inf")
 
@@ -53,7 +53,7 @@ def only(found):
     return place
 
 
-def test_a_place_takes_its_operators_share_of_its_layer_and_the_fused_one_its_own_at_the_steps_pace():
+def test_a_place_takes_its_share_of_the_layer_and_the_fused_operation_runs_at_the_steps_pace():
     model = Tower().eval()
     reading = read_places(model, torch.ones(4, 8))
     forward_only = layers(act=(16.0, 0.0), down=(1.0, 0.0))
@@ -81,7 +81,7 @@ def test_a_step_that_trains_counts_the_backward_too():
     assert both.original.operators > forward.original.operators == 8
 
 
-def test_operators_that_stay_are_taken_as_measured_so_nothing_changes_where_all_of_them_do():
+def test_remaining_operators_keep_their_measured_time():
     class Block(nn.Module):
         def __init__(self):
             super().__init__()

@@ -25,7 +25,7 @@ class Wide(nn.Module):
 
 
 class Fixed(nn.Module):
-    """Work that does not: it looks at weights only."""
+    """Work that does not grow with the batch: it uses weights only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Fixed(nn.Module):
         return x * (self.weight @ self.weight @ self.weight).mean()
 
 
-def test_layers_that_grow_with_the_batch_are_told_from_those_that_do_not() -> None:
+def test_layers_that_grow_with_the_batch_are_distinguished_from_others() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Wide(), Fixed())
     x = torch.randn(256, 512)

@@ -1,4 +1,4 @@
-"""Which operators a function runs, on fakes."""
+"""The operators that a function runs on fake tensors."""
 
 import torch
 from torch import nn

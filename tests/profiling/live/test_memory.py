@@ -1,4 +1,4 @@
-"""Memory at the peak of a step: known to the byte for small steps, and held against MemTracker and a process's size."""
+"""Memory at the peak of a step: exact for small steps, and compared with MemTracker and with a process's size."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def adds_up(holding: PeakHoldings) -> bool:
     return total == holding.memory.peak_bytes == sum(holding.by_layer.values())
 
 
-def test_a_linear_layer_holds_what_can_be_counted_on_paper() -> None:
+def test_the_memory_of_a_linear_layer_equals_the_count_by_hand() -> None:
     model, x = nn.Linear(30, 50), torch.randn(20, 30)
 
     def step() -> None:
@@ -72,7 +72,7 @@ def test_a_linear_layer_holds_what_can_be_counted_on_paper() -> None:
     assert found.temporaries % y <= 16
 
 
-def test_it_is_what_mem_tracker_says_of_a_first_step_and_of_a_later_one() -> None:
+def test_it_agrees_with_mem_tracker_on_the_first_and_a_later_step() -> None:
     model, x = gpt()
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -122,7 +122,7 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_checkpointing_computes_again_is_an_activation_of_the_module_that_computes(reentrant: bool) -> None:
+def test_recomputed_activations_belong_to_the_module_that_computes_them(reentrant: bool) -> None:
     model = Checkpointed(gpt(vocab_size=8, n_layer=3)[0], reentrant)
     x = torch.randint(0, 8, (4, 64))
     found = held_bytes(model, step_of(model, x), inputs=x)
@@ -147,7 +147,7 @@ def test_autocast_keeps_casts_of_weights_for_the_backward() -> None:
     assert found.memory.peak_bytes == pytest.approx(tracked(model, step, x), rel=1e-3)
 
 
-def test_fakes_hold_the_same_and_compute_nothing() -> None:
+def test_fake_tensors_give_the_same_memory_and_compute_nothing() -> None:
     def build() -> PeakHoldings:
         model, x = gpt()
         return held_bytes(model, step_of(model, x), inputs=x)
@@ -207,7 +207,7 @@ def test_a_forward_alone_keeps_nothing_for_a_backward() -> None:
     assert found.temporaries > 0
 
 
-def test_somebody_elses_profiler_goes_on_and_only_workspaces_are_missing() -> None:
+def test_another_profiler_continues_and_only_workspaces_are_missing() -> None:
     model, x = gpt()
     with torch.profiler.profile() as profiler:
         found = held_bytes(model, step_of(model, x), inputs=x)
@@ -260,7 +260,7 @@ print(holding.memory.peak_bytes, grown)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the size of a process is read from /proc")
 def test_it_is_what_a_process_grows_by() -> None:
-    # glibc keeps freed memory in gaps that nobody uses, which is not the step's; below this size it gives all back.
+    # glibc keeps freed memory in unused gaps, which do not belong to the step; below this size it gives all back.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", _PROCESS], env=environment, capture_output=True, text=True, check=True)
     peak, grown = map(int, done.stdout.split())
@@ -268,7 +268,7 @@ def test_it_is_what_a_process_grows_by() -> None:
     assert peak == pytest.approx(grown, rel=0.1)
 
 
-def test_what_the_step_writes_to_stderr_comes_out_and_the_allocators_warnings_do_not(capfd: Any) -> None:
+def test_stderr_of_the_step_is_kept_and_the_allocators_warnings_are_removed(capfd: Any) -> None:
     model, x = gpt()
     kept = [torch.randn(100)]
 

@@ -1,4 +1,4 @@
-"""Calls of modules are heard of by name, and no sign of that is left on them."""
+"""Calls of modules are observed by name, and leave no trace on the modules."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_recomputed_forward_is_a_call_too() -> None:
     assert heard.count("+inner") == 2
 
 
-def test_a_module_with_a_call_of_its_own_is_heard_of_where_it_hands_on() -> None:
+def test_a_module_with_its_own_call_is_observed_when_it_calls_the_base() -> None:
     class Odd(Block):
         def __call__(self, *args: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = super().__call__(*args)
@@ -120,7 +120,7 @@ def test_an_optimized_model_runs_its_fused_code_while_it_is_watched() -> None:
     assert autofuse.report(model).fallbacks == ()
 
 
-def test_what_torch_compile_returns_bears_its_modules_name_and_is_heard_of() -> None:
+def test_the_result_of_torch_compile_has_its_modules_name_and_is_observed() -> None:
     model = nn.Sequential(Block())
     compiled = torch.compile(model, backend="eager")
     compiled(torch.ones(1, 8))

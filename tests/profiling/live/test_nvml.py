@@ -1,4 +1,4 @@
-"""Power from NVML, read through a stand-in for its Python package that answers as a GPU would."""
+"""Power from NVML, read from a stand-in for its Python package."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_without_a_counter_power_is_read_again_and_again(tmp_path: Path, monkeyp
     "uuid, init, why",
     [("1234", "raise NVMLError('Driver Not Loaded')", "Driver Not Loaded"), ("99", "pass", "does not know the GPU")],
 )
-def test_what_nvml_refuses_is_told(
+def test_a_refusal_of_nvml_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uuid: str, init: str, why: str
 ) -> None:
     stand_in(tmp_path, monkeypatch, init=init)
@@ -82,7 +82,7 @@ def test_what_nvml_refuses_is_told(
     assert why in meter.power(steps=1).reason
 
 
-def test_without_the_package_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with metered("1234") as meter:
         pass

@@ -1,4 +1,4 @@
-"""What operators would take, on a machine made up so that the answers can be had on paper."""
+"""The modelled time of operators on a machine with simple numbers."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from autofuse.profiling.live.operator_costs import OVERLAP, Costs, is_product
 
 
 class Paper:
-    """One FLOP, byte or function a second, and no launch."""
+    """One FLOP, byte or function per second, and no time to launch."""
 
     launch, special = 0.0, 1.0
 
@@ -23,7 +23,7 @@ class Paper:
 
 
 class Same:
-    """Every piece says the same."""
+    """Pieces that all have the same speed."""
 
     def __init__(self, seconds):
         self.answer = seconds
@@ -40,7 +40,7 @@ def operators(model, *shape):
         return list_operators(lambda: twin(x), twin, [], False)
 
 
-def test_a_product_takes_its_flops_and_half_of_its_bytes_where_these_are_fewer():
+def test_a_product_takes_its_flops_and_half_of_the_shorter_bytes():
     (product,) = operators(nn.Linear(16, 16, bias=False), 64, 16)
     flops, moved = 2 * 64 * 16 * 16, 4 * (64 * 16 + 16 * 16 + 64 * 16)
     assert is_product(product)

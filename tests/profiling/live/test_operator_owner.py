@@ -1,4 +1,4 @@
-"""Whose operator runs: calls and autograd's nodes, without any counting."""
+"""The owner of the running operator, from calls and autograd's nodes, without counting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofuse.results.profile import OUTSIDE
 
 
 class Told(torch.autograd.Function):
-    """The identity, which notes whose it is in both directions."""
+    """The identity. It records the owner forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, running: Running, told: list[Owner]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pieces of operators: their forms, and that they are measured once."""
+"""Pieces of operators: their shapes, and that each is measured once."""
 
 import torch
 from torch import nn

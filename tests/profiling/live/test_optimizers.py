@@ -1,4 +1,4 @@
-"""Optimizers are put back as they were before their first step."""
+"""Optimizers are restored to the state before their first step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_used_optimizer_goes_on_as_if_nothing_had_been_between(kind: str) -> None:
+def test_a_used_optimizer_continues_as_if_no_profile_had_run(kind: str) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     optimizer = KINDS[kind](model.parameters())

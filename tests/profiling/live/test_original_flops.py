@@ -1,4 +1,4 @@
-"""The count of a model's own code, with autofuse's rewrites off for as long."""
+"""The FLOPs of a model's own code, counted while autofuse's rewrites are off."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def counted(model: nn.Module, ids: Tensor) -> int | None:
     return counting.flops.model
 
 
-def test_after_optimize_the_model_asks_for_the_same(gpt: GPT, ids: Tensor) -> None:
+def test_optimizing_does_not_change_the_model_flops(gpt: GPT, ids: Tensor) -> None:
     after = autofuse.optimize(deepcopy(gpt), example_inputs=(ids,))
     classes = [type(module) for module in after.modules()]
 

@@ -1,4 +1,4 @@
-"""The range that a place's saving gets, from the class that it belongs to."""
+"""The range of a place's saving, from the class of the place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_rule_of_its_own_comes_before_all_rules() -> None:
     assert saving_range("AF1", 0.004, 0.002, CLASSES) == pytest.approx((0.0004, 0.0016))
 
 
-def test_where_little_or_a_loss_is_predicted_the_range_is_a_part_of_the_seconds() -> None:
+def test_for_a_small_predicted_saving_the_range_is_a_fraction_of_the_seconds() -> None:
     assert saving_range("AF1", 0.004, -0.002, CLASSES) == pytest.approx((-0.0004, 0.0012))
 
 

@@ -1,4 +1,4 @@
-"""The double-the-batch probe: which inputs are doubled, and what ratios say."""
+"""The double-the-batch probe: which inputs are doubled, and which verdict follows from a ratio."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_tensor_that_begins_with_the_batch_is_repeated() -> None:
     assert made["pair"].mask.shape == (6, 4)
 
 
-def test_what_is_broadcast_stays_and_numbers_without_dimensions_too() -> None:
+def test_broadcast_tensors_and_scalars_stay() -> None:
     x, mask, scale = torch.ones(4, 8), torch.ones(1, 1, 8, 8), torch.tensor(2.0)
 
     made = double_batch((x, mask, scale))

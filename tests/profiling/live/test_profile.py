@@ -79,7 +79,7 @@ def test_flops_are_those_of_the_formula_and_the_batch_is_read_from_the_inputs(pr
     assert profile.timing.median in profile.timing.interval
 
 
-def test_layers_hold_what_lies_below_them_and_the_model_holds_all(profiled: tuple[Profile, Model]) -> None:
+def test_layers_include_the_modules_below_them_and_the_model_includes_all(profiled: tuple[Profile, Model]) -> None:
     profile, model = profiled
     assert {name for name, _ in model.named_modules()} - {"blocks"} <= {layer.fqn for layer in profile.layers}
     block = profile.layer("blocks.0")

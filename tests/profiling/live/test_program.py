@@ -21,7 +21,7 @@ def test_a_script_is_main_with_its_arguments_and_its_folder(tmp_path: Path, caps
     before = sys.argv, list(sys.path), sys.modules["__main__"]
     with script(str(file), ["--lr", "1"]).in_place() as run:
         run()
-        assert pickle.dumps(sys.modules["__main__"].Config)  # still there for who looks at its classes
+        assert pickle.dumps(sys.modules["__main__"].Config)  # its classes are still there
         assert sys.argv == [str(file), "--lr", "1"]
     assert capsys.readouterr().out == "['--lr', '1'] 42 __main__ None\n"
     assert (sys.argv, sys.path, sys.modules["__main__"]) == before
@@ -41,7 +41,7 @@ def test_a_module_and_a_package_run_as_with_m(tmp_path: Path, monkeypatch: pytes
     assert capsys.readouterr().out == "__main__ 1 ['a']\n" * 2
 
 
-def test_what_is_no_program_is_told(tmp_path: Path):
+def test_a_file_that_is_not_a_program_is_reported(tmp_path: Path):
     broken = tmp_path / "broken.py"
     broken.write_text("x = 1\ndef\n")
     for path, said in ((tmp_path, "is a folder"), (tmp_path / "no.py", "cannot be read"), (broken, "broken.py:2: ")):

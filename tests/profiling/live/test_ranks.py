@@ -41,7 +41,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_process_by_itself_is_no_rank() -> None:
+def test_a_single_process_is_not_a_rank() -> None:
     assert this_rank() is None
     assert gather_ranks(Rank(0, 1.0)) == ()
 

@@ -1,4 +1,4 @@
-"""Real recordings of small models on a CPU: whose everything is, and that recording changes nothing."""
+"""Real recordings of small models on a CPU: the owners of events, and that recording changes nothing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_operators_of_every_module_and_phase_are_those_that_counting_sees_by_oth
 
 
 def test_a_backward_on_a_thread_that_recomputes_is_joined_to_both_threads() -> None:
-    """As on a GPU, whose backward runs on a thread of its own: nodes of both threads have the same numbers."""
+    """On a GPU the backward runs on its own thread, so nodes of both threads have the same numbers."""
     model = Net(reentrant)
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     names, marked = ModuleNames({"": model}), torch._C._profiler._RecordFunctionFast
@@ -228,7 +228,7 @@ def test_several_models_keep_their_names_apart() -> None:
     assert times.own["critic", "backward"].operators >= 2
 
 
-def test_a_script_marks_its_steps_at_their_boundaries_and_what_comes_before_is_not_looked_at() -> None:
+def test_a_script_marks_steps_at_their_boundaries_and_earlier_events_do_not_count() -> None:
     model = nn.Linear(16, 16)
     with Recording(ModuleNames({"": model}), "cpu") as recording:
         model(INPUT)

@@ -1,4 +1,4 @@
-"""MFU, HFU, the ideal step and what holds layers back, against numbers computed by hand."""
+"""MFU, HFU, the ideal step and the limits of layers, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_a_measured_peak_that_is_too_low_is_measured_again() -> None:
     assert found["hfu"].value == found["mfu"].value == pytest.approx(0.5)
 
 
-def test_without_a_peak_in_the_dtype_there_is_no_share_of_it() -> None:
+def test_without_a_peak_in_the_dtype_there_is_no_share() -> None:
     found = levels(Flops(model=400, hardware=600, dtype="float8_e4m3fn"), 20.0, TOY, {})
 
     assert found["mfu"].value is found["hfu"].value is None
     assert "float8_e4m3fn" in found["mfu"].reason
 
 
-def test_what_was_not_counted_is_not_told() -> None:
+def test_without_a_count_there_is_no_number() -> None:
     found = levels(Flops(reason="A trace holds no FLOPs."), 1.0, TOY, {})
 
     assert found["mfu"].value is None
@@ -85,7 +85,7 @@ def test_a_layers_position_is_what_it_needs_at_the_roofs_over_what_it_takes() ->
     assert "50%" in found.why
 
 
-def test_a_layer_faster_than_the_roofs_has_no_position_but_says_why() -> None:
+def test_a_layer_faster_than_the_roofs_has_a_reason_and_no_position() -> None:
     (found,) = regimes([layer(Work(5.0, 0, 100, 1, ideal_seconds=10.0))], TOY, Probe())
 
     assert found.roofline is None
@@ -102,12 +102,12 @@ def test_a_layer_without_time_or_operators_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("work", [Work(1.0, 1000, 99, 1), Work(1.0, 0, 50, 0), Work(1.0, 1000, 0, 1)])
-def test_one_of_which_anything_was_counted_is_judged(work: Work) -> None:
+def test_a_layer_with_any_count_gets_a_regime(work: Work) -> None:
     (found,) = regimes([layer(work)], TOY, Probe())
     assert "No operator" not in found.why
 
 
-def test_the_probe_speaks_for_the_whole_model() -> None:
+def test_the_probe_decides_for_the_whole_model() -> None:
     probe = Probe(1.2, Interval(1.1, 1.3), "overhead", "Twice the batch takes 1.2 times as long.")
     work = Work(20.0, 1000, 50, 2, ideal_seconds=10.0)
 
@@ -121,7 +121,7 @@ def test_the_probe_speaks_for_the_whole_model() -> None:
     ("ratio", "interval", "regime"),
     [(1.1, (1.0, 1.3), "overhead"), (1.4, (1.2, 1.7), "inconclusive"), (1.9, (1.3, 2.2), "compute")],
 )
-def test_a_layers_own_probe_says_whether_overhead_rules_it(
+def test_a_layers_own_probe_decides_whether_overhead_limits_it(
     ratio: float, interval: tuple[float, float], regime: str
 ) -> None:
     computing = layer(Work(20.0, 1000, 50, 2, ideal_seconds=10.0), "block")

@@ -1,4 +1,4 @@
-"""The roofs of a machine: arithmetic on given ones, and that measuring leaves no traces."""
+"""The roofs of a machine: arithmetic on given roofs, and that measuring leaves no traces."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def machine() -> Roofs:
     return Roofs("toy", ((0, 40.0), (1000, 10.0)), 5.0, 0.5, {"float32": 100.0, "bfloat16": 200.0})
 
 
-def test_an_operator_takes_what_its_slower_side_takes(machine: Roofs) -> None:
+def test_an_operator_takes_as_long_as_its_slower_side(machine: Roofs) -> None:
     assert machine.seconds(1000, 2000, "float32") == 200.0
     assert machine.seconds(100_000, 2000, "float32") == 1000.0
     assert machine.seconds(100_000, 2000, "bfloat16") == 500.0
 
 
-def test_what_fits_into_a_cache_moves_at_its_speed(machine: Roofs) -> None:
+def test_data_that_fits_into_a_cache_moves_at_the_caches_speed(machine: Roofs) -> None:
     assert machine.seconds(0, 400, "float32") == 10.0
     assert machine.seconds(0, 1000, "float32") == 100.0
 
@@ -33,7 +33,7 @@ def test_a_profiles_roof_names_the_memory_and_the_fastest_cache(machine: Roofs) 
     assert roof.measured
 
 
-def test_a_dtype_that_nobody_can_tell_is_an_error_that_says_so(machine: Roofs) -> None:
+def test_an_unknown_dtype_is_an_error_with_a_reason(machine: Roofs) -> None:
     with pytest.raises(KeyError, match="float64"):
         machine.flops(torch.float64)
 
@@ -51,7 +51,7 @@ def test_a_dtype_that_cannot_be_multiplied_has_no_roof_and_says_why(machine: Roo
     assert machine.seconds(10**9, 2000, "float8_e4m3fn") == 200.0
 
 
-def test_what_the_data_sheet_leaves_out_is_measured_and_says_so() -> None:
+def test_rates_that_the_data_sheet_lacks_are_measured_and_marked() -> None:
     known = Roofs("toy", ((0, 1.0),), 1.0, 1.0, {"float16": 9.0}, lambda dtype: 3.0, "a data sheet", "a data sheet")
 
     assert known.roof("float16").flops_source == "a data sheet"
@@ -85,7 +85,7 @@ def test_this_machine_is_measured_once_and_nothing_is_left_behind() -> None:
 
 
 @pytest.mark.night
-def test_a_machine_whose_float32_products_are_rounded_otherwise_is_measured_by_itself() -> None:
+def test_another_rounding_of_float32_products_is_measured_separately() -> None:
     precision = torch.get_float32_matmul_precision()
     exact = roofs("cpu")
     try:

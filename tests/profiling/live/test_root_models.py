@@ -22,7 +22,7 @@ def test_the_model_and_the_optimizer_of_a_step_are_found() -> None:
     assert roots.calls[model][0][0] is x
 
 
-def test_two_models_are_told_apart_by_their_classes() -> None:
+def test_two_models_are_distinguished_by_their_classes() -> None:
     generator, first, second = nn.Bilinear(2, 2, 2), nn.Linear(2, 1), nn.Linear(2, 1)
     roots = Roots()
     with roots.watching():
@@ -31,7 +31,7 @@ def test_two_models_are_told_apart_by_their_classes() -> None:
     assert roots.models == {"Bilinear": generator, "Linear": first, "Linear-2": second}
 
 
-def test_a_part_that_is_also_called_by_itself_is_no_model() -> None:
+def test_a_part_that_is_also_called_alone_is_not_a_model() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     roots = Roots()
     with roots.watching():

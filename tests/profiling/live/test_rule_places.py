@@ -1,4 +1,4 @@
-"""Where rules would apply, read off models that stay as they are."""
+"""Where rules would apply in models, which stay unchanged."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ CONFIG = gpt.Config(vocab_size=16, block_size=16, n_layer=2, n_head=2, n_embd=16
 
 
 class Chatty(nn.Module):
-    """A norm that prints a number of its input first, which no trace can hold."""
+    """A norm that first prints a number of its input, which a trace cannot contain."""
 
     def __init__(self):
         super().__init__()
@@ -34,13 +34,13 @@ def test_attention_norm_and_gelu_of_the_demo_are_named_in_the_layers_that_hold_t
             assert place in sites
 
 
-def test_a_site_says_where_it_stands_and_what_would_stand_there():
+def test_a_site_has_its_line_and_its_fused_operation():
     site = next(s for s in read_places(gpt.GPT(CONFIG), tokens()).sites if s.rule == "AF101")
     assert site.operation == "autofuse.ops.attention"
     assert site.file.endswith("gpt.py") and site.line
 
 
-def test_what_a_larger_place_takes_in_says_so():
+def test_a_part_of_a_larger_place_names_it():
     sites = {(s.fqn, s.rule): s for s in read_places(gpt.GPT(CONFIG), tokens()).sites}
     assert sites["h.0.mlp.gelu", "AF301"].part_of == "AF304 in h.0.mlp"
     assert sites["h.1.ln_2", "AF201"].part_of == "AF203 in h.1"
@@ -58,7 +58,7 @@ def test_reading_changes_nothing():
     assert not autofuse.report(model).sites
 
 
-def test_a_model_that_is_optimized_is_read_as_it_was_and_keeps_its_reports_words():
+def test_for_an_optimized_model_the_original_is_read_with_the_words_of_its_report():
     model = gpt.GPT(CONFIG)
     expected = {(s.fqn, s.rule) for s in read_places(model, tokens()).sites}
     autofuse.optimize(model, tokens(), tune=False)
@@ -67,7 +67,7 @@ def test_a_model_that_is_optimized_is_read_as_it_was_and_keeps_its_reports_words
     assert {s.status for s in sites if s.rule == "AF101"} == {"fused"}
 
 
-def test_what_cannot_be_read_or_does_not_apply_says_why():
+def test_a_place_that_is_unread_or_does_not_apply_has_a_reason():
     sites = read_places(nn.Sequential(Chatty(), nn.Linear(8, 8)), torch.ones(2, 8)).sites
     assert [(s.fqn, s.status) for s in sites] == [("0", "declined")]
     assert sites[0].reason and sites[0].reason_code == "forward-needs-numbers"

@@ -1,4 +1,4 @@
-"""Whole scripts as people write them, each with every pass of a profile."""
+"""Whole scripts, each with all passes of a profile."""
 
 import json
 import os
@@ -36,7 +36,7 @@ Run = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Profile the script that a text is; the exit code and the profile as JSON."""
+    """Profile a script with this text. Returns the exit code and the profile as JSON."""
     monkeypatch.chdir(tmp_path)
 
     def profiled(text: str, *arguments: str, options: tuple[str, ...] = FEW) -> tuple[int, dict[str, Any]]:
@@ -73,7 +73,7 @@ def test_a_plain_loop_is_profiled_and_asked_to_end(run: Run, capsys: pytest.Capt
     ]  # fmt: skip
 
 
-def test_json_alone_is_on_stdout_and_the_script_may_go_on(run: Run, capsys: pytest.CaptureFixture[str]):
+def test_only_json_is_on_stdout_and_the_script_may_continue(run: Run, capsys: pytest.CaptureFixture[str]):
     assert run(LOOP, options=(*FEW, "--to-the-end", "--format", "json"))[0] == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["kind"] == "script"
@@ -153,7 +153,7 @@ def test_a_script_that_raises_shows_its_traceback_and_keeps_what_was_measured(
         ("def", "train.py:1: this is not Python"),
     ],
 )
-def test_a_script_without_steps_is_told(text: str, said: str, run: Run, capsys: pytest.CaptureFixture[str]):
+def test_a_script_without_steps_is_reported(text: str, said: str, run: Run, capsys: pytest.CaptureFixture[str]):
     assert run(text) == (2, {})
     assert said in capsys.readouterr().err
 
@@ -229,7 +229,7 @@ for _ in range(40):
     assert data["flops"]["model"] == 2 * 2 * (2 * 4 * 8 * 32) + 2 * 4 * 8 * 32  # that of its own code
 
 
-def test_an_inference_loop_that_ends_early_leaves_nothing_behind(run: Run):
+def test_an_inference_loop_that_ends_early_leaves_no_patches(run: Run):
     before = torch.nn.Module.__call__
     code, data = run(
         """\

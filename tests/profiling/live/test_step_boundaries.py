@@ -11,7 +11,7 @@ from autofuse.profiling.live.step_boundaries import Boundaries, OutermostCalls
 
 
 class Steps:
-    """A model that counts its calls, and how many there were in each step that was found."""
+    """A model that counts its calls, and the number of calls in each step that was found."""
 
     def __init__(self, inference: bool = False) -> None:
         self.model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -67,7 +67,7 @@ def test_two_optimizers_make_one_step():
     assert program.restarts
 
 
-def test_an_optimizer_that_is_made_anew_is_the_same():
+def test_an_optimizer_that_is_created_again_counts_as_the_same():
     program = Steps()
 
     def act() -> None:
@@ -78,7 +78,7 @@ def test_an_optimizer_that_is_made_anew_is_the_same():
     assert program.restarts == 0
 
 
-def test_what_listens_to_optimizers_may_come_and_go_where_a_step_ends():
+def test_hooks_of_optimizers_may_be_added_and_removed_when_a_step_ends():
     program, heard = Steps(), list[str]()
     optimizer = program.sgd()
     hooks = [register_optimizer_step_post_hook(lambda *_: heard.append("theirs"))]
@@ -109,7 +109,7 @@ def test_a_closure_s_calls_belong_to_the_step():
     assert len(program.of(lambda: optimizer.step(closure), 3)) == 3
 
 
-def test_a_step_that_a_scaler_leaves_out_has_ended_too():
+def test_a_step_that_a_scaler_skips_ends_too():
     program = Steps()
     optimizer, scaler = program.sgd(), torch.amp.GradScaler("cpu")
     scales = iter([1.0, float("inf"), 1.0, 1.0])
@@ -142,7 +142,7 @@ def test_calls_are_no_steps_while_an_optimizer_waits():
     assert program.of(act, 20) == []
 
 
-def test_with_inference_calls_are_the_steps_though_an_optimizer_steps():
+def test_with_inference_calls_are_the_steps_even_if_an_optimizer_steps():
     program = Steps(inference=True)
     optimizer = program.sgd()
 
@@ -159,7 +159,7 @@ def test_two_models_that_take_turns_make_one_step():
     assert set(program.of(lambda: (head(torch.ones(1, 1)), program.forward()), 12)[-3:]) == {1}
 
 
-def test_what_is_patched_is_put_back_and_calls_may_raise():
+def test_patches_are_removed_even_if_calls_raise():
     before = nn.Module.__call__, torch.amp.GradScaler.step
     program = Steps(inference=True)
     with pytest.raises(RuntimeError):
@@ -168,7 +168,7 @@ def test_what_is_patched_is_put_back_and_calls_may_raise():
     program.forward()
 
 
-def test_only_outermost_calls_are_heard_of_and_what_lies_below_is_called():
+def test_only_outermost_calls_are_observed_and_inner_calls_still_run():
     heard: list[nn.Module] = []
     calls, model = OutermostCalls(heard.append), Steps().model
     calls.watch()

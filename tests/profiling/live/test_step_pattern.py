@@ -1,10 +1,10 @@
-"""Where a step ends, told from who acts."""
+"""Where a step ends, from the order of acts."""
 
 from autofuse.profiling.live.step_pattern import Rhythm
 
 
 def ends(acts: str) -> str:
-    """A bar after each act that a step ends with."""
+    """The acts, with a bar after each act that ends a step."""
     rhythm = Rhythm()
     return "".join(who + ("|" if rhythm.heard(who) else "") for who in acts)
 
@@ -23,7 +23,7 @@ def test_five_turns_of_one_and_one_of_the_other_are_a_step():
     assert ends("gddddd" * 5).endswith("gddddd|gddddd|")
 
 
-def test_what_was_believed_wrongly_is_counted():
+def test_wrong_decisions_are_counted():
     rhythm = Rhythm()
     for who in "aaaa":
         rhythm.heard(who)
@@ -36,7 +36,7 @@ def test_another_stage_with_another_actor_is_a_new_rhythm():
     assert ends("aaabbb") == "a|a|a|b|b|b|"
 
 
-def test_where_nothing_repeats_the_most_frequent_actor_is_followed():
+def test_without_a_repetition_the_most_frequent_actor_ends_steps():
     irregular = "".join("a" * n + "b" for n in range(1, 14))
     rhythm = Rhythm()
     for who in irregular:

@@ -73,7 +73,7 @@ def test_shares_are_of_all_timed_steps_together():
     assert rest is not None and rest.low < 0.2 < rest.high
 
 
-def test_what_cannot_be_told_says_why():
+def test_an_unknown_share_has_a_reason():
     waiting: Any = Waiting()
     data, optimizer, backward = shares([WaitingTimes(0.0, 0.0, 0, 0)], [1.0], waiting, CPU)
     assert data.share is None and "no torch DataLoader" in data.reason

@@ -1,4 +1,4 @@
-"""What the arguments of profile() mean."""
+"""The meaning of the arguments of profile()."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_a_model_with_inputs_is_stepped_forward_and_backward() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_step_of_ones_own_is_given_model_and_inputs() -> None:
+def test_a_custom_step_gets_the_model_and_the_inputs() -> None:
     model, given = _model(), (torch.ones(3, 4),)
     heard = []
     workload_of(model, given, lambda m, i: heard.append((m, i)), (), "mine").step()
     assert heard == [(model, given)]
 
 
-def test_of_a_bare_step_the_model_and_the_optimizer_are_found() -> None:
+def test_the_model_and_the_optimizer_of_a_bare_step_are_found() -> None:
     model = _model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     met = []
@@ -58,7 +58,7 @@ def test_of_a_bare_step_the_model_and_the_optimizer_are_found() -> None:
         (_model(), torch.ones(3, 4), "train", "step= is a str"),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_what_to_do(
+def test_a_step_that_cannot_run_is_refused_with_advice(
     subject: object, inputs: object, step: object, words: str
 ) -> None:
     with pytest.raises(TypeError, match=words):
@@ -72,6 +72,6 @@ def test_what_cannot_be_run_is_refused_with_what_to_do(
         (_model(), {"input": torch.ones(3, 4, device="meta")}, "The inputs are"),
     ],
 )
-def test_what_has_no_numbers_is_refused_with_what_to_do(model: nn.Module, inputs: object, which: str) -> None:
+def test_a_model_on_meta_is_refused_with_advice(model: nn.Module, inputs: object, which: str) -> None:
     with pytest.raises(OnMeta, match=f"{which} on the meta device.*autofuse plan"):
         workload_of(model, inputs, None, (), "")

@@ -1,4 +1,4 @@
-"""How much memory a device has, by its name or as somebody says."""
+"""How much memory a device has, by its name or from the user."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_amounts_are_read_with_their_units(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "-3GiB", "80 parsecs", "0GiB"])
-def test_anything_else_is_no_amount(text: str) -> None:
+def test_other_text_is_not_an_amount(text: str) -> None:
     with pytest.raises(ValueError, match="80GiB"):
         parse_capacity(text)

@@ -1,4 +1,4 @@
-"""Estimates held against what real steps on a CPU take."""
+"""Estimates compared with the memory of real steps on a CPU."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
         assert side.fit == fit, batch
 
 
-def test_where_not_even_one_sample_fits_the_largest_batch_is_none_of_them() -> None:
+def test_if_not_even_one_sample_fits_the_largest_batch_is_0() -> None:
     model, x = gpt()
     side = plan(model, x, capacity=parse_capacity("1MiB"), fuse=False).before
     assert (side.fit, side.largest_batch) == ("does not fit", 0)
@@ -137,8 +137,11 @@ def _wide() -> tuple[nn.Module, Tensor]:
 
 
 def test_weights_that_autocast_copied_are_gone_after_the_backward_as_in_a_real_step() -> None:
-    """Parameters, gradients and two moments in float32: 16 bytes a parameter at the optimizer's step, where the peak of
-    a model with few activations is. A copy of the weights in bfloat16 that outlived the backward would make it 18."""
+    """Parameters, gradients and two moments in float32 take 16 bytes per parameter at the optimizer's step.
+
+    A model with few activations has its peak there. A bfloat16 copy of the weights that outlived the backward would
+    make it 18 bytes.
+    """
     model, x = _wide()
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -159,7 +162,7 @@ def test_weights_that_autocast_copied_are_gone_after_the_backward_as_in_a_real_s
     assert 15.9 < planned / parameters < 17, planned / parameters
 
 
-def test_a_step_of_ones_own_under_autocast_keeps_no_copy_either() -> None:
+def test_a_custom_step_under_autocast_keeps_no_copy_either() -> None:
     def step(model: nn.Module, x: Tensor) -> None:
         model(x).float().square().mean().backward()
 
@@ -170,7 +173,7 @@ def test_a_step_of_ones_own_under_autocast_keeps_no_copy_either() -> None:
 
 
 def test_fused_places_run_under_autocast_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Guards hold for the autocast state that a place is captured in; a place that falls back would save nothing."""
+    """Guards hold for the autocast state of the capture. A place that falls back would save nothing."""
     model, x = gpt()
     with caplog.at_level("INFO", "autofuse"):
         found = plan(model, x, autocast="bfloat16")

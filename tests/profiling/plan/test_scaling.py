@@ -1,4 +1,4 @@
-"""Scaling on paper, against answers on paper."""
+"""Simulated scaling, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_one_group_of_all_is_fsdp_and_groups_of_one_send_what_ddp_does() -> None
 
 
 def test_strong_scaling_of_ddp_by_hand() -> None:
-    """Computing 0.25 s, of which 2/3 can hide 0.15 s of sending: all of it. At worst 0.4 s, 0.25 / 0.4."""
+    """Computing takes 0.25 s. 2/3 of it can hide all of the 0.15 s of sending. At worst the step takes 0.4 s."""
     found = estimate(WORK, "ddp", 4, LINK)
     assert (found.computing, found.best, found.worst) == pytest.approx((0.25, 0.25, 0.40))
     assert (found.efficiency_best, found.efficiency_worst) == pytest.approx((1.0, 0.625))
 
 
-def test_what_does_not_fit_behind_the_backward_shows_at_best_too() -> None:
+def test_communication_longer_than_the_backward_also_counts_in_the_best_case() -> None:
     """1 GB/s: 1.5 s of sending, 1/6 s of it hidden."""
     assert estimate(WORK, "ddp", 4, Link(1e9)).best == pytest.approx(0.25 + 1.5 - 0.25 * 2 / 3)
 
@@ -72,7 +72,7 @@ def test_latency_counts_once_a_message() -> None:
     assert estimate(StepWork(1.0, 0, 3 * BUCKET), "ddp", 2, slow).messages == 2 * 3
 
 
-def test_what_does_not_shrink_with_the_batch_limits_strong_scaling_as_amdahl_says() -> None:
+def test_the_constant_part_of_a_step_limits_strong_scaling_by_amdahls_law() -> None:
     stays = StepWork(1.0, 0, 0, constant=0.2)
     assert estimate(stays, "ddp", 4, LINK).best == pytest.approx(0.4)
     assert estimate(stays, "ddp", 4, LINK, mode="weak").best == pytest.approx(1.0)
@@ -80,7 +80,7 @@ def test_what_does_not_shrink_with_the_batch_limits_strong_scaling_as_amdahl_say
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("mode", ["strong", "weak"])
-def test_alone_a_device_is_as_fast_as_it_is(strategy: str, mode: str) -> None:
+def test_a_single_device_keeps_its_speed(strategy: str, mode: str) -> None:
     found = estimate(WORK, strategy, 1, LINK, mode=mode)  # type: ignore[arg-type]
     assert (found.sent, found.best, found.efficiency_worst) == (0, 1.0, 1.0)
 
@@ -95,7 +95,7 @@ def test_memory_decides_before_speed() -> None:
     assert "ddp would not fit" in advice.why and "70%" in advice.why
 
 
-def test_of_equals_the_simpler_one_is_taken_and_of_unknown_ones_none() -> None:
+def test_of_equal_strategies_the_simpler_one_is_recommended_and_unknown_ones_never() -> None:
     assert recommend([of("ddp", 0.897), of("fsdp", 0.9)], {"ddp": True, "fsdp": True}).strategy == "ddp"
     assert recommend([of("pp", 0.9), of("ddp", 0.5)], {"pp": None, "ddp": True}).strategy == "ddp"
     assert recommend([of("pp", 0.9)], {"pp": None}).strategy == ""

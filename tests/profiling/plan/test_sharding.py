@@ -1,4 +1,4 @@
-"""What one device holds of a model that is spread, counted on paper."""
+"""The memory of one device if a model is distributed, compared with counts by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def setting(strategy: str = "none", devices: int = 1, **options: Any) -> Setting
     return Setting(strategy=strategy, devices=devices, **options)
 
 
-def test_blocks_are_the_repeated_parts_and_not_what_lies_in_them() -> None:
+def test_blocks_are_the_outermost_repeated_parts() -> None:
     model = Stack()
     assert list(blocks(model)) == list(model.layers)
     assert list(blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))) == []
@@ -44,7 +44,9 @@ def test_ddp_divides_nothing_and_has_the_gradients_once_more_in_buckets() -> Non
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
-def test_fsdp_divides_the_states_and_holds_the_rest_two_blocks_and_the_gradients_of_one_whole(strategy: str) -> None:
+def test_fsdp_divides_the_states_and_keeps_the_rest_two_blocks_and_one_blocks_gradients_undivided(
+    strategy: str,
+) -> None:
     found = spread(Stack(), setting(strategy, 4))
     assert dict(found.shares) == {"parameters": 0.25, "gradients": 0.25, "optimizer": 0.25}
     assert found.whole == WEIGHT + 2 * WEIGHT + WEIGHT
@@ -57,7 +59,7 @@ def test_the_stages_of_zero_divide_the_optimizer_and_then_the_gradients() -> Non
     assert found.whole == WEIGHT
 
 
-def test_tensor_parallelism_divides_activations_too_and_goes_with_sharding() -> None:
+def test_tensor_parallelism_divides_activations_too_and_combines_with_sharding() -> None:
     assert spread(Stack(), setting("tp", 2)).shares["activations"] == 0.5
     assert spread(Stack(), setting("tp", 2)) == spread(Stack(), setting(tensor=2))
     both = spread(Stack(), setting("fsdp", 4, tensor=2))
@@ -91,7 +93,7 @@ def test_float32_masters_are_added_and_shards_are_float32() -> None:
     assert sharded.whole == 4 * WEIGHT // 2
 
 
-def test_what_is_offloaded_is_in_the_hosts_memory_and_not_on_the_device() -> None:
+def test_offloaded_states_are_in_the_hosts_memory_and_not_on_the_device() -> None:
     model = Stack().to(torch.bfloat16)
     found = spread(model, setting(master=True, offload="optimizer"))
     assert found.shares["optimizer"] == 0 and not found.added

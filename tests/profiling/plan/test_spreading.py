@@ -1,4 +1,4 @@
-"""From a model to what it sends, what fits and which split is advised, against answers on paper."""
+"""From a model to the bytes that are sent, the strategies that fit, and the recommended one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def of(result: dict[str, Any], strategy: str, devices: int, mode: str = "strong"
     return chosen
 
 
-def test_what_is_sent_follows_from_the_models_parameters_and_activations() -> None:
+def test_the_bytes_sent_follow_from_the_models_parameters_and_activations() -> None:
     result = find_state(Model())
     assert of(result, "ddp", 4)["sent"] == pytest.approx(2 * 3 / 4 * BYTES)
     assert of(result, "tp", 2)["sent"] == pytest.approx(4 * 4 * 2 * 1 / 2 * (2 * 5 * 8 * 4))
@@ -104,7 +104,7 @@ def test_memory_decides_which_split_is_advised() -> None:
     assert "the memory of a device" in find_state(Model(), room=None)["advice"]["why"]
 
 
-def test_a_number_of_devices_that_is_no_power_of_two_comes_last() -> None:
+def test_a_number_of_devices_that_is_not_a_power_of_two_comes_last() -> None:
     result = find_state(Model(), replace(SCALE, most=12))
     assert result["devices"] == [2, 4, 8, 12]
     assert of(result, "hsdp", 12)["communication"] > 0  # in two groups of six
@@ -116,7 +116,7 @@ def test_the_tables_and_sentences_say_that_they_are_simulated() -> None:
     assert any("0.1 s on one device (as given)" in sentence for sentence in scaling_sentences(result))
 
 
-def test_a_plan_holds_it_where_it_was_asked_for() -> None:
+def test_a_plan_contains_scaling_if_it_was_requested() -> None:
     model = nn.Sequential(nn.Embedding(10, 8), Model())
     planned = plan(model, (torch.zeros(2, 5, dtype=torch.long),), fuse=False, scale=SCALE)
     assert planned.scaling is not None

@@ -1,4 +1,4 @@
-"""Builds traces as Kineto writes them, from times in microseconds, so that what follows from them fits on paper."""
+"""Builds traces in Kineto's format, from times in microseconds that are easy to compute with by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def entry(
 
 
 def step(number: int, start: float, duration: float) -> Entry:
-    """A step of the profiler's."""
+    """A step that the profiler marks."""
     return entry(f"ProfilerStep#{number}", "user_annotation", start, duration)
 
 
@@ -36,7 +36,7 @@ def op(name: str, start: float, duration: float, thread: Any = 1) -> Entry:
 
 
 def mark(name: str, start: float, duration: float, thread: Any = 1, **args: Any) -> Entry:
-    """A range on the host: the optimizer's, the loader's, a backend's collective."""
+    """A range on the host, of the optimizer, the loader or a backend's collective."""
     return entry(name, "user_annotation", start, duration, thread, **args)
 
 
@@ -51,7 +51,7 @@ def kernel(
     start: float, duration: float, blocks: int | None = 132, threads: int = 1024, *, name: str = "kernel",
     stream: int = 7, device: int = 0, category: str = "kernel", **args: Any,
 ) -> Entry:  # fmt: skip
-    """A kernel of so many blocks of so many threads; blocks None: of unknown shape."""
+    """A kernel with so many blocks of so many threads. blocks None: its shape is unknown."""
     shape: Entry = {} if blocks is None else {"grid": [blocks, 1, 1], "block": [threads, 1, 1]}
     made = entry(name, category, start, duration, stream, device, device=device, stream=stream, **args)
     made["args"] |= shape
@@ -61,7 +61,7 @@ def kernel(
 def trace(
     *entries: Entry, devices: list[Entry] | None = None, rank: int | None = None, world: int | None = None
 ) -> Trace:
-    """A trace of these, in any order, on an H100 unless said otherwise."""
+    """A trace of these events, in any order, on an H100 by default."""
     content: Entry = {"deviceProperties": [H100] if devices is None else devices, "traceEvents": list(entries)}
     if rank is not None:
         content["distributedInfo"] = {"rank": rank, "world_size": world}

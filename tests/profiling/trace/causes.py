@@ -1,4 +1,4 @@
-"""Steps with known causes, on a simulated machine (machine.py): what limits each is known before it is looked at."""
+"""Steps with known causes on a simulated machine (machine.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.profiling.trace.machine import Machine, Shape
 
 
 def layers(machine: Machine, count: int = 24, product: float = 200.0, host: float = 5.0, small: float = 20.0) -> None:
-    """A model that is fused already: products, attention, one small kernel between them."""
+    """A fused model: products, attention, and one small kernel between them."""
     for _ in range(count):
         machine.launch("gemm", product, op="aten::mm", host=host, dims=[[8192, 4096], [4096, 4096]])
         machine.launch("flash", product / 2, op="aten::_flash_attention_forward", host=host)
@@ -133,7 +133,7 @@ def _pipeline(m: Machine) -> None:
 
 @dataclass(frozen=True)
 class Cause:
-    """A step with a known cause: the class of its diagnosis, and the kinds of a first action that are right."""
+    """A step with a known cause: the class of its diagnosis, and the correct kinds of a first action."""
 
     body: Callable[[Machine], None]
     limit: str
@@ -144,7 +144,7 @@ class Cause:
 CAUSES = {
     "slow loader in the main process": Cause(_data, "data", ("loader-workers",)),
     "slow workers of the loader": Cause(_data_workers, "data", ("loader-workers",)),
-    "slow loader of somebody else's": Cause(_data_unmarked, "data", ("loader-workers",), host=False),
+    "slow loader that is not torch's": Cause(_data_unmarked, "data", ("loader-workers",), host=False),
     "slow Python": Cause(_launch, "launch", ("cuda-graphs",), host=False),
     "many tiny kernels": Cause(_launch_many, "launch", ("cuda-graphs",), host=False),
     "waits for numbers": Cause(_sync, "launch", ("remove-synchronisation",)),
@@ -163,7 +163,7 @@ CAUSES = {
 
 
 def trace_of(cause: Cause, shape: Shape, seed: int = 0, steps: int = 3) -> Trace:
-    """A few steps of it."""
+    """A few steps with this cause."""
     machine = Machine(shape, seed)
     for number in range(steps):
         machine.step(number, cause.body)
@@ -173,9 +173,10 @@ def trace_of(cause: Cause, shape: Shape, seed: int = 0, steps: int = 3) -> Trace
 def job(
     late: int | None, why: str, ranks: int = 4, seed: int = 0, steps: int = 4, shape: Shape | None = None
 ) -> list[Trace]:
-    """Ranks that meet in four collectives a step; one is late to each, because of its data, its host or its GPU.
+    """Ranks with four collectives per step. One rank is late to each, because of its data, its host or its GPU.
 
-    late None: each time another one is."""
+    late: the late rank; None for another one each time.
+    """
     machines = [Machine(shape or Shape(), seed, rank, ranks) for rank in range(ranks)]
     chance = random.Random(seed)
     for number in range(steps):

@@ -1,7 +1,8 @@
-"""A machine that is simulated, and what Kineto would write of it: a host that launches, streams that run in order.
+"""A simulated machine, and the trace that Kineto would write of it: a host that launches, and streams that run in
+order.
 
-A small simulation, not a drawing: kernels begin when they are launched, when their stream is free and when what they
-wait for is done, so what a cause does to a trace follows from the cause. Times in microseconds.
+Kernels begin when they are launched, their stream is free, and the events that they wait for are done. So the trace
+follows from the cause, as on a real machine. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ NAMES |= {"unknown": {**NAMES["A100"], "gemm": "acme_gemm_tensorop_bf16_256"}}
 
 @dataclass(frozen=True)
 class Shape:
-    """What of the trace is there."""
+    """The parts that a trace has."""
 
     steps: bool = True  # ProfilerStep#
     host: bool = True  # operators, ranges, runtime calls
@@ -90,15 +91,15 @@ class Machine:
         self.random = random.Random(f"{self.seed} {self.rank}")
         self.free: dict[int, float] = {}
         self.number = 0
-        self.meetings: list[int] = []  # collectives, whose lengths are set when all ranks are known
+        self.collectives: list[int] = []  # their lengths are set when all ranks are known
         self.amd = self.shape.device == "MI300"
 
     def noisy(self, duration: float) -> float:
-        """Within `noise` of it, on a machine that takes `stretch` times as long for everything."""
+        """A duration with `noise`, on a machine that takes `stretch` times as long for everything."""
         return self.stretch * duration * self.random.uniform(1 - self.noise, 1 + self.noise)
 
     def put(self, name: str, category: str, start: float, duration: float, thread: int = 1, **args: Any) -> Entry:
-        """One event."""
+        """Add one event."""
         entry = {
             "ph": "X",
             "name": name,
@@ -113,7 +114,7 @@ class Machine:
         return entry
 
     def call(self, name: str, duration: float, **args: Any) -> Entry:
-        """A call of the runtime on the host; its time passes."""
+        """A call of the runtime on the host, with its duration."""
         name = name.replace("cuda", "hip") if self.amd else name
         entry = self.put(name, "cuda_runtime", self.at, duration, **args)
         self.at += duration
@@ -123,7 +124,7 @@ class Machine:
         self, kind: str, duration: float, *, op: str = "", host: float = 5.0, stream: int = 7, after: float = 0.0,
         blocks: int = 2048, dims: Any = None, name: str = "", **args: Any,
     ) -> float:  # fmt: skip
-        """An operator that launches one kernel, which waits for `after`; returns when the kernel ends."""
+        """An operator that launches one kernel, which waits for `after`. Returns when the kernel ends."""
         began, self.number = self.at, self.number + 1
         self.at += self.noisy(host) * 0.5
         self.call("cudaLaunchKernel", 2.0, correlation=self.number)
@@ -142,7 +143,7 @@ class Machine:
         return start + took
 
     def copy(self, duration: float, name: str = "Memcpy HtoD (Pageable -> Device)", wait: bool = True) -> None:
-        """A copy in the stream; the host stands in it where it waits."""
+        """A copy in the stream. If it waits, the host is in the call until the copy ends."""
         self.number += 1
         start = max(self.at + 3, self.free.get(7, 0.0) + 0.8)
         end = start + self.noisy(duration)
@@ -162,7 +163,7 @@ class Machine:
         self.put("aten::item", "cpu_op", began - 1, until - began + 2)
 
     def mark(self, name: str, duration: float) -> None:
-        """A range of the host's in which nothing is launched."""
+        """A range on the host in which nothing is launched."""
         self.put(name, "user_annotation", self.at, self.noisy(duration))
         self.at = self.entries[-1]["ts"] + self.entries[-1]["dur"]
 
@@ -174,7 +175,7 @@ class Machine:
             self.put(f"ProfilerStep#{number}", "user_annotation", began, self.at - began)
 
     def trace(self) -> Trace:
-        """Everything that the shape lets be seen."""
+        """The trace with the parts that the shape has."""
         kept = self.entries
         if not self.shape.host:
             kept = [e for e in kept if e["cat"] in ("kernel", "gpu_memcpy")]

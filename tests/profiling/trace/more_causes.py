@@ -1,4 +1,5 @@
-"""More steps with known causes, apart from causes.py: other streams, devices, lengths and mixes than thresholds saw."""
+"""More steps with known causes: other streams, devices, lengths and mixes than those from which thresholds were
+derived."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ MORE: dict[str, tuple[Cause, Shape]] = {}
 
 
 def cause(name: str, limit: str, kinds: tuple[str, ...], shape: Shape | None = None) -> Callable[[Body], Body]:
-    """Enters a step under its name. kinds: of a first action that is right; empty where nothing is left to do."""
+    """Register a step under its name.
+
+    kinds: the correct kinds of a first action; empty if nothing is left to do.
+    """
 
     def entered(body: Body) -> Body:
         MORE[name] = Cause(body, limit, kinds), shape or Shape()

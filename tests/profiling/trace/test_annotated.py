@@ -1,4 +1,4 @@
-"""The annotated trace: every event stays, and the new tracks are nested as viewers of traces need them."""
+"""The annotated trace: all events stay, and the new tracks are nested as viewers of traces need them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tracks(found: dict[str, Any]) -> dict[str, list[Entry]]:
     return dict(slices)
 
 
-def test_every_event_of_the_trace_stays_as_it_is() -> None:
+def test_every_event_of_the_trace_stays_unchanged() -> None:
     raw, found = build()
     assert found["traceEvents"][: len(raw["traceEvents"])] == raw["traceEvents"]
     assert found["schemaVersion"] == 1

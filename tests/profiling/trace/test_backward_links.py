@@ -1,4 +1,4 @@
-"""Numbers of nodes and threads, by hand."""
+"""Numbers of nodes and threads, in traces written by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_one_thread_is_everybodys() -> None:
     assert forward_threads([operator("mm", 1), node("MulBackward0", 1, made_by=7)]) == {7: (1, 1)}
 
 
-def test_of_several_threads_it_is_the_one_whose_operators_bear_the_nodes_names() -> None:
+def test_of_several_threads_the_one_with_matching_operator_names_is_chosen() -> None:
     events = [
         operator("mm", 1, thread=1), operator("_softmax", 2, thread=1),
         operator("gelu", 1, thread=9), operator("native_layer_norm", 2, thread=9),
@@ -45,7 +45,7 @@ def test_a_node_is_the_last_operators_that_was_recorded_with_its_number() -> Non
     assert forwards.owner(node("TBackward0", 4)) == "inner"
 
 
-def test_a_node_without_an_operator_of_its_number_is_of_the_operator_that_made_several() -> None:
+def test_a_node_without_its_own_operator_belongs_to_the_operator_that_created_several() -> None:
     forwards = Forwards[str]({1: (1, 1)})
     forwards.note(operator("index_put_", 4), "one")
     forwards.note(operator("mm", 7), "other")

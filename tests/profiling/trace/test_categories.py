@@ -1,4 +1,4 @@
-"""How often what kind of kernel or operator runs in a step."""
+"""How often each kind of kernel or operator runs in a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_kernels_by_what_their_names_tell() -> None:
     assert list(found) == sorted(found, key=ORDER.index)
 
 
-def test_what_an_optimizer_launches_is_the_optimizers() -> None:
+def test_kernels_that_an_optimizer_launches_belong_to_it() -> None:
     found = categories(
         step(1, 0, 100), mark("Optimizer.step#AdamW.step", 0, 20), launch(1, 2), kernel(5, 5, name=ADD, correlation=1),
         launch(2, 40), kernel(42, 5, name=ADD, correlation=2),
@@ -36,7 +36,7 @@ def test_what_an_optimizer_launches_is_the_optimizers() -> None:
 
 
 def test_operators_count_by_their_own_time_and_once() -> None:
-    """linear is a composite; addmm takes 10 with 4 of copying in it."""
+    """linear is a composite. addmm takes 10, of which copying takes 4."""
     found = categories(step(1, 0, 100), op("aten::linear", 0, 20), op("aten::addmm", 5, 10), op("aten::copy_", 6, 4))
     assert {name: (category.count, category.seconds) for name, category in found.items()} == {
         "matmul": (1, pytest.approx(6e-6)),
@@ -61,7 +61,7 @@ def test_a_collective_counts_as_the_range_that_its_backend_runs_it_in() -> None:
     assert found["communication"].operators == {"gloo:all_reduce": 1}
 
 
-def test_own_time_is_what_nothing_within_takes() -> None:
+def test_own_time_excludes_nested_events() -> None:
     events = trace(op("a", 0, 100), op("b", 10, 30), op("c", 20, 5), op("d", 50, 10), op("e", 5, 50, thread=2)).events
     assert {event.name: own // 1000 for event, own in with_own_time(events)} == {
         "a": 60,
@@ -81,7 +81,7 @@ def test_own_time_is_what_nothing_within_takes() -> None:
         ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
     ],
 )
-def test_names_lose_what_says_nothing(name: str, found: str) -> None:
+def test_names_lose_uninformative_parts(name: str, found: str) -> None:
     assert short_name(name) == found
 
 

@@ -1,4 +1,4 @@
-"""How much collectives send, and how fast: by hand."""
+"""The bytes and the speed of collectives, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_bandwidths_are_those_of_nccl_tests(kind: str, name: str, size: float, p
     assert found.bus_bandwidth == pytest.approx(part * size / 50e-6)
 
 
-def test_who_waits_does_not_count() -> None:
+def test_waiting_ranks_do_not_count() -> None:
     scopes = {0: rank(0, ("AllReduce", 90), **TOLD), 1: rank(1, ("AllReduce", 40), **TOLD)}
     (found,) = collective_rates(scopes, 0)
     assert found.seconds == pytest.approx(40e-6)
@@ -47,5 +47,5 @@ def test_without_sizes_there_are_times_alone() -> None:
     assert (found.bytes, found.bus_bandwidth, found.count) == (None, None, 1)
 
 
-def test_a_trace_of_one_gpu_has_none() -> None:
+def test_a_trace_of_one_gpu_has_no_collectives() -> None:
     assert collective_rates({0: rank(0)}, 0) == ()

@@ -1,4 +1,4 @@
-"""FLOPs that a trace with shapes tells, against closed formulas."""
+"""FLOPs from a trace with shapes, compared with closed formulas."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_operators_count_as_torchs_own_counter_counts_them(name: str, dims: Any,
 
 
 def test_utilisation_is_of_the_data_sheets_peak() -> None:
-    """2 x 4096^3 = 137.4 GFLOP in 100 us are 1374 TFLOP/s, more than there are; of half that side 172, of 989.4."""
+    """2 x 4096^3 = 137.4 GFLOP in 100 us are 1374 TFLOP/s, which is impossible. Half the size gives 172 of 989.4."""
     big, half = (scope(*product(0, "aten::mm", [[side, side], [side, side]], took=90)) for side in (4096, 2048))
     assert hfu_of(half, count_flops(half)).value == pytest.approx(2 * 2048**3 / 100e-6 / 989.4e12)
     impossible = hfu_of(big, count_flops(big))
     assert impossible.value is None and "which is impossible" in impossible.reason
 
 
-def test_a_peak_that_is_stated_stands_in_for_a_data_sheet() -> None:
+def test_a_peak_that_the_user_passes_replaces_the_data_sheet() -> None:
     found = scope(*product(0, "aten::mm", [[1000, 1000], [1000, 1000]]), devices=[{**H100, "name": "Accelerator 9"}])
     assert hfu_of(found, count_flops(found)).value is None
     told = scope_of(found.trace, peak=(1e15, None))
@@ -88,18 +88,18 @@ def test_single_precision_on_tensor_cores_is_another_peak(kernels: str, dtype: s
 @pytest.mark.parametrize(
     "more, why",
     [
-        ([kernel(50, 10, name=FLASH)], "for only 50% of the kernel time"),  # somebody's own operator
+        ([kernel(50, 10, name=FLASH)], "for only 50% of the kernel time"),  # an operator of the user
         ([kernel(50, 5, name="sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32")], "for only 67% of the kernel time"),
         (product(50, "aten::mm", None), "does not have the shapes of every aten::mm"),
         (product(50, "aten::mm", [[8, 9], [8, 8]]), "does not have the shapes of every aten::mm"),
     ],
 )
-def test_what_was_not_counted_whole_is_not_told(more: list[Entry], why: str) -> None:
+def test_incomplete_counts_are_not_reported(more: list[Entry], why: str) -> None:
     found = count_flops(scope(*product(0, "aten::mm", [[8, 8], [8, 8]]), *more))
     assert isinstance(found, str) and why in found
 
 
-def test_without_shapes_and_without_a_data_sheet_the_reason_is_told() -> None:
+def test_without_shapes_and_a_data_sheet_there_is_a_reason() -> None:
     bare = scope(kernel(0, 10, name=GEMM))
     assert "record_shapes=True" in hfu_of(bare, count_flops(bare)).reason
     unknown = scope(*product(0, "aten::mm", [[8, 8], [8, 8]]), devices=[{**H100, "name": "NVIDIA Unheard-of"}])

@@ -1,4 +1,4 @@
-"""Where on its threads the host says what it is doing."""
+"""The host's ranges, which show what its threads do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_optimizer_that_steps_within_the_backward_is_the_optimizers() -> None
     assert [phase(launch(1, at), *inside) for at in (5, 15, 40)] == ["backward", "optimizer", "backward"]
 
 
-def test_what_a_closure_runs_is_not_the_optimizers() -> None:
+def test_work_in_a_closure_does_not_belong_to_the_optimizer() -> None:
     marks = (mark("Optimizer.step#Adam.step", 0, 50), op(NODE, 20, 10, thread=2))
     assert [phase(launch(1, at), *marks) for at in (5, 31)] == ["forward", "optimizer"]
 

@@ -1,4 +1,4 @@
-"""Sets of moments: every operation against the same on sets of single moments."""
+"""Sets of moments: each operation is compared with the same on sets of single moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences of kernels in the layers of a trace from elsewhere."""
+"""Sequences of kernels in the layers of a recorded trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATTENTION = ((GEMM, 10), (SCALE, 20), (SOFTMAX, 30), (GEMM, 10))
 
 
 def layer(number: int, at: float, *, kernels: tuple[tuple[str, float], ...] = ATTENTION) -> list[Entry]:
-    """A block that stacks name, with an attention in it whose kernels run 100 us later, one behind the other."""
+    """A block with the name that stacks give it. The kernels of its attention run 100 us later, one after the other."""
     made = [
         entry(f"nn.Module: DecoderLayer_{number}", "python_function", at, 50),
         entry(f"nn.Module: Attention_{number}", "python_function", at + 5, 40),
@@ -34,7 +34,7 @@ def job(**options: tuple[tuple[str, float], ...]) -> Trace:
     return trace(step(1, 0, 1000), model, *(e for n in range(3) for e in layer(n, 10 + 200 * n, **options)))
 
 
-def test_an_unfused_attention_is_told_in_its_layer_with_what_it_would_save() -> None:
+def test_an_unfused_attention_is_reported_in_its_layer_with_its_predicted_saving() -> None:
     profile = profile_of_traces([job()])
     places = {layer.fqn: layer.places for layer in profile.layers if layer.places}
     assert set(places) == {f"Model.DecoderLayer.{n}.Attention" for n in range(3)}
@@ -50,6 +50,6 @@ def test_layers_that_are_fused_have_no_place() -> None:
     assert not any(layer.places for layer in profile.layers)
 
 
-def test_kernels_of_no_layer_are_nobodys_place() -> None:
+def test_kernels_outside_of_layers_are_not_a_place() -> None:
     loose = [e for e in layer(0, 10) if e["cat"] != "python_function"]
     assert not any(one.places for one in profile_of_traces([trace(step(1, 0, 1000), *loose)]).layers)

@@ -1,4 +1,4 @@
-"""What kernels' names tell. The names are those of real kernels, shortened where their templates run on."""
+"""What names of kernels show. The names are those of real kernels, with shortened templates."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_collectives_are_known(name: str) -> None:
         "void cub::DeviceReduceKernel<cub::DeviceReducePolicy<float, unsigned int, at_cuda_detail::cub::Sum>>",
     ],
 )
-def test_what_only_reduces_or_gathers_on_one_device_is_no_collective(name: str) -> None:
+def test_reductions_and_gathers_on_one_device_are_not_collectives(name: str) -> None:
     assert not communicates(name)
 
 

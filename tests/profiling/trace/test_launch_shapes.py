@@ -1,4 +1,4 @@
-"""What launches occupy: blocks per SM and occupancy, against CUDA's rules on paper."""
+"""Blocks per SM and occupancy of launches, compared with CUDA's rules by hand."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_the_most_resident_blocks_depend_on_the_generation(capability: tuple[int
     assert shape(10_000, 32, device, registers_per_thread=16, shared_memory=0).occupancy == most * 32 / 2048
 
 
-def test_kinetos_own_number_is_taken_where_the_rules_give_another() -> None:
+def test_kinetos_own_number_takes_precedence() -> None:
     found = shape(10_000, 1024, registers_per_thread=16, shared_memory=0, **{"est._achieved_occupancy_%": 25})
     assert found.occupancy == 0.25
 
 
-def test_a_percent_is_taken_unrounded_where_the_rules_agree_with_it() -> None:
+def test_a_percentage_is_computed_unrounded_if_it_agrees_with_kinetos() -> None:
     found = shape(66, 256, registers_per_thread=16, shared_memory=0, **{"est._achieved_occupancy_%": 6})
     assert found.occupancy == 0.5 * 256 / 2048
 
@@ -72,7 +72,7 @@ def test_kinetos_0_for_kernels_with_much_shared_memory_is_not_believed() -> None
     assert shape(10_000, 128, Device(), **args).occupancy is None
 
 
-def test_an_estimate_that_is_no_percentage_is_none() -> None:
+def test_an_estimate_that_is_not_a_percentage_is_none() -> None:
     assert shape(10_000, 1024, Device(), **{"est._achieved_occupancy_%": -100}).occupancy is None
 
 
@@ -93,7 +93,7 @@ def test_without_a_grid_kinetos_quotient_is_taken() -> None:
     assert shape(None, blocks_per_SM="0.25") == Shape(0.25)
 
 
-def test_a_quotient_that_overflowed_is_no_quotient() -> None:
+def test_a_quotient_that_overflowed_is_none() -> None:
     assert shape(None, blocks_per_SM=-4.5).blocks is None
     assert shape(2**31, blocks_per_SM=-16268815).efficiency == 1.0
 

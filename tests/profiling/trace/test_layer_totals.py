@@ -1,4 +1,4 @@
-"""Layers put together, by hand."""
+"""The totals of layers, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_layer_has_what_is_below_it_and_what_is_its_own() -> None:
     assert (model.kind, model.calls) == ("GPT", 1)
 
 
-def test_what_runs_outside_is_in_no_layer() -> None:
+def test_operators_outside_of_modules_are_in_no_layer() -> None:
     assert layer_totals()[OUTSIDE].forward.seconds == 5.0
     assert layer_totals()[OUTSIDE].share == pytest.approx(1 / 4)
 
@@ -88,7 +88,7 @@ def test_a_layers_share_has_an_interval_from_step_to_step() -> None:
     )
 
 
-def test_what_the_optimizer_runs_is_no_forward() -> None:
+def test_operators_of_the_optimizer_are_not_part_of_the_forward() -> None:
     own: Own = {("a", "forward"): Work(3.0), (OPTIMIZER, "forward"): Work(1.0, operators=2)}
     layer_totals = layers(own, {}, {}, {}, 4.0)
     assert [layer.fqn for layer in layer_totals] == ["a", OUTSIDE, OPTIMIZER]

@@ -1,4 +1,4 @@
-"""Traces written by hand, in microseconds; the answers were computed on paper."""
+"""Traces written by hand, in microseconds. The expected numbers were computed by hand."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TRAINING = (
 )
 
 
-def test_on_a_cpu_a_layers_time_is_what_holds_the_thread_in_it_and_in_none_that_it_calls() -> None:
+def test_on_a_cpu_a_layers_own_time_is_the_threads_time_in_it_without_called_modules() -> None:
     times = layers_of(trace(*TRAINING))
     assert microseconds(times) == {
         ("", "forward"): 50 - 25,
@@ -89,7 +89,7 @@ def test_the_losses_backward_is_outside_and_neither_attributed_nor_missed() -> N
     assert any("outside every module, such as the loss" in note for note in attribution.notes)
 
 
-def test_figures_are_of_one_step_on_average_and_what_lies_between_steps_counts_for_none() -> None:
+def test_figures_are_the_mean_of_the_steps_without_the_time_between_them() -> None:
     times = layers_of(
         trace(
             step(0, 10, 0), span("mod::a", 0, 4), span("aten::mm", 1, 3),
@@ -103,7 +103,7 @@ def test_figures_are_of_one_step_on_average_and_what_lies_between_steps_counts_f
     assert times.steps == 2
 
 
-def test_a_node_whose_forward_is_not_in_the_trace_is_outside_and_counts_against_what_was_attributed() -> None:
+def test_a_node_without_a_recorded_forward_is_outside_and_counts_as_not_attributed() -> None:
     times = layers_of(
         trace(
             span("mod::a", 10, 20), span("aten::mm", 12, 18, number=9),
@@ -117,7 +117,7 @@ def test_a_node_whose_forward_is_not_in_the_trace_is_outside_and_counts_against_
 
 
 def test_a_recomputed_forward_is_the_backwards_and_no_call_and_its_nodes_are_its_modules() -> None:
-    """Reentrant checkpointing: node 3 runs the module again and then a backward of its own."""
+    """Reentrant checkpointing: node 3 runs the module again, and then a separate backward."""
     times = layers_of(
         trace(
             span("mod::", 0, 20), span("CheckpointFunction", 2, 18, number=3),
@@ -200,7 +200,7 @@ def test_a_kernel_without_its_launch_is_outside_and_counts_against() -> None:
     assert times.attribution.forward == pytest.approx(30 / 34)
 
 
-def test_a_kernel_is_joined_to_its_operator_where_the_trace_has_no_launches() -> None:
+def test_without_launches_a_kernel_is_linked_to_its_operator() -> None:
     times = layers_of(
         trace(
             span("mod::a", 0, 10), span("aten::mm", 1, 5, External_id=4),
@@ -210,7 +210,7 @@ def test_a_kernel_is_joined_to_its_operator_where_the_trace_has_no_launches() ->
     assert microseconds(times) == {("a", "forward"): 10}
 
 
-def test_communication_is_no_modules() -> None:
+def test_communication_belongs_to_no_module() -> None:
     reduced = (
         span("cudaLaunchKernel", 38, 39, "cuda_runtime", thread=2, correlation=15),
         span("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 40, 60, "kernel", 8, device=0, correlation=15),
@@ -221,7 +221,7 @@ def test_communication_is_no_modules() -> None:
     assert times.attribution.backward == 1.0
 
 
-def test_threads_beside_the_model_take_none_of_its_time() -> None:
+def test_other_threads_take_no_time_from_the_model() -> None:
     worker = span("aten::cat", 0, 50, thread=9)
     assert microseconds(layers_of(trace(*TRAINING, worker))) == microseconds(layers_of(trace(*TRAINING)))
 

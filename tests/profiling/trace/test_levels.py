@@ -1,4 +1,4 @@
-"""The levels that a trace tells, against sums on paper."""
+"""The levels of utilisation from a trace, compared with sums by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GEMM = "ampere_bf16_s16816gemm_bf16_256x128_ldg8_f2f_stages_32x3_nn"
 
 
 def values(*entries: dict[str, Any], **options: Any) -> list[float | None]:
-    """Busy, SM efficiency, occupancy, tensor share."""
+    """Busy time, SM efficiency, occupancy and tensor share."""
     return [level.value for level in list(levels_of(scope_of(trace(*entries, **options))).values())[:4]]
 
 
@@ -39,8 +39,8 @@ def test_every_kernel_counts_by_what_it_occupies_and_how_long() -> None:
     assert found == pytest.approx([0.5, 0.4, 0.35, 0.2])
 
 
-def test_only_what_lies_in_steps_counts() -> None:
-    """Steps 100 to 200 and 300 to 400; of the kernels 10 + 40 lie in them."""
+def test_only_events_within_steps_count() -> None:
+    """Steps from 100 to 200 and from 300 to 400. 10 + 40 of the kernels' time is within them."""
     entries = (step(1, 100, 100), step(2, 300, 100), op("aten::mm", 101, 1), op("aten::mm", 301, 1))
     assert values(*entries, kernel(0, 110), kernel(220, 30), kernel(330, 40))[0] == pytest.approx(0.25)
 
@@ -66,7 +66,7 @@ def test_several_gpus_count_as_their_mean() -> None:
     assert found[:2] == [0.75, 0.5]
 
 
-def test_a_kernel_that_stands_twice_in_the_file_runs_once() -> None:
+def test_a_kernel_that_the_file_lists_twice_counts_once() -> None:
     twice = kernel(0, 50, 66)
     assert values(step(1, 0, 100), twice, dict(twice))[:2] == [0.5, 0.25]
 
@@ -88,7 +88,7 @@ def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
     assert values(step(1, 0, 100), kernel(0, 50, 66, device=3), devices=others)[:2] == [0.5, None]
 
 
-def test_a_few_kernels_without_a_shape_count_as_none_and_it_is_said() -> None:
+def test_a_few_kernels_without_a_shape_do_not_count_and_a_note_says_so() -> None:
     levels = levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 98), kernel(98, 2, None))))
     assert levels["sm_efficiency"].value == 0.98
     assert levels["sm_efficiency"].basis.endswith("98.0% of the kernels' time, the rest counted as 0")
@@ -100,7 +100,7 @@ def test_without_device_properties_kinetos_own_numbers_serve() -> None:
 
 
 def test_on_a_cpu_operators_of_any_thread_are_busy() -> None:
-    """10 to 40 with what it calls, 30 to 50 on another thread, and annotations are none: 40 of 100."""
+    """10 to 40 with called operators, and 30 to 50 on another thread. Annotations do not count: 40 of 100."""
     levels = levels_of(scope_of(trace(
         step(1, 0, 100), op("aten::linear", 10, 30), op("aten::addmm", 15, 20), op("aten::mul", 30, 20, thread=2),
         entry("Optimizer.step#SGD.step", "user_annotation", 0, 100), devices=[],

@@ -1,4 +1,4 @@
-"""Reports of Nsight Compute in the layouts and locales that they come in."""
+"""Reports of Nsight Compute in all layouts and locales."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_numbers_are_read_as_their_locale_writes_them(tmp_path: Path, thousands:
     assert (levels["issue_slots"].value, levels["sub_partitions"].value) == pytest.approx((0.375, 0.6))
 
 
-def test_the_details_page_has_issue_slots_and_says_what_the_other_takes(tmp_path: Path) -> None:
+def test_the_details_page_has_issue_slots_and_names_the_option_for_the_rest(tmp_path: Path) -> None:
     levels = levels_of_report(written(tmp_path, DETAILS))
     assert levels["issue_slots"].value == pytest.approx(0.375)
     assert levels["sub_partitions"].value is None
@@ -103,6 +103,8 @@ def test_kernels_keep_their_names(tmp_path: Path) -> None:
         ("\n".join(RAW.splitlines()[:5]), "has no kernels"),
     ],
 )
-def test_what_is_no_report_says_which_option_writes_one(tmp_path: Path, content: str | bytes, why: str) -> None:
+def test_a_file_that_is_not_a_report_gets_the_option_that_writes_one(
+    tmp_path: Path, content: str | bytes, why: str
+) -> None:
     with pytest.raises(Unsuitable, match=f"(?s){why}"):
         levels_of_report(written(tmp_path, content))

@@ -8,7 +8,7 @@ from autofuse.profiling.trace.layers import LayerTimes
 from autofuse.profiling.trace.overhead import RecordingCost, remove_recording_cost, scale_to_timed_phases
 from autofuse.results.profile import OPTIMIZER, OUTSIDE, Share, Work
 
-# 100 operators of 1 us, recorded as 2 us each; one product of 100 us; 10 us of the step are nobody's.
+# 100 operators of 1 us, recorded as 2 us each; one product of 100 us; 10 us of the step have no owner.
 TIMES = LayerTimes(
     own={("small", "forward"): Work(200e-6, operators=100), ("big", "forward"): Work(101e-6, operators=1)},
     calls={"small": 1, "big": 1},
@@ -24,7 +24,7 @@ def seconds(times: LayerTimes) -> dict[str, float]:
     return {name: work.seconds for (name, _), work in times.own.items()}
 
 
-def test_layers_lose_what_their_events_took_and_the_whole_is_the_clean_step() -> None:
+def test_layers_lose_the_cost_of_recording_and_the_total_is_the_clean_step() -> None:
     times = remove_recording_cost(TIMES, 210e-6, RecordingCost(event=1e-6, call=0.0))
     assert seconds(times) == pytest.approx({"small": 100e-6, "big": 100e-6})
     assert times.step_seconds == 210e-6
@@ -44,7 +44,7 @@ def test_no_more_is_taken_than_the_step_was_stretched_by() -> None:
     assert seconds(remove_recording_cost(TIMES, 311e-6, RecordingCost(1e-6, 0.0))) == pytest.approx(seconds(TIMES))
 
 
-def test_nothing_falls_below_zero() -> None:
+def test_no_time_is_negative() -> None:
     cheap = LayerTimes(
         own={("views", "forward"): Work(1e-6), ("big", "forward"): Work(99e-6)}, calls={}, kinds={},
         events={("views", "forward"): 40, ("big", "forward"): 1}, made_calls={}, step_seconds=100e-6, steps=1,

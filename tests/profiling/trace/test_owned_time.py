@@ -1,4 +1,4 @@
-"""Which steps are looked at, by hand. What the pieces of a step are, test_layers.py holds."""
+"""The steps that count, in traces written by hand. test_layers.py tests the pieces of a step."""
 
 from __future__ import annotations
 

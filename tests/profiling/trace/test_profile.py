@@ -1,4 +1,4 @@
-"""A profile of nothing but traces, whole."""
+"""A whole profile from traces only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_steps_that_are_only_counted_have_their_average() -> None:
     assert profile_of_traces([trace(op("aten::mm", 0, 10), *marks)]).timing.seconds == pytest.approx((50e-6,))
 
 
-def test_of_several_ranks_the_slowest_ones_numbers_are_shown() -> None:
+def test_the_numbers_of_the_slowest_rank_are_shown() -> None:
     traces = [
         trace(step(1, 0, length), kernel(0, 50, 132), rank=rank, world=2) for rank, length in ((0, 100), (1, 200))
     ]
@@ -61,7 +61,7 @@ def test_a_report_of_nsight_compute_fills_its_levels(tmp_path: Path) -> None:
     assert profile.level("issue_slots").value == pytest.approx(0.375)
 
 
-def test_a_trace_without_events_says_that_nothing_can_be_said() -> None:
+def test_a_trace_without_events_gives_only_a_note() -> None:
     profile = profile_of_traces([trace()])
     assert any("there is nothing to report" in note for note in profile.notes)
     assert json.loads(profile.to_json())
@@ -86,7 +86,7 @@ ODD: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_a_field_that_holds_something_odd_costs_no_more_than_its_event(odd: Any) -> None:
+def test_an_invalid_field_invalidates_only_its_event(odd: Any) -> None:
     entries = (step(1, 0, 100), op("aten::mm", 1, 5), launch(1, 2), kernel(10, 50, 66, 1024, correlation=1))
     for broken in entries:
         for field in [*broken, *broken["args"]]:
@@ -114,7 +114,7 @@ def test_no_trace_is_an_error() -> None:
         profile_of_traces([])
 
 
-def test_a_mean_that_is_not_the_median_is_told() -> None:
+def test_a_mean_that_differs_from_the_median_is_reported() -> None:
     def sentences(*lengths: int) -> bool:
         starts = [sum(lengths[:n]) for n in range(len(lengths))]
         steps = [step(n, start, length) for n, (start, length) in enumerate(zip(starts, lengths, strict=True))]

@@ -15,14 +15,14 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096
 def rank(
     number: int | None, length: float, *collectives: tuple[float, float], since: float = 0, world: int = 2
 ) -> Scope:
-    """One step; the clocks of ranks may differ by `since`."""
+    """One step. The clock of a rank may be `since` ahead."""
     told = {} if number is None else {"rank": number, "world": world}
     kernels = [kernel(since + start, duration, 24, 512, name=REDUCE, stream=9) for start, duration in collectives]
     return scope_of(trace(step(1, since, length), kernel(since, 10), *kernels, **told))
 
 
-def test_who_comes_first_to_a_collective_waits_for_the_last() -> None:
-    """Rank 1 comes 30 late to the first and 5 early to the second; its clock is 7 seconds ahead."""
+def test_the_first_rank_in_a_collective_waits_for_the_last() -> None:
+    """Rank 1 is 30 late to the first collective and 5 early to the second. Its clock is 7 seconds ahead."""
     scopes = {0: rank(0, 200, (20, 40), (100, 10)), 1: rank(1, 200, (50, 10), (95, 15), since=7_000_000)}
     waits = waits_of(scopes)
     assert waits is not None
@@ -33,7 +33,7 @@ def test_ranks_that_recorded_different_collectives_cannot_be_matched() -> None:
     assert waits_of({0: rank(0, 200, (20, 40)), 1: rank(1, 200, (20, 40), (80, 5))}) is None
 
 
-def test_process_groups_are_matched_apart() -> None:
+def test_process_groups_are_matched_separately() -> None:
     def grouped(first: float, second: float) -> Scope:
         kernels = [kernel(at, took, 24, 512, name=REDUCE, Process_Group_Name=name)
                    for name, at, took in (("tp", 20, first), ("dp", 60, second))]  # fmt: skip
@@ -45,7 +45,7 @@ def test_process_groups_are_matched_apart() -> None:
 
 
 def test_every_rank_has_its_numbers() -> None:
-    """The collective of rank 0 runs 5 beside the kernel of 0 to 10."""
+    """For 5, the collective of rank 0 overlaps with the kernel from 0 to 10."""
     slow, fast = ranks_of({1: rank(1, 100, (20, 30)), 0: rank(0, 200, (5, 40))})
     assert (slow.rank, round(slow.seconds * 1e6, 6), slow.busy) == (0, 200, 0.225)
     assert slow.communication is not None and slow.exposed is not None and fast.busy == 0.4
@@ -77,7 +77,7 @@ def test_notes_name_the_slowest_the_last_and_the_missing() -> None:
     assert notes_of(ranks_of({0: rank(0, 200)}), None) == ()
 
 
-def test_who_comes_last_is_said_beyond_noise_only() -> None:
+def test_the_last_rank_is_named_only_beyond_noise() -> None:
     """0.015 against 0.147 ms of a step of 130 ms is chance."""
     ranks = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.147e-3)]
     assert "No rank comes last beyond noise" in notes_of(ranks, 2)[1]

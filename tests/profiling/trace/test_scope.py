@@ -1,4 +1,4 @@
-"""What of a trace is looked at."""
+"""The part of a trace that is analysed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_trace_that_takes_no_time_has_no_shares() -> None:
     assert scope_of(trace()).share(0) == 0.0
 
 
-def test_work_is_followed_to_its_launch_and_stands_once() -> None:
+def test_work_is_linked_to_its_launch_and_listed_once() -> None:
     twice = kernel(5, 10, correlation=7)
     scope = scope_of(
         trace(step(1, 0, 100), op("aten::mm", 1, 3), launch(7, 2, name="cuLaunchKernelEx"), twice, dict(twice))
@@ -59,7 +59,7 @@ def test_gpus_that_are_not_described_are_as_those_that_all_are() -> None:
         [op("aten::mm", 10, 20), op("npu::npu_fusion_attention", 40, 5)],
     ],
 )
-def test_an_accelerator_whose_work_is_not_recorded_leaves_the_host_only(entries: list[Any]) -> None:
+def test_without_the_accelerators_work_only_the_host_is_shown(entries: list[Any]) -> None:
     found = trace(step(1, 0, 100), *entries, devices=[])
     assert scope_of(found).host_only
     profile = profile_of_traces([found])
@@ -67,6 +67,6 @@ def test_an_accelerator_whose_work_is_not_recorded_leaves_the_host_only(entries:
     assert "host only" in profile.level("busy").reason and any("host only" in note for note in profile.notes)
 
 
-def test_a_cpu_is_no_accelerator_and_an_accelerator_at_work_is_seen() -> None:
+def test_a_cpu_is_not_an_accelerator_and_a_working_accelerator_is_found() -> None:
     assert not scope_of(trace(step(1, 0, 100), op("aten::mm", 10, 20), devices=[])).host_only
     assert not scope_of(trace(step(1, 0, 100), launch(1, 12), kernel(20, 5))).host_only

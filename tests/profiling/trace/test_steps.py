@@ -1,4 +1,4 @@
-"""Which stretches of a trace are steps. Times on paper are microseconds, in the answers nanoseconds."""
+"""The steps of a trace. Times of events are in microseconds, results in nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def windows(*entries: dict[str, object]) -> list[tuple[float, float]]:
     return [(start / 1000, end / 1000) for start, end in steps_of(trace(*entries)).windows]
 
 
-def test_steps_are_where_the_profiler_marks_them() -> None:
+def test_steps_follow_the_profilers_marks() -> None:
     steps = steps_of(trace(step(3, 10, 20), op("aten::mm", 12, 5), step(4, 30, 40), op("aten::mm", 32, 5)))
     assert steps.windows == ((10_000, 30_000), (30_000, 70_000))
     assert (steps.count, steps.nanoseconds, steps.seconds) == (2, 60_000, pytest.approx(30e-6))
@@ -36,13 +36,13 @@ def test_work_launched_outside_of_steps_moves_no_end() -> None:
     assert windows(step(1, 10, 10), op("aten::mm", 11, 1), launch(5, 2), kernel(19, 30, correlation=5)) == [(10, 20)]
 
 
-def test_a_last_step_in_which_nothing_ran_is_none() -> None:
+def test_a_last_step_without_work_does_not_count() -> None:
     steps = steps_of(trace(step(1, 0, 100), op("aten::mm", 1, 2), step(2, 100, 1)))
     assert steps.windows == ((0, 100_000),)
     assert "1 left out, because nothing ran" in steps.basis
 
 
-def test_a_last_step_that_the_profiler_cut_short_is_none() -> None:
+def test_a_last_step_that_the_profiler_cut_short_does_not_count() -> None:
     entries = (step(1, 0, 100), op("aten::mm", 1, 2), step(2, 100, 100), op("aten::mm", 101, 2))
     assert windows(*entries, step(3, 200, 9), op("aten::item", 201, 2)) == [(0, 100), (100, 200)]
     assert len(windows(*entries, step(3, 200, 11), op("aten::item", 201, 2))) == 3
@@ -53,7 +53,7 @@ def test_marks_of_the_gpu_do_not_count_twice() -> None:
     assert windows(step(1, 0, 10), op("aten::mm", 1, 2), twin) == [(0, 10)]
 
 
-def test_where_only_the_gpus_marks_are_left_they_serve() -> None:
+def test_without_the_hosts_marks_the_gpus_marks_are_used() -> None:
     twin = entry("ProfilerStep#1", "gpu_user_annotation", 5, 20, 7, 0)
     assert windows(twin, kernel(6, 10)) == [(5, 25)]
 

@@ -1,4 +1,4 @@
-"""What a step's time goes to, against sums on paper. Every step here is 100 microseconds long."""
+"""The parts of a step's time, compared with sums by hand. Every step here takes 100 microseconds."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_gpu_work_belongs_to_the_phase_that_launched_it() -> None:
     assert [found[name] for name in DISJOINT] == [20, 20, 5, 10, 45]
 
 
-def test_the_host_is_waited_for_where_nothing_is_queued() -> None:
+def test_without_queued_work_the_gpu_waits_for_the_host() -> None:
     found = on_a_gpu()
     assert percents(found)["host"] == 3 + 10 + 25
     assert "4 launches a step take 0.004 ms" in found["host"].basis
 
 
-def test_waiting_for_data_while_the_gpu_works_is_no_waiting() -> None:
+def test_waiting_for_data_while_the_gpu_works_does_not_count() -> None:
     found = percents(shares(mark(LOADER, 0, 30), launch(1, 1), kernel(5, 20, correlation=1)))
     assert (found["data"], found["forward"], found["idle"]) == (10, 20, 70)
 
@@ -90,7 +90,7 @@ def test_copies_are_no_idle_time() -> None:
     assert (found["forward"], found["idle"]) == (39, 61)
 
 
-def test_where_nothing_tells_what_launched_the_work_no_phase_is_told() -> None:
+def test_work_without_a_known_launch_has_no_phase() -> None:
     found = shares(kernel(0, 40))
     assert [found[name].share for name in DISJOINT] == [None, None, None, 0.0, 0.6]
     assert "does not show what launched" in found["backward"].reason
@@ -112,7 +112,7 @@ def test_a_captured_optimizer_is_the_optimizers() -> None:
 
 @pytest.mark.parametrize("device", ["GPU", "CPU"])
 def test_an_optimizers_closure_is_not_the_optimizers(device: str) -> None:
-    """`step(closure)` runs forward and backward within its range: 10 to 90, the last node ends at 60."""
+    """`step(closure)` runs forward and backward within its range from 10 to 90. The last node ends at 60."""
     inside = (mark("Optimizer.step#LBFGS.step", 10, 80), op("aten::mm", 20, 10), op(NODE, 40, 20, thread=2))
     if device == "CPU":
         found = percents(shares(*inside, devices=[]))
@@ -133,13 +133,14 @@ def test_on_a_cpu_phases_are_moments_of_the_host() -> None:
     assert [found[name] for name in DISJOINT] == [20, 30, 15, 10, 25]
 
 
-def test_on_a_cpu_the_host_is_what_runs_while_nothing_computes() -> None:
-    """100 less 10 of waiting for data, less 10 + 20 + 10 of operators that compute."""
+def test_on_a_cpu_the_hosts_time_is_the_time_without_operators() -> None:
+    """100, minus 10 of waiting for data, minus 10 + 20 + 10 of operators that compute."""
     assert percents(on_a_cpu())["host"] == 50
 
 
-def test_collectives_beside_kernels_are_not_exposed() -> None:
-    """A collective 20 to 60, a product 10 to 30 and a copy 30 to 40: exposed is 30 to 60, for copies do not compute."""
+def test_collectives_that_overlap_with_kernels_are_not_exposed() -> None:
+    """A collective from 20 to 60, a product from 10 to 30 and a copy from 30 to 40. Copies do not compute: 30 to 60
+    is exposed."""
     found = percents(shares(
         kernel(10, 20), kernel(30, 10, None, category="gpu_memcpy", stream=9),
         kernel(20, 40, 24, 544, stream=8, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"),
@@ -155,7 +156,7 @@ def test_on_a_cpu_the_backends_ranges_are_the_communication() -> None:
     assert (found["communication"], found["exposed communication"]) == (40, 30)
 
 
-def test_a_job_of_one_communicates_nothing() -> None:
+def test_a_job_of_one_rank_does_not_communicate() -> None:
     found = on_a_gpu()
     assert (found["communication"].seconds, found["communication"].basis) == (0.0, "no collective is in the trace")
 
@@ -166,7 +167,7 @@ def test_numbers_are_of_one_step_on_average() -> None:
     assert (forward.seconds, forward.share) == (pytest.approx(40e-6), 0.2)
 
 
-def test_each_share_says_how_it_was_told() -> None:
+def test_each_share_has_a_basis() -> None:
     gpu, cpu = on_a_gpu(), on_a_cpu()
     assert gpu["forward"].basis == "GPU work launched in: everything in no other phase, the loss included"
     assert cpu["forward"].basis == "everything in no other phase, the loss included"
@@ -176,8 +177,8 @@ def test_each_share_says_how_it_was_told() -> None:
     assert cpu["idle"].basis == "neither an operator nor a module runs, and nothing waits for data"
 
 
-def test_a_little_that_is_untold_is_said_with_the_phases_and_not_with_the_data() -> None:
-    """Of 100 the GPU works 60, and of 10 of them nothing tells the launch."""
+def test_a_little_unknown_work_is_mentioned_with_the_phases_and_not_with_the_data() -> None:
+    """The GPU works 60 of 100, and the launch of 10 of them is unknown."""
     found = shares(launch(1, 0), kernel(10, 50, correlation=1), kernel(70, 10))
     assert found["backward"].basis.endswith("; for 10.0% of the step the phase is unknown")
     assert "does not tell" not in found["data"].basis
@@ -185,17 +186,17 @@ def test_a_little_that_is_untold_is_said_with_the_phases_and_not_with_the_data()
 
 
 @pytest.mark.parametrize(("untold", "told"), [(10, True), (11, False)])
-def test_the_host_is_told_of_where_a_fifth_of_the_work_is_not(untold: int, told: bool) -> None:
+def test_the_host_has_a_share_if_most_work_is_linked(untold: int, told: bool) -> None:
     found = shares(launch(1, 0), kernel(10, 40, correlation=1), kernel(60, untold))
     assert (found["host"].share is not None) is told
 
 
-def test_launches_before_and_behind_the_steps_do_not_count() -> None:
+def test_launches_before_and_after_the_steps_do_not_count() -> None:
     entries = (launch(1, 12), kernel(20, 10, correlation=1), launch(2, 150), launch(3, 14, name="cudaMemcpyAsync"))
     assert "1 launches a step take 0.001 ms" in shares(*entries)["host"].basis
 
 
-def test_a_share_has_an_interval_where_steps_are_marked_one_by_one() -> None:
+def test_a_share_has_an_interval_if_each_step_is_marked() -> None:
     steps = [step(n, 100 * n, 100) for n in range(1, 4)]
     equal = trace(*steps, *(op("aten::mm", 100 * n, 50) for n in range(1, 4)), devices=[])
     forward = shares_of(scope_of(equal))[0]

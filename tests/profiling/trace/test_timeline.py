@@ -1,4 +1,4 @@
-"""The timeline strip of one step."""
+"""The timeline of one step."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_a_trace_of_no_time_has_no_bars() -> None:
     assert spans_of(scope_of(trace())) == ()
 
 
-def test_what_began_before_the_step_is_shown_from_its_beginning() -> None:
+def test_work_from_before_the_step_is_shown_from_the_steps_start() -> None:
     assert spans(step(1, 50, 100), kernel(0, 100)) == [("GPU stream 7", "other", "kernel", 0, 50)]
 
 
-def test_what_goes_on_after_the_step_is_shown_to_its_end() -> None:
+def test_work_that_outlasts_the_step_is_shown_completely() -> None:
     found = spans(step(1, 50, 100), op("aten::mm", 10, 60), op("aten::mm", 100, 100))
     assert [bar[3:] for bar in found if bar[0] == "thread 1"] == [(0, 20), (50, 50)]

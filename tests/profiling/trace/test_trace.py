@@ -1,4 +1,4 @@
-"""Reading files: what Kineto writes, what it wrote, what others make of it, and what is no trace."""
+"""Reading trace files: current and old formats of Kineto, other writers, and files that are not traces."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_arguments_that_are_none_are_empty() -> None:
         ("Memset", "gpu_memset"),
     ],
 )
-def test_categories_of_old_versions_have_todays_names(old: str, new: str) -> None:
+def test_categories_of_old_versions_have_the_current_names(old: str, new: str) -> None:
     assert parse_trace([{**EVENT, "cat": old}]).events[0].category == new
 
 
-def test_the_profiler_before_kineto_told_devices_apart_by_process() -> None:
+def test_the_profiler_before_kineto_gave_each_device_a_process() -> None:
     entries = [
         {"ph": "X", "name": "k", "ts": 0, "dur": 1, "pid": f"{kind} functions", "tid": 0} for kind in ("CPU", "CUDA")
     ]
@@ -100,7 +100,7 @@ def test_numbers_that_are_no_json_and_bytes_that_are_no_text_are_forgiven(tmp_pa
     assert event.args == {"blocks per SM": None, "x": None}
 
 
-def test_ranks_may_be_told_or_not() -> None:
+def test_the_number_of_ranks_may_be_missing() -> None:
     assert (parse_trace([EVENT]).rank, parse_trace([EVENT]).world) == (None, None)
     told = parse_trace({"traceEvents": [], "distributedInfo": {"backend": "nccl", "rank": "3", "world_size": 8}})
     assert (told.rank, told.world) == (3, 8)
@@ -120,7 +120,7 @@ def test_ranks_may_be_told_or_not() -> None:
         (b"\x1f\x8b\x08\x00" + b"\xff" * 40, "cannot be unpacked"),
     ],
 )
-def test_what_is_no_trace_says_why(tmp_path: Path, content: bytes, why: str) -> None:
+def test_a_file_that_is_not_a_trace_is_refused_with_a_reason(tmp_path: Path, content: bytes, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         read(written(tmp_path, content))
 
@@ -132,7 +132,7 @@ def test_numbers_as_text_and_none() -> None:
 
 
 @pytest.mark.parametrize("content", ['{"traceEvents": []}', "[]", '[{"ph": "M"}, 7, {"ph": "X", "name": "a"}]'])
-def test_a_file_without_an_event_is_no_trace(content: str, tmp_path: Path) -> None:
+def test_a_file_without_an_event_is_not_a_trace(content: str, tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text(content)
     with pytest.raises(Unreadable, match="has an empty trace"):
         read(tmp_path / "empty.json")

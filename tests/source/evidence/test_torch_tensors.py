@@ -202,7 +202,7 @@ SHOWN = [
         "safe",
     ),
     Program(
-        "a function of torch on what was made of it",
+        "a function of torch on a value computed from it",
         "def f(x):\n    x = x / 1\n    return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x ** 3)))",
         "f(T(2, 8))",
         "safe",

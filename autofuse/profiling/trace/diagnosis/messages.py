@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.profiling.trace.intervals import Interval, intersection, length, union
-from autofuse.profiling.trace.meetings import meetings_of, waits_in
+from autofuse.profiling.trace.matched_collectives import match_collectives, waits_in
 from autofuse.profiling.trace.ranks import collectives, group_of
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication
@@ -46,17 +46,17 @@ class Waits:
 
 def waits_of_job(scopes: Mapping[int, Scope]) -> Waits | None:
     """Return the waits of a job; None if the ranks' collectives cannot be matched, or if there is only one rank."""
-    meetings = meetings_of(scopes)
-    if not meetings:
+    matched = match_collectives(scopes)
+    if not matched:
         return None
     exposed = {rank: communication(scope)[1] for rank, scope in scopes.items()}
     waited: dict[int, list[Interval]] = {rank: [] for rank in scopes}
     total, blame = Counter[int](), Counter[int]()
-    for meeting in meetings:
-        waits = waits_in(meeting)
+    for collective in matched:
+        waits = waits_in(collective)
         late = next(rank for rank, nanoseconds in waits.items() if not nanoseconds)
         for rank, nanoseconds in waits.items():
-            moment = (meeting[rank].start, meeting[rank].start + nanoseconds)
+            moment = (collective[rank].start, collective[rank].start + nanoseconds)
             waited[rank].append(moment)
             total[rank] += nanoseconds
             blame[late] += length(intersection(union([moment]), exposed[rank]))

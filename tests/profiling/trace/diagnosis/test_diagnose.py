@@ -1,4 +1,4 @@
-"""The diagnosis of traces whose cause is known, for it was simulated: tests/profiling/trace/causes.py."""
+"""The diagnosis of simulated traces, whose cause is known (tests/profiling/trace/causes.py)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(cause: Cause, found: Diagnosis) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", CAUSES)
-def test_the_cause_is_named_whatever_the_trace_holds(name: str, shape: str) -> None:
+def test_the_cause_is_named_for_every_kind_of_trace(name: str, shape: str) -> None:
     if CAUSES[name].host and not SHAPES[shape].host:
         pytest.skip("only the host's side tells this cause")
     check(CAUSES[name], diagnosis(trace_of(CAUSES[name], SHAPES[shape])))
@@ -62,7 +62,7 @@ def test_the_cause_is_named_on_other_devices(name: str, device: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", [name for name, cause in CAUSES.items() if cause.limit != "compute"])
 def test_the_larger_cause_is_named_of_two(name: str, seed: int) -> None:
-    """A quarter of the step is a model that is fine, and there is a little of another cause."""
+    """A quarter of the step is a model without a problem, and a small part has another cause."""
     cause = CAUSES[name]
 
     def body(m: Machine) -> None:
@@ -139,7 +139,7 @@ def test_it_is_written_and_read_back() -> None:
     assert Profile.from_dict(json.loads(profile.to_json())) == profile
 
 
-def test_a_trace_of_nothing_has_none() -> None:
+def test_an_empty_trace_has_no_diagnosis() -> None:
     assert profile_of_traces([trace()]).diagnosis is None
 
 
@@ -157,7 +157,7 @@ def test_a_step_on_a_cpu(entries: list[dict[str, object]], limit: str) -> None:
 
 
 def test_advice_for_ranks_on_cpus_names_no_gpu() -> None:
-    """Rank 1 sleeps before its collective, which rank 0 waits in."""
+    """Rank 1 sleeps before its collective, so rank 0 waits in it."""
     ranks = [
         trace(
             step(1, 0, 1000), op("aten::mm", 0, 100), mark("gloo:all_reduce", begins, 1000 - begins, 2),

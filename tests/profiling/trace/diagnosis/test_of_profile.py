@@ -1,4 +1,4 @@
-"""The diagnosis of live profiles, from their numbers."""
+"""The diagnosis of live profiles from their numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDED = trace(step(1, 0, 1000), *(op("aten::mm", at, 50) for at in range(0, 1
 
 
 def build(**changes: object) -> Profile:
-    """Half of the recorded step is Python."""
+    """A profile in which half of the recorded step is Python."""
     return replace(profile_of_traces([RECORDED]), kind="live", **changes)  # type: ignore[arg-type]
 
 
@@ -31,13 +31,13 @@ def test_without_a_recording_there_is_none() -> None:
     assert diagnose_profile(build(), None) is None
 
 
-def test_what_a_recording_stretches_is_no_cause() -> None:
+def test_time_that_recording_adds_is_not_a_cause() -> None:
     assert limit(build()) == "launch"
     assert limit(build(attribution=Attribution(overhead=1.9))) == "compute"
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.1, "launch"), (1.95, "launch")])
-def test_twice_the_batch_says_more_than_the_recording(ratio: float, expected: str) -> None:
+def test_the_doubled_batch_takes_precedence_over_the_recording(ratio: float, expected: str) -> None:
     probe = Probe(ratio, Estimate(ratio, Interval(ratio, ratio)).interval, "overhead")
     assert limit(build(probe=probe)) == expected
     if ratio > 1.9:
@@ -53,7 +53,9 @@ def test_rules_that_apply_are_the_kernels_to_fuse() -> None:
 
 
 @pytest.mark.parametrize(("waits", "late"), [((0.0, 0.5e-3), 0), ((0.5e-3, 0.0), 1), ((0.02e-3, 0.0), None)])
-def test_who_waits_least_is_late_where_the_others_wait_for_long(waits: tuple[float, float], late: int | None) -> None:
+def test_the_rank_that_waits_least_is_late_if_the_others_wait_long(
+    waits: tuple[float, float], late: int | None
+) -> None:
     ranks = tuple(Rank(rank, 1e-3, wait, wait) for rank, wait in enumerate(waits))
     found = diagnose_profile(build(ranks=ranks, attribution=Attribution(overhead=1.9)), scope_of(RECORDED))
     assert found is not None

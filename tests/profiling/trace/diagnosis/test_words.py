@@ -19,7 +19,7 @@ def words(*traces: object) -> str:
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_advice_for_one_makers_gpus_names_nothing_of_another(name: str) -> None:
+def test_advice_for_one_makers_gpus_does_not_mention_another_makers_tools(name: str) -> None:
     for device, others in (("MI300", NVIDIAS), ("H100", AMDS)):
         said = words(trace_of(CAUSES[name], Shape(device=device)))
         assert not [word for word in others if word in said], said

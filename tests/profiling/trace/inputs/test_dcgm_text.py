@@ -1,4 +1,4 @@
-"""What DCGM's exporter serves, in Prometheus' text format."""
+"""The text that DCGM's exporter serves, in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_levels_are_means_over_gpus_and_scrapes(tmp_path: Path) -> None:
     assert power.watts == 400.5  # and a value that says "not available" is none
 
 
-def test_a_text_without_the_metrics_says_which_to_serve(tmp_path: Path) -> None:
+def test_a_text_without_the_metrics_is_refused_with_the_required_ones(tmp_path: Path) -> None:
     path = tmp_path / "metrics.txt"
     path.write_text('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 50\n')
     with pytest.raises(Unreadable, match="DCGM_FI_PROF_SM_ACTIVE"):
         counters_of_text(path)
 
 
-def test_json_that_mentions_dcgm_is_no_such_text() -> None:
+def test_json_that_mentions_dcgm_is_not_dcgm_text() -> None:
     assert not is_dcgm_text(b'{"traceEvents": [{"name": "DCGM_FI_PROF_SM_ACTIVE"}]}')

@@ -1,4 +1,4 @@
-"""Files of all kinds together: their first bytes tell what they are."""
+"""Files of all kinds together. Their first bytes show their kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_snapshot_alone_is_a_profile_without_a_step(tmp_path: Path) -> None:
     assert "450 B" in str(profile)
 
 
-def test_rocprof_is_told_from_kineto_by_what_is_in_it(tmp_path: Path) -> None:
+def test_rocprof_and_kineto_are_distinguished_by_content(tmp_path: Path) -> None:
     path = tmp_path / "results.json.gz"
     path.write_bytes(gzip.compress(json.dumps(content(kernel_dispatch=[dispatch(0, 10)])).encode()))
     (found,) = inputs_of([path]).traces
@@ -50,7 +50,7 @@ def test_counters_by_themselves_are_no_profile(tmp_path: Path) -> None:
         profile_of_inputs(inputs_of([metrics]))
 
 
-def test_what_is_nothing_of_it_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unknown_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "nothing.json"
     path.write_text('{"rocprofiler-sdk-tool": []}')
     with pytest.raises(Unreadable, match="no process"):

@@ -1,4 +1,4 @@
-"""Snapshots of torch's CUDA allocator, made here as `torch.cuda.memory._snapshot` documents them."""
+"""Snapshots of torch's CUDA allocator, created here in the form that `torch.cuda.memory._snapshot` documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def block(size: int, state: str, frames: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def snapshot() -> dict[str, Any]:
-    """100 of parameters and 200 of states stay; 300 of activations and 50 of nobody's were freed again."""
+    """100 of parameters and 200 of states stay; 300 of activations and 50 without an owner were freed again."""
     states = block(200, "active_allocated", OPTIMIZER)
     segment = {
         "device": 0, "address": 1000, "total_size": 1024,
@@ -63,14 +63,14 @@ def test_without_history_it_is_what_is_there_at_the_end(tmp_path: Path) -> None:
     assert any("_record_memory_history" in note for note in found.notes)
 
 
-def test_memory_that_ran_out_is_told(tmp_path: Path) -> None:
+def test_an_out_of_memory_error_is_reported(tmp_path: Path) -> None:
     content = snapshot()
     content["device_traces"][0].append({"action": "oom", "addr": 0, "size": 10**9, "device_free": 5, "frames": []})
     assert any("ran out 1 time" in note for note in snapshot_of(written(tmp_path / "a.pickle", content)).notes)
 
 
 class Malicious:
-    """What a pickle may ask for."""
+    """A request that a pickle may contain."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("executed",)
@@ -87,7 +87,7 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04", b"\x80\x04]\x94.", b"\x80\x04K\x01.", b"\x80\x04}\x94."])
-def test_what_is_no_snapshot_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_snapshot_is_refused_with_a_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.pickle"
     path.write_bytes(content)
     with pytest.raises(Unreadable):

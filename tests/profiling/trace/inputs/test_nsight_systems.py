@@ -1,4 +1,4 @@
-"""Exports of Nsight Systems, made here with the tables of its schema reference."""
+"""Exports of Nsight Systems, created here with the tables of its schema reference."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SHAPE = (108, 1, 1, 256, 1, 1, 64, 1024, 2048)  # grid, block, registers, static
 
 
 def number(process: int, thread: int = 0) -> int:
-    """As nsys writes a process or a thread."""
+    """The number by which nsys identifies a process or a thread."""
     return 1 << 48 | process << 24 | thread
 
 
 def export(path: Path, *, processes: int = 1) -> Path:
-    """Two steps of 100 us in which a product of 60 us runs, launched 20 us after the step's beginning."""
+    """Two steps of 100 us with a product of 60 us, launched 20 us after the beginning of the step."""
     with closing(sqlite3.connect(path)) as file:
         file.executescript(TABLES)
         texts = [

@@ -1,4 +1,4 @@
-"""Files of rocprofv3 and rocprof, made here by their documentation."""
+"""Files of rocprofv3 and rocprof, created here from their documentation."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_processes_of_the_older_rocprof_tell_what_their_events_are() -> None:
     assert profile_of_traces([found]).level("busy").value == pytest.approx(5 / 14)
 
 
-def test_a_trace_with_categories_stays_as_it_is() -> None:
+def test_a_trace_with_categories_stays_unchanged() -> None:
     listed = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "GPU 0"}},
               {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 0, "ts": 1, "dur": 1}]  # fmt: skip
     whole = {"traceEvents": listed}

@@ -13,7 +13,11 @@ from tests.metamorphic.rewriting import TIMES, live, outcome, text_of_findings, 
 LAYOUT = 2  # lines: the FX pass includes a change of layout in the site, which the codemod leaves as it is
 # Programs for which they differ, and why. Strict: an entry for which they agree fails.
 DIFFERENT: dict[str, str] = {}
-BOTH = [p for p in [*fused_examples(), *found_spellings()[:: 1 if TIMES > 1 else 8]] if {"live", "text"} <= {*p.doors}]
+BOTH = [
+    p
+    for p in [*fused_examples(), *found_spellings()[:: 1 if TIMES > 1 else 8]]
+    if {"live", "text"} <= {*p.entry_points}
+]
 
 
 def mark_program(program: Program) -> object:
@@ -24,7 +28,7 @@ def mark_program(program: Program) -> object:
 
 
 @pytest.mark.parametrize("program", [mark_program(p) for p in BOTH])
-def test_both_doors_find_the_same_and_compute_the_same(program: Program) -> None:
+def test_both_entry_points_find_the_same_sites_and_compute_the_same(program: Program) -> None:
     text, found = through_text(program.text)
     made = live(program, program.text)
     assert not made.off, f"{made.off}\n{made.report}"

@@ -17,7 +17,7 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.profile_parts import RankSteps
 
-Meeting = Mapping[int, Event]  # one collective: its event on each rank
+MatchedCollective = Mapping[int, Event]  # one collective: its event on each rank
 
 
 @dataclass(frozen=True)
@@ -32,37 +32,37 @@ class Clock:
     error: float
 
 
-def meetings_of(scopes: Mapping[int, Scope]) -> list[Meeting]:
+def match_collectives(scopes: Mapping[int, Scope]) -> list[MatchedCollective]:
     """Return every collective that at least two ranks recorded."""
     by_key: dict[Key, dict[int, list[Event]]] = defaultdict(dict)
     for rank, scope in scopes.items():
         for event in collectives(scope):
             by_key[group_of(event)].setdefault(rank, []).append(event)
-    found: list[Meeting] = []
+    found: list[MatchedCollective] = []
     for by_rank in by_key.values():
         if len(by_rank) > 1 and len({len(events) for events in by_rank.values()}) == 1:
             found += [dict(zip(by_rank, each, strict=True)) for each in zip(*by_rank.values(), strict=True)]
     return found
 
 
-def waits_in(meeting: Meeting) -> dict[int, int]:
+def waits_in(collective: MatchedCollective) -> dict[int, int]:
     """Return the nanoseconds that each rank waits for the last rank."""
-    shortest = min(event.duration for event in meeting.values())
-    return {rank: event.duration - shortest for rank, event in meeting.items()}
+    shortest = min(event.duration for event in collective.values())
+    return {rank: event.duration - shortest for rank, event in collective.items()}
 
 
-def clocks_of(meetings: Sequence[Meeting]) -> dict[int, Clock]:
-    """Return the clocks of all ranks in `meetings`, relative to the first rank that each is connected with.
+def clocks_of(matched: Sequence[MatchedCollective]) -> dict[int, Clock]:
+    """Return the clocks of all ranks in `matched`, relative to the first rank that each is connected with.
 
     Two ranks are connected if they share a collective, directly or through other ranks.
     """
     ends: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for meeting in meetings:
-        for one in meeting:
-            for other in meeting:
+    for collective in matched:
+        for one in collective:
+            for other in collective:
                 if one != other:
-                    ends[one, other].append(meeting[one].end - meeting[other].end)
-    ranks = sorted({rank for meeting in meetings for rank in meeting})
+                    ends[one, other].append(collective[one].end - collective[other].end)
+    ranks = sorted({rank for collective in matched for rank in collective})
     clocks: dict[int, Clock] = {}
     for first in ranks:
         clocks.setdefault(first, Clock(0, 0.0))
@@ -81,17 +81,17 @@ def _relative_clock(later: Sequence[int], known: Clock) -> Clock:
     return Clock(round(middle) + known.offset, median(abs(x - middle) for x in later) + known.error)
 
 
-def rank_steps_of(scopes: Mapping[int, Scope], meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
+def rank_steps_of(scopes: Mapping[int, Scope], matched: Sequence[MatchedCollective]) -> tuple[RankSteps, ...]:
     """Return the map of ranks and steps; empty if ranks share no collective, or if steps are not marked one by one."""
-    clocks = clocks_of(meetings)
+    clocks = clocks_of(matched)
     if len(scopes) < 2 or set(clocks) != set(scopes):
         return ()
     if any(scope.steps.count != len(scope.steps.windows) for scope in scopes.values()):
         return ()
     waited = {rank: [0] * len(scope.steps.windows) for rank, scope in scopes.items()}
-    for meeting in meetings:
-        for rank, nanoseconds in waits_in(meeting).items():
-            if (at := scopes[rank].step_at(meeting[rank].start)) is not None:
+    for collective in matched:
+        for rank, nanoseconds in waits_in(collective).items():
+            if (at := scopes[rank].step_at(collective[rank].start)) is not None:
                 waited[rank][at] += nanoseconds
     origin = min(scope.steps.windows[0][0] + clocks[rank].offset for rank, scope in scopes.items())
     return tuple(
