@@ -165,7 +165,8 @@ print(json.dumps(said))
 def test_no_other_file_names_hard_swish() -> None:
     files = (f for root in ("autofuse", "rules") for f in (REPOSITORY / root).rglob("*.py"))
     naming = {str(f.relative_to(REPOSITORY)) for f in files if "hardswish" in f.read_text().lower()}
-    assert naming == HOMES
+    # Words that speed up the search. An operation without an entry there is searched for in every function.
+    assert naming - {"autofuse/source/find/required_words.py"} == HOMES
 
 
 @cache
