@@ -39,7 +39,7 @@ def test_what_it_costs_is_what_was_measured() -> None:
     assert (round(min(guards)), round(max(guards))) == (1, 3) and "one to three microseconds" in text
 
 
-def test_a_number_that_somebody_edits_is_noticed() -> None:
+def test_an_edited_number_is_noticed() -> None:
     text = (REPOSITORY / "README.md").read_text()
     number = f"{next(iter(PEERS['models'].values()))['timed']['against_eager']['autofuse']['ratio']:.2f}x"
     assert with_gains(text.replace(number, "99.00x"), PEERS) == text

@@ -198,7 +198,7 @@ def test_nothing_is_captured_while_another_profiler_is_active() -> None:
     assert autofuse.report(block).with_status("fused")
 
 
-def test_cprofile_goes_on_counting_and_forbids_a_capture_only_where_it_takes_the_place_of_the_watcher() -> None:
+def test_cprofile_continues_counting_and_forbids_a_capture_only_where_it_takes_the_place_of_the_watcher() -> None:
     # From Python 3.12 on, cProfile uses sys.monitoring, and both can be active.
     block, inputs = make_block(Refused("", ATTENDS + "return p @ v")), tuple(torch.randn(3, 2, 4, 8))
     with cProfile.Profile() as profile:

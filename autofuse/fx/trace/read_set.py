@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
 import contextvars
 import enum
 import functools
@@ -64,6 +65,9 @@ from autofuse.reasons.reason import because
 _FUNCTION_ATTRIBUTES = frozenset({"__defaults__", "__kwdefaults__", "__code__", "signature", "getfullargspec"})
 _PYTHON_NAMES = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
 _ATTRIBUTE_METHODS = frozenset({"__getattribute__", "__getattr__"})
+
+# Descriptors without a state: the fields of named tuples, and attributes that are implemented in C.
+_FIELDS = (type(collections.namedtuple("_Example", "field").field), types.GetSetDescriptorType)  # type: ignore[attr-defined]
 
 
 class ReadSet(ValueGuards):
@@ -439,6 +443,8 @@ class ReadSet(ValueGuards):
 
 def _parts_of_descriptor(found: Any) -> tuple[Any, ...]:
     """Returns what a descriptor calls: the functions of a property, or the descriptor itself."""
+    if isinstance(found, _FIELDS):
+        return ()
     if isinstance(found, property):
         return found.fget, found.fset, found.fdel
     return (found.func,) if isinstance(found, functools.cached_property) else (found,)

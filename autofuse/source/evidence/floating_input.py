@@ -123,13 +123,13 @@ def _values_of_same_dtype(v: Value) -> Iterator[Value]:
             return
         if v.op == ITEM or v.op in SAME_SIZES or v.op in ("view", "transpose", "permute", "chunk", "split", "unbind"):
             v = v.inputs[0]
-        elif (tensor := _tensor_beside_integers(v)) is not None:
+        elif (tensor := _tensor_next_to_integers(v)) is not None:
             v = tensor
         else:
             return
 
 
-def _tensor_beside_integers(v: Value) -> Value | None:
+def _tensor_next_to_integers(v: Value) -> Value | None:
     """The tensor in a sum or a product of one tensor and integers: x of `x + 1` and `2 * x`."""
     if v.op not in ("add", "sub", "rsub", "mul"):
         return None

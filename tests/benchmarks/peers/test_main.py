@@ -55,7 +55,7 @@ def test_an_unknown_model_is_named_with_those_that_exist(tmp_path: Path) -> None
     assert "No model is called nothing" in reason
 
 
-def test_a_run_goes_on_where_it_was_interrupted_unless_a_version_changed(tmp_path: Path) -> None:
+def test_a_run_continues_where_it_was_interrupted_unless_a_version_changed(tmp_path: Path) -> None:
     file = tmp_path / "peers.json"
     arguments = ["--models", "nothing", "--ways", "Liger", "--seconds", "0", "--output", str(file), "--resume"]
     main(arguments)
