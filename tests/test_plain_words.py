@@ -11,6 +11,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,7 @@ NAMES = frozenset(
 PUBLIC_NAMES = frozenset({"given"})  # autofuse.rule.Call.given, which rules call
 
 
+@cache
 def pages() -> list[Path]:
     found = [p for part in EDITED for p in (REPOSITORY.glob(part) if "." in part else (REPOSITORY / part).rglob("*"))]
     return sorted(p for p in found if p.suffix in (".md", ".py"))
@@ -184,10 +186,16 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
         line += part.count("\n")
 
 
-@pytest.mark.parametrize("path", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
-def test_a_text_has_no_rejected_phrase(path: Path) -> None:
+FOLDERS = sorted({path.parent for path in pages()})
+of_each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: str(p.relative_to(REPOSITORY)))
+
+
+@of_each_folder
+def test_a_text_has_no_rejected_phrase(folder: Path) -> None:
     stumbles = [
         f"{path.relative_to(REPOSITORY)}:{line}: {found[0]!r}, write: {better}"
+        for path in pages()
+        if path.parent == folder
         for line, text in texts(path)
         for phrase, better in PHRASES.items()
         if (found := re.search(phrase, text))
@@ -195,26 +203,32 @@ def test_a_text_has_no_rejected_phrase(path: Path) -> None:
     assert stumbles == []
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in pages() if p.suffix == ".py"], ids=lambda p: str(p.relative_to(REPOSITORY))
-)
-def test_a_function_is_not_named_by_a_participle_alone(path: Path) -> None:
-    functions = [
-        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    named = [f for f in functions if f.name.strip("_") in NAMES and f.name not in PUBLIC_NAMES]
-    assert [f"{path.name}:{f.lineno}: {f.name}" for f in named] == []
+@of_each_folder
+def test_a_function_is_not_named_by_a_participle_alone(folder: Path) -> None:
+    named = [(path, f) for path, f in functions_in(folder) if f.name.strip("_") in NAMES and f.name not in PUBLIC_NAMES]
+    assert [f"{path.name}:{f.lineno}: {f.name}" for path, f in named] == []
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in pages() if p.suffix == ".py"], ids=lambda p: str(p.relative_to(REPOSITORY))
-)
-def test_a_functions_name_has_no_rejected_phrase(path: Path) -> None:
-    functions = [
-        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+@of_each_folder
+def test_a_functions_name_has_no_rejected_phrase(folder: Path) -> None:
+    assert [
+        f"{path.name}:{f.lineno}: {f.name}, write: {better}"
+        for path, f in functions_in(folder)
+        for phrase, better in NAME_PHRASES.items()
+        if re.search(phrase, f.name)
+    ] == []
+
+
+@cache
+def functions_in(folder: Path) -> list[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The functions of the Python files of a folder, without those below it."""
+    return [
+        (path, node)
+        for path in pages()
+        if path.parent == folder and path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    named = [(f, better) for f in functions for phrase, better in NAME_PHRASES.items() if re.search(phrase, f.name)]
-    assert [f"{path.name}:{f.lineno}: {f.name}, write: {better}" for f, better in named] == []
 
 
 def test_a_phrase_is_found() -> None:
