@@ -32,9 +32,10 @@ def result_is_not_written(claim: Claim) -> Iterator[Missing | Fails]:
     for v in claim.captured.graph.values[min(r.serial for r in results) :]:
         if v.op == CALL and _gets(v, results) and not is_harmless_call(claim, v):
             name = str(v.data[0]).rpartition(".")[2] if isinstance(v.data, tuple) else ""
-            if name in _WRITE_NOTHING:
+            into_result = _writes_into(v, results)
+            if name in _WRITE_NOTHING and not into_result:
                 continue
-            if written_in_place(name):
+            if into_result or written_in_place(name):
                 yield Fails(because(matches.RESULT_WRITTEN), next(iter(results)), use=v)
             elif (
                 has_unused_result(claim.captured.graph, v) or name in CALL_THEIR_ARGUMENT or _writes_arguments(claim, v)
@@ -54,6 +55,15 @@ def _gets(call: Value, results: Collection[Value]) -> bool:
         if v.op in (ATTRIBUTE, TUPLE, CALL):
             todo += v.inputs
     return False
+
+
+def _writes_into(call: Value, results: Collection[Value]) -> bool:
+    """Whether a call writes into a result or a part of it: `torch.add(x, 1, out=result.detach())`."""
+    keywords = call.data[1] if isinstance(call.data, tuple) else ()
+    if "out" not in keywords:
+        return False
+    out = call.inputs[len(call.inputs) - len(keywords) + keywords.index("out")]
+    return _is_part(out, results) or out.op in (ATTRIBUTE, TUPLE, CALL) and _gets(out, results)
 
 
 def _is_part(v: Value, results: Collection[Value]) -> bool:
