@@ -473,6 +473,18 @@ class DecayingTensor(Routed):
         return out
 
 
+class DecayingInPlace(Routed):
+    """Each turn halves the weights in place, and reads them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.route(x)
+        out, weights = torch.zeros_like(x), weights.clone()
+        for i, expert in enumerate(self.experts):
+            token, nth = torch.where(chosen == i)
+            out.index_add_(0, token, expert(x[token]) * weights.mul_(0.5)[token, nth, None].clone())
+        return out
+
+
 class Halved(Routed):
     """What was added is halved after each turn."""
 
@@ -556,6 +568,6 @@ class Stops(Routed):
 
 
 LOOK_ALIKES = (
-    ShareOfAllTokens, ShareOfTheNext, LastWins, DropsByPosition, AcrossRows, Chained, Decaying, DecayingTensor, Halved,
-    Noisy, OneUnlike, Repeated, Counted, Stops,
+    ShareOfAllTokens, ShareOfTheNext, LastWins, DropsByPosition, AcrossRows, Chained, Decaying, DecayingTensor,
+    DecayingInPlace, Halved, Noisy, OneUnlike, Repeated, Counted, Stops,
 )  # fmt: skip

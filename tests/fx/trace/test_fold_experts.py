@@ -15,6 +15,7 @@ from tests.spellings.experts import (
     LOOK_ALIKES,
     WIDTH,
     Chained,
+    DecayingInPlace,
     DecayingTensor,
     EachChoice,
     MaskOfTokens,
@@ -96,7 +97,11 @@ def test_five_steps_are_equal_for_any_number_of_choices(kind: type[nn.Module], k
 
 
 @pytest.mark.parametrize(
-    "kind", [k if k in (Chained, DecayingTensor) else pytest.param(k, marks=pytest.mark.night) for k in LOOK_ALIKES]
+    "kind",
+    [
+        k if k in (Chained, DecayingInPlace, DecayingTensor) else pytest.param(k, marks=pytest.mark.night)
+        for k in LOOK_ALIKES
+    ],
 )
 def test_a_program_that_only_looks_like_such_a_loop_is_unchanged(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
