@@ -3,6 +3,8 @@
     python -m benchmarks.gpu --out results/ --budget 1700    on the GPU: under 30 minutes, something of every section
     python -m benchmarks.gpu --out results/                  on the GPU; repeat until it reports that all is done
     python -m benchmarks.gpu --out results/ --section training --only gpt2
+    python -m benchmarks.gpu --out results/ --workers 8     rows that are not timed, in 8 processes; then the others
+    python -m benchmarks.gpu --out results/ --workers 8 --warm     fills the compilers' caches and measures nothing
     python -m benchmarks.gpu --out /tmp/toy --device cpu --toy
 
 Every figure is a row, and each row is written as soon as it is measured. If a run ends for whatever reason, the next
@@ -19,18 +21,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu import correctness, devices, operations, predictions, profiles, roofs, training
+from benchmarks.gpu import correctness, devices, operations, predictions, profiles, roofs, training, whole_models
 from benchmarks.gpu.page import as_markdown
 from benchmarks.gpu.store import Results, Setting, Task
+from benchmarks.gpu.workers import fill_caches, run_untimed
 from benchmarks.rounds import with_steady_allocator
 
 SECTIONS = {"roofs": roofs.tasks, "correctness": correctness.tasks, "devices": devices.tasks}
+SECTIONS |= {"models": whole_models.tasks}
 SECTIONS |= {"predictions": predictions.tasks, "training": training.tasks}
 SECTIONS |= {"profiles": profiles.tasks, "operations": operations.tasks}
 # The share of a call's time that a section may use before the next one begins. Later sections may use what is left.
 SHARES = {
-    "roofs": 0.02, "correctness": 0.2, "devices": 0.05, "predictions": 0.2, "training": 0.25, "profiles": 0.13,
-    "operations": 0.15,
+    "roofs": 0.02, "correctness": 0.15, "devices": 0.05, "models": 0.1, "predictions": 0.15, "training": 0.25,
+    "profiles": 0.13, "operations": 0.15,
 }  # fmt: skip
 
 
@@ -40,12 +44,21 @@ def main(argv: list[str] | None = None) -> int:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("This machine has no CUDA GPU. To try the code on a CPU, use --device cpu --toy.", file=sys.stderr)
         return 2
-    setting = Setting(torch.device(options.device), options.toy)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if options.warm and not options.share:
+        fill_caches(arguments, options.workers)
+        return 0
+    setting = Setting(torch.device(options.device), options.toy, options.warm)
     results = Results(options.out, setting)
+    if options.workers > 1 and not options.share:
+        run_untimed(arguments, options.section, options.workers)
+        results = Results(options.out, setting)
     by_section = {
         section: [t for t in SECTIONS[section](setting, results) if _is_requested(t.key, options)]
         for section in SECTIONS if section in options.section
     }  # fmt: skip
+    if options.share:
+        by_section = {section: tasks[options.share[0] :: options.share[1]] for section, tasks in by_section.items()}
     requested = [task for tasks in by_section.values() for task in tasks]
     deadline = 0.0
     for section, tasks in by_section.items():
@@ -56,6 +69,8 @@ def main(argv: list[str] | None = None) -> int:
     left = sum(not results.has(t.key) for t in requested)
     if left and not results.broken:
         left = _run_tasks(requested, results, start + options.budget)
+    if options.share:
+        return 0
     results.write(as_markdown)
     print(f"{len(requested) - left} of {len(requested)} rows are done{'; call again for the rest' if left else ''}")
     return 0
@@ -97,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--without", nargs="+", metavar="TEXT", default=[], help="no rows whose key contains one of these"
     )
+    parser.add_argument("--workers", type=int, default=1, help="processes for rows that are not timed")
+    parser.add_argument("--warm", action="store_true", help="only fill the compilers' caches, in all workers")
+    parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)
     return parser
 
 

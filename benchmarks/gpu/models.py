@@ -102,6 +102,20 @@ FULL: Mapping[str, TrainedModel] = MappingProxyType(
         "bert-base": TrainedModel("bert-base", _bert, 32, 512, 30522, draws=True),
     }
 )
+# Small enough for float64, with tensors large enough for our kernels.
+_MEDIUM_LLAMA = {"vocabulary": 5003, "dim": 512, "hidden_dim": 1408, "n_heads": 8, "n_kv_heads": 2, "n_layers": 2}
+MEDIUM: Mapping[str, TrainedModel] = MappingProxyType(
+    {
+        "gpt2-124m": TrainedModel(
+            "gpt2-124m", partial(_gpt, 256, vocabulary=5003, width=384, heads=6, layers=2), 8, 256, 5003
+        ),
+        "llama-1b": TrainedModel("llama-1b", partial(_llama, 256, **_MEDIUM_LLAMA), 8, 256, 5003),
+        "bert-base": TrainedModel(
+            "bert-base", partial(_bert, 256, numbers=5001, width=384, heads=6, layers=2, inner=1536), 8, 256, 5003,
+            draws=True,
+        ),
+    }
+)  # fmt: skip
 _SMALL_LLAMA = {"vocabulary": 211, "dim": 64, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2, "n_layers": 1}
 TOY: Mapping[str, TrainedModel] = MappingProxyType(
     {

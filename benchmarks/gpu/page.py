@@ -13,8 +13,8 @@ _OURS = "autofuse.ops"
 
 
 def as_markdown(results: Results) -> str:
-    """Hardware, roofs, correctness, predictions, training steps, profiles, operations, and failed rows."""
-    sections = (_head, _correctness, _devices, _predictions, _training, _profiles, _operations, _failed)
+    """Hardware, roofs, correctness, models, predictions, training steps, profiles, operations, and failed rows."""
+    sections = (_head, _correctness, _devices, _models, _predictions, _training, _profiles, _operations, _failed)
     parts = [section(results) for section in sections]
     return "\n".join(part for part in parts if part)
 
@@ -52,22 +52,35 @@ def _devices(results: Results) -> str:
     return "## A second device\n\n" + _table(("case", "where", "providers that are wrong"), lines) if lines else ""
 
 
+def _models(results: Results) -> str:
+    """Behaviour of whole optimized models."""
+    lines = []
+    for row in _section(results, "models"):
+        share = f"{row['share']:.2f} ({row['worst']})" if "share" in row else ""
+        sites = ", ".join(f"{count} {status}" for status, count in row.get("sites", {}).items())
+        lines.append((row["key"].removeprefix("models/"), ", ".join(row["wrong"]) or "right", share, sites))
+    columns = ("check", "result", "error over what is allowed", "sites")
+    return "## Optimized models\n\n" + _table(columns, lines) if lines else ""
+
+
 def _predictions(results: Results) -> str:
     """The prediction for each call next to the measurement, and the error over all calls."""
     found = compare_with_measured(results)
     if not found:
         return ""
-    gaps = sorted(abs(guess / seconds - 1) for _, _, guess, seconds, _ in found)
+    gaps = sorted(abs(row.predicted / row.measured - 1) for row in found)
     model = results.rows[MODEL]
     known = "" if model["known"] else ", the nearest GPU that the model knows"
     text = (
         f"Predicted as {model['predicted_as']}{known}. Median error {gaps[len(gaps) // 2]:.0%}, largest {gaps[-1]:.0%}."
+        " A share is of the speed of a copy of as many bytes, measured in the same way."
     )
     lines = [
-        (case, str(width), f"{guess * 1e6:.1f}", f"{seconds * 1e6:.1f}", f"{guess / seconds:.2f}", limit)
-        for case, width, guess, seconds, limit in found
-    ]
-    columns = ("call", "width", "predicted, us", "measured, us", "ratio", "predicted to bind")
+        (row.case, str(row.width), f"{row.predicted * 1e6:.1f}", f"{row.measured * 1e6:.1f}",
+         f"{row.predicted / row.measured:.2f}", row.limit, "" if row.share is None else f"{row.share:.2f}")
+        for row in found
+    ]  # fmt: skip
+    columns = ("call", "width", "predicted, us", "measured, us", "ratio", "predicted limit", "measured share")
     return f"## Predictions\n\n{text}\n\n" + _table(columns, lines)
 
 

@@ -12,6 +12,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofuse.measure.device_timing import CudaClock
 from autofuse.measure.timing import seconds_of
 from autofuse.profiling.peaks import peak_of
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
-MODEL = "predictions/model"
+MODEL, COPIES = "predictions/model", "predictions/copy"
 _WIDTHS = {True: (64,), False: (768, 1024, 2048, 4096, 5120, 8192, 11008, 16384)}
 _ENTRIES = {True: 2**10, False: 2**26}
 _RUNS = {True: 1, False: 30}
+# Bytes read and written by copies, to which the calls are compared. Calls of 2^26 entries move 2^28 to 2^30 bytes.
+_COPIES = {True: (2**12, 2**13), False: (2**26, 2**27, 2**28, 2**29, 2**30)}
 _ROOT = Path(__file__).parents[2]
 
 
@@ -35,6 +40,7 @@ def tasks(setting: Setting, results: Results) -> list[Task]:
     from tools.ahead.predict_cases import cases
 
     found = [Task(MODEL, partial(predict_row, setting), 240)]
+    found += [Task(f"{COPIES}/{moved}", partial(copy_row, moved, setting), 2) for moved in _COPIES[setting.toy]]
     for width in _WIDTHS[setting.toy]:
         names = cases(width, _ENTRIES[setting.toy])
         found += [Task(f"predictions/{name}/{width}", partial(row, name, width, setting), 3) for name in names]
@@ -61,15 +67,25 @@ def row(name: str, width: int, setting: Setting) -> Row:
     make = partial(_ones, setting.device)
     call = cases(width, _ENTRIES[setting.toy], make)[name]
     call()  # compiles
-    if setting.device.type == "cuda":
-        from autofuse.measure.device_timing import CudaClock
+    return {"case": name, "width": width, **_time(call, setting)}
 
+
+def copy_row(moved: int, setting: Setting) -> Row:
+    """Seconds of a copy that reads and writes `moved` bytes together, timed like the calls."""
+    source = _ones(setting.device, moved // 4)
+    target = torch.empty_like(source)
+    return {"moved": moved, **_time(lambda: target.copy_(source), setting)}
+
+
+def _time(call: Callable[[], object], setting: Setting) -> Row:
+    """The median of the device's seconds, and the least of the host's; on a CPU, of the seconds of the call."""
+    if setting.device.type == "cuda":
         clock = CudaClock(setting.device)
         host = min(clock.host_seconds(call) for _ in range(5))
         found = sorted(clock.device_seconds(call, host) for _ in range(_RUNS[setting.toy]))
     else:
         host, found = None, sorted(seconds_of(call, setting.device) for _ in range(_RUNS[setting.toy]))
-    return {"case": name, "width": width, "seconds": found[len(found) // 2], "host_seconds": host, "runs": len(found)}
+    return {"seconds": found[len(found) // 2], "host_seconds": host, "runs": len(found)}
 
 
 def _ones(device: torch.device, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -77,26 +93,52 @@ def _ones(device: torch.device, *shape: int, dtype: torch.dtype = torch.bfloat16
     return torch.ones(shape, dtype=dtype, device=device)
 
 
-def compare_with_measured(results: Results) -> list[tuple[str, int, float, float, str]]:
-    """Call, width, predicted and measured seconds, and the predicted limit, for all calls that have both."""
+@dataclass(frozen=True)
+class Compared:
+    """One call, predicted and measured.
+
+    Attributes:
+        case: the name of the call.
+        width: entries in a row.
+        predicted: seconds that the model predicts.
+        measured: seconds on the device.
+        limit: what the model predicts to limit the call.
+        share: the measured share of the speed of a copy of as many bytes; None without measured copies.
+    """
+
+    case: str
+    width: int
+    predicted: float
+    measured: float
+    limit: str
+    share: float | None
+
+
+def compare_with_measured(results: Results) -> list[Compared]:
+    """All calls that have both a prediction and a measurement."""
     model = results.rows.get(MODEL, {}).get("seconds", {})
     found = []
-    for key, works_predicted in results.rows.items():
-        if (
-            key.startswith("predictions/")
-            and "case" in works_predicted
-            and (guess := model.get(f"{works_predicted['case']}/{works_predicted['width']}"))
-        ):
-            found.append(
-                (
-                    works_predicted["case"],
-                    works_predicted["width"],
-                    guess["seconds"],
-                    works_predicted["seconds"],
-                    guess["limit"],
-                )
-            )
+    for key, row in results.rows.items():
+        if not key.startswith("predictions/") or "case" not in row:
+            continue
+        if guess := model.get(f"{row['case']}/{row['width']}"):
+            copy = copy_seconds(results, guess["moved"])
+            share = copy and copy / row["seconds"]
+            found.append(Compared(row["case"], row["width"], guess["seconds"], row["seconds"], guess["limit"], share))
     return found
+
+
+def copy_seconds(results: Results, moved: float) -> float | None:
+    """The seconds of a copy of as many bytes, on the line through the measured copies of the nearest sizes."""
+    copies = sorted(
+        (row["moved"], row["seconds"])
+        for key, row in results.rows.items() if key.startswith(COPIES) and "moved" in row
+    )  # fmt: skip
+    if len(copies) < 2:
+        return None
+    above = min(max(1, sum(size < moved for size, _ in copies)), len(copies) - 1)
+    (few, short), (many, long) = copies[above - 1 : above + 1]
+    return float(short + (long - short) * (moved - few) / (many - few))
 
 
 def _main(arguments: list[str]) -> int:
@@ -116,10 +158,12 @@ def _main(arguments: list[str]) -> int:
     predictions: dict[str, Any] = {}
     for width in map(int, widths):
         for case, call in cases(width, int(entries)).items():
-            works_predicted = [predict(work, gpu) for _, work in works(call, gpu)]
+            launches = [work for _, work in works(call, gpu)]
+            works_predicted = [predict(work, gpu) for work in launches]
             seconds = sum(p.seconds for p in works_predicted)
             predictions[f"{case}/{width}"] = {
                 "seconds": seconds,
+                "moved": launches[0].moved,
                 "limit": max(works_predicted, key=lambda p: p.seconds).limit,
             }
     known = peak is not None and gpu.peak == peak

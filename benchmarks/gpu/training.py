@@ -51,7 +51,7 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
     first = [seconds_and_loss(step, setting.device) for _ in range(_COMPARED_STEPS)]
     peak = _peak_bytes(step, setting.device)
     warm = first[-1][0]
-    count = min(_TIMED_STEPS[1], max(_TIMED_STEPS[0], int(4 * setting.seconds / warm)))
+    count = min(_TIMED_STEPS[1], max(_TIMED_STEPS[0], int(2 * setting.seconds / warm)))
     seconds = [seconds_of(step, setting.device) for _ in range(count)]
     middle = median(seconds)
     return {

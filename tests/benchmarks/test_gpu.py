@@ -12,7 +12,7 @@ import torch
 from autofuse.results.profile import Profile
 from benchmarks.gpu.__main__ import SECTIONS, SHARES, main
 from benchmarks.gpu.models import FULL, TOY
-from benchmarks.gpu.predictions import compare_with_measured
+from benchmarks.gpu.predictions import compare_with_measured, copy_seconds
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.gpu.training import model_flops
 
@@ -71,9 +71,27 @@ def test_every_prediction_has_a_measurement(tmp_path: Path) -> None:
     assert main(["--out", str(tmp_path), "--device", "cpu", "--toy", "--section", "predictions"]) == 0
     results = Results(tmp_path, CPU)
     assert [row for row in results.rows.values() if "failed" in row] == []
-    assert len(compare_with_measured(results)) == len(results.rows) - 1 == 18
-    assert all(guess > 0 and seconds > 0 for _, _, guess, seconds, _ in compare_with_measured(results))
+    compared = compare_with_measured(results)
+    assert len(compared) == len(results.rows) - 3 == 18
+    assert all(row.predicted > 0 and row.measured > 0 and row.share for row in compared)
     assert "Predicted as H100. Median error" in (tmp_path / "results.md").read_text()
+
+
+def test_a_copy_of_another_size_is_on_the_line_through_the_measured_copies(tmp_path: Path) -> None:
+    results = Results(tmp_path, CPU)
+    assert copy_seconds(results, 8) is None
+    for moved, seconds in ((10, 2.0), (20, 3.0), (40, 6.0)):
+        results.rows[f"predictions/copy/{moved}"] = {"moved": moved, "seconds": seconds}
+    assert [copy_seconds(results, moved) for moved in (10, 15, 30, 60)] == [2.0, 2.5, 4.5, 9.0]
+
+
+@pytest.mark.night
+def test_untimed_rows_run_in_several_processes_and_caches_are_filled_without_rows(tmp_path: Path) -> None:
+    common = ["--out", str(tmp_path), "--device", "cpu", "--toy", "--only", "/GELU/", "--section", "correctness"]
+    assert main([*common, "--workers", "2", "--warm"]) == 0
+    assert not (tmp_path / "rows.jsonl").exists()
+    assert main([*common, "--workers", "2"]) == 0
+    assert set(rows(tmp_path)) == {"correctness/GELU/fp32", "correctness/GELU/bf16"}
 
 
 def test_every_provider_is_right_or_has_a_reason_for_its_refusal(folder: Path) -> None:
