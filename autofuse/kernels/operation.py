@@ -24,6 +24,7 @@ from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 from autofuse.kernels.rehearsal import backward_compile_error
 from autofuse.torch_private import forward_ad, get_tracing_state, is_any_autocast_enabled, peek_interpreter_stack
+from autofuse.torch_private.autocast import is_autocast_on
 from autofuse.verify.dropout_switch import is_dropout_off
 
 LEAST = 2**16  # elements; below, a call costs about as much as its kernel
@@ -296,9 +297,9 @@ def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 def _autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype of autocast on that type of device, None if autocast is off. Checks depend on it too."""
-    if not is_any_autocast_enabled() or not torch.amp.is_autocast_available(device):
+    if not is_any_autocast_enabled() or not is_autocast_on(device):
         return None
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return torch.get_autocast_dtype(device)
 
 
 def _is_transformed() -> bool:

@@ -12,6 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from autofuse.torch_private.autocast import is_autocast_on
+
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -56,8 +58,7 @@ def autocast_dtype(x: Tensor) -> str:
 
 def autocasts(x: Tensor) -> bool:
     """Whether autocast is active on the device of `x`."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return is_autocast_on(x.device.type)
 
 
 def norm_operand(x: Tensor, operand: object, name: str, needed: bool = False) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 from autofuse.kernels.operation import is_eager
 from autofuse.ops.distributed import is_distributed
 from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
+from autofuse.torch_private.autocast import is_autocast_on
 
 
 class Operands(NamedTuple):
@@ -108,7 +109,7 @@ def dtypes_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, t
     """
     compute = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
     device = query.device.type
-    if compute is torch.float64 or not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if compute is torch.float64 or not is_autocast_on(device):
         return compute, value.dtype
     lowered = torch.get_autocast_dtype(device)
     return lowered, lowered

@@ -18,6 +18,7 @@ from autofuse.kernels.operators import Kernels, define, differentiate, formula_g
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup, loss_of_logarithms, may_underflow
+from autofuse.torch_private.autocast import is_autocast_on
 
 _REDUCTIONS = ("mean", "sum", "none")
 # Number of logits. Measured on one thread, forward and backward: 2**17 logits take 0.47 ms in our loops and 0.20 ms in
@@ -191,11 +192,6 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def autocast_is_on(device: str) -> bool:
-    """Whether autocast is active for this type of device."""
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
 # torch's kernels.
 
 
@@ -358,7 +354,7 @@ def _run_with(kernel: str) -> Any:
         if logits.ndim != 2 or dim not in (1, -1):
             moved = logits if logits.ndim == 1 else logits.movedim(dim, -1)
             flat = moved.reshape(-1, moved.shape[-1])
-        if autocast_is_on(logits.device.type):
+        if is_autocast_on(logits.device.type):
             dtype = wide_dtype(dtype)
         # Without a gradient the dispatcher is not needed. It costs 0.1 ms when caches are cold.
         compute = _loss if torch.is_grad_enabled() and logits.requires_grad else _cross_entropy

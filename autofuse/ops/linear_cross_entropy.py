@@ -23,7 +23,6 @@ from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup
 from autofuse.ops.cross_entropy import (
-    autocast_is_on,
     capped_and_scaled,
     check_reduction,
     cross_entropy,
@@ -32,6 +31,7 @@ from autofuse.ops.cross_entropy import (
 )
 from autofuse.ops.row_losses import cross_entropy_after
 from autofuse.torch_private import FakeTensor, keeps_graph
+from autofuse.torch_private.autocast import is_autocast_on
 
 _LEAST = 2**16  # logits; torch's functions form fewer at once
 
@@ -113,7 +113,7 @@ def _loss_after_arithmetic(
             reduction=reduction, in_float32=in_float32, scale=scale, soft_cap=soft_cap,
         )  # fmt: skip
     result = torch.float32 if in_float32 and x.dtype is not torch.float64 else x.dtype
-    if autocast_is_on(x.device.type) and x.dtype is not torch.float64:
+    if is_autocast_on(x.device.type) and x.dtype is not torch.float64:
         lower, result = torch.get_autocast_dtype(x.device.type), torch.float32
         x, weight, bias = x.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
     loss = cross_entropy_after(
@@ -211,7 +211,7 @@ def _in_blocks(kernel: str) -> Any:
         label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     ) -> Tensor:  # fmt: skip
         result = torch.float32 if in_float32 and x.dtype is not torch.float64 else x.dtype
-        if autocast_is_on(x.device.type) and x.dtype is not torch.float64:
+        if is_autocast_on(x.device.type) and x.dtype is not torch.float64:
             lower, result = torch.get_autocast_dtype(x.device.type), torch.float32
             x, weight, bias = x.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
         operands = (

@@ -20,6 +20,7 @@ from autofuse.kernels.provider import HALVES_AND_SINGLE
 from autofuse.kernels.row_shapes import as_rows, reshape_like
 from autofuse.ops.affine import Affine, has_entry_per_column
 from autofuse.torch_private import has_kernel_for
+from autofuse.torch_private.autocast import is_autocast_on
 
 KERNELS = Kernels(compiled="autofuse.kernels.compiled.norm", triton="autofuse.kernels.triton.norm")
 _FourTensors = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -252,8 +253,7 @@ def norm_dtype(name: str, *operands: Any) -> torch.dtype:
     for t in operands[1:]:
         dtype = torch.promote_types(dtype, t.dtype) if isinstance(t, Tensor) else dtype
     device = operands[0].device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    if autocast and _has_autocast_rule(name, device):
+    if is_autocast_on(device) and _has_autocast_rule(name, device):
         return torch.promote_types(dtype, torch.float32)
     return dtype
 

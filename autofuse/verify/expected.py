@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from autofuse.torch_private.autocast import is_autocast_on
 from autofuse.verify import bounds
 from autofuse.verify.arithmetic import AsWrittenMode, DoubleMode, RandomRoundingMode
 from autofuse.verify.bounds import RoundingSpread, rounding_spread, row_averages
@@ -156,6 +157,6 @@ def _coarsest_dtype(module: nn.Module, run_as_written: ModuleRun) -> torch.dtype
     tensors = (*module.parameters(), *run_as_written.tensors.values(), *run_as_written.gradients.values())
     dtypes = {t.dtype.to_real() for t in tensors if t is not None and (t.is_floating_point() or t.is_complex())}
     for device in {t.device.type for t in tensors if t is not None}:
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        if is_autocast_on(device):
             dtypes.add(torch.get_autocast_dtype(device))
     return max(dtypes or {torch.get_default_dtype()}, key=lambda dtype: torch.finfo(dtype).eps)

@@ -21,6 +21,7 @@ from autofuse.torch_private import (
     saved_tensors_hooks_is_enabled,
     top_saved_tensors_default_hooks,
 )
+from autofuse.torch_private.autocast import is_autocast_on
 
 LEAST_LOGITS = 2**16  # fewer are computed at once
 _LEAST = ContextVar("least", default=LEAST_LOGITS)
@@ -46,7 +47,7 @@ def lazy_linear(module: nn.Linear, x: Tensor) -> LazyLogits | None:
     assert weight is not None
     if x.shape[:-1].numel() * weight.shape[0] < max(_LEAST.get(), 1):
         return None
-    on = torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
+    on = is_autocast_on(x.device.type)
     lower = torch.get_autocast_dtype(x.device.type) if on and x.dtype is not torch.float64 else None
     if lower is None and x.dtype is not weight.dtype:
         return None  # torch raises an error

@@ -34,6 +34,7 @@ from autofuse.ops.class_lookups import NEVER
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.row_losses import cross_entropy_after, logsumexp_after
 from autofuse.torch_private import DisableTorchFunctionSubclass, queue_callback, will_engine_execute_node
+from autofuse.torch_private.autocast import is_autocast_on
 
 
 class FusedLoss(NamedTuple):
@@ -206,8 +207,7 @@ def _is_distribution(target: Any) -> bool:
 
 
 def _autocasts(x: Tensor) -> bool:
-    kind = x.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return is_autocast_on(x.device.type)
 
 
 def _losses(x: LazyLogits, target: Tensor, ignore_index: int, smoothing: float, reduction: str) -> Tensor:
