@@ -63,7 +63,7 @@ class Results:
         self.rows: dict[str, Row] = {}
         self.broken = False
         self._started: Counter[str] = Counter()
-        self.environment = _environment(setting)
+        self.environment = environment_of(setting.device, "toy" if setting.toy else "full")
         for line in self._file.read_text().splitlines() if self._file.exists() else ():
             self._load_line(json.loads(line))
         if not self._file.exists():
@@ -116,11 +116,10 @@ class Results:
             file.write(json.dumps(line) + "\n")
 
 
-def _environment(setting: Setting) -> dict[str, str]:
+def environment_of(device: torch.device, sizes: str = "full") -> dict[str, str]:
     """Hardware and versions, equal in every process: versions come from metadata, not from imported packages."""
-    device = setting.device
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
-    found = environment(device) | versions | {"sizes": "toy" if setting.toy else "full"}
+    found = environment(device) | versions | {"sizes": sizes}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         found["capability"] = f"{properties.major}.{properties.minor}"

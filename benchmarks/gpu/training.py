@@ -7,6 +7,7 @@ that a fusion saves is not work that the model needs (MFU: Chowdhery et al., arX
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 import autofuse
@@ -27,6 +29,7 @@ from benchmarks.gpu.store import Results, Row, Setting, Task
 WAYS = ("eager", "torch.compile", "Liger", "autofuse", "autofuse + torch.compile")
 _COMPARED_STEPS = 4  # their losses are stored; they are the warm-up, too
 _TIMED_STEPS = (5, 40)
+_PROFILED_STEPS, _KERNELS = 3, 40
 Step = Callable[[], Tensor]
 
 
@@ -46,7 +49,10 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
     torch.compiler.reset()
     model = trained.model(setting.device, torch.bfloat16)
     ids, targets = trained.data(setting.device)
+    start = time.perf_counter()
     prepared_model, sites = _prepare(model, way, ids)
+    synchronize(setting.device)
+    preparation = time.perf_counter() - start
     step = _step(prepared_model, model, ids, targets)
     first = [seconds_and_loss(step, setting.device) for _ in range(_COMPARED_STEPS)]
     peak = _peak_bytes(step, setting.device)
@@ -57,10 +63,11 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
     return {
         "model": trained.name, "way": way, "parameters": sum(p.numel() for p in model.parameters()),
         "batch": trained.batch, "length": trained.length, "seconds": middle, "all_seconds": seconds,
-        "first_step_seconds": first[0][0], "tokens_per_second": trained.tokens / middle,
+        "preparation_seconds": preparation, "first_step_seconds": first[0][0],
+        "tokens_per_second": trained.tokens / middle,
         "model_flops": (flops := model_flops(trained)), "flops_per_second": flops / middle,
         "mfu": _mfu(flops / middle, setting.device), "peak_bytes": peak, "losses": [loss for _, loss in first],
-        "draws": trained.draws, "sites": sites,
+        "draws": trained.draws, "sites": sites, "kernels": _kernels(step, setting.device),
     }  # fmt: skip
 
 
@@ -121,6 +128,26 @@ def _peak_bytes(step: Step, device: torch.device) -> int | None:
     step()
     synchronize(device)
     return torch.cuda.max_memory_allocated(device)
+
+
+def _kernels(step: Step, device: torch.device) -> list[Row]:
+    """The kernels that take the most time: microseconds and launches in a step; empty on a CPU."""
+    if device.type != "cuda":
+        return []
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_PROFILED_STEPS):
+            step()
+        synchronize(device)
+    totals: dict[str, tuple[float, int]] = {}
+    for event in profiler.events() or ():
+        if event.device_type.name == "CUDA":
+            seconds, count = totals.get(event.name, (0.0, 0))
+            totals[event.name] = (seconds + event.self_device_time_total, count + 1)
+    longest = sorted(totals.items(), key=lambda item: -item[1][0])[:_KERNELS]
+    return [
+        {"name": name[:120], "microseconds": micro / _PROFILED_STEPS, "launches": count / _PROFILED_STEPS}
+        for name, (micro, count) in longest
+    ]
 
 
 def _mfu(flops_per_second: float, device: torch.device) -> float | None:

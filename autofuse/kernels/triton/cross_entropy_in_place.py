@@ -30,14 +30,20 @@ def losses_and_gradient(
     logits = logits if logits.stride(-1) == 1 or logits.shape[-1] < 2 else logits.contiguous()
     rows, classes = logits.shape
     made = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    block = min(triton.next_power_of_2(max(classes, 1)), 2 * _LARGEST_BLOCK // logits.element_size())
+    block, threads = _block(classes, logits.element_size())
     if rows:
         launch(
             _losses_and_gradient, (rows,), logits, target.contiguous(), share, made, classes, logits.stride(0),
             share.stride(0), ignore_index, float(label_smoothing), SMOOTH=label_smoothing != 0.0, BLOCK=block,
-            threads=min(max(block // 8, 32), 256),
+            threads=threads,
         )  # fmt: skip
     return made, logits
+
+
+def _block(classes: int, itemsize: int) -> tuple[int, int]:
+    """The entries of a block, and the threads that share it."""
+    block = min(triton.next_power_of_2(max(classes, 1)), 2 * _LARGEST_BLOCK // itemsize)
+    return block, min(max(block // 8, 32), 256)
 
 
 @triton.jit

@@ -29,6 +29,7 @@ _WIDEST_OF_FP32 = 4096  # the same for the backward pass in fp32, where 8192 col
 _TILE = 1024  # elements that a program reads at once, from several rows if they are short
 _CHUNK = 2048  # elements of a longer row that a program reads at once
 _COLUMNS, _ROWS = 128, 32  # the tile that `affine_backward` reads
+_STAGES = 1  # tiles that a program of the backward pass loads ahead, in shared memory; 1 means none
 # Triton 3.5 and later hoist loads out of loops unless `disable_licm` is set. Earlier versions do neither.
 _HOISTS_LOADS = tl.constexpr("disable_licm" in inspect.signature(tl.range.__init__).parameters)
 
@@ -92,7 +93,7 @@ def backward(
         if width <= widest:
             launch(
                 _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, columns, *steps,
-                share, each, tall, block, threads=threads, registers=_registers(threads),
+                share, each, tall, block, _STAGES, threads=threads, registers=_registers(threads),
             )  # fmt: skip
         else:
             launch(
@@ -170,6 +171,7 @@ def _forward(
 def _backward(
     given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, rows, width,
     given_stride, total_stride, carried_stride, share, each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
+    stages: tl.constexpr,
 ):  # fmt: skip
     width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
     carried_stride = entries(carried_stride, each)
@@ -179,7 +181,7 @@ def _backward(
     of_bias = tl.zeros((tall, block), tl.float32)
     # The weight is read again for each row, from the cache. Hoisted out of the loop, it would use registers and spill.
     if _HOISTS_LOADS:
-        for start in tl.range(0, share, tall, disable_licm=True):
+        for start in tl.range(0, share, tall, num_stages=stages, disable_licm=True):
             row = first + start + tl.arange(0, tall)[:, None]
             of_weight, of_bias = backward_tile(
                 given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,

@@ -76,8 +76,13 @@ def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, 
     rows = n0 * n1 * n2
     block = triton.next_power_of_2(width) if width <= _WHOLE else _BLOCK
     at_once = max(1, min(_ELEMENTS // block, triton.next_power_of_2(max(rows, 1))))
-    blocks = {"LONG": is_long(rows), "ROWS": at_once, "BLOCK": block, "threads": 128 if block <= 2048 else 256}
+    blocks = {"LONG": is_long(rows), "ROWS": at_once, "BLOCK": block, "threads": _threads(block)}
     return (triton.cdiv(rows, at_once),), (rows, n1, n2), blocks
+
+
+def _threads(block: int) -> int:
+    """The threads of a program that reads `block` entries of a row at a time."""
+    return 128 if block <= 2048 else 256
 
 
 # In all kernels `width` and strides are in units of UNIT entries, so that Triton knows their divisors.
