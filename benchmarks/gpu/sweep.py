@@ -27,7 +27,7 @@ from benchmarks.gpu.store import environment_of
 from tools.ahead.predict_cases import cases
 
 _ENTRIES = 2**26
-_RUNS = 20
+_RUNS = 14
 
 
 @dataclass(frozen=True)
@@ -42,70 +42,75 @@ class Configuration:
 
 def configurations() -> Iterator[Configuration]:
     """All of them. The one in use, "now", is first for each call and width."""
-    for found in (_norms(), _norm_gradients(), _activations(), _softmaxes(), _losses()):
+    for found in (_losses(), _softmaxes(), _norm_gradients(), _activations(), _norms()):
         yield from found
 
 
 def _norms() -> Iterator[Configuration]:
     for case in ("RMS norm", "add + RMS norm", "layer norm", "dropout + add + layer norm"):
-        for width in (768, 5120, 8192, 11008, 16384):
+        for width in (4096, 5120, 8192, 11008, 16384):
             yield Configuration(case, width, "now")
-            block = max(1 << (width - 1).bit_length(), 1024)
-            for threads in (128, 256, 512, 1024):
-                if 8 <= block // threads <= 64 and (tall := max(1024 // block, 1)):
-                    whole = _constant((tall, block, threads))
-                    replaced = (norm, "_WIDEST", 16384), (norm, "_tile", whole)
-                    yield Configuration(case, width, f"whole row, {threads} threads", replaced)
-            if width > 8192:
-                for chunk, threads in ((4096, 512), (8192, 1024), (8192, 512)):
-                    wide = ((norm, "_tile", _constant((1, chunk, threads))),)
-                    yield Configuration(case, width, f"chunks of {chunk}, {threads} threads", wide)
+            block = 1 << (width - 1).bit_length()
+            for each in (16, 32) if width in (4096, 11008) else ():
+                whole = ((norm, "_tile", _constant((1, block, block // each))),)
+                yield Configuration(case, width, f"whole row, {block // each} threads", whole)
+            for chunk in (4096, 8192) if width == 11008 else ():
+                wide = ((norm, "_tile", _constant((1, chunk, 512))),)
+                yield Configuration(case, width, f"chunks of {chunk}, 512 threads", wide)
 
 
 def _norm_gradients() -> Iterator[Configuration]:
-    for case in ("RMS norm, backward", "layer norm, backward", "dropout + add + layer norm, backward"):
-        for width in (768, 2048, 4096, 5120, 8192, 11008, 16384):
+    for case in _NORM_GRADIENTS:
+        for width in (768, 1024, 4096, 5120, 8192, 11008, 16384):
             yield Configuration(case, width, "now")
             block = 1 << (width - 1).bit_length()
-            for tall in (1, 2) if block <= 1024 else (1,):
-                for each in (8, 16, 32):
-                    for programs in (1, 2, 4):
-                        for stages in (1, 2) if programs == 2 else (1,):
-                            threads = tall * block // each
-                            if 32 <= threads <= 1024:
-                                yield _norm_gradient(case, width, tall, block, threads, programs, stages)
+            for tall in (1, 2, 4) if block <= 1024 else (1,):
+                for each in (8, 16) if block <= 1024 else (16,):
+                    for programs in (4, 8, 16) if block <= 1024 else (1, 2):
+                        threads = tall * block // each
+                        if 64 <= threads <= 1024:
+                            yield _norm_gradient(case, width, tall, block, threads, programs)
+            if width > 8192:
+                for chunk, threads in ((2048, 256), (4096, 512), (8192, 512)):
+                    wide = (
+                        (norm, "_WIDEST", 8192), (norm, "_BACKWARD_CHUNK", chunk),
+                        (norm, "_BACKWARD_CHUNK_THREADS", threads), (norm, "_backward_tile", _uncached),
+                    )  # fmt: skip
+                    yield Configuration(case, width, f"chunks of {chunk}, {threads} threads", wide)
 
 
-def _norm_gradient(
-    case: str, width: int, tall: int, block: int, threads: int, programs: int, stages: int
-) -> Configuration:
+_NORM_GRADIENTS = (
+    "RMS norm, backward", "add + RMS norm, backward", "layer norm, backward", "dropout + add + layer norm, backward",
+)  # fmt: skip
+_uncached = norm._backward_tile.__wrapped__
+
+
+def _norm_gradient(case: str, width: int, tall: int, block: int, threads: int, programs: int) -> Configuration:
     def share(rows: int, width: int, tall: int, device: torch.device, widest: int) -> int:
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         each = -(-rows // (multiprocessors * programs))
         return -(-each // tall) * tall
 
     replaced = (
-        (norm, "_WIDEST", 16384), (norm, "_tile", _constant((tall, block, threads))), (norm, "_share", share),
-        (norm, "_STAGES", stages), (norm, "_registers", _constant(0)),
+        (norm, "_WIDEST_WITH_MORE", 16384), (norm, "_backward_tile", _constant((tall, block, threads))),
+        (norm, "_share", share), (norm, "_registers", _constant(0)),
     )  # fmt: skip
-    name = f"{tall} rows, {threads} threads, {programs} programs each, {stages} stages"
-    return Configuration(case, width, name, replaced)
+    return Configuration(case, width, f"{tall} rows, {threads} threads, {programs} programs each", replaced)
 
 
 def _activations() -> Iterator[Configuration]:
-    for case in ("bias + GELU", "bias + GELU, backward"):
-        for width in (3072, 11008):
-            yield Configuration(case, width, "now")
-            for size, columns in ((1024, 1024), (2048, 512), (2048, 1024), (4096, 1024)):
-                for threads in (128, 256):
-                    for waves, stages in ((4, 1), (8, 1), (16, 1), (4, 2)) if "backward" in case else ((4, 1),):
-                        replaced = (
-                            (activations, "tile", _constant((size // columns, columns))),
-                            (activations, "THREADS", threads), (activations, "_WAVES", waves),
-                            (activations, "_STAGES", stages),
-                        )  # fmt: skip
-                        name = f"tiles of {size} x {columns}, {threads} threads, {waves} waves, {stages} stages"
-                        yield Configuration(case, width, name, replaced)
+    for width in (3072, 11008):
+        yield Configuration("bias + GELU", width, "now")
+        yield Configuration("bias + GELU, backward", width, "now")
+        for rows in (1, 2, 4):  # the backward pass halves them
+            for threads in (128, 256):
+                for waves in (8, 16):
+                    replaced = (
+                        (activations, "tile", _constant((rows, 1024))), (activations, "THREADS", threads),
+                        (activations, "_WAVES", waves),
+                    )  # fmt: skip
+                    name = f"{max(rows // 2, 1)} rows of 1024, {threads} threads, {waves} waves"
+                    yield Configuration("bias + GELU, backward", width, name, replaced)
 
 
 def _softmaxes() -> Iterator[Configuration]:
@@ -122,7 +127,7 @@ def _losses() -> Iterator[Configuration]:
     for case, module in names.items():
         for width in (1024, 4096, 16384, 128256):
             yield Configuration(case, width, "now")
-            for block in (1024, 2048, 4096, 8192, 16384):
+            for block in (1024, 4096, 8192, 16384):
                 for each in (8, 16, 32):
                     threads = block // each
                     if 64 <= threads <= 1024 and block < 2 * width:

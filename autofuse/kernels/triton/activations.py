@@ -21,7 +21,7 @@ from autofuse.kernels.triton.rows import entries
 _TILE = 2048  # entries of a program: 16 for each thread, two loads of 8 halves or four of 4 floats
 THREADS = 128
 _STAGES = 1  # tiles that a program of the backward pass loads ahead; 1 means none
-_WAVES = 4  # programs for each multiprocessor if programs loop over rows
+_WAVES = 8  # programs for each multiprocessor if programs loop over rows
 
 
 @triton.jit
@@ -209,6 +209,10 @@ def _gradients(
     rows, hidden, stride = row_layout(read)
     each, (columns, *steps) = unit(hidden, row_distance(grad, hidden), stride)
     ROWS, COLUMNS = tile(hidden)
+    if (
+        wants_bias
+    ):  # programs loop over rows; smaller tiles keep fewer registers (benchmarks/results/gpu-sweep-h100.json)
+        ROWS = max(ROWS // 2, 1)
     blocks, programs = ceil_div(hidden, COLUMNS), ceil_div(rows, ROWS)
     if wants_bias:  # the fewest partial sums that keep the device busy
         programs = min(programs, ceil_div(_WAVES * multiprocessors(x.device), blocks))

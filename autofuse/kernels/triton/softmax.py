@@ -20,7 +20,7 @@ from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import begins, is_long, numbered
 
 _NONE, _BOOLEAN, _ADDED = 0, 1, 2
-_WHOLE = 8192  # entries of the longest row that one program holds: 32 registers of 8 warps for each operand
+_WHOLE = 16384  # entries of the longest row that one program holds: 32 for each of 512 threads
 _BLOCK = 4096  # entries of longer rows that are read at a time
 _ELEMENTS = 2048  # entries of one program, if rows are short
 
@@ -82,7 +82,7 @@ def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, 
 
 def _threads(block: int) -> int:
     """The threads of a program that reads `block` entries of a row at a time."""
-    return 128 if block <= 2048 else 256
+    return 128 if block <= 2048 else 256 if block <= 8192 else 512
 
 
 # In all kernels `width` and strides are in units of UNIT entries, so that Triton knows their divisors.
@@ -208,6 +208,8 @@ def _backward(width: int, boolean: bool) -> Tensor:
 AHEAD = (
     Ahead("bf16, rows of 2048, padding mask", lambda: _forward(2048, torch.bool)),
     Ahead("bf16, rows of 8192, added mask", lambda: _forward(8192, torch.bfloat16)),
+    Ahead("bf16, rows of 16384, added mask", lambda: _forward(16384, torch.bfloat16)),
+    Ahead("bf16, backward, rows of 16384, mask of both", lambda: _backward(16384, True)),
     Ahead("bf16, rows of 20000, padding mask", lambda: _forward(20000, torch.bool), quick=False),
     Ahead("bf16, backward, rows of 20000, mask of both", lambda: _backward(20000, True), quick=False),
     # Rows of an odd width are not aligned; those of scores and of a byte mask have different alignments.
