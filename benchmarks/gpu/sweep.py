@@ -55,7 +55,7 @@ def _norms() -> Iterator[Configuration]:
                 whole = ((norm, "_tile", _constant((1, block, block // each))),)
                 yield Configuration(case, width, f"whole row, {block // each} threads", whole)
             for chunk in (4096, 8192) if width == 11008 else ():
-                wide = ((norm, "_tile", _constant((1, chunk, 512))),)
+                wide = (norm, "_WIDEST", 8192), (norm, "_tile", _constant((1, chunk, 512)))
                 yield Configuration(case, width, f"chunks of {chunk}, 512 threads", wide)
 
 
@@ -72,21 +72,17 @@ def _norm_gradients() -> Iterator[Configuration]:
                             yield _norm_gradient(case, width, tall, block, threads, programs)
             if width > 8192:
                 for chunk, threads in ((2048, 256), (4096, 512), (8192, 512)):
-                    wide = (
-                        (norm, "_WIDEST", 8192), (norm, "_BACKWARD_CHUNK", chunk),
-                        (norm, "_BACKWARD_CHUNK_THREADS", threads), (norm, "_backward_tile", _uncached),
-                    )  # fmt: skip
+                    wide = (norm, "_WIDEST", 8192), (norm, "_backward_tile", _constant((1, chunk, threads)))
                     yield Configuration(case, width, f"chunks of {chunk}, {threads} threads", wide)
 
 
 _NORM_GRADIENTS = (
     "RMS norm, backward", "add + RMS norm, backward", "layer norm, backward", "dropout + add + layer norm, backward",
 )  # fmt: skip
-_uncached = norm._backward_tile.__wrapped__
 
 
 def _norm_gradient(case: str, width: int, tall: int, block: int, threads: int, programs: int) -> Configuration:
-    def share(rows: int, width: int, tall: int, device: torch.device, widest: int) -> int:
+    def share(rows: int, width: int, tall: int, device: torch.device, widest: int, more: bool) -> int:
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         each = -(-rows // (multiprocessors * programs))
         return -(-each // tall) * tall

@@ -20,8 +20,7 @@ from autofuse.kernels.triton.rows import entries
 
 _TILE = 2048  # entries of a program: 16 for each thread, two loads of 8 halves or four of 4 floats
 THREADS = 128
-_STAGES = 1  # tiles that a program of the backward pass loads ahead; 1 means none
-_WAVES = 8  # programs for each multiprocessor if programs loop over rows
+_WAVES = 8  # programs for each multiprocessor if programs loop over rows; the best on an H100 of 4, 8 and 16
 
 
 @triton.jit
@@ -111,7 +110,7 @@ def _forward(
 @triton.jit
 def _backward(
     GRAD, X, BIAS, DX, Y, PARTIAL, rows, hidden, grad_stride, x_stride, rows_each,
-    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Programs divide columns into blocks and rows into runs of `rows_each`; each sums its part of the gradient."""
     hidden, grad_stride, x_stride = hidden * UNIT, entries(grad_stride, UNIT), entries(x_stride, UNIT)
@@ -120,7 +119,7 @@ def _backward(
     total = tl.zeros((1, COLUMNS), tl.float32)
     if BIAS is not None:
         bias = tl.load(BIAS + column, mask=column < hidden, other=0.0).to(tl.float32)
-    for start in tl.range(first, tl.minimum(first + rows_each, rows), ROWS, num_stages=STAGES):
+    for start in range(first, tl.minimum(first + rows_each, rows), ROWS):
         row = start + tl.arange(0, ROWS)[:, None]
         mask = (row < rows) & (column < hidden)
         x = tl.load(X + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
@@ -209,10 +208,6 @@ def _gradients(
     rows, hidden, stride = row_layout(read)
     each, (columns, *steps) = unit(hidden, row_distance(grad, hidden), stride)
     ROWS, COLUMNS = tile(hidden)
-    if (
-        wants_bias
-    ):  # programs loop over rows; smaller tiles keep fewer registers (benchmarks/results/gpu-sweep-h100.json)
-        ROWS = max(ROWS // 2, 1)
     blocks, programs = ceil_div(hidden, COLUMNS), ceil_div(rows, ROWS)
     if wants_bias:  # the fewest partial sums that keep the device busy
         programs = min(programs, ceil_div(_WAVES * multiprocessors(x.device), blocks))
@@ -222,7 +217,7 @@ def _gradients(
     launch(
         _backward, (programs, blocks), grad, read, bias, written[0], None if value is None else written[1], partial,
         rows, columns, *steps, rows_each, formula(activation, x, bias), each, ROWS, COLUMNS,
-        _STAGES, threads=THREADS if each >= 8 else 2 * THREADS,  # short loads need more addresses, which use registers
+        threads=THREADS if each >= 8 else 2 * THREADS,  # short loads need more addresses, which use registers
     )  # fmt: skip
     return of_x, None if partial is None or bias is None else partial.sum(0).to(bias.dtype)
 

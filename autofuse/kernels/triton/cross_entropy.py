@@ -18,9 +18,11 @@ from autofuse.kernels.triton.cross_entropy_in_place import losses_and_gradient a
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import entries
 
-# A thread holds 8 entries of a block, which are 16 bytes in half precision and need one load; 16 of the largest block.
-_LARGEST_BLOCK = 4096
-_ENTRIES_A_THREAD = 8
+# Entries of a block, which were the best on an H100 (benchmarks/results/gpu-h100/sweep.json). A thread holds 16: two
+# loads of 16 bytes in half precision.
+_LARGEST_BLOCK, _BLOCK_OF_FEW = 4096, 1024
+_FEW = 4096  # classes
+_ENTRIES_A_THREAD = 16
 
 
 def losses(
@@ -85,8 +87,8 @@ def _weights(weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 def _block(classes: int) -> tuple[int, int]:
     """The entries of a block, and the threads that share it."""
-    block = min(triton.next_power_of_2(max(classes, 1)), _LARGEST_BLOCK)
-    return block, min(max(block // _ENTRIES_A_THREAD, 32), 256)
+    block = min(triton.next_power_of_2(max(classes, 1)), _BLOCK_OF_FEW if classes <= _FEW else _LARGEST_BLOCK)
+    return block, max(block // _ENTRIES_A_THREAD, 32)
 
 
 @triton.jit

@@ -16,7 +16,10 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.triton.launch import launch
 
-_LARGEST_BLOCK = 4096  # entries of two bytes, 16 for each thread; half as many of four bytes
+# Entries of two bytes in a block; half as many of four bytes. The best on an H100 for few, several and many classes of
+# those that spill on no GPU (benchmarks/results/gpu-h100/sweep.json).
+_BLOCK_OF_FEW, _BLOCK, _BLOCK_OF_MANY = 1024, 4096, 16384
+_FEW, _MANY = 4096, 65536  # classes
 
 
 def losses_and_gradient(
@@ -42,8 +45,9 @@ def losses_and_gradient(
 
 def _block(classes: int, itemsize: int) -> tuple[int, int]:
     """The entries of a block, and the threads that share it."""
-    block = min(triton.next_power_of_2(max(classes, 1)), 2 * _LARGEST_BLOCK // itemsize)
-    return block, min(max(block // 8, 32), 256)
+    largest = _BLOCK_OF_FEW if classes <= _FEW else _BLOCK_OF_MANY if classes >= _MANY else _BLOCK
+    block = min(triton.next_power_of_2(max(classes, 1)), 2 * largest // itemsize)
+    return block, min(max(block * itemsize // 32, 32), 512)
 
 
 @triton.jit

@@ -24,17 +24,15 @@ from autofuse.kernels.triton.norm_tiles import affine, backward_tile, total_of
 from autofuse.kernels.triton.norm_wide import affine_backward, backward_wide, forward_wide
 from autofuse.kernels.triton.rows import entries
 
-# The numbers below were measured on an H100 (benchmarks/results/gpu-sweep-h100.json).
+# These numbers are the best of those measured on an H100 (benchmarks/results/gpu-h100/sweep.json).
 _WIDEST = 16384  # columns of a row that fits in the registers of a program
 _WIDEST_OF_FP32 = 8192  # the same in fp32
 _WIDEST_BACKWARD_OF_FP32 = 4096  # the same for the backward pass in fp32, where 8192 columns spill on sm_80
-# The same for a backward pass that draws dropout again, or sums the gradient of the bias. Longer rows spill then.
+# The same for a backward pass that draws dropout again or needs means. Longer rows spill then.
 _WIDEST_WITH_MORE = 8192
 _TILE = 1024  # elements that a program reads at once, from several rows if they are short
-_CHUNK, _CHUNK_THREADS = 8192, 512  # elements of a longer row that a program reads at once, and its threads
-_BACKWARD_CHUNK, _BACKWARD_CHUNK_THREADS = 2048, 256
+_CHUNKS, _CHUNK_THREADS = (8192, 4096), 512  # elements of a longer row that a program reads at once, and its threads
 _COLUMNS, _ROWS = 128, 32  # the tile that `affine_backward` reads
-_STAGES = 1  # tiles that a program of the backward pass loads ahead, in shared memory; 1 means none
 # Triton 3.5 and later hoist loads out of loops unless `disable_licm` is set. Earlier versions do neither.
 _HOISTS_LOADS = tl.constexpr("disable_licm" in inspect.signature(tl.range.__init__).parameters)
 
@@ -84,12 +82,10 @@ def backward(
     single = torch.float32 in (total.dtype, given.dtype)
     # Up to Triton 3.4, long rows that cannot be loaded 16 bytes at a time spill.
     halved = single or (not _HOISTS_LOADS.value and width % 16 != 0)
-    widest = _WIDEST_BACKWARD_OF_FP32 if halved else _WIDEST if seed is None else _WIDEST_WITH_MORE
-    # The sum of a bias gradient of long rows is left to torch, which reads `given` again.
-    bias_apart = wants_bias and _WIDEST_WITH_MORE < width <= widest
-    wants_bias = wants_bias and not bias_apart
-    tall, block, threads = _backward_tile(width, widest, single)
-    share = _share(rows, width, tall, total.device, widest)
+    more = seed is not None or mean is not None
+    widest = _WIDEST_BACKWARD_OF_FP32 if halved else _WIDEST_WITH_MORE if more else _WIDEST
+    tall, block, threads = _backward_tile(width, widest, single, seed is not None)
+    share = _share(rows, width, tall, total.device, widest, more)
     parts = ceil_div(rows, share)
     dweight = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_weight else None
     dbias = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_bias else None
@@ -102,7 +98,7 @@ def backward(
         if width <= widest:
             launch(
                 _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, columns, *steps,
-                share, each, tall, block, _STAGES, threads=threads, registers=_registers(threads, block),
+                share, each, tall, block, threads=threads, registers=_registers(threads, block),
             )  # fmt: skip
         else:
             launch(
@@ -114,9 +110,7 @@ def backward(
                     affine_backward, (parts, ceil_div(width, _COLUMNS)), given, total, *sums, rows,
                     columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=256,
                 )  # fmt: skip
-    of_bias = given.reshape(-1, width).sum(0, dtype=torch.float32) if bias_apart else None
-    of_bias = dbias.sum(0) if dbias is not None else of_bias
-    return dx, dresidual, None if dweight is None else dweight.sum(0), of_bias
+    return dx, dresidual, None if dweight is None else dweight.sum(0), None if dbias is None else dbias.sum(0)
 
 
 @lru_cache(maxsize=256)
@@ -128,33 +122,41 @@ def _tile(width: int, widest: int, single: bool) -> tuple[int, int, int]:
     with 32 elements each reach 0.99.
     """
     if width > widest:
-        return 1, _CHUNK, _CHUNK_THREADS
+        return 1, _chunk(width), _CHUNK_THREADS
     block = max(triton.next_power_of_2(width), 16)
     tall = max(_TILE // block, 1)
-    return tall, block, max(tall * block // (8 if single or block <= 4096 else 32), 32)
+    of_a_thread = 8 if single or block < 4096 else 16 if block == 4096 else 32
+    return tall, block, max(tall * block // of_a_thread, 32)
 
 
 @lru_cache(maxsize=256)
-def _backward_tile(width: int, widest: int, single: bool) -> tuple[int, int, int]:
-    """The same for the backward pass, which keeps five such tiles in registers."""
+def _backward_tile(width: int, widest: int, single: bool, draws: bool) -> tuple[int, int, int]:
+    """The same for the backward pass, which keeps five such tiles in registers. Longer chunks spill in some cases."""
+    if width > widest and single:
+        return 1, 2048, 256
     if width > widest:
-        return 1, _BACKWARD_CHUNK, _BACKWARD_CHUNK_THREADS
+        return 1, _CHUNKS[-1] if draws else _chunk(width), _CHUNK_THREADS
     block = max(triton.next_power_of_2(width), 16)
     tall = max(_TILE // block, 1)
     of_a_thread = 4 if single else 8 if block <= 4096 else 16
     return tall, block, max(tall * block // of_a_thread, 32)
 
 
-def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) -> int:
+def _chunk(width: int) -> int:
+    """The largest chunk of which rows fill three quarters; the smallest one if they fill less of all."""
+    return next((chunk for chunk in _CHUNKS if 4 * width >= 3 * ceil_div(width, chunk) * chunk), _CHUNKS[-1])
+
+
+def _share(rows: int, width: int, tall: int, device: torch.device, widest: int, more: bool) -> int:
     """The rows that one program of a backward pass sums for weight and bias: a multiple of the rows of its tile.
 
     Enough programs to fill the device a few times, and no more, because each writes a partial sum of `width` columns.
-    One for each multiprocessor is best for rows of more than 4096 columns.
+    A multiprocessor holds eight programs of a tile that draws dropout or needs means, and one of a longer tile.
     """
     if width > widest:
         tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
     else:
-        programs = multiprocessors(device) * (max(8192 // max(width, 512), 2) if width <= 4096 else 1)
+        programs = multiprocessors(device) * (max(8192 // max(width, 1024 if more else 512), 2) if width <= 4096 else 1)
     return ceil_div(ceil_div(max(rows, 1), programs), tall) * tall
 
 
@@ -196,7 +198,6 @@ def _forward(
 def _backward(
     given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, rows, width,
     given_stride, total_stride, carried_stride, share, each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
-    stages: tl.constexpr,
 ):  # fmt: skip
     width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
     carried_stride = entries(carried_stride, each)
@@ -206,7 +207,7 @@ def _backward(
     of_bias = tl.zeros((tall, block), tl.float32)
     # The weight is read again for each row, from the cache. Hoisted out of the loop, it would use registers and spill.
     if _HOISTS_LOADS:
-        for start in tl.range(0, share, tall, num_stages=stages, disable_licm=True):
+        for start in tl.range(0, share, tall, disable_licm=True):
             row = first + start + tl.arange(0, tall)[:, None]
             of_weight, of_bias = backward_tile(
                 given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,

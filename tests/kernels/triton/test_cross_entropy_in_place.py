@@ -28,7 +28,7 @@ def test_the_gradient_takes_the_memory_of_the_logits_and_touches_nothing_between
 
 
 def test_a_row_of_exactly_whole_blocks(kernel: ModuleType) -> None:
-    given = losses.case(torch.float32, 2, 2 * kernel._LARGEST_BLOCK, False, 0.0)
+    given = losses.case(torch.float32, 2, kernel._BLOCK, False, 0.0)
     logits = given.logits.contiguous().requires_grad_()
     exact = torch.nn.functional.cross_entropy(logits, given.target, reduction="none", ignore_index=losses.IGNORED)
     (slope,) = torch.autograd.grad((exact * given.share).sum(), logits)
