@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,17 +122,17 @@ def compare_with_measured(results: Results) -> list[Compared]:
         if not key.startswith("predictions/") or "case" not in row:
             continue
         if guess := model.get(f"{row['case']}/{row['width']}"):
-            copy = copy_seconds(results, guess["moved"])
+            copy = copy_seconds(results.rows, guess["moved"])
             share = copy and copy / row["seconds"]
             found.append(Compared(row["case"], row["width"], guess["seconds"], row["seconds"], guess["limit"], share))
     return found
 
 
-def copy_seconds(results: Results, moved: float) -> float | None:
+def copy_seconds(rows: Mapping[str, Row], moved: float) -> float | None:
     """The seconds of a copy of as many bytes, on the line through the measured copies of the nearest sizes."""
     copies = sorted(
         (row["moved"], row["seconds"])
-        for key, row in results.rows.items() if key.startswith(COPIES) and "moved" in row
+        for key, row in rows.items() if key.startswith(COPIES) and "moved" in row
     )  # fmt: skip
     if len(copies) < 2:
         return None

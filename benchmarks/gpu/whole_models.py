@@ -23,7 +23,9 @@ from benchmarks.gpu.store import Results, Row, Setting, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _EPS_ALLOWED, _TIMES_ALLOWED = 8, 4
-_LEAST_SHARE = 1e-4  # of the largest gradient of all parameters
+# Of the largest gradient of all parameters. The gradient of a key's bias is zero but for rounding, and flash kernels
+# round differently: they subtract the product of the rounded output.
+_LEAST_SHARE = 1e-2
 
 
 def tasks(setting: Setting, results: Results) -> list[Task]:

@@ -79,10 +79,10 @@ def test_every_prediction_has_a_measurement(tmp_path: Path) -> None:
 
 def test_a_copy_of_another_size_is_on_the_line_through_the_measured_copies(tmp_path: Path) -> None:
     results = Results(tmp_path, CPU)
-    assert copy_seconds(results, 8) is None
+    assert copy_seconds(results.rows, 8) is None
     for moved, seconds in ((10, 2.0), (20, 3.0), (40, 6.0)):
         results.rows[f"predictions/copy/{moved}"] = {"moved": moved, "seconds": seconds}
-    assert [copy_seconds(results, moved) for moved in (10, 15, 30, 60)] == [2.0, 2.5, 4.5, 9.0]
+    assert [copy_seconds(results.rows, moved) for moved in (10, 15, 30, 60)] == [2.0, 2.5, 4.5, 9.0]
 
 
 @pytest.mark.night
