@@ -116,8 +116,8 @@ def _kernels(rows: dict[str, Row], swept: dict[str, Any]) -> str:
         "## Row kernels: the share of the speed of a copy\n\n"
         "Tensors of 2^26 entries in bfloat16, a cold cache, the GPU's clock. The goal is 0.9. First, the share with "
         "the constants that were chosen without a GPU; then, in bold, with the best configuration of two sweeps. The "
-        "kernels now use the best ones, except where these spill on another GPU (dropout's backward pass of rows longer "
-        "than 8192 is up to 20 % slower than the best), or gain 6 % or less.\n\n"
+        "kernels now use the best ones, except where these spill on another GPU (dropout's backward pass of rows "
+        "longer than 8192 is up to 20 % slower than the best), or gain 6 % or less.\n\n"
         + _table(("call", *map(str, _WIDTHS)), lines)
     )
 

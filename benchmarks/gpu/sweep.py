@@ -136,7 +136,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def _replaced(configuration: Configuration) -> Iterator[None]:
+def _with_constants(configuration: Configuration) -> Iterator[None]:
     before = [(module, name, getattr(module, name)) for module, name, _ in configuration.replaced]
     try:
         for module, name, value in configuration.replaced:
@@ -158,7 +158,7 @@ def _compile(share: int, of: int) -> None:
     for configuration in list(configurations())[share::of]:
         call = cases(configuration.width, 2**20, _sample)[configuration.case]
         try:
-            with _replaced(configuration):
+            with _with_constants(configuration):
                 call()
         except Exception as error:
             print(configuration.case, configuration.width, configuration.name, type(error).__name__, flush=True)
@@ -176,7 +176,7 @@ def _measure(budget: float) -> list[dict[str, Any]]:
             called, call = key, cases(configuration.width, _ENTRIES, _sample)[configuration.case]
         row = {"case": configuration.case, "width": configuration.width, "configuration": configuration.name}
         try:
-            with _replaced(configuration):
+            with _with_constants(configuration):
                 results = _tensors(call())
                 if configuration.name == "now":
                     expected = results

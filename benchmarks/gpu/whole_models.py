@@ -40,7 +40,7 @@ def tasks(setting: Setting, results: Results) -> list[Task]:
     checks: dict[str, Callable[[], Row]] = {
         "dropout is drawn again from the same seed": partial(dropout, drawing, setting),
         "activation checkpointing": partial(checkpointing, drawing, setting),
-        "restore": partial(restored, first, setting),
+        "restore": partial(check_restore, first, setting),
         "copies": partial(copies, first, setting),
         "torch.compile": partial(compiled, first, setting),
         "moved from the CPU": partial(moved, first, setting),
@@ -135,7 +135,7 @@ def checkpointing(trained: TrainedModel, setting: Setting) -> Row:
     return {"wrong": wrong, **_sites(model)}
 
 
-def restored(trained: TrainedModel, setting: Setting) -> Row:
+def check_restore(trained: TrainedModel, setting: Setting) -> Row:
     """After `restore` the outputs are the original's, bit for bit."""
     model, ids = trained.model(setting.device, torch.float32).eval(), trained.data(setting.device)[0]
     before = model(ids)
