@@ -26,6 +26,7 @@ Written by `python -m tools.ahead --predict docs/predictions.md`. **No number of
 is predicted from the tensors of a launch, its machine code (compiled for a GPU that was not there), and data sheets.
 A share is of the speed of a copy of as many bytes. The model: `tools/ahead/predict_model.py`; what it is set by:
 `tools/ahead/predict_gpus.py`; `python -m benchmarks.gpu` measures the same calls on a GPU and prints the error.
+[Measured on a GPU](gpu.md) has the error on an H100.
 """
 
 
