@@ -88,6 +88,17 @@ class HandWrittenCrossEntropy(Rule):
             """,
             after="label_smoothing=",
         ),
+        Fused(
+            "the log-probabilities of the targets are masked before they are averaged",
+            before="""
+                import torch
+
+                def loss_of(logits, target, mask):
+                    log_probs = torch.log_softmax(logits, dim=-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+                    return -(log_probs * mask).sum() / mask.sum()
+            """,
+            after="cross_entropy(",
+        ),
         Kept(
             "the log-probabilities are returned",
             """
@@ -108,54 +119,6 @@ class HandWrittenCrossEntropy(Rule):
                     chosen = chosen * (1 - eps) + (1 - chosen) * eps / (classes - 1)
                     return -(chosen * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
             """,
-        ),
-    )
-
-
-class NegatedCrossEntropy(Rule):
-    """Hand-written log-probabilities of the targets."""
-
-    code = "AF501"
-    native = "cross_entropy"
-    benefit = 2
-
-    @staticmethod
-    def before(
-        logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
-        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-        count: int | None = None,
-    ) -> Tensor:  # fmt: skip
-        # Other ways of selecting the log-probability of the target match too: autofuse/canonical/recognise/losses.py.
-        return -ops.nll(
-            F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
-            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count,
-        )  # fmt: skip
-
-    @staticmethod
-    def after(
-        logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int,
-        reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
-    ) -> Tensor:  # fmt: skip
-        return ops.log_likelihood(
-            logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-            label_smoothing=label_smoothing, lookup=lookup, count=count,
-        )  # fmt: skip
-
-    @staticmethod
-    def where(captures: Captures) -> Verdict:
-        return check_loss_arguments(captures)
-
-    examples = (
-        Fused(
-            "the log-probabilities of the targets are masked before they are averaged",
-            before="""
-                import torch
-
-                def loss_of(logits, target, mask):
-                    log_probs = torch.log_softmax(logits, dim=-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
-                    return -(log_probs * mask).sum() / mask.sum()
-            """,
-            after="cross_entropy(",
         ),
     )
 
@@ -238,61 +201,6 @@ class LinearCrossEntropy(Rule):
             """,
             after="soft_cap=30.0",
         ),
-        Kept(
-            "the logits are returned",
-            """
-                import torch.nn as nn
-                import torch.nn.functional as F
-
-                class Model(nn.Module):
-                    def __init__(self, dim: int, classes: int):
-                        super().__init__()
-                        self.head = nn.Linear(dim, classes, bias=False)
-
-                    def forward(self, x, target):
-                        logits = self.head(x)
-                        return logits, F.cross_entropy(logits, target)
-            """,
-        ),
-    )
-
-
-class LinearLogLikelihood(Rule):
-    """A linear layer, then log-probabilities of the targets: the logits need not be stored."""
-
-    code = "AF502"
-    benefit = 6
-    advice = LinearCrossEntropy.advice
-
-    @staticmethod
-    def before(
-        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
-        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-        count: int | None = None, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None,
-    ) -> Tensor:  # fmt: skip
-        # Other ways of selecting the log-probability of the target match too: autofuse/canonical/recognise/losses.py.
-        log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32, scale, soft_cap), axis)
-        return -ops.nll(
-            log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,
-            label_smoothing=label_smoothing, lookup=lookup, count=count,
-        )  # fmt: skip
-
-    @staticmethod
-    def after(
-        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int,
-        reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
-        in_float32: bool, scale: float, soft_cap: float | None,
-    ) -> Tensor:  # fmt: skip
-        return ops.linear_log_likelihood(
-            x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
-            reduction=reduction, in_float32=in_float32, lookup=lookup, count=count, scale=scale, soft_cap=soft_cap,
-        )  # fmt: skip
-
-    @staticmethod
-    def where(captures: Captures) -> Verdict:
-        return LinearCrossEntropy.where(captures)
-
-    examples = (
         Fused(
             "the log-probabilities of a preference loss, as in DPO and GRPO",
             before="""
@@ -309,23 +217,22 @@ class LinearLogLikelihood(Rule):
                         log_probs = torch.gather(logits.log_softmax(-1), 2, labels.unsqueeze(2)).squeeze(2)
                         return (log_probs * mask).sum(-1)
             """,
-            after="linear_log_likelihood(",
+            after="linear_cross_entropy(",
         ),
         Kept(
-            "the entropy of the same distribution is computed, too",
+            "the logits are returned",
             """
                 import torch.nn as nn
                 import torch.nn.functional as F
 
-                class Policy(nn.Module):
+                class Model(nn.Module):
                     def __init__(self, dim: int, classes: int):
                         super().__init__()
                         self.head = nn.Linear(dim, classes, bias=False)
 
-                    def forward(self, hidden, labels):
-                        log_probs = F.log_softmax(self.head(hidden), -1)
-                        entropy = -(log_probs.exp() * log_probs).sum(-1)
-                        return log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), entropy
+                    def forward(self, x, target):
+                        logits = self.head(x)
+                        return logits, F.cross_entropy(logits, target)
             """,
         ),
     )

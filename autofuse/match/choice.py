@@ -25,7 +25,8 @@ def choose_sites(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[
     Returns:
         The sites to replace and the sites to report, in program order.
     """
-    ranked = sorted(found, key=lambda s: (-s.rule.rule.benefit, -s.root.serial))
+    # A negated result comes last: of a loss and its negative, the program keeps its own sign.
+    ranked = sorted(found, key=lambda s: (-s.rule.rule.benefit, s.results[-1].negated, -s.root.serial))
     used: set[Value] = set()
     replaced, others = [], []
     for site in ranked:

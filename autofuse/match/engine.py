@@ -177,9 +177,19 @@ def _site_or_error(graph: Graph, view: View, rule: LoadedRule, root: Value) -> S
 
 
 def _root_ops(canonical: Value) -> tuple[str, ...]:
-    """The last operations of possible matches at this value: its own, and the operation that it casts or permutes."""
+    """The last operations of possible matches at this value: its own, and the operation that it only rearranges.
+
+    Casts, permutations and a change of sign come after the operation.
+    """
     plain = strip_casts(canonical)
-    return canonical.op, plain.op, plain.inputs[0].op if plain.op == PERMUTE else plain.op
+    core = plain.inputs[0] if plain.op == PERMUTE else plain
+    negated = _negated(core)
+    return canonical.op, plain.op, core.op, negated.op if negated is not None else core.op
+
+
+def _negated(v: Value) -> Value | None:
+    """x, if `v` is -x; otherwise None."""
+    return v.inputs[0] if v.op == "mul" and len(v.inputs) == 2 and literal(v.inputs[1]) == -1 else None
 
 
 def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:
@@ -189,18 +199,22 @@ def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | 
     if restored is not None or cast is not None:
         canonical = strip_casts(canonical)
     core, order = (canonical.inputs[0], order_of(canonical)) if canonical.op == PERMUTE else (canonical, ())
+    end = ReplacedValue(root, order)
     if core.op not in rule.pattern.root_ops:
-        return None
+        positive = _negated(core)
+        if positive is None or positive.op not in rule.pattern.root_ops or len(rule.pattern.results) > 1:
+            return None
+        core, end = positive, replace(end, negated=True)
     matcher = Matcher(rule.pattern, view)
     first: Site | None = None
     for bound in matcher.matches(core, restored, cast):
-        site = _site(graph, view, rule, root, order, bound)
+        site = _site(graph, view, rule, end, bound)
         if site is None:
             continue
         if not isinstance(site.verdict, Fails):
             return _with_assumption(site, _assumptions(view, core, bound))
         first = first or site
-    return first or _near_miss(view, rule, root, matcher)
+    return first or (None if end.negated else _near_miss(view, rule, root, matcher))
 
 
 def _assumptions(view: View, core: Value, bound: Bindings) -> str:
@@ -227,11 +241,12 @@ def _restored_dtype(view: View, root: Value) -> Value | None:
     return None
 
 
-def _site(graph: Graph, view: View, rule: LoadedRule, root: Value, order: layout.Tail, bound: Bindings) -> Site | None:
+def _site(graph: Graph, view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings) -> Site | None:
     """The site of one match; None if the fusion gains nothing or the program does not compute a result."""
+    root = end.value
     captures = _passed_captures(rule, bound)
     steps = frozenset(o for v in bound.steps.values() for o in view.originals(v)) | {root}
-    results = _results(view, rule, root, order, bound)
+    results = _results(view, rule, end, bound)
     if results is None:
         return None
     operands = frozenset(o for c in captures.values() for o in _operands(view, c))
@@ -281,9 +296,7 @@ def _computes(v: Value) -> bool:
     return v.op not in OPS or OPS[v.op].effect != "view" or v.op in ("view_as_complex", "view_as_real")
 
 
-def _results(
-    view: View, rule: LoadedRule, root: Value, order: layout.Tail, bound: Bindings
-) -> tuple[ReplacedValue, ...] | None:
+def _results(view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings) -> tuple[ReplacedValue, ...] | None:
     """The program's value for each result of the pattern; None if the program does not compute one of them."""
     collected = []
     for pattern in rule.pattern.results[:-1]:
@@ -291,7 +304,7 @@ def _results(
         if not values:
             return None
         collected.append(ReplacedValue(values[0]))
-    return (*collected, ReplacedValue(root, order))
+    return (*collected, end)
 
 
 def _operands(view: View, capture: Value) -> Iterator[Value]:

@@ -13,10 +13,17 @@ from autofuse.rule import Verdict
 
 @dataclass(frozen=True)
 class ReplacedValue:
-    """A value of the program that a result of the fused operation replaces, after a permutation of its dimensions."""
+    """A value of the program that a result of the fused operation replaces.
+
+    Attributes:
+        value: the value.
+        permutation: the permutation of the result's dimensions that gives the value.
+        negated: whether the value is the negative of the result.
+    """
 
     value: Value
     permutation: layout.Tail = ()
+    negated: bool = False
 
 
 @dataclass(frozen=True)

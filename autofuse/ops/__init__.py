@@ -20,14 +20,14 @@ from autofuse.ops.activations import FUNCTIONS, activation
 from autofuse.ops.adamw import adamw
 from autofuse.ops.attention import attention
 from autofuse.ops.bias_gelu import bias_gelu
-from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
+from autofuse.ops.cross_entropy import cross_entropy, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.experts import expert_linear, grouped_linear
 from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
-from autofuse.ops.linear_cross_entropy import linear_cross_entropy, linear_log_likelihood
+from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
@@ -53,8 +53,6 @@ __all__ = [
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",
-    "linear_log_likelihood",
-    "log_likelihood",
     "masked",
     "masked_softmax",
     "mlp",

@@ -120,34 +120,6 @@ def nll(
     )  # fmt: skip
 
 
-def log_likelihood(
-    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
-) -> Tensor:  # fmt: skip
-    """log softmax(logits)[target], the negative of `cross_entropy`.
-
-    Args:
-        logits: as in `cross_entropy`.
-        target: as in `cross_entropy`.
-        dim: as in `cross_entropy`.
-        weight: as in `cross_entropy`.
-        ignore_index: as in `cross_entropy`.
-        reduction: as in `cross_entropy`.
-        label_smoothing: as in `cross_entropy`.
-        lookup: as in `cross_entropy`.
-        count: as in `cross_entropy`.
-        of_probabilities: as in `cross_entropy`.
-
-    Returns:
-        As `cross_entropy`, with the other sign.
-    """
-    return -cross_entropy(
-        logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, lookup=lookup, count=count, of_probabilities=of_probabilities,
-    )  # fmt: skip
-
-
 def rows(logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
     """Flattens logits to rows, caps and scales them. In a rule's `before` it stands for every way to do so.
 

@@ -325,18 +325,6 @@ def nll(
     return each.sum() if reduction == "sum" else each.sum() / (of_target * of_class).sum()
 
 
-def log_likelihood(
-    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
-) -> Tensor:  # fmt: skip
-    """-cross_entropy."""
-    return -cross_entropy(
-        logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, lookup=lookup, count=count,
-    )  # fmt: skip
-
-
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
@@ -348,19 +336,6 @@ def linear_cross_entropy(
     return cross_entropy(
         logits, target, dim=-1, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
         lookup=lookup, count=count,
-    )  # fmt: skip
-
-
-def linear_log_likelihood(
-    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
-    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
-    lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False, scale: float = 1.0, soft_cap: float | None = None,
-) -> Tensor:  # fmt: skip
-    """-linear_cross_entropy."""
-    return -linear_cross_entropy(
-        x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
-        in_float32=in_float32, lookup=lookup, count=count, scale=scale, soft_cap=soft_cap,
     )  # fmt: skip
 
 

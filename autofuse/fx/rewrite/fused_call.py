@@ -136,6 +136,8 @@ def _build_arguments(
 def _match_layout_and_dtype(builder: Builder, fused: fx.Node, original: fx.Node, result: ReplacedValue) -> fx.Node:
     """`fused` with the layout and dtype of the result that it replaces. Raises CannotBuild if the shape differs."""
     fused = builder.permute(fused, result.permutation)
+    if result.negated:
+        fused = builder.call_method("neg", fused)
     wanted, found = original.meta.get("v"), fused.meta.get("v")
     if not isinstance(wanted, Tensor) or not isinstance(found, Tensor):
         return fused
