@@ -40,6 +40,7 @@ class Site:
         verdict: whether the site is fused, and why not.
         notes: what was proved for the match.
         covers: codes of rules that match inside this site, such as a hand-written GELU in an MLP.
+        partners: results of other sites that use values of this one. The site is replaced only together with them.
     """
 
     rule: LoadedRule
@@ -51,3 +52,4 @@ class Site:
     verdict: Verdict
     notes: tuple[str, ...] = field(default=())
     covers: tuple[str, ...] = field(default=())
+    partners: frozenset[Value] = field(default=frozenset())

@@ -28,6 +28,13 @@ from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
+from autofuse.ops.linear_distributions import (
+    divergence,
+    entropy,
+    linear_divergence,
+    linear_entropy,
+    linear_logsumexp,
+)
 from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
@@ -43,7 +50,9 @@ __all__ = [
     "attention",
     "bias_gelu",
     "cross_entropy",
+    "divergence",
     "dropout_add_norm",
+    "entropy",
     "expert_linear",
     "gated_activation",
     "gated_mlp",
@@ -53,6 +62,9 @@ __all__ = [
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",
+    "linear_divergence",
+    "linear_entropy",
+    "linear_logsumexp",
     "masked",
     "masked_softmax",
     "mlp",

@@ -120,20 +120,23 @@ def nll(
     )  # fmt: skip
 
 
-def rows(logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
-    """Flattens logits to rows, caps and scales them. In a rule's `before` it stands for every way to do so.
+def rows(
+    logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None, flat: bool = True
+) -> Tensor:  # fmt: skip
+    """Caps and scales logits, and flattens them to rows. In a rule's `before` it stands for every way to do so.
 
     Args:
         logits: shape (..., C).
         in_float32: whether to cast to fp32.
         scale: as in `linear_cross_entropy`.
         soft_cap: as in `linear_cross_entropy`.
+        flat: whether to flatten them.
 
     Returns:
-        A tensor of shape (rows, C).
+        A tensor of shape (rows, C), or (..., C) if they are not flattened.
     """
-    flat = capped_and_scaled(logits.reshape(-1, logits.shape[-1]), scale, soft_cap)
-    return flat.float() if in_float32 else flat
+    changed = capped_and_scaled(logits.reshape(-1, logits.shape[-1]) if flat else logits, scale, soft_cap)
+    return changed.float() if in_float32 else changed
 
 
 def capped_and_scaled(logits: Tensor, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:

@@ -37,6 +37,11 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "nll": "torch cross_entropy",
         "rows": "torch reshape",
         "linear_cross_entropy": "torch linear and cross entropy, in blocks of rows",
+        "linear_divergence": "torch linear and log_softmax, in blocks of rows",
+        "linear_entropy": "torch linear and log_softmax, in blocks of rows",
+        "linear_logsumexp": "torch linear and logsumexp, in blocks of rows",
+        "divergence": "torch kl_div",
+        "entropy": "torch exp, mul, sum",
     }
 )
 

@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 
 from autofuse.ops.reference_adamw import adamw as adamw
+from autofuse.ops.reference_distributions import divergence as divergence
+from autofuse.ops.reference_distributions import entropy as entropy
+from autofuse.ops.reference_distributions import linear_divergence as linear_divergence
+from autofuse.ops.reference_distributions import linear_entropy as linear_entropy
+from autofuse.ops.reference_distributions import linear_logsumexp as linear_logsumexp
 from autofuse.ops.reference_experts import expert_linear as expert_linear
 from autofuse.ops.reference_experts import grouped_linear as grouped_linear
 
@@ -339,12 +344,14 @@ def linear_cross_entropy(
     )  # fmt: skip
 
 
-def rows(logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
-    """Logits (..., C) as (rows, C), after a soft cap and a factor."""
-    flat = logits.reshape(-1, logits.shape[-1])
-    flat = flat if soft_cap is None else torch.tanh(flat / soft_cap) * soft_cap
-    flat = flat * scale
-    return flat.float() if in_float32 and flat.dtype is not torch.float64 else flat
+def rows(
+    logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None, flat: bool = True
+) -> Tensor:  # fmt: skip
+    """Logits (..., C), or as (rows, C), after a soft cap and a factor."""
+    changed = logits.reshape(-1, logits.shape[-1]) if flat else logits
+    changed = changed if soft_cap is None else torch.tanh(changed / soft_cap) * soft_cap
+    changed = changed * scale
+    return changed.float() if in_float32 and changed.dtype is not torch.float64 else changed
 
 
 _apply_activation = activation  # for functions with a parameter called `activation`

@@ -177,7 +177,9 @@ def _default_kernel(site: Site, new_nodes: list[fx.Node]) -> str:
 def _removed_nodes(captured: CapturedTrace, site: Site) -> list[fx.Node]:
     """The nodes that only the replaced results needed, including child calls and reads of sizes."""
     old_nodes = {
-        captured.nodes[v] for v in (*site.removed.values, *(r.value for r in site.results)) if v in captured.nodes
+        captured.nodes[v]
+        for v in (*site.removed.values, *site.removed.shared, *(r.value for r in site.results))
+        if v in captured.nodes
     }
     return dead_nodes(captured.trace.graph, {n for n in old_nodes if n.op not in ("placeholder", "output")})
 

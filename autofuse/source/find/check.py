@@ -249,7 +249,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
         else tuple[FileScope, ...]
     )
     placement = Placement(text, captured, view, sizes, scope, target, defined.owner, importing=find_importers)
-    edits: dict[tuple[int, Value], Edit | Verdict] = {}
+    edits: dict[_SiteKey, Edit | Verdict] = {}
 
     def can_edit(site: Site) -> bool:
         if _is_only_layout(view, site.root) or _position(captured, site) is None:
@@ -257,7 +257,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
         edits[_site_key(site)] = _edit(placement, site)
         return isinstance(edits[_site_key(site)], Edit)
 
-    cache = dict[tuple[int, Value], Proposal]()
+    cache = dict[_SiteKey, Proposal]()
 
     def proposal_for(site: Site) -> Proposal:
         key = _site_key(site)
@@ -293,6 +293,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
         return [proposal_for(s) for s in usable_sites if edits[_site_key(s)] == context.wanted_edit]
     best = choose_sites(sites, can_edit)
     reported = [(s, proposal_for(s)) for s in best if not _is_only_layout(view, s.root) and _position(captured, s)]
+    reported = _one_after_the_other(reported)
     return _wait_for_earlier(
         [*(p for _, p in reported), *_safe_parts_of_unsafe(reported, sites, can_edit, proposal_for)], text
     )
@@ -321,6 +322,15 @@ class _Recheck:
     def _findings(self, defined: DefinedFunction) -> list[Finding]:
         context = replace(self.context, wanted_edit=self.edit)
         return [p.finding for p in _function_proposals(defined, context) if p.edit == self.edit]
+
+
+def _one_after_the_other(reported: list[tuple[Site, Proposal]]) -> list[tuple[Site, Proposal]]:
+    """Makes each site wait for the earlier ones with which it shares steps: the last one removes these."""
+    ordered = []
+    for i, (site, p) in enumerate(reported):
+        earlier = [o.finding for s, o in reported[:i] if o.edit is not None and s.removed.shared & site.removed.shared]
+        ordered.append((site, replace(p, waits_for=(*p.waits_for, *earlier)) if p.edit is not None else p))
+    return ordered
 
 
 def _wait_for_earlier(all_proposals: list[Proposal], text: SourceText) -> list[Proposal]:
@@ -374,9 +384,12 @@ def _safe_parts_of_unsafe(
     return [replace(proposal_for(s), waits_for=covering) for s, covering in within]
 
 
-def _site_key(site: Site) -> tuple[int, Value]:
-    """The key of a site. A rule matches a value at most once."""
-    return id(site.rule), site.root
+_SiteKey = tuple[int, Value, frozenset[Value]]
+
+
+def _site_key(site: Site) -> _SiteKey:
+    """The key of a site. A rule matches a value at most once by itself, and once together with others."""
+    return id(site.rule), site.root, site.partners
 
 
 def _edit(placement: Placement, site: Site) -> Edit | Verdict:
