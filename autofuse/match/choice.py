@@ -49,7 +49,8 @@ def _without_overlap(ranked: list[Site]) -> list[Site]:
         if not used & extent(site):
             used |= extent(site)
             chosen.append(site)
-    alone = {id(s) for s in chosen if not s.partners <= used}
+    sharing = {v for s in chosen if s.rule.rule.shares_steps for v in extent(s)}
+    alone = {id(s) for s in chosen if not s.partners <= sharing}
     return _without_overlap([s for s in ranked if id(s) not in alone]) if alone else chosen
 
 

@@ -104,7 +104,14 @@ def removed_values(
         return lost
     alone = _Needed(graph, results, held) if others.results else live
     shared = frozenset(v for v in removed if v in alone) - set(results)
-    return RemovedValues(removed - shared - set(results), metadata, shared)
+    removed -= shared | set(results)
+    return RemovedValues(removed | _unused_parts(graph, removed, alone), metadata, shared)
+
+
+def _unused_parts(graph: Graph, removed: frozenset[Value], live: _Needed) -> frozenset[Value]:
+    """The parts of removed values that nothing needs: y in `x, y = logits[:n], logits[n:]`, if nothing reads y."""
+    parts = {u for v in removed for u in graph.users[v] if u.op == ITEM and u not in live}
+    return frozenset(parts - removed)
 
 
 def _hook_on(graph: Graph, v: Value) -> Value | None:

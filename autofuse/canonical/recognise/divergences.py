@@ -144,10 +144,12 @@ def _is_spread(v: Value) -> bool:
 
 def _is_softmax_of(view: View, p: Value, log_probs: Value) -> bool:
     """Whether p is exp(log_probs)."""
+    if p.op == "exp" and p.inputs[0] is log_probs:
+        return True
     p, log_probs = through_blocks(view, p), through_blocks(view, log_probs)
     if p.op == "softmax" and log_probs.op == "log_softmax":
         return p.inputs[0] is log_probs.inputs[0] and p.inputs[1].data == log_probs.inputs[1].data
-    return p.op == "exp" and p.inputs[0] is log_probs
+    return False
 
 
 def _difference(view: View, p: Value, logs: Value, reduction: str) -> Value | None:
