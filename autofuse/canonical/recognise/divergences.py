@@ -52,9 +52,9 @@ def _kl(view: View, x: Value, target: Value, log_target: Value, reduction: str) 
     """The sum over the classes of p * (log p - x), where p is the target or its exponential."""
     if not is_const(log_target, True, False):
         return None
-    if log_target.data and _is_layer(view, target) and not _is_layer(view, x):
+    if is_const(log_target, True) and _is_layer(view, target) and not _is_layer(view, x):
         return _divergence(view, target, x, "reverse_kl", True, reduction)
-    return _divergence(view, x, target, "kl", bool(log_target.data), reduction)
+    return _divergence(view, x, target, "kl", is_const(log_target, True), reduction)
 
 
 @rewrites("cross_entropy")
