@@ -39,6 +39,8 @@ from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_apply
 from autofuse.source.find.caller_assumptions import add_caller_assumptions
 from autofuse.source.find.candidate_functions import CandidateFunctions, defines_classes
+from autofuse.source.find.expert_loops import CODE as LOOPS
+from autofuse.source.find.expert_loops import expert_loops, may_contain_loops
 from autofuse.source.find.file_reader import FileReader, SkippedFunction
 from autofuse.source.find.proposal import Proposal, decline
 from autofuse.source.find.required_words import required_words, words_of_graph
@@ -99,7 +101,8 @@ def proposals(
     call_rules = [r for r in rules if may_apply(r, source)]
     dataflow_rules = tuple(r for r in rules if r.change is None)
     hints = required_words(dataflow_rules).possible_in(source, others=defines_classes(source))
-    has_none = edited_file.generated and not declined or not call_rules and not hints.rules
+    loops = any(r.rule.code == LOOPS for r in dataflow_rules) and may_contain_loops(source)
+    has_none = edited_file.generated and not declined or not call_rules and not hints.rules and not loops
     if has_none and not always_parse:
         return []
     tree = PARSED.tree(source, path) if path else ast.parse(source)  # also raises SyntaxError
@@ -124,6 +127,9 @@ def proposals(
         )
         results += reader.read(read_one, defined.function.lineno, defined.symbol, text.size_of(defined.function))
     results = _prefer_helpers(results)
+    if loops:
+        found = expert_loops(all_functions, dataflow_rules, path)
+        results += [p for defined, p in found if only is None or defined.symbol in only]
     if call_rules:
         read_one = partial(_call_proposals, scope, call_rules, path, only)
         results += reader.read(read_one, 1, "the arguments of its calls", len(source))
