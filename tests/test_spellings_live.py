@@ -49,7 +49,7 @@ OPERATIONS = {
     "AF401": {"rotary"},
     "AF402": {"rotary"},
     "AF501": {"cross_entropy"},
-    "AF502": {"linear_cross_entropy"},
+    "AF502": {"linear_cross_entropy", "linear_divergence", "linear_entropy", "linear_logsumexp"},
 }
 BFLOAT16 = {
     "NanoGpt", "T5Attention", "HuggingFaceRmsNorm", "LlamaRmsNorm", "BertSelfAttention", "AddedToFloatScores",
