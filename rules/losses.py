@@ -338,6 +338,7 @@ class LinearEntropy(Rule):
         x: Tensor, weight: Tensor, axis: int, bias: Tensor | None = None, in_float32: bool = False,
         scale: float = 1.0, soft_cap: float | None = None, flat: bool = False,
     ) -> Tensor:  # fmt: skip
+        # The sums that people write match too: autofuse/canonical/recognise/divergences.py.
         logits = ops.rows(F.linear(x, weight, bias), in_float32, scale, soft_cap, flat)
         return ops.entropy(F.log_softmax(logits, axis))
 
@@ -356,7 +357,7 @@ class LinearEntropy(Rule):
 
     examples = (
         Fused(
-            "the entropy of a policy beside the log-probabilities of its actions",
+            "the entropy of a policy",
             before="""
                 import torch.nn as nn
                 import torch.nn.functional as F
@@ -366,10 +367,9 @@ class LinearEntropy(Rule):
                         super().__init__()
                         self.head = nn.Linear(dim, classes, bias=False)
 
-                    def forward(self, hidden, labels):
+                    def forward(self, hidden):
                         log_probs = F.log_softmax(self.head(hidden), -1)
-                        entropy = -(log_probs.exp() * log_probs).sum(-1)
-                        return log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), entropy
+                        return -(log_probs.exp() * log_probs).sum(-1)
             """,
             after="linear_entropy(",
         ),
@@ -422,21 +422,18 @@ class LinearLogSumExp(Rule):
 
     examples = (
         Fused(
-            "a z-loss beside the cross entropy of the same logits",
+            "a z-loss",
             before="""
                 import torch
                 import torch.nn as nn
-                import torch.nn.functional as F
 
                 class Loss(nn.Module):
                     def __init__(self, dim: int, classes: int):
                         super().__init__()
                         self.head = nn.Linear(dim, classes, bias=False)
 
-                    def forward(self, x, target):
-                        logits = self.head(x)
-                        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), target.view(-1))
-                        return loss + 1e-4 * torch.logsumexp(logits, dim=-1).pow(2).mean()
+                    def forward(self, x):
+                        return 1e-4 * torch.logsumexp(self.head(x), dim=-1).pow(2).mean()
             """,
             after="linear_logsumexp(",
         ),

@@ -116,7 +116,7 @@ class ExpertRows(Values):
         if name in CONSTANT_METHODS:
             return NOT_HANDLED
         given = function, name, args, kwargs
-        function, name, args, kwargs = known = known_form(given, ROWS, self._numbers, self._repeated)
+        function, name, args, kwargs = known = known_form(given, ROWS, self._numbers, self._index_in_columns)
         if known is not given and name != "__getitem__":
             return self.with_rows(function, args, kwargs)
         first = args[0] if args else kwargs.get("input")
@@ -204,7 +204,7 @@ class ExpertRows(Values):
         """Forward tested the count of expert e. Only the turn of this expert may do so, before it chooses its rows."""
         self.loops.counted.setdefault(index, set()).add(e if len(self.loops.rows) == e else -1)
 
-    def _repeated(self, x: Tensor) -> Tensor | None:
+    def _index_in_columns(self, x: Tensor) -> Tensor | None:
         """The index of rows that the matrix `x` repeats in each column; None if it does not."""
         base = repeated_index(self.node_of(x))
         indices = (i for where in self.loops.rows.values() for i in where.meta["results"])
