@@ -41,7 +41,7 @@ WRITTEN_AS: dict[str, tuple[Word, ...]] = {
     "activation relu_squared": ((r"relu|LU\b|ACT2|get_activation|clamp|clip", ""),),
     "clamp": ((r"clamp|clip|lu6|LU6|Lu6", ""),),
     "cross_entropy": ((_LIKELIHOODS, ""),),
-    "divergence": ((_LIKELIHOODS, ""),),
+    "divergence": ((rf"{_LIKELIHOODS}|divergence", ""),),
     "dropout": ((r"[Dd]ropout", ""),),
     "entropy": ((_LIKELIHOODS, ""),),
     "layer_norm": _NORMS,
