@@ -237,7 +237,7 @@ class LinearCrossEntropy(Rule):
 
 
 class LinearDivergence(Rule):
-    """A linear layer, then the divergence of its distribution from another: the logits need not be stored."""
+    """A linear layer, then a divergence of its distribution: the logits need not be stored."""
 
     code = "AF502"
     benefit = 7
