@@ -48,8 +48,8 @@ OPERATIONS = {
     "AF308": {"softplus"},
     "AF401": {"rotary"},
     "AF402": {"rotary"},
-    "AF501": {"cross_entropy", "log_likelihood"},
-    "AF502": {"linear_cross_entropy", "linear_log_likelihood"},
+    "AF501": {"cross_entropy"},
+    "AF502": {"linear_cross_entropy", "linear_divergence", "linear_entropy", "linear_logsumexp"},
 }
 BFLOAT16 = {
     "NanoGpt", "T5Attention", "HuggingFaceRmsNorm", "LlamaRmsNorm", "BertSelfAttention", "AddedToFloatScores",

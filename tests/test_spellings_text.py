@@ -51,7 +51,7 @@ FUNCTIONS = {
     "AF401": ("rotary",),
     "AF402": ("rotary",),
     "AF501": ("cross_entropy",),
-    "AF502": ("linear_cross_entropy", "linear_log_likelihood"),
+    "AF502": ("linear_cross_entropy", "linear_divergence", "linear_entropy", "linear_logsumexp"),
 }
 BFLOAT16 = {"NanoGpt", "BertSelfAttention", "FilledWithMinimumOfDtype", "FilledWithABillion", "VarianceBiased"}
 AUTOFUSE_ONLY = {"AF102", "AF203", "AF303", "AF304", "AF401", "AF402"}  # torch has no such operation

@@ -7,6 +7,7 @@ from autofuse.canonical import arithmetic, choices, shapes
 from autofuse.canonical import mask_folds as folds
 from autofuse.canonical.recognise import (
     activations,
+    divergences,
     likelihoods,
     losses,
     masks,
@@ -21,7 +22,7 @@ from autofuse.canonical.recognise.masks import fill_of
 from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, literal, strip_casts
 
 __all__ = [
-    "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "choices", "fill_of", "folds",
-    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "sinks", "softmax",
-    "statistics", "strip_casts",
+    "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "choices", "divergences", "fill_of",
+    "folds", "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "sinks",
+    "softmax", "statistics", "strip_casts",
 ]  # fmt: skip

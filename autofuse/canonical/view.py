@@ -17,7 +17,21 @@ from typing import TypeVar
 
 from autofuse.ir import layout
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
+from autofuse.ir.graph import (
+    ATTRIBUTE,
+    CHOICE,
+    CONST,
+    IN_WITH_BLOCK,
+    IS_NONE,
+    ITEM,
+    NOT,
+    OPAQUE,
+    PARAMETER,
+    SLICE,
+    TUPLE,
+    Graph,
+    Value,
+)
 from autofuse.ir.numbers import is_small
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
@@ -265,6 +279,19 @@ def literal(v: Value) -> float | None:
     if v.op != CONST or not isinstance(v.data, (int, float)) or isinstance(v.data, bool):
         return None
     return v.data if is_small(v.data) else None
+
+
+def through_blocks(view: View, v: Value) -> Value:
+    """The value that code in a `with` block computes, if `v` holds it after the block; otherwise `v`.
+
+    The block may compute it without gradients, so it may not be replaced. Only its numbers are known.
+    """
+    while v.op == LEAF and isinstance(v.data, Value) and v.data.op == OPAQUE:
+        inside = v.data.inputs
+        if v.data.data != IN_WITH_BLOCK or len(inside) != 1:
+            break
+        v = view.of(inside[0])
+    return v
 
 
 def strip_casts(v: Value) -> Value:

@@ -25,15 +25,11 @@ def choose_sites(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[
     Returns:
         The sites to replace and the sites to report, in program order.
     """
-    ranked = sorted(found, key=lambda s: (-s.rule.rule.benefit, -s.root.serial))
-    used: set[Value] = set()
-    replaced, others = [], []
-    for site in ranked:
-        if not isinstance(site.verdict, Holds) or not usable(site):
-            others.append(site)
-        elif not used & extent(site):
-            used |= extent(site)
-            replaced.append(site)
+    # A negated result comes last: of a loss and its negative, the program keeps its own sign.
+    ranked = sorted(found, key=lambda s: (-s.rule.rule.benefit, s.results[-1].negated, -s.root.serial))
+    can_replace = [isinstance(site.verdict, Holds) and usable(site) for site in ranked]
+    others = [s for s, can in zip(ranked, can_replace, strict=True) if not can]
+    replaced = _without_overlap([s for s, can in zip(ranked, can_replace, strict=True) if can])
     replaced = [replace(site, covers=_covered_codes(site, ranked)) for site in replaced]
     reported: dict[object, Site] = {}
     for site in others:
@@ -43,6 +39,19 @@ def choose_sites(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[
         best = reported.get(key)
         reported[key] = site if best is None or _rank(site) > _rank(best) else best
     return sorted([*replaced, *reported.values()], key=lambda s: s.root.serial)
+
+
+def _without_overlap(ranked: list[Site]) -> list[Site]:
+    """The sites in order, without those that overlap an earlier one or whose partners are not replaced, too."""
+    used: set[Value] = set()
+    chosen = []
+    for site in ranked:
+        if not used & extent(site):
+            used |= extent(site)
+            chosen.append(site)
+    sharing = {v for s in chosen if s.rule.rule.shares_steps for v in extent(s)}
+    alone = {id(s) for s in chosen if not s.partners <= sharing}
+    return _without_overlap([s for s in ranked if id(s) not in alone]) if alone else chosen
 
 
 def _covered_codes(site: Site, found: Iterable[Site]) -> tuple[str, ...]:

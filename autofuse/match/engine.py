@@ -29,7 +29,7 @@ from autofuse.ir.graph import (
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.answers import answer_of
 from autofuse.match.choice import choose_sites
-from autofuse.match.legality import RemovedValues, removed_values, written_after, written_between
+from autofuse.match.legality import RemovedValues, Replaced, removed_values, written_after, written_between
 from autofuse.match.masks import Mask
 from autofuse.match.matcher import Matcher
 from autofuse.match.pattern import Bindings, LoadedRule
@@ -38,6 +38,7 @@ from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails, Holds, RuleError, Unknown
 
+_ALONE = Replaced()
 _NOT_A_ROOT = frozenset({PARAMETER, CONST, ATTRIBUTE, TUPLE, IS_NONE, "sink"})
 
 
@@ -157,7 +158,37 @@ def every_site(graph: Graph, view: View, rules: tuple[LoadedRule, ...]) -> list[
         for r in rules:
             if not r.pattern.root_ops.isdisjoint(ends) and (site := _site_or_error(graph, view, r, v)):
                 collected.append(site)
-    return collected
+    return [*collected, *_shared_sites(graph, view, collected)]
+
+
+def _shared_sites(graph: Graph, view: View, collected: list[Site]) -> list[Site]:
+    """The sites that could be replaced if the others that use their steps were replaced, too.
+
+    A linear layer whose output two losses read is an example: either loss keeps the output for the other.
+    """
+    found = [s for s in collected if s.rule.rule.shares_steps]
+    waiting = [s for s in found if isinstance(s.verdict, Fails) and s.verdict.use is not None]
+    while waiting:
+        members = [*waiting, *(s for s in found if isinstance(s.verdict, Holds))]
+        joined = [_joined_site(graph, view, s, members) for s in waiting]
+        if None not in joined:
+            return [s for s in joined if s is not None]
+        waiting = [s for s, j in zip(waiting, joined, strict=True) if j is not None]
+    return []
+
+
+def _joined_site(graph: Graph, view: View, site: Site, members: list[Site]) -> Site | None:
+    """`site` as if the other members were replaced; None if something else prevents it."""
+    others = [m for m in members if m.root is not site.root]
+    operands = frozenset(o for m in others for c in m.captures.values() for o in _operands(view, c))
+    replaced = Replaced(frozenset(r.value for m in others for r in m.results), operands)
+    joined = _site_or_error(graph, view, site.rule, site.root, replaced)
+    if joined is None or not isinstance(joined.verdict, Holds):
+        return None
+    own = {*joined.removed.values, *joined.removed.shared, joined.root}
+    shared = joined.removed.shared
+    users = {r for r in replaced.results - own if shared & set(ancestors_by(r, lambda v: v.inputs))}
+    return replace(joined, partners=frozenset(users))
 
 
 def _may_be_root(view: View, v: Value) -> bool:
@@ -167,40 +198,56 @@ def _may_be_root(view: View, v: Value) -> bool:
     return v.op not in _NOT_A_ROOT
 
 
-def _site_or_error(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:
+def _site_or_error(
+    graph: Graph, view: View, rule: LoadedRule, root: Value, others: Replaced = _ALONE
+) -> Site | None:  # fmt: skip
     """The site at `root`, if there is one. An error of the rule gets the rule's code."""
     try:
-        return _site_at(graph, view, rule, root)
+        return _site_at(graph, view, rule, root, others)
     except RuleError as error:
         error.rule = rule.rule.code
         raise
 
 
 def _root_ops(canonical: Value) -> tuple[str, ...]:
-    """The last operations of possible matches at this value: its own, and the operation that it casts or permutes."""
+    """The last operations of possible matches at this value: its own, and the operation that it only rearranges.
+
+    Casts, permutations and a change of sign come after the operation.
+    """
     plain = strip_casts(canonical)
-    return canonical.op, plain.op, plain.inputs[0].op if plain.op == PERMUTE else plain.op
+    core = plain.inputs[0] if plain.op == PERMUTE else plain
+    negated = _negated(core)
+    return canonical.op, plain.op, core.op, negated.op if negated is not None else core.op
 
 
-def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:
+def _negated(v: Value) -> Value | None:
+    """x, if `v` is -x; otherwise None."""
+    return v.inputs[0] if v.op == "mul" and len(v.inputs) == 2 and literal(v.inputs[1]) == -1 else None
+
+
+def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value, others: Replaced) -> Site | None:
     canonical = view.of(root)
     restored = _restored_dtype(view, root) if canonical.op == CAST and not rule.rule.promotes else None
     cast = canonical if canonical.op == CAST and restored is None and not rule.rule.promotes else None
     if restored is not None or cast is not None:
         canonical = strip_casts(canonical)
     core, order = (canonical.inputs[0], order_of(canonical)) if canonical.op == PERMUTE else (canonical, ())
+    end = ReplacedValue(root, order)
     if core.op not in rule.pattern.root_ops:
-        return None
+        positive = _negated(core)
+        if positive is None or positive.op not in rule.pattern.root_ops or len(rule.pattern.results) > 1:
+            return None
+        core, end = positive, replace(end, negated=True)
     matcher = Matcher(rule.pattern, view)
     first: Site | None = None
     for bound in matcher.matches(core, restored, cast):
-        site = _site(graph, view, rule, root, order, bound)
+        site = _site(graph, view, rule, end, bound, others)
         if site is None:
             continue
         if not isinstance(site.verdict, Fails):
             return _with_assumption(site, _assumptions(view, core, bound))
         first = first or site
-    return first or _near_miss(view, rule, root, matcher)
+    return first or (None if end.negated else _near_miss(view, rule, root, matcher))
 
 
 def _assumptions(view: View, core: Value, bound: Bindings) -> str:
@@ -227,24 +274,29 @@ def _restored_dtype(view: View, root: Value) -> Value | None:
     return None
 
 
-def _site(graph: Graph, view: View, rule: LoadedRule, root: Value, order: layout.Tail, bound: Bindings) -> Site | None:
+def _site(
+    graph: Graph, view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings, others: Replaced
+) -> Site | None:  # fmt: skip
     """The site of one match; None if the fusion gains nothing or the program does not compute a result."""
+    root = end.value
     captures = _passed_captures(rule, bound)
     steps = frozenset(o for v in bound.steps.values() for o in view.originals(v)) | {root}
-    results = _results(view, rule, root, order, bound)
+    results = _results(view, rule, end, bound)
     if results is None:
         return None
-    operands = frozenset(o for c in captures.values() for o in _operands(view, c))
+    # Equal literals are one value, so other code that contains the same number is not computed from it.
+    operands = frozenset(o for c in captures.values() for o in _operands(view, c) if o.op != CONST)
     values = tuple(r.value for r in results)
-    removed = removed_values(graph, values, steps, operands)
+    removed = removed_values(graph, values, steps, operands, others)
     if isinstance(removed, Fails):
         removed = replace(removed, advice=rule.rule.advice or removed.advice)
         return Site(rule, root, results, captures, steps, RemovedValues(frozenset()), removed, bound.notes)
-    if rule.rule.native and any(v.op == rule.rule.native for v in (*removed.values, *values)):
+    gone = (*removed.values, *removed.shared, *values)
+    if rule.rule.native and any(v.op == rule.rule.native for v in gone):
         return None
-    if rule.pattern.written > 1 and sum(map(_computes, (*removed.values, *values))) < 2:
+    if rule.pattern.written > 1 and sum(map(_computes, gone)) < 2:
         return None  # the code is one operation of torch, apart from views and casts around it
-    start = min((v.serial for v in (*removed.values, *values)), default=root.serial)
+    start = min((v.serial for v in gone), default=root.serial)
     written = written_between(graph, operands, start, values)
     if rule.rule.saves_result:
         written = written or written_after(graph, values)
@@ -281,9 +333,7 @@ def _computes(v: Value) -> bool:
     return v.op not in OPS or OPS[v.op].effect != "view" or v.op in ("view_as_complex", "view_as_real")
 
 
-def _results(
-    view: View, rule: LoadedRule, root: Value, order: layout.Tail, bound: Bindings
-) -> tuple[ReplacedValue, ...] | None:
+def _results(view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings) -> tuple[ReplacedValue, ...] | None:
     """The program's value for each result of the pattern; None if the program does not compute one of them."""
     collected = []
     for pattern in rule.pattern.results[:-1]:
@@ -291,7 +341,7 @@ def _results(
         if not values:
             return None
         collected.append(ReplacedValue(values[0]))
-    return (*collected, ReplacedValue(root, order))
+    return (*collected, end)
 
 
 def _operands(view: View, capture: Value) -> Iterator[Value]:

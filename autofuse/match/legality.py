@@ -37,15 +37,34 @@ class RemovedValues:
     Attributes:
         values: the values that only the match needs.
         metadata: reads of their shape or dtype that the program still needs.
+        shared: the values that only this match and other matches need. They go with the last of these.
     """
 
     values: frozenset[Value]
     metadata: tuple[Value, ...] = field(default=())
+    shared: frozenset[Value] = field(default=frozenset())
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The results of other matches, if these are replaced, too.
+
+    Attributes:
+        results: the values that their fused operations replace.
+        operands: the values that these read.
+    """
+
+    results: frozenset[Value] = frozenset()
+    operands: frozenset[Value] = frozenset()
+
+
+_NOTHING_ELSE = Replaced()
 
 
 def removed_values(
-    graph: Graph, results: tuple[Value, ...], steps: frozenset[Value], operands: frozenset[Value]
-) -> RemovedValues | Fails:
+    graph: Graph, results: tuple[Value, ...], steps: frozenset[Value], operands: frozenset[Value],
+    others: Replaced = _NOTHING_ELSE,
+) -> RemovedValues | Fails:  # fmt: skip
     """Find the values that the replacement of `results` removes: those between the operands and the results.
 
     Args:
@@ -53,6 +72,7 @@ def removed_values(
         results: the values that the fused operation replaces.
         steps: the values that the pattern matched.
         operands: the values that the fused operation reads.
+        others: the other matches that are replaced, too.
 
     Returns:
         The removed values, or the reason why one of them must stay.
@@ -63,7 +83,10 @@ def removed_values(
     for v in operands:
         if (inside := _computed_from(v, held)) is not None:
             return Fails(_because_of(matches.OPERAND_FROM_REMOVED, inside), inside)
-    live = _Needed(graph, results, held)
+    for v in others.operands:
+        if (inside := _computed_from(v, held - set(results))) is not None:
+            return Fails(_because_of(matches.OPERAND_FROM_REMOVED, inside), inside)
+    live = _Needed(graph, (*results, *others.results), held)
     metadata = tuple(
         dict.fromkeys(u for v in held if v not in results for u in graph.users[v] if is_metadata(u) and u in live)
     )
@@ -76,7 +99,19 @@ def removed_values(
     removed = frozenset(
         v for v in held | between if v not in live and (v in held or not _is_view_of_operand(v, operands))
     )
-    return _lost_write(graph, removed | set(results), live) or RemovedValues(removed - set(results), metadata)
+    lost = _lost_write(graph, removed | set(results), live)
+    if lost is not None:
+        return lost
+    alone = _Needed(graph, results, held) if others.results else live
+    shared = frozenset(v for v in removed if v in alone) - set(results)
+    removed -= shared | set(results)
+    return RemovedValues(removed | _unused_parts(graph, removed, alone), metadata, shared)
+
+
+def _unused_parts(graph: Graph, removed: frozenset[Value], live: _Needed) -> frozenset[Value]:
+    """The parts of removed values that nothing needs: y in `x, y = logits[:n], logits[n:]`, if nothing reads y."""
+    parts = {u for v in removed for u in graph.users[v] if u.op == ITEM and u not in live}
+    return frozenset(parts - removed)
 
 
 def _hook_on(graph: Graph, v: Value) -> Value | None:

@@ -36,6 +36,7 @@ from autofuse.match.pattern import Bindings, Miss, Pattern
 
 _PARTS = {"mul": factors_of, "add": terms_of}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_OF_ROWS = frozenset({"log_softmax", "logsumexp"})  # operations along the classes of logits
 _KEEP_DTYPE = frozenset({"softmax"})  # their result has the dtype of their operand
 _WEIGHTS = frozenset(
     {"softmax", "sink_softmax", "dropout"}
@@ -204,7 +205,7 @@ class Matcher:
     def _match_step(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         if pattern.op == "masked":
             yield from self._match_masked(pattern, value, bound, depth)
-        elif pattern.op == "log_softmax" and pattern.inputs[0].op == "rows":
+        elif pattern.op in _OF_ROWS and pattern.inputs[0].op == "rows":
             yield from self._match_rows(pattern, value, bound, depth)
         elif pattern.op == "linear" != value.op:
             yield from self._match_linear(pattern, value, bound, depth)
@@ -272,18 +273,26 @@ class Matcher:
                 yield partial.with_step(found, found)  # so that its assumptions count
 
     def _match_rows(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
-        """Match log_softmax(rows(logits, in_float32, scale, soft_cap), dim) against logits in any layout."""
-        rows, dim = pattern.inputs
-        found = rows_of(self.view, value) if value.op == "log_softmax" else None
+        """Match log_softmax(rows(logits, in_float32, scale, soft_cap, flat), dim) against logits in any layout.
+
+        With `flat`, the rows may be flattened, but not arranged in another way.
+        """
+        rows, *dims = pattern.inputs
+        found = rows_of(self.view, value) if value.op == pattern.op else None
         if found is None:
             return
-        values = (self.view.const(True) if found.in_float32 else None, found.scale.factor, found.scale.soft_cap)
+        values = [self.view.const(True) if found.in_float32 else None, found.scale.factor, found.scale.soft_cap]
+        if rows.inputs[4].op == PARAMETER:
+            if found.flat is None:
+                return
+            values.append(self.view.const(True) if found.flat else None)
         parameters = [p for p in rows.inputs[1:] if p.op == PARAMETER]
         if any(v is not None for v in values[len(parameters) :]):
             return
         for parameter, captured in zip(parameters, values, strict=False):
             bound = bound if captured is None else bound.with_capture(str(parameter.data), captured)
-        yield from self._match_inputs((dim, rows.inputs[0]), (value.inputs[1], found.linear), bound, depth + 1)
+        given = (*value.inputs[1:], found.linear)
+        yield from self._match_inputs((*dims, rows.inputs[0]), given, bound, depth + 1)
 
     def _match_size(
         self, pattern: tuple[Value, int | None], found: tuple[Value, int | None] | None, bound: Bindings, depth: int

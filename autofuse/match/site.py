@@ -13,10 +13,17 @@ from autofuse.rule import Verdict
 
 @dataclass(frozen=True)
 class ReplacedValue:
-    """A value of the program that a result of the fused operation replaces, after a permutation of its dimensions."""
+    """A value of the program that a result of the fused operation replaces.
+
+    Attributes:
+        value: the value.
+        permutation: the permutation of the result's dimensions that gives the value.
+        negated: whether the value is the negative of the result.
+    """
 
     value: Value
     permutation: layout.Tail = ()
+    negated: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Site:
         verdict: whether the site is fused, and why not.
         notes: what was proved for the match.
         covers: codes of rules that match inside this site, such as a hand-written GELU in an MLP.
+        partners: results of other sites that use values of this one. The site is replaced only together with them.
     """
 
     rule: LoadedRule
@@ -44,3 +52,4 @@ class Site:
     verdict: Verdict
     notes: tuple[str, ...] = field(default=())
     covers: tuple[str, ...] = field(default=())
+    partners: frozenset[Value] = field(default=frozenset())

@@ -20,14 +20,21 @@ from autofuse.ops.activations import FUNCTIONS, activation
 from autofuse.ops.adamw import adamw
 from autofuse.ops.attention import attention
 from autofuse.ops.bias_gelu import bias_gelu
-from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
+from autofuse.ops.cross_entropy import cross_entropy, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.experts import expert_linear, grouped_linear
 from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
-from autofuse.ops.linear_cross_entropy import linear_cross_entropy, linear_log_likelihood
+from autofuse.ops.linear_cross_entropy import linear_cross_entropy
+from autofuse.ops.linear_distributions import (
+    divergence,
+    entropy,
+    linear_divergence,
+    linear_entropy,
+    linear_logsumexp,
+)
 from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
@@ -43,7 +50,9 @@ __all__ = [
     "attention",
     "bias_gelu",
     "cross_entropy",
+    "divergence",
     "dropout_add_norm",
+    "entropy",
     "expert_linear",
     "gated_activation",
     "gated_mlp",
@@ -53,8 +62,9 @@ __all__ = [
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",
-    "linear_log_likelihood",
-    "log_likelihood",
+    "linear_divergence",
+    "linear_entropy",
+    "linear_logsumexp",
     "masked",
     "masked_softmax",
     "mlp",

@@ -121,48 +121,23 @@ def nll(
     )  # fmt: skip
 
 
-def log_likelihood(
-    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
+def rows(
+    logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None, flat: bool = True
 ) -> Tensor:  # fmt: skip
-    """log softmax(logits)[target], the negative of `cross_entropy`.
-
-    Args:
-        logits: as in `cross_entropy`.
-        target: as in `cross_entropy`.
-        dim: as in `cross_entropy`.
-        weight: as in `cross_entropy`.
-        ignore_index: as in `cross_entropy`.
-        reduction: as in `cross_entropy`.
-        label_smoothing: as in `cross_entropy`.
-        lookup: as in `cross_entropy`.
-        count: as in `cross_entropy`.
-        of_probabilities: as in `cross_entropy`.
-
-    Returns:
-        As `cross_entropy`, with the other sign.
-    """
-    return -cross_entropy(
-        logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, lookup=lookup, count=count, of_probabilities=of_probabilities,
-    )  # fmt: skip
-
-
-def rows(logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
-    """Flattens logits to rows, caps and scales them. In a rule's `before` it stands for every way to do so.
+    """Caps and scales logits, and flattens them to rows. In a rule's `before` it stands for every way to do so.
 
     Args:
         logits: shape (..., C).
         in_float32: whether to cast to fp32.
         scale: as in `linear_cross_entropy`.
         soft_cap: as in `linear_cross_entropy`.
+        flat: whether to flatten them.
 
     Returns:
-        A tensor of shape (rows, C).
+        A tensor of shape (rows, C), or (..., C) if they are not flattened.
     """
-    flat = capped_and_scaled(logits.reshape(-1, logits.shape[-1]), scale, soft_cap)
-    return flat.float() if in_float32 else flat
+    changed = capped_and_scaled(logits.reshape(-1, logits.shape[-1]) if flat else logits, scale, soft_cap)
+    return changed.float() if in_float32 else changed
 
 
 def capped_and_scaled(logits: Tensor, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from autofuse.torch_private import FakeTensor
 
 
-def expert_rows(chosen: Tensor) -> tuple[Tensor, ...]:
+def expert_rows(chosen: Tensor, capacity: int | None = None) -> tuple[Tensor, ...]:
     """The rows of each expert, sorted by expert.
 
     Synchronizes with the device once or twice, for any number of experts E.
 
     Args:
         chosen: shape (E, ...), nonzero where an expert takes an entry.
+        capacity: how many of its entries an expert takes, the first ones, as `rows[:capacity]` does; None for all.
 
     Returns:
         The expert of each row, the index of the row in each further dimension of `chosen`, and `ends`. The indices have
@@ -29,8 +30,18 @@ def expert_rows(chosen: Tensor) -> tuple[Tensor, ...]:
         on the CPU: expert e has the rows from ends[e - 1] to ends[e].
     """
     expert, *places = chosen.nonzero(as_tuple=True)
-    ends = torch.bincount(expert, minlength=chosen.shape[0]).cumsum(0).cpu()
-    return expert, *places, ends
+    counts = torch.bincount(expert, minlength=chosen.shape[0])
+    if capacity is None:
+        return expert, *places, counts.cumsum(0).cpu()
+    starts = counts.cumsum(0) - counts
+    taken = counts.clamp(max=capacity) if capacity >= 0 else (counts + capacity).clamp(min=0)
+    kept = torch.arange(expert.shape[0], device=expert.device) - starts[expert] < taken[expert]
+    return expert[kept], *(p[kept] for p in places), taken.cumsum(0).cpu()
+
+
+def first_rows(rows: Tensor, capacity: int) -> Tensor:
+    """rows[:capacity]. A fake tensor, whose number of rows is made up, keeps it."""
+    return rows.clone() if isinstance(rows, FakeTensor) else rows[:capacity]
 
 
 def chosen_experts(indices: Tensor, experts: int) -> Tensor:

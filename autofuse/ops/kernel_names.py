@@ -34,11 +34,14 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "grouped_linear": "torch mm, for each expert's rows",
         "mlp": "torch linear, activation, linear",
         "cross_entropy": "torch cross_entropy",
-        "log_likelihood": "torch cross_entropy, neg",
         "nll": "torch cross_entropy",
         "rows": "torch reshape",
         "linear_cross_entropy": "torch linear and cross entropy, in blocks of rows",
-        "linear_log_likelihood": "torch linear and cross entropy, in blocks of rows, neg",
+        "linear_divergence": "torch linear and log_softmax, in blocks of rows",
+        "linear_entropy": "torch linear and log_softmax, in blocks of rows",
+        "linear_logsumexp": "torch linear and logsumexp, in blocks of rows",
+        "divergence": "torch kl_div",
+        "entropy": "torch exp, mul, sum",
     }
 )
 

@@ -123,39 +123,6 @@ def _loss_after_arithmetic(
     return (loss.reshape(target.shape) if reduction == "none" else loss).to(result)
 
 
-def linear_log_likelihood(
-    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
-    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
-    lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False, scale: float = 1.0, soft_cap: float | None = None,
-) -> Tensor:  # fmt: skip
-    """log softmax(x @ weight.T + bias)[target], the negative of `linear_cross_entropy`.
-
-    Args:
-        x: as in `linear_cross_entropy`.
-        weight: as in `linear_cross_entropy`.
-        target: as in `linear_cross_entropy`.
-        bias: as in `linear_cross_entropy`.
-        ignore_index: as in `linear_cross_entropy`.
-        label_smoothing: as in `linear_cross_entropy`.
-        reduction: as in `linear_cross_entropy`.
-        in_float32: as in `linear_cross_entropy`.
-        lookup: as in `linear_cross_entropy`.
-        count: as in `linear_cross_entropy`.
-        of_probabilities: as in `linear_cross_entropy`.
-        scale: as in `linear_cross_entropy`.
-        soft_cap: as in `linear_cross_entropy`.
-
-    Returns:
-        As `linear_cross_entropy`, with the other sign.
-    """
-    return -linear_cross_entropy(
-        x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
-        in_float32=in_float32, lookup=lookup, count=count, of_probabilities=of_probabilities, scale=scale,
-        soft_cap=soft_cap,
-    )  # fmt: skip
-
-
 def _loss_by_lookup(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, lookup: str, count: int | None,
     label_smoothing: float, reduction: str, in_float32: bool, scale: float, soft_cap: float | None,

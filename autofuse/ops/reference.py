@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 
 from autofuse.ops.reference_adamw import adamw as adamw
+from autofuse.ops.reference_distributions import divergence as divergence
+from autofuse.ops.reference_distributions import entropy as entropy
+from autofuse.ops.reference_distributions import linear_divergence as linear_divergence
+from autofuse.ops.reference_distributions import linear_entropy as linear_entropy
+from autofuse.ops.reference_distributions import linear_logsumexp as linear_logsumexp
 from autofuse.ops.reference_experts import expert_linear as expert_linear
 from autofuse.ops.reference_experts import grouped_linear as grouped_linear
 
@@ -325,18 +330,6 @@ def nll(
     return each.sum() if reduction == "sum" else each.sum() / (of_target * of_class).sum()
 
 
-def log_likelihood(
-    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False,
-) -> Tensor:  # fmt: skip
-    """-cross_entropy."""
-    return -cross_entropy(
-        logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, lookup=lookup, count=count,
-    )  # fmt: skip
-
-
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
@@ -351,25 +344,14 @@ def linear_cross_entropy(
     )  # fmt: skip
 
 
-def linear_log_likelihood(
-    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
-    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
-    lookup: str | None = None,
-    count: int | None = None, of_probabilities: bool = False, scale: float = 1.0, soft_cap: float | None = None,
+def rows(
+    logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None, flat: bool = True
 ) -> Tensor:  # fmt: skip
-    """-linear_cross_entropy."""
-    return -linear_cross_entropy(
-        x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
-        in_float32=in_float32, lookup=lookup, count=count, scale=scale, soft_cap=soft_cap,
-    )  # fmt: skip
-
-
-def rows(logits: Tensor, in_float32: bool = False, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
-    """Logits (..., C) as (rows, C), after a soft cap and a factor."""
-    flat = logits.reshape(-1, logits.shape[-1])
-    flat = flat if soft_cap is None else torch.tanh(flat / soft_cap) * soft_cap
-    flat = flat * scale
-    return flat.float() if in_float32 and flat.dtype is not torch.float64 else flat
+    """Logits (..., C), or as (rows, C), after a soft cap and a factor."""
+    changed = logits.reshape(-1, logits.shape[-1]) if flat else logits
+    changed = changed if soft_cap is None else torch.tanh(changed / soft_cap) * soft_cap
+    changed = changed * scale
+    return changed.float() if in_float32 and changed.dtype is not torch.float64 else changed
 
 
 _apply_activation = activation  # for functions with a parameter called `activation`

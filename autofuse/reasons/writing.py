@@ -10,6 +10,12 @@ _NEW_NAME = "assign the changed tensor to a new name: `y = x + 1` instead of `x 
 _REPORT = "leave it as it is and report it: the rule should have declined"
 
 # The codemod.
+LOOP_OVER_EXPERTS = Code(
+    "loop-over-experts",
+    "A loop over the experts of a mixture, in a file. Only a live model shows what the experts are.",
+    "a file does not show whether each turn only adds rows to the result",
+    "call `autofuse.optimize` on the model: it computes one turn for all experts, on rows that are sorted by expert",
+)
 WRITTEN_TWICE = Code(
     "written-twice",
     "The same computation is written in several places.",

@@ -48,6 +48,7 @@ CLASSES = 7
 SINGLE = 1e-5  # how far a file that computes in single precision itself is from doubles
 OWN: dict[str, Callable[[Maker], Any]] = {
     "scores of classes": lambda m: m.normal(m.case.batch * m.case.length, CLASSES),
+    "scores of x": lambda m: m.normal(m.case.batch, m.case.length, CLASSES),
     "classes": lambda m: torch.randint(0, CLASSES, (m.case.batch * m.case.length,), generator=m.generator),
     "classes of x": lambda m: torch.randint(0, CLASSES, (m.case.batch, m.case.length), generator=m.generator),
     "weights of targets": lambda m: torch.rand(m.case.batch * m.case.length, generator=m.generator) + 0.5,
@@ -63,7 +64,14 @@ KINDS: dict[str, dict[str, str]] = {
     "AF401": {"x": "q", "cos": "angles", "sin": "angles"},
     "AF402": {"x": "q", "cos": "angles", "sin": "angles", "freqs_cis": "turns"},
     "AF501": {"logits": "scores of classes", "target": "classes", "mask": "weights of targets"},
-    "AF502": {"target": "classes of x", "hidden": "x", "labels": "classes of x", "mask": "weights of x"},
+    "AF502": {
+        "target": "classes of x",
+        "hidden": "x",
+        "labels": "classes of x",
+        "mask": "weights of x",
+        "teacher_logits": "scores of x",
+        "teacher": "scores of x",
+    },
 }
 # Examples of these rules call an operation that is never written by hand: the trace of a loop over experts has it.
 NOT_WRITTEN = frozenset({"AF701"})

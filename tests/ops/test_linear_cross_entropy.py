@@ -92,16 +92,6 @@ def test_logits_are_capped_and_scaled(
     assert_agree(run(ops.linear_cross_entropy), run(reference.linear_cross_entropy), x, weight, bias, terms=terms)
 
 
-@pytest.mark.parametrize("arithmetic", [{}, *ARITHMETIC], ids=str)
-def test_the_log_likelihood_is_the_negative_of_the_loss(arithmetic: dict[str, float]) -> None:
-    x, weight, bias, target = operands()
-    options: dict[str, Any] = {"bias": bias, "reduction": "none", **arithmetic}
-    likelihood = ops.linear_log_likelihood(x, weight, target, **options)
-    assert torch.equal(likelihood, -ops.linear_cross_entropy(x, weight, target, **options))
-    looked_up = ops.linear_log_likelihood(x, weight, target, lookup="gather", **options)
-    torch.testing.assert_close(looked_up, likelihood)
-
-
 @pytest.mark.parametrize("arithmetic", ARITHMETIC, ids=str)
 def test_scaled_logits_work_compiled_under_autocast_and_under_transforms(arithmetic: dict[str, Any]) -> None:
     x, weight, _, target = operands()

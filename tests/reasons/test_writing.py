@@ -18,6 +18,15 @@ TWO_STATEMENTS = "write the sum and its norm as two consecutive statements"
 ATTENDS = "F.softmax(q @ k.mT, -1) @ v"
 
 CASES = [
+    Refused(
+        "loop-over-experts",
+        """
+        for e, expert in enumerate(self.experts):
+            q[k == e] += expert(v[k == e])
+        return q
+        """,
+        "", "call `autofuse.optimize` on the model", "AF701",
+    ),
     Refused("written-twice", f"return {ATTENDS} + {ATTENDS}", "", "compute it once and assign it to a name"),
     Refused(
         "binds-name",

@@ -409,19 +409,6 @@ class ShareOfTheNext(Routed):
         return out
 
 
-class DropsByPosition(Routed):
-    """The first three tokens of each expert alone."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        weights, chosen = self.route(x)
-        out = torch.zeros_like(x)
-        for i, expert in enumerate(self.experts):
-            token, nth = torch.where(chosen == i)
-            token, nth = token[:3], nth[:3]
-            out.index_add_(0, token, expert(x[token]) * weights[token, nth, None])
-        return out
-
-
 class AcrossRows(Routed):
     """The mean over an expert's tokens."""
 
@@ -568,6 +555,6 @@ class Stops(Routed):
 
 
 LOOK_ALIKES = (
-    ShareOfAllTokens, ShareOfTheNext, LastWins, DropsByPosition, AcrossRows, Chained, Decaying, DecayingTensor,
+    ShareOfAllTokens, ShareOfTheNext, LastWins, AcrossRows, Chained, Decaying, DecayingTensor,
     DecayingInPlace, Halved, Noisy, OneUnlike, Repeated, Counted, Stops,
 )  # fmt: skip

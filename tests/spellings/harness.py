@@ -457,6 +457,6 @@ def functions_called_by(run: Callable[[], object]) -> set[tuple[str, str]]:
 
 SPELLED = spellings(
     *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules", "unusual", "wild")),
-    *("norms", "residual", "mlp", "losses", "rotary", "softmax"),
+    *("norms", "residual", "mlp", "losses", "distributions", "rotary", "softmax"),
 )
-LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other", "lookalikes_losses", "lookalikes_rotary")
+LOOKALIKES = spellings(*(f"lookalikes_{part}" for part in ("attention", "other", "losses", "distributions", "rotary")))

@@ -211,14 +211,6 @@ class LogitsForAccuracy(_Headed):
         return F.cross_entropy(logits.flatten(0, 1), target_2d.flatten()), hits
 
 
-class LogitsWithZLoss(_Headed):
-    """The normaliser is a part of the loss on its own."""
-
-    def forward(self, x, target_2d):
-        logits = self.lm_head(x).flatten(0, 1)
-        return F.cross_entropy(logits, target_2d.flatten()) + 1e-4 * logits.logsumexp(-1).pow(2).mean()
-
-
 class LogitsCappedByAnother(_Headed):
     """The product is not bounded by the number that divides the logits."""
 

@@ -209,20 +209,23 @@ class Rows:
         linear: the linear layer.
         in_float32: whether the program casts its output to float32.
         scale: the arithmetic on its output.
+        flat: whether the program flattens all rows into one dimension; None if it may arrange them in another way.
     """
 
     linear: Value
     in_float32: bool
     scale: LogitScale
+    flat: bool | None = False
 
 
 def rows_of(view: View, log_probs: Value) -> Rows | None:
     """The linear layer that computes the logits of a log_softmax, before changes of layout; None if there is none."""
-    x, dim = log_probs.inputs
+    x, dim = log_probs.inputs[:2]
     if type(dim.data) is not int:
         return None
     found, wide, scale = ClassRows(x, dim.data), False, LogitScale()
     rank = view.rank(found.value)
+    flat: bool | None = False
     while found.value.op != ITEM and as_linear(view, found.value) is None:
         if (unscaled := undo_scale(view, found.value, scale)) is not None:
             found, scale = replace(found, value=unscaled[0]), unscaled[1]
@@ -235,11 +238,13 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
         inner = _undo_step(view, found, view.rank(found.value) or rank)
         if inner is None:
             return None
+        flat = True if flat or view.rank(found.value) == 2 and found.value.op in ("view", "flatten") else None
         rank = view.rank(found.value) or rank if found.value.op in (PERMUTE, "transpose") else None
         found = inner
     if found.dim == 1 and (rank := view.rank(found.value) or rank) in (None, 2):
         found = found.with_dim(-1).with_assumption("" if rank else "assumes that the logits have two dimensions")
-    return _slice_input(view, found, wide, scale) if found.dim == -1 else None
+    rows = _slice_input(view, found, wide, scale) if found.dim == -1 else None
+    return None if rows is None else replace(rows, flat=flat)
 
 
 def _slice_input(view: View, found: ClassRows, wide: bool, scale: LogitScale) -> Rows | None:

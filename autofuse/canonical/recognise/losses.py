@@ -20,7 +20,7 @@ from autofuse.canonical.recognise.precision import known_dtypes
 from autofuse.canonical.recognise.smoothing import smoothed_one_hot, smoothing_of
 from autofuse.canonical.recognise.softmax import without_shift
 from autofuse.canonical.shapes import elements, from_end
-from autofuse.canonical.view import CAST, LEAF, View, literal, rewrites, strip_casts
+from autofuse.canonical.view import CAST, LEAF, View, literal, rewrites, strip_casts, through_blocks
 from autofuse.ir.graph import ATTRIBUTE, GLOBAL, ITEM, SLICE, TUPLE, Value, is_const, is_full_slice
 
 _TWO = "assumes that the logits have two dimensions"
@@ -72,7 +72,7 @@ def _cross_entropy(
     view: View, x: Value, target: Value, weight: Value, average: Value, ignored: Value, reduce: Value, reduction: Value,
     smoothing: Value,
 ) -> Value | None:  # fmt: skip
-    if not is_const(average, None) or not is_const(reduce, None):
+    if not is_const(average, None) or not is_const(reduce, None) or is_distribution(view, target):
         return None
     rank = view.rank(x)
     log_probs = view.plain("log_softmax", x, view.const(torch_class_dim(rank) if rank else 1))
@@ -132,6 +132,14 @@ def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None =
         if positive_dim == 1
         else found.with_assumption(f"assumes that dimension {positive_dim} is the last").with_dim(-1)
     )
+
+
+def is_distribution(view: View, v: Value) -> bool:
+    """Whether a target is computed by a softmax, so that it is no class index (divergences.py)."""
+    v = through_blocks(view, v)
+    while v.op in (*_SHAPE_ONLY, CAST, "detach"):
+        v = through_blocks(view, v.inputs[0])
+    return v.op == "softmax"
 
 
 # Selecting the entries of the targets.

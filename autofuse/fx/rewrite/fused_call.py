@@ -136,6 +136,8 @@ def _build_arguments(
 def _match_layout_and_dtype(builder: Builder, fused: fx.Node, original: fx.Node, result: ReplacedValue) -> fx.Node:
     """`fused` with the layout and dtype of the result that it replaces. Raises CannotBuild if the shape differs."""
     fused = builder.permute(fused, result.permutation)
+    if result.negated:
+        fused = builder.call_method("neg", fused)
     wanted, found = original.meta.get("v"), fused.meta.get("v")
     if not isinstance(wanted, Tensor) or not isinstance(found, Tensor):
         return fused
@@ -175,7 +177,9 @@ def _default_kernel(site: Site, new_nodes: list[fx.Node]) -> str:
 def _removed_nodes(captured: CapturedTrace, site: Site) -> list[fx.Node]:
     """The nodes that only the replaced results needed, including child calls and reads of sizes."""
     old_nodes = {
-        captured.nodes[v] for v in (*site.removed.values, *(r.value for r in site.results)) if v in captured.nodes
+        captured.nodes[v]
+        for v in (*site.removed.values, *site.removed.shared, *(r.value for r in site.results))
+        if v in captured.nodes
     }
     return dead_nodes(captured.trace.graph, {n for n in old_nodes if n.op not in ("placeholder", "output")})
 

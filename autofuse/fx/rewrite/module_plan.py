@@ -178,14 +178,16 @@ def _fuse_round(
     done = False
     fused = [f for f in plan.found if f.fused]
     others: list[Found] = []
-    for site in sites(
-        captured.graph, view, rules, lambda s: isinstance(s.verdict, Holds) and not _is_inside_child(captured, s)
-    ):
-        node = captured.nodes.get(site.root)
-        if node is None or _is_inside_child(captured, site):
-            continue
-        key = (site.rule.rule.code, node.name, node.meta.get("place"))
-        if key in excluded:
+
+    def is_usable(site: Site) -> bool:
+        if not isinstance(site.verdict, Holds) or _is_inside_child(captured, site):
+            return False
+        # A site that shares steps is fused only together with its partners.
+        return not site.rule.rule.shares_steps or _key_of(captured, site) not in excluded
+
+    for site in sites(captured.graph, view, rules, is_usable):
+        key = _key_of(captured, site)
+        if key is None or _is_inside_child(captured, site) or key in excluded:
             continue
         found = _found_site(captured, site, key)
         if isinstance(site.verdict, Holds):
@@ -200,6 +202,12 @@ def _fuse_round(
         others.append(found)
     plan.found = fused + others
     return done
+
+
+def _key_of(captured: CapturedTrace, site: Site) -> SiteKey | None:
+    """The key of a site; None if no node of the graph computes its result."""
+    node = captured.nodes.get(site.root)
+    return None if node is None else (site.rule.rule.code, node.name, node.meta.get("place"))
 
 
 def _decline_unbuilt(found: Found, error: CannotBuild) -> Found:

@@ -13,13 +13,24 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from autofuse.fx.trace.expert_spellings import (
+    RowCount,
+    choices,
+    counted_expert,
+    expert_number,
+    flat_base,
+    known_form,
+    repeated_index,
+)
 from autofuse.fx.trace.torch_functions import CONSTANT_METHODS
 from autofuse.fx.trace.values import Values, tensors
+from autofuse.ops.experts import first_rows
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 
@@ -27,6 +38,11 @@ ROWS = 7919  # rows of an expert in a trace: a prime number, so that it is not t
 _ROWS_NAME = re.compile(r"_rows\d+")
 _HAS_ROWS = re.compile(r"not \(?(_rows\d+)(?: \* 1\))? (?:==|<=) 0|\(?(_rows\d+)(?: \* 1\))? (?:>|!=) 0")
 _REDUCTIONS = frozenset({"any", "sum", "count_nonzero"})
+_UNIQUE = frozenset({"unique", "_unique_impl", "_return_output"})  # torch.unique, and its parts
+_OF_COLUMN = (
+    *((name, (dim,)) for name in ("squeeze", "view", "reshape") for dim in (-1, 1) if name == "squeeze" or dim < 0),
+    ("flatten", ()),
+)
 _VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "contiguous", "bool", "long", "int"})
 NOT_HANDLED: Any = object()
 
@@ -39,18 +55,32 @@ class Loops:
         conditions: name of a number of rows -> the mask that chooses the rows.
         rows: name of a number of rows -> the node of torch.where.
         tested: masks of which forward tested whether any entry is set.
-        hits: masks of which forward loops over the experts with rows only.
+        hits: masks, or indices of experts, of which forward loops over the experts with rows only.
+        numbers: name of a number of rows -> the number of the expert.
+        counted: index of experts -> the experts of which forward tested, by a list of counts, whether they have rows.
     """
 
     conditions: dict[str, fx.Node] = field(default_factory=dict)
     rows: dict[str, fx.Node] = field(default_factory=dict)
     tested: set[fx.Node] = field(default_factory=set)
     hits: set[fx.Node] = field(default_factory=set)
+    counted: dict[fx.Node, set[int]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
 
     @property
     def skips_empty(self) -> set[str]:
         """The names of the numbers of rows for which forward skips an expert without rows."""
         return {name for name, node in self.conditions.items() if node in self.tested}
+
+    @property
+    def tests_rows(self) -> bool:
+        """Whether forward tests which experts have rows."""
+        return bool(self.tested or self.hits or self.counted)
+
+    @property
+    def assumes_rows(self) -> bool:
+        """Whether the trace rests on the assumption that each expert has rows."""
+        return bool(self.conditions or self.tests_rows)
 
     def split(self, turns: int) -> Loops:
         """Remove what was recorded about the first `turns` turns, and return it.
@@ -61,7 +91,7 @@ class Loops:
         whole = len(names) == len(self.rows)
         conditions = {name: self.conditions[name] for name in names}
         tested = self.tested if whole else self.tested & set(conditions.values())
-        first = Loops(conditions, {name: self.rows[name] for name in names}, tested, self.hits)
+        first = Loops(conditions, {name: self.rows[name] for name in names}, tested, self.hits, self.counted)
         self.tested = set() if whole else self.tested - tested
         for name in names:
             del self.rows[name], self.conditions[name]
@@ -74,27 +104,47 @@ class ExpertRows(Values):
     def begin_rows(self) -> None:
         """Set up the tables of one trace."""
         self.loops = Loops()
+        self.alternates = False  # whether every other expert has no rows (empty_experts.py)
         self._hits: dict[int, tuple[Tensor, int]] = {}  # id of a result of torch.nonzero -> it, the number of experts
         self._numbers: dict[int, tuple[Tensor, int]] = {}  # id of an expert's index tensor -> it, the index
+        self._columns: dict[int, tuple[Tensor, Tensor]] = {}  # id of rows with the shape (rows, 1) -> it, the rows
 
     def operation_on_rows(
         self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The result of an operation on the rows of experts; NOT_HANDLED for any other operation."""
-        first = args[0] if args else kwargs.get("input")
         if name in CONSTANT_METHODS:
             return NOT_HANDLED
+        given = function, name, args, kwargs
+        function, name, args, kwargs = known = known_form(given, ROWS, self._numbers, self._index_in_columns)
+        if known is not given and name != "__getitem__":
+            return self.with_rows(function, args, kwargs)
+        first = args[0] if args else kwargs.get("input")
+        is_known = id(first) in self._hits or id(first) in self._numbers
+        if (
+            isinstance(first, Tensor)
+            and not is_known
+            and (found := self._counts(name, first, args, kwargs)) is not NOT_HANDLED
+        ):
+            return found
         if name in ("where", "nonzero") and isinstance(first, Tensor) and (len(args) == 1 or name == "nonzero"):
             if name == "where" and not kwargs or kwargs.get("as_tuple") is True:
                 return self._rows_where(first)
             if name == "nonzero" and len(args) == 1 and not kwargs and first.dim() == 1:
-                return self._experts_with_rows(first)
+                hits = self._experts_with_rows(first)
+                return self._column_of_rows(first) if hits is NOT_HANDLED and first.dtype is torch.bool else hits
+        if isinstance(first, Tensor) and id(first) in self._columns:
+            token = self._columns[id(first)][1]
+            if (name, args[1:]) in _OF_COLUMN or name == "__getitem__" and args[1] == (slice(None), 0):
+                return token
         if isinstance(first, Tensor) and id(first) in self._hits:
             return self._operation_on_hits(name, *self._hits[id(first)], args)
         if isinstance(first, Tensor) and id(first) in self._numbers:
             return self._operation_on_number(name, *self._numbers[id(first)], args)
         if name == "__getitem__" and len(args) == 2 and (index := self._index(args[1])) is not None:
             return self.with_rows(function, (first, index), kwargs)
+        if name == "__getitem__" and len(args) == 2 and self._is_chosen_row(first) and _is_beginning(args[1]):
+            return self.with_rows(first_rows, (first, args[1].stop), {})
         if name == "__setitem__" and len(args) == 3 and self.rows_of(args[2]):
             index = self._index(args[1])
             return NOT_HANDLED if index is None else self.put((first, index, args[2]))
@@ -107,27 +157,82 @@ class ExpertRows(Values):
             and args[1] == 0
         ):
             if (mask := self._tested_mask(first)) is not None:
-                self.loops.tested.add(base_of(mask))
-                return name.strip("_") != "eq"
+                self.loops.tested.add(flat_base(mask))
+                has_rows = not self._is_empty(self._number_of(flat_base(mask)))
+                return has_rows != (name.strip("_") == "eq")
         return NOT_HANDLED
 
     # The rows of an expert.
 
     def _rows_where(self, mask: Tensor) -> Any:
         node = self.node_of(mask)
-        if (base := base_of(node)) is not node and isinstance(base.meta.get("v"), Tensor):
+        if (base := flat_base(node)) is not node and isinstance(base.meta.get("v"), Tensor):
             return self._rows_of_flat_view(base)
         for name, condition in self.loops.conditions.items():
             if condition is node or _is_same_comparison(condition, node):
                 return self.loops.rows[name].meta["results"]
         name = f"_rows{len(self.loops.conditions)}"
+        self.loops.numbers[name] = number = self._number_of(node)
+        rows = 0 if self._is_empty(number) else ROWS
         with self.pause_recording():
-            examples = tuple(torch.empty(ROWS, dtype=torch.int64, device=mask.device) for _ in range(mask.dim()))
+            examples = tuple(torch.empty(rows, dtype=torch.int64, device=mask.device) for _ in range(mask.dim()))
         where = self.annotate(self.graph.call_function(torch.where, (node,)), examples)
         result = self.keep_result(where, examples, [], [(name,)] * len(examples))
         self.loops.conditions[name], self.loops.rows[name] = node, where
         where.meta["results"] = result
         return result
+
+    def _is_empty(self, number: int) -> bool:
+        return self.alternates and number % 2 == 0
+
+    def _number_of(self, mask: fx.Node) -> int:
+        """The number of the expert whose rows a mask selects. If the mask does not show it, masks are counted."""
+        number = expert_number(mask)
+        if number is not None:
+            return number
+        known = list(self.loops.conditions.values())
+        return known.index(mask) if mask in known else len(known)
+
+    def _column_of_rows(self, mask: Tensor) -> Tensor:
+        """The rows as `mask.nonzero()` gives them, with the shape (rows, 1)."""
+        (rows,) = self._rows_where(mask)
+        column: Tensor = self.with_rows(torch.Tensor.unsqueeze, (rows, -1), {})
+        self._columns[id(column)] = column, rows
+        return column
+
+    def _count_tested(self, index: fx.Node, e: int) -> None:
+        """Forward tested the count of expert e. Only the turn of this expert may do so, before it chooses its rows."""
+        self.loops.counted.setdefault(index, set()).add(e if len(self.loops.rows) == e else -1)
+
+    def _index_in_columns(self, x: Tensor) -> Tensor | None:
+        """The index of rows that the matrix `x` repeats in each column; None if it does not."""
+        base = repeated_index(self.node_of(x))
+        indices = (i for where in self.loops.rows.values() for i in where.meta["results"])
+        return next((i for i in indices if base is not None and self.node_of(i) is base), None)
+
+    def _is_chosen_row(self, x: Any) -> bool:
+        """Whether `x` is an index that torch.where returned."""
+        wheres = [where.meta["results"] for where in self.loops.rows.values()]
+        return any(x is index for results in wheres for index in results)
+
+    def _counts(self, name: str, first: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The experts that an index contains, or how many rows each has; NOT_HANDLED for any other operation."""
+        if name in _UNIQUE and first.dim() and not any(args[2:]) and not any(kwargs[k] for k in {*kwargs} - {"sorted"}):
+            index = flat_base(self.node_of(first))
+            if (count := choices(index)) is not None:
+                self.loops.hits.add(index)
+                return self._hits_of(first, count, 1)
+        if name == "bincount" and len(args) == 1 and first.dim() == 1 and {*kwargs} == {"minlength"}:
+            if choices(flat_base(self.node_of(first))) == kwargs["minlength"]:
+                with self.pause_recording():
+                    example = torch.empty(kwargs["minlength"], dtype=torch.int64, device=first.device)
+                node = self.annotate(self.graph.call_function(torch.bincount, (self.node_of(first),), kwargs), example)
+                return self.keep_result(node, example, [], [(None,)])
+        if name == "item" and not first.dim() and (counted := counted_expert(self.node_of(first))) is not None:
+            index, e = counted
+            refuse = partial(self.refuse, because(forwards.NEEDS_NUMBERS, name="tolist"))
+            return RowCount(not self._is_empty(e), partial(self._count_tested, index, e), refuse)
+        return NOT_HANDLED
 
     def _rows_of_flat_view(self, base: fx.Node) -> Any:
         """The rows of a flat view, computed from the rows of the mask itself."""
@@ -150,9 +255,13 @@ class ExpertRows(Values):
         self.loops.hits.add(mask)
         if not _counts_classes(mask):
             self.length(has_rows, 0).int_()
+        return self._hits_of(has_rows, int(has_rows.shape[0]), 2)
+
+    def _hits_of(self, like: Tensor, count: int, rank: int) -> Tensor:
+        """The numbers of the experts with rows. In the trace these are all experts."""
         with self.pause_recording():
-            example = torch.empty(has_rows.shape[0], 1, dtype=torch.int64, device=has_rows.device)
-        self._hits[id(example)] = example, int(has_rows.shape[0])
+            example = torch.empty((count, 1)[:rank], dtype=torch.int64, device=like.device)
+        self._hits[id(example)] = example, count
         return example
 
     def _operation_on_hits(self, name: str, hits: Tensor, count: int, args: tuple[Any, ...]) -> Any:
@@ -170,7 +279,7 @@ class ExpertRows(Values):
         self.refuse(because(forwards.NEEDS_NUMBERS, name="nonzero"))
 
     def _expert_numbers(self, hits: Tensor, count: int) -> list[Tensor]:
-        return [self._number(hits, e, hits.dim() - 1) for e in range(count)]
+        return [self._number(hits, e, hits.dim() - 1) for e in range(count) if not self._is_empty(e)]
 
     def _number(self, like: Tensor, e: int, rank: int) -> Tensor:
         with self.pause_recording():
@@ -238,7 +347,7 @@ class ExpertRows(Values):
             actual = [int(n) for n in result.shape]
             if any(n > ROWS and n % ROWS == 0 for n in actual):
                 self.refuse(because(forwards.NEEDS_NUMBERS, name="where"))
-            found.append(tuple(name if n == ROWS else k for n, k in zip(actual, named_sizes, strict=True)))
+            found.append(tuple(name if n in (ROWS, 0) else k for n, k in zip(actual, named_sizes, strict=True)))
         return found
 
     # Tests for rows.
@@ -248,8 +357,8 @@ class ExpertRows(Values):
         mask = self._tested_mask(x)
         if mask is None:
             return NOT_HANDLED
-        self.loops.tested.add(base_of(mask))
-        return True
+        self.loops.tested.add(flat_base(mask))
+        return not self._is_empty(self._number_of(flat_base(mask)))
 
     def _tested_mask(self, x: Any) -> fx.Node | None:
         record = self.held.get(id(x)) if isinstance(x, Tensor) else None
@@ -261,7 +370,7 @@ class ExpertRows(Values):
         if name in _REDUCTIONS and isinstance(operand, fx.Node) and len(node.args) == 1 and not node.kwargs:
             return (
                 operand
-                if _compares_index(base_of(operand)) or base_of(operand) in self.loops.conditions.values()
+                if _compares_index(flat_base(operand)) or flat_base(operand) in self.loops.conditions.values()
                 else None
             )
         return None
@@ -278,6 +387,11 @@ class ExpertRows(Values):
                 self.refuse(because(forwards.NEEDS_NUMBERS, name="size"))
             del self.guards.tests[test]
             self.loops.tested.add(self.loops.conditions[found[1] or found[2]])
+
+
+def _is_beginning(index: Any) -> bool:
+    """Whether an index is `[:n]`."""
+    return isinstance(index, slice) and index.start in (None, 0) and index.step is None and index.stop is not None
 
 
 def _compares_index(node: fx.Node) -> bool:
@@ -299,16 +413,6 @@ def _counts_classes(mask: fx.Node) -> bool:
     while mask.op == "call_method" and mask.target in ("permute", "bool", "to") and isinstance(mask.args[0], fx.Node):
         mask = mask.args[0]
     return getattr(mask.target, "__name__", "") == "one_hot" and "num_classes" in mask.kwargs
-
-
-def base_of(node: fx.Node) -> fx.Node:
-    """The mask of which `node` is a flat view: `mask.view(-1)`."""
-    while node.op == "call_method" and (
-        node.target in ("view", "reshape") and node.args[1:] in ((-1,), ((-1,),))
-        or node.target == "flatten" and len(node.args) == 1 and not node.kwargs
-    ) and isinstance(node.args[0], fx.Node):  # fmt: skip
-        node = node.args[0]
-    return node
 
 
 def is_rows(size: Any) -> bool:
@@ -339,4 +443,4 @@ def _mask_of_hits(node: fx.Node) -> fx.Node | None:
     return mask if tested_dims == set(range(1, rank)) else None
 
 
-__all__ = ["NOT_HANDLED", "ROWS", "ExpertRows", "Loops", "base_of", "is_rows"]
+__all__ = ["NOT_HANDLED", "ROWS", "ExpertRows", "Loops", "is_rows"]

@@ -55,7 +55,7 @@ def turns_of(graph: fx.Graph, loops: Loops) -> list[Turn]:
         raise NotALoop(wheres[0] if wheres else None)
     turns = []
     for where, name in zip(wheres, loops.rows, strict=True):
-        ends = [n for n in dependents(where) if _adds(n)]
+        ends = [n for n in dependents(where) if adds_rows(n)]
         if len(ends) != 1 or loops.rows[name] is not where:
             raise NotALoop(where)
         turns.append(Turn(where, ends[0], ends[0].args[0]))  # type: ignore[arg-type]
@@ -69,13 +69,13 @@ def dependents(node: fx.Node) -> list[fx.Node]:
         for user in todo.pop().users:
             if user not in nodes and user.op != "output":
                 nodes[user] = None
-                todo += [] if _adds(user) else [user]
+                todo += [] if adds_rows(user) else [user]
     return list(nodes)
 
 
-def _adds(node: fx.Node) -> bool:
+def adds_rows(node: fx.Node) -> bool:
     """Whether a node adds rows to a result or stores them in it."""
-    return node.op == "call_method" and node.target == "index_add_" or node.target is operator.setitem
+    return target_name(node) in ("index_add_", "index_add") or node.target is operator.setitem
 
 
 def check_turns(turns: list[Turn], pairs: list[dict[fx.Node, fx.Node]]) -> None:

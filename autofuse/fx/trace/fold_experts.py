@@ -40,8 +40,10 @@ def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -
     Raises:
         NotALoop: the trace is not known to consist of loops over experts.
     """
-    if not (loops.conditions or loops.tested or loops.hits):
+    if not loops.assumes_rows:
         return ()
+    if not loops.rows:
+        raise NotALoop(None)
     erase_dead(graph)
     while loops.rows:
         turns, matches = _first_loop(turns_of(graph, loops))

@@ -15,10 +15,18 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.expert_rows import ROWS, Loops
+from autofuse.fx.trace.expert_spellings import index_under
 from autofuse.fx.trace.expert_turns import NotALoop, Turn, dependents, target_name, with_number
 from autofuse.fx.trace.operation_names import replace_node
 from autofuse.fx.trace.row_operations import is_row_wise
-from autofuse.ops.experts import add_expert_rows, chosen_experts, each_expert, expert_linear, expert_rows
+from autofuse.ops.experts import (
+    add_expert_rows,
+    chosen_experts,
+    each_expert,
+    expert_linear,
+    expert_rows,
+    first_rows,
+)
 from autofuse.torch_private import FakeTensorMode
 
 
@@ -56,10 +64,12 @@ class FoldedTurn:
         self.condition = self.first.where.args[0]
         chain, start = self.chain(self.condition)
         self.check_row_tests()
-        self.disjoint = target_name(start) == "eq" and not chain
+        self.disjoint = self.puts_disjoint(start, chain)
+        capacity = self.capacity()
         with self.graph.inserting_before(self.first.where):
             conditions = self.stacked_conditions(chain, start)
-            rows = self.new_node(expert_rows, (conditions,), self.first.where.meta["v"])
+            given = (conditions,) if capacity is None else (conditions, capacity)
+            rows = self.new_node(expert_rows, given, self.first.where.meta["v"])
             rank = len(self.first.where.meta["v"])
             example: Tensor = self.first.where.meta["v"][0]
             self.expert = self.item(rows, 0, example)
@@ -72,8 +82,13 @@ class FoldedTurn:
         for user in list(self.first.where.users):
             if user.target is not operator.getitem:
                 raise NotALoop(user)
-            user.replace_all_uses_with(places[int(user.args[1])])  # type: ignore[arg-type]
-            self.with_rows |= {places[int(user.args[1])]}  # type: ignore[arg-type]
+            place = places[int(user.args[1])]  # type: ignore[arg-type]
+            for beginning in [n for n in user.users if n.target is first_rows]:
+                beginning.replace_all_uses_with(place)
+                self.graph.erase_node(beginning)
+                self.turn.discard(beginning)
+            user.replace_all_uses_with(place)
+            self.with_rows |= {place}
         removed = {self.first.where, *self.first.where.users, *chain, start}
         for node in [n for n in self.graph.nodes if n in self.turn and n not in removed]:
             self.rewrite_step(node)
@@ -83,11 +98,27 @@ class FoldedTurn:
         """Check that forward tests whether an expert has rows for all experts or for none."""
         if self.loops.tested and self.loops.tested != set(self.loops.conditions.values()):
             raise NotALoop(self.first.where)
+        if any(tested != set(range(self.experts)) for tested in self.loops.counted.values()):
+            raise NotALoop(self.first.where)
 
     @property
     def calls_empty(self) -> bool:
         """Whether forward also calls an expert that has no rows."""
-        return not (self.loops.tested or self.loops.hits)
+        return not (self.loops.tested or self.loops.hits or self.loops.counted)
+
+    def capacity(self) -> Any:
+        """n, if each turn takes only the first n of its rows: `rows[:n]`. None if it takes all."""
+        reads = [user for read in self.first.where.users for user in read.users]
+        beginnings = [n for n in reads if n.target is first_rows]
+        if not beginnings:
+            return None
+        capacity = beginnings[0].args[1]
+        is_one = all(n.args[1] is capacity and n not in self.varying for n in beginnings)
+        if len(beginnings) < len(reads) or not is_one:
+            raise NotALoop(beginnings[0])
+        if isinstance(capacity, fx.Node) and capacity in self.turn:
+            raise NotALoop(beginnings[0])
+        return capacity
 
     # The rows of all experts.
 
@@ -106,6 +137,9 @@ class FoldedTurn:
         name, of = target_name(start), start.args[0]
         if not isinstance(of, fx.Node) or not self.is_same_in_each_turn(of) or len(start.args) != 2 or start.kwargs:
             raise NotALoop(start)
+        self.check_counts(index_under(of))
+        if target_name(of) == "unbind" and of.args[1:] in ((), (0,)) and not of.kwargs and start.args[1] == 0:
+            of = of.all_input_nodes[0]
         if name == "getitem" and (start.args[1] == 0 or start.args[1] == slice(0, 1)):
             if self.loops.hits and of not in self.loops.hits:
                 raise NotALoop(start)
@@ -113,7 +147,13 @@ class FoldedTurn:
                 "call_function", operator.getitem, (self.stack(of, start), slice(0, self.experts))
             )
             mask_only = start.args[1] != 0
-        elif name == "eq" and start.args[1] == 0 and not self.loops.hits:
+        elif name == "getitem" and _is_last_index(start, of) and not self.loops.hits:
+            last_first = self.computed_node("call_method", "movedim", (of, -1, 0))
+            stacked = self.computed_node(
+                "call_function", operator.getitem, (self.stack(last_first, start), slice(0, self.experts))
+            )
+            mask_only = False
+        elif name == "eq" and start.args[1] == 0 and self.loops.hits <= {of}:
             with self.mode:
                 example = of.meta["v"].new_empty((self.experts, *of.meta["v"].shape), dtype=torch.bool)
             stacked, mask_only = self.new_node(chosen_experts, (of, self.experts), example), False
@@ -131,6 +171,18 @@ class FoldedTurn:
         if mask_only:
             raise NotALoop(start)
         return stacked
+
+    def check_counts(self, index: fx.Node) -> None:
+        """Check that the counts that forward tested are those of the loop's own index."""
+        if any(counted is not index for counted in self.loops.counted):
+            raise NotALoop(self.first.where)
+
+    def puts_disjoint(self, start: fx.Node, chain: list[fx.Node]) -> bool:
+        """Whether no two experts take the same entry: each entry has one number, or one number in `one_hot`."""
+        of = start.args[0]
+        if target_name(start) == "eq":
+            return not chain
+        return isinstance(of, fx.Node) and _is_last_index(start, of) and target_name(_uncast(of)) == "one_hot"
 
     def is_same_in_each_turn(self, node: fx.Node) -> bool:
         """Whether a node does not depend on the number of the expert, nor on its rows."""
@@ -344,7 +396,8 @@ class FoldedTurn:
         end = self.first.end
         places: tuple[Any, ...]
         addend: Any
-        if target_name(end) == "index_add_":
+        out: Any = end.args[0]
+        if target_name(end) in ("index_add_", "index_add"):
             if end.args[1] != 0 or len(end.args) != 4 or end.kwargs:
                 raise NotALoop(end)
             places, addend = (end.args[2],), end.args[3]
@@ -361,13 +414,17 @@ class FoldedTurn:
             raise NotALoop(end)
         if not all(p in self.with_rows for p in (*places, addend)) or addend.meta["v"].shape[:1] != (ROWS,):
             raise NotALoop(end)
-        dtype = end.args[0].meta["v"].dtype  # type: ignore[union-attr]
+        dtype = out.meta["v"].dtype
         with self.graph.inserting_before(end):
             if addend.meta["v"].dtype != dtype:
                 addend = self.computed_node("call_method", "to", (addend, dtype))
-            addition = self.graph.call_function(add_expert_rows, (end.args[0], places, addend, self.ends))
+            if target_name(end) == "index_add":  # forward does not write to `out`
+                out = self.computed_node("call_method", "clone", (out,))
+            addition = self.graph.call_function(add_expert_rows, (out, places, addend, self.ends))
         addition.meta = dict(end.meta)
-        addition.meta["v"] = end.args[0].meta["v"]  # type: ignore[union-attr]
+        if target_name(end) == "index_add":
+            addition.meta["writes"] = [out]
+        addition.meta["v"] = out.meta["v"]
         replace_node(end, addition)
         for node in removed:
             self.graph.erase_node(node)
@@ -425,6 +482,23 @@ class FoldedTurn:
             return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
+_KEEPS_CHOICES = frozenset("eq getitem one_hot permute to long int bool unbind unsqueeze".split())
+
+
+def _is_last_index(node: fx.Node, of: fx.Node) -> bool:
+    """Whether a node reads the entry of expert 0 along the last dimension: `mask[:, 0]` or `mask[..., 0]`."""
+    index, value = node.args[1], of.meta.get("v")
+    if not isinstance(index, tuple) or not isinstance(value, Tensor) or index[-1] != 0 or type(index[-1]) is not int:
+        return False
+    return index == (..., 0) or index == (*(slice(None),) * (value.dim() - 1), 0)
+
+
+def _uncast(node: fx.Node) -> fx.Node:
+    while target_name(node) in ("bool", "long", "int", "to") and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
 def _from_topk(node: Any) -> bool:
     """Whether a condition compares indices from torch.topk, which are distinct in each row."""
     for _ in range(12):  # a bound on the length of the chain
@@ -432,7 +506,9 @@ def _from_topk(node: Any) -> bool:
             return False
         if target_name(node) == "getitem" and isinstance(node.args[0], fx.Node) and target_name(node.args[0]) == "topk":
             return bool(node.args[1] == 1)
-        if target_name(node) not in ("eq", "getitem", "one_hot", "permute", "to", "long", "int", "bool"):
+        if target_name(node) not in _KEEPS_CHOICES:
+            return False
+        if target_name(node) == "eq" and isinstance(node.args[1], fx.Node) and target_name(node.args[1]) != "arange":
             return False
         node = node.args[0]
     return False

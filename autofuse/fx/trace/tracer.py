@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from torch import fx, nn
 from autofuse.fx.trace.ambient_state import AmbientState, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.arguments import Arguments
 from autofuse.fx.trace.child_calls import ResultSizes
+from autofuse.fx.trace.empty_experts import check_empty_experts
 from autofuse.fx.trace.expert_rows import is_rows
 from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.fold_experts import NotALoop, fold
@@ -122,8 +123,25 @@ def _trace(
     mode: FakeTensorMode,
     dropped: frozenset[Path],
 ) -> ForwardTrace:
+    recorder, arguments = _record(module, cls, example, world, mode, dropped)
+    loops = _fold(recorder, mode, lambda: _record(module, cls, example, world, mode, dropped, alternates=True)[0])
+    keep_checks(recorder.graph)
+    sizes = {h.node: h.sizes for h in recorder.held.values() if h.node is not None}
+    sizes = {n: tuple(None if is_rows(s) else s for s in known) for n, known in sizes.items()}
+    return ForwardTrace(
+        module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,
+        frozenset(recorder.entered_children), sizes, recorder.items, dropped, loops,
+    )  # fmt: skip
+
+
+def _record(
+    module: nn.Module, cls: type[nn.Module], example: ForwardArguments, world: Twins, mode: FakeTensorMode,
+    dropped: frozenset[Path], alternates: bool = False,
+) -> tuple[Recorder, Arguments]:  # fmt: skip
+    """Runs a forward and records it; with `alternates`, as if every other expert of a loop had no rows."""
     args, kwargs = example
     recorder = Recorder(world.of(module), world, lambda child, a, kw: _child_result_sizes(child, a, kw, world, mode))
+    recorder.alternates = alternates
     recorder.guards.equal("self.training", recorder.root.training)
     recorder.guards.add(f"_of_class(self, {recorder.guards.constant(cls)})")
     bound = signature_of(own_forward(cls)).bind(recorder.root, *args, **kwargs)
@@ -154,17 +172,10 @@ def _trace(
     finally:
         active.listener = listener_before
     arguments.finish()
-    loops = _fold(recorder, mode)
-    keep_checks(recorder.graph)
-    sizes = {h.node: h.sizes for h in recorder.held.values() if h.node is not None}
-    sizes = {n: tuple(None if is_rows(s) else s for s in known) for n, known in sizes.items()}
-    return ForwardTrace(
-        module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,
-        frozenset(recorder.entered_children), sizes, recorder.items, dropped, loops,
-    )  # fmt: skip
+    return recorder, arguments
 
 
-def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
+def _fold(recorder: Recorder, mode: FakeTensorMode, record_alternately: Callable[[], Recorder]) -> tuple[fx.Node, ...]:
     """Replaces loops over experts by one turn.
 
     Raises:
@@ -172,6 +183,8 @@ def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
     """
     recorder.remove_row_guards()
     try:
+        if recorder.loops.tests_rows:
+            check_empty_experts(recorder.graph, recorder.loops, record_alternately().graph)
         return fold(recorder.graph, recorder.loops, recorder.root, mode)
     except NotALoop as error:
         place = error.node.meta.get("place") if error.node is not None else None

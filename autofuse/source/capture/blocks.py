@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from autofuse.ir.graph import CHOICE, OPAQUE, Value
+from autofuse.ir.graph import CHOICE, IN_WITH_BLOCK, OPAQUE, Value
 from autofuse.ir.vocabulary import OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
@@ -227,10 +227,10 @@ class Blocks(Assignments):
         ends = self.read_block(statement.body)
         self.region = outer
         if all(m.startswith("torch.") for m in managers):
-            self._make_opaque_since(mark, "computed in a `with` block")
+            self._make_opaque_since(mark, IN_WITH_BLOCK)
             return ends
         for name in self.names.changed_since(mark):  # the context manager may suppress an exception anywhere
-            self.bind_name(name, self.one_of("computed in a `with` block", self.names.values_since(name, mark)))
+            self.bind_name(name, self.one_of(IN_WITH_BLOCK, self.names.values_since(name, mark)))
         return True
 
     def _enter_context(self, item: ast.withitem) -> str:

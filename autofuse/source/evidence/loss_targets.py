@@ -17,7 +17,7 @@ from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.site_values import describe_value, program_values
 
-_LOSSES = frozenset({"cross_entropy", "log_likelihood", "linear_cross_entropy", "linear_log_likelihood"})
+_LOSSES = frozenset({"cross_entropy", "linear_cross_entropy"})
 
 
 def targets_are_classes(claim: Claim) -> Iterator[Missing | Fails]:

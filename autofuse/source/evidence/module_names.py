@@ -19,8 +19,8 @@ _NAMES = frozenset(
     getattr grad grad_fn half hardtanh hasattr id ignore_index in_features init inplace insert inspect
     ipu is_compiling is_complex is_floating_point is_lazy is_leaf is_meta is_tensor_like
     is_traceable_wrapper_subclass isdigit isinstance items iter itertools jit join kaiming_uniform_ keys
-    label_smoothing layer_norm legacy_get_string len linear list load_state_dict log_softmax math max_val
-    min_val mish module_load modules move_to_end mtia named_buffers named_children named_modules
+    kl_div label_smoothing layer_norm legacy_get_string len linear list load_state_dict log_softmax log_target math
+    max_val min_val mish module_load modules move_to_end mtia named_buffers named_children named_modules
     named_parameters next next_functions nll_loss nn no_grad normalized_shape numbers ones_ out_features
     overrides p parameter parameters persistent pop pop_scope push_scope reduction register_backward_hook
     register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook

@@ -39,6 +39,8 @@ from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_apply
 from autofuse.source.find.caller_assumptions import add_caller_assumptions
 from autofuse.source.find.candidate_functions import CandidateFunctions, defines_classes
+from autofuse.source.find.expert_loops import CODE as LOOPS
+from autofuse.source.find.expert_loops import expert_loops, may_contain_loops
 from autofuse.source.find.file_reader import FileReader, SkippedFunction
 from autofuse.source.find.proposal import Proposal, decline
 from autofuse.source.find.required_words import required_words, words_of_graph
@@ -99,7 +101,8 @@ def proposals(
     call_rules = [r for r in rules if may_apply(r, source)]
     dataflow_rules = tuple(r for r in rules if r.change is None)
     hints = required_words(dataflow_rules).possible_in(source, others=defines_classes(source))
-    has_none = edited_file.generated and not declined or not call_rules and not hints.rules
+    loops = any(r.rule.code == LOOPS for r in dataflow_rules) and may_contain_loops(source)
+    has_none = edited_file.generated and not declined or not call_rules and not hints.rules and not loops
     if has_none and not always_parse:
         return []
     tree = PARSED.tree(source, path) if path else ast.parse(source)  # also raises SyntaxError
@@ -124,6 +127,9 @@ def proposals(
         )
         results += reader.read(read_one, defined.function.lineno, defined.symbol, text.size_of(defined.function))
     results = _prefer_helpers(results)
+    if loops:
+        found = expert_loops(all_functions, dataflow_rules, path)
+        results += [p for defined, p in found if only is None or defined.symbol in only]
     if call_rules:
         read_one = partial(_call_proposals, scope, call_rules, path, only)
         results += reader.read(read_one, 1, "the arguments of its calls", len(source))
@@ -249,7 +255,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
         else tuple[FileScope, ...]
     )
     placement = Placement(text, captured, view, sizes, scope, target, defined.owner, importing=find_importers)
-    edits: dict[tuple[int, Value], Edit | Verdict] = {}
+    edits: dict[_SiteKey, Edit | Verdict] = {}
 
     def can_edit(site: Site) -> bool:
         if _is_only_layout(view, site.root) or _position(captured, site) is None:
@@ -257,7 +263,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
         edits[_site_key(site)] = _edit(placement, site)
         return isinstance(edits[_site_key(site)], Edit)
 
-    cache = dict[tuple[int, Value], Proposal]()
+    cache = dict[_SiteKey, Proposal]()
 
     def proposal_for(site: Site) -> Proposal:
         key = _site_key(site)
@@ -293,6 +299,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
         return [proposal_for(s) for s in usable_sites if edits[_site_key(s)] == context.wanted_edit]
     best = choose_sites(sites, can_edit)
     reported = [(s, proposal_for(s)) for s in best if not _is_only_layout(view, s.root) and _position(captured, s)]
+    reported = _one_after_the_other(reported)
     return _wait_for_earlier(
         [*(p for _, p in reported), *_safe_parts_of_unsafe(reported, sites, can_edit, proposal_for)], text
     )
@@ -321,6 +328,15 @@ class _Recheck:
     def _findings(self, defined: DefinedFunction) -> list[Finding]:
         context = replace(self.context, wanted_edit=self.edit)
         return [p.finding for p in _function_proposals(defined, context) if p.edit == self.edit]
+
+
+def _one_after_the_other(reported: list[tuple[Site, Proposal]]) -> list[tuple[Site, Proposal]]:
+    """Makes each site wait for the earlier ones with which it shares steps: the last one removes these."""
+    ordered = []
+    for i, (site, p) in enumerate(reported):
+        earlier = [o.finding for s, o in reported[:i] if o.edit is not None and s.removed.shared & site.removed.shared]
+        ordered.append((site, replace(p, waits_for=(*p.waits_for, *earlier)) if p.edit is not None else p))
+    return ordered
 
 
 def _wait_for_earlier(all_proposals: list[Proposal], text: SourceText) -> list[Proposal]:
@@ -374,9 +390,12 @@ def _safe_parts_of_unsafe(
     return [replace(proposal_for(s), waits_for=covering) for s, covering in within]
 
 
-def _site_key(site: Site) -> tuple[int, Value]:
-    """The key of a site. A rule matches a value at most once."""
-    return id(site.rule), site.root
+_SiteKey = tuple[int, Value, frozenset[Value]]
+
+
+def _site_key(site: Site) -> _SiteKey:
+    """The key of a site. A rule matches a value at most once by itself, and once together with others."""
+    return id(site.rule), site.root, site.partners
 
 
 def _edit(placement: Placement, site: Site) -> Edit | Verdict:

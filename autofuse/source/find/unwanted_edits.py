@@ -35,7 +35,7 @@ _GENERATED = re.compile(
 _SOURCE = re.compile(r"\bfrom ([\w./-]+\.\w+)")
 _FUSED = re.compile(r"scaled_dot_product_attention|memory_efficient_attention|flash_attn|flash_attention")
 IN_TESTS = "assumes that no test compares with this code as its reference"
-_OF_LAYERS = ("linear_cross_entropy", "linear_log_likelihood")
+_OF_LAYERS = ("linear_cross_entropy",)
 _FEW_CLASSES = 4  # fewer classes are no vocabulary: their logits take hardly any memory
 _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 
@@ -97,7 +97,7 @@ def refuse_unwanted(
     classes = _class_count(edit, defined) if operation in _OF_LAYERS else None
     if classes is not None and classes < _FEW_CLASSES:
         return Fails(because(writing.FEW_CLASSES, classes=classes), enables=False)
-    if operation in ("cross_entropy", "log_likelihood") and _is_longer(edit, text):
+    if operation == "cross_entropy" and _is_longer(edit, text):
         return Fails(because(writing.LONGER))
     return None
 

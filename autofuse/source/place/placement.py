@@ -303,6 +303,8 @@ class Placement:
         try:
             call = call_of(self.target, site.rule.replacement, site.captures, speller)
             becomes, permutation = call.function, site.results[-1].permutation
+            if site.results[-1].negated:
+                call = replace(call, tail=f"{call.tail}.neg()")
             contiguous = ".contiguous()" if self._needs_contiguous(call, site) else ""
             if contiguous and not permutation:
                 call, contiguous = replace(call, tail=call.tail + contiguous), ""

@@ -7,8 +7,6 @@ into their inputs, so they get copies, because other code may still use the orig
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from autofuse.ir.graph import is_const
 from autofuse.reasons import libraries
 from autofuse.reasons.reason import because
@@ -97,11 +95,6 @@ def linear_cross_entropy(args: Arguments, speller: Speller) -> TargetCall:
     return TargetCall(_function_text("liger_fused_linear_cross_entropy", speller), arguments, unsafe=assumptions)
 
 
-def linear_log_likelihood(args: Arguments, speller: Speller) -> TargetCall:
-    """Write the negative of Liger's linear layer with cross entropy."""
-    return replace(linear_cross_entropy(args, speller), tail=".neg()")
-
-
 def rotary(args: Arguments, speller: Speller) -> TargetCall:
     """Raise NotInTarget: Liger's rotary embedding takes other arguments."""
     raise NotInTarget(because(libraries.LIGER_ROPE))
@@ -142,6 +135,5 @@ OPERATIONS = {
     "gated_mlp": gated_mlp,
     "cross_entropy": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
-    "linear_log_likelihood": linear_log_likelihood,
     "rotary": rotary,
 }

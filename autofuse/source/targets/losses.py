@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from autofuse.ir.graph import is_const
 from autofuse.reasons import libraries, writing
 from autofuse.reasons.reason import because
@@ -53,12 +51,6 @@ def _flatten_rows(logits: str) -> str:
     return fill("{0}.flatten(0, -2)", logits)
 
 
-def log_likelihood(args: Arguments, speller: Speller) -> TargetCall:
-    """Write the log likelihood as the negative of a call of F.cross_entropy."""
-    loss = cross_entropy(args, speller)
-    return TargetCall(loss.function, loss.arguments, f"{loss.tail}.neg()")
-
-
 def linear_cross_entropy(args: Arguments, speller: Speller) -> TargetCall:
     """Write a call of F.linear_cross_entropy. Without `options` it would still compute all logits at once."""
     if "reduction" in args and not is_const(args["reduction"], "mean", "sum"):
@@ -73,11 +65,6 @@ def linear_cross_entropy(args: Arguments, speller: Speller) -> TargetCall:
     function = speller.imports.text("torch.nn.functional.linear_cross_entropy", speller.place)
     arguments = (x, speller.text(args["weight"]), target, *bias, *keyword_options(args, speller, _OPTIONS[1:]), chunks)
     return TargetCall(function, arguments, unsafe="needs torch 2.13 or later, and runs no hooks of the layer")
-
-
-def linear_log_likelihood(args: Arguments, speller: Speller) -> TargetCall:
-    """Write the log likelihood of a layer's output as the negative of a call of F.linear_cross_entropy."""
-    return replace(linear_cross_entropy(args, speller), tail=".neg()")
 
 
 def flatten_linear_inputs(args: Arguments, speller: Speller) -> tuple[str, str]:

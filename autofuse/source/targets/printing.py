@@ -83,10 +83,11 @@ def fill(template: str, *parts: str, tight: bool = False) -> str:
 
     Args:
         template: a format string of an expression.
-        parts: the expressions. Each gets parentheses only if the parse tree would differ without them.
+        parts: the expressions, or the slices of an index. Each expression gets parentheses only if the parse tree would
+            differ without them.
         tight: put parentheses where an attribute access on the result needs them.
     """
-    wrapped = [f"({p})" for p in parts]
+    wrapped = [p if _is_slice(p) else f"({p})" for p in parts]
     if tight:
         template += ".x"
     filled = list(wrapped)
@@ -97,6 +98,11 @@ def fill(template: str, *parts: str, tight: bool = False) -> str:
             filled = attempt
     text = template.format(*filled)
     return text.removesuffix(".x") if tight else text
+
+
+def _is_slice(text: str) -> bool:
+    """Whether a text is valid only as an index: `1:`, or `:, 1:`."""
+    return ":" in text and not _dump_text(text) and bool(_dump_text(f"x[{text}]"))
 
 
 def _dump_text(text: str) -> str:

@@ -12,8 +12,6 @@ from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.losses import (
     cross_entropy,
     linear_cross_entropy,
-    linear_log_likelihood,
-    log_likelihood,
 )
 from autofuse.source.targets.norms import torch_norm
 from autofuse.source.targets.speller import Speller
@@ -44,8 +42,6 @@ OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
     "attention": attention,
     "cross_entropy": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
-    "linear_log_likelihood": linear_log_likelihood,
-    "log_likelihood": log_likelihood,
     "glu": _glu,
     "layer_norm": torch_norm("layer_norm"),
     "rms_norm": torch_norm("rms_norm"),
@@ -53,4 +49,4 @@ OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
 }
 
 # Only recent versions of torch have these operations. autofuse.ops has them for every version, so `auto` uses that.
-RECENT = frozenset({"linear_cross_entropy", "linear_log_likelihood"})
+RECENT = frozenset({"linear_cross_entropy"})

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
+from tests.spellings import counted_experts as counted
 from tests.spellings.experts import (
     EXPERTS,
     FOUND,
@@ -62,10 +63,14 @@ def optimized(model: nn.Module, x: Tensor) -> nn.Module:
     return autofuse.optimize(copy.deepcopy(model), (x,), tune=False, verify=False)
 
 
-BY_DAY = (MistralReference, Stacked, MaskOfTokens, EachChoice)
+BY_DAY = (MistralReference, Stacked, MaskOfTokens, EachChoice, counted.DeepSeekV3, counted.CapacityLoop)
+ALL_FOUND, ALL_LOOK_ALIKES = (*FOUND, *counted.FOUND), (*LOOK_ALIKES, *counted.LOOK_ALIKES)
+UNLIKE_BY_DAY = (
+    Chained, DecayingInPlace, DecayingTensor, counted.TestedAlone, counted.CountsOfThePrevious, counted.EmptyAddsOne,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [k if k in BY_DAY else pytest.param(k, marks=pytest.mark.night) for k in FOUND])
+@pytest.mark.parametrize("kind", [k if k in BY_DAY else pytest.param(k, marks=pytest.mark.night) for k in ALL_FOUND])
 def test_a_loop_over_experts_is_fused_and_computes_the_same(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model, x = kind().double(), inputs(False, torch.float64)
@@ -80,7 +85,7 @@ def test_a_loop_over_experts_is_fused_and_computes_the_same(kind: type[nn.Module
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("kind", FOUND)
+@pytest.mark.parametrize("kind", ALL_FOUND)
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_five_steps_are_equal_for_any_number_of_choices(kind: type[nn.Module], k: int, dtype: torch.dtype) -> None:
@@ -98,10 +103,7 @@ def test_five_steps_are_equal_for_any_number_of_choices(kind: type[nn.Module], k
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        k if k in (Chained, DecayingInPlace, DecayingTensor) else pytest.param(k, marks=pytest.mark.night)
-        for k in LOOK_ALIKES
-    ],
+    [k if k in UNLIKE_BY_DAY else pytest.param(k, marks=pytest.mark.night) for k in ALL_LOOK_ALIKES],
 )
 def test_a_program_that_only_looks_like_such_a_loop_is_unchanged(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
@@ -109,6 +111,9 @@ def test_a_program_that_only_looks_like_such_a_loop_is_unchanged(kind: type[nn.M
     fused = optimized(model, x)
     assert ("AF701", "") not in codes(fused)
     assert_equal_steps(model, fused, x, 1e-6)
+    for m in (model, fused):
+        send_all_to_first(m)
+    assert_equal_steps(model, fused, x, 1e-6)  # two experts have no tokens
 
 
 def test_an_expert_without_tokens_is_called_if_the_loop_calls_it() -> None:
