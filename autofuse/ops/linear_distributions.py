@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import is_plain
-from autofuse.ops.cross_entropy import autocast_is_on, capped_and_scaled, wide_dtype
+from autofuse.ops.cross_entropy import capped_and_scaled, wide_dtype
 from autofuse.ops.row_losses import logsumexp_after, weighed_rows
 from autofuse.torch_private import FakeTensor
+from autofuse.torch_private.autocast import is_autocast_on
 
 _LEAST = 2**16  # logits; fewer are formed at once
 KINDS = ("kl", "reverse_kl", "cross_entropy")
@@ -208,12 +209,12 @@ def _logits(
 
 def _result_dtype(x: Tensor, in_float32: bool) -> torch.dtype:
     """The dtype of log-probabilities, which are float32 under autocast."""
-    return wide_dtype(x.dtype) if in_float32 or autocast_is_on(x.device.type) else x.dtype
+    return wide_dtype(x.dtype) if in_float32 or is_autocast_on(x.device.type) else x.dtype
 
 
 def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The operands as autocast gives them to a linear layer."""
-    if not autocast_is_on(x.device.type) or x.dtype is torch.float64:
+    if not is_autocast_on(x.device.type) or x.dtype is torch.float64:
         return x, weight, bias
     lower = torch.get_autocast_dtype(x.device.type)
     return x.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
