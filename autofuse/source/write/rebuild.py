@@ -13,6 +13,7 @@ from typing import TypeVar
 import libcst as cst
 
 from autofuse.source.place.edits import Edit, NewText, TextSpan
+from autofuse.source.targets.line_breaks import break_assignment
 from autofuse.source.write.call_arguments import add_argument, remove_argument, split_arguments
 from autofuse.source.write.chained_calls import find_chained_call
 from autofuse.source.write.leading_lines import (
@@ -139,8 +140,8 @@ class EditedModule:
     def _edit_line(self, line: cst.SimpleStatementLine) -> tuple[list[cst.BaseStatement], Lines]:
         """The new statements for a line of simple statements. If there are none, the lines above it."""
         is_alone = len(line.body) == 1
-        inserted = [self._parse(t) for statement in line.body if is_alone for t in self.inserted.get(statement, ())]
         self._set_indent(line.body)
+        inserted = [self._parse(t) for statement in line.body if is_alone for t in self.inserted.get(statement, ())]
         call = self._split_call(line)
         simple_statements, comments = self._edit_simple_statements(line.body, inline=not is_alone)
         if not simple_statements:
@@ -168,7 +169,7 @@ class EditedModule:
         parsed = self._parse(text)
         return new.with_changes(body=parsed.body) if isinstance(parsed, cst.SimpleStatementLine) else new
 
-    def _set_indent(self, body: Sequence[cst.BaseSmallStatement]) -> None:
+    def _set_indent(self, body: Sequence[cst.BaseSmallStatement | cst.BaseCompoundStatement]) -> None:
         """Stores the indentation of these statements."""
         first = self.positions.lines[self.positions.first_line(body[0]) - 1]
         self.indent = first[: len(first) - len(first.lstrip())]
@@ -209,6 +210,7 @@ class EditedModule:
         self, compound: cst.BaseCompoundStatement, new_statements: list[cst.BaseStatement]
     ) -> list[cst.BaseStatement]:
         """Inserts statements before a compound one. Blank lines go above them; comments stay with the statement."""
+        self._set_indent([compound])
         inserted: list[cst.BaseStatement] = [self._parse(t) for t in self.inserted.get(compound, ())]
         if not inserted or not new_statements:
             return [*inserted, *new_statements]
@@ -224,7 +226,9 @@ class EditedModule:
 
     def _parse(self, text: str) -> _Statement:
         indent, newline = self.tree.default_indent, self.tree.default_newline
-        return cst.parse_statement(text.replace("    ", indent).replace("\n", newline), config=self.config)
+        lines = text.replace("    ", indent).split("\n")
+        code = newline.join(break_assignment(line, indent, newline, self.width - len(self.indent)) for line in lines)
+        return cst.parse_statement(code, config=self.config)
 
     # Compound statements.
 
