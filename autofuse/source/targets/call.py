@@ -44,7 +44,7 @@ class TargetCall:
         return f"{self.function}({', '.join(self.arguments)}){self.tail}"
 
     def wrapped(self, indent: str, step: str, newline: str, room: int) -> str:
-        """Return the call with one argument on each line.
+        """Return the call with its arguments on one new line if they fit there, otherwise one on each line.
 
         Args:
             indent: the indentation of the statement.
@@ -53,6 +53,8 @@ class TargetCall:
             room: the maximum line length.
         """
         inner = Lines(indent + step, step, newline, room)
+        if inner.fits(", ".join(self.arguments)):
+            return f"{self.function}({inner.start()}{', '.join(self.arguments)}{newline}{indent}){self.tail}"
         lines = "".join(f"{inner.start()}{break_argument(a, inner)}," for a in self.arguments)
         return f"{self.function}({lines}{newline}{indent}){self.tail}"
 
