@@ -43,7 +43,14 @@ from autofuse.source.find.file_reader import FileReader, SkippedFunction
 from autofuse.source.find.proposal import Proposal, decline
 from autofuse.source.find.required_words import required_words, words_of_graph
 from autofuse.source.find.unused_after_edit import find_unused
-from autofuse.source.find.unwanted_edits import IN_TESTS, EditedFile, generator_of, helper_of, refuse_unwanted
+from autofuse.source.find.unwanted_edits import (
+    IN_TESTS,
+    EditedFile,
+    generator_of,
+    helper_of,
+    mentioned_on_purpose,
+    refuse_unwanted,
+)
 from autofuse.source.place.author_text import author_text
 from autofuse.source.place.conflicts import Footprint, footprint
 from autofuse.source.place.edits import Edit, span_of
@@ -277,7 +284,10 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
             outcome, assumptions = (evidence, ()) if isinstance(evidence, Fails) else (outcome, evidence)
             if isinstance(outcome, Edit):
                 operation = site.rule.replacement.operation
-                assumptions = (*assumptions, *([IN_TESTS] if context.edited_file.is_test else ()))
+                about_text = mentioned_on_purpose(outcome, defined.function, text)
+                assumptions = tuple(
+                    filter(None, (*assumptions, IN_TESTS if context.edited_file.is_test else "", about_text))
+                )
                 unused = find_unused(outcome, defined)
                 helpers = tuple(
                     (n, h.lineno, h.end_lineno or 0) for n in unused if (h := helper_of(n, defined)) is not None

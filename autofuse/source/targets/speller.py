@@ -257,15 +257,18 @@ class Speller:
         names = [n for n in self.place.names if self.held_value(n) is self._taken_side(original)]
         if not names:
             return None
-        name = next((n for n in names if n in self._replaced_names), names[0])  # the name that the author used here
+        if len(names) > 1:  # the name that the author used here
+            names = [*(n for n in names if n in self._replaced_names), *names]
+        name = names[0]
         self.removed_statements |= self._removed_by_name.get(name, set())
         return name
 
     @cached_property
     def _replaced_names(self) -> frozenset[str]:
-        """The names in the replaced expression."""
-        nodes = (*walk(self.place.node), *walk(self.root.node))
-        return frozenset(n.id for n in nodes if isinstance(n, ast.Name))
+        """The names in the replaced expression and in the removed ones."""
+        positions = (p for v in self.removed_values for p in self.captured.positions.get(v, ()))
+        nodes = {self.place.node, self.root.node, *(p.node for p in positions)}
+        return frozenset(n.id for node in nodes for n in walk(node) if isinstance(n, ast.Name))
 
     def is_name_of(self, text: str, original: Value) -> bool:
         """Whether a text is a name that holds `original` at the place, and not an equal value from elsewhere."""

@@ -26,6 +26,7 @@ from autofuse.source.write.leading_lines import (
 )
 from autofuse.source.write.one_line import join_on_one_line
 from autofuse.source.write.positions import NodePositions
+from autofuse.source.write.stale_comments import names_in, stale_words, without_stale
 from autofuse.source.write.trailing_comments import place_trailing_comment
 
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -90,6 +91,7 @@ class EditedModule:
         """The remaining statements, and the lines above removed statements at the end that stay."""
         remaining: list[cst.BaseStatement] = []
         lines_above: list[Lines] = []
+        old: list[cst.CSTNode] = []  # the removed and changed statements since the last one that stays
         lines_after: Lines
         for i, statement in enumerate(body):
             if not self._is_changed(statement):
@@ -101,12 +103,18 @@ class EditedModule:
                 new_statements = self._insert_before(statement, new_statements)
             else:
                 new_statements, lines_after = [statement], []
+            old.append(statement)
             if new_statements:
+                is_changed = self._is_statement_changed(statement)
+                is_simple = is_changed and isinstance(statement, cst.SimpleStatementLine)
+                stale = stale_words(names_in(old), names_in(new_statements)) if is_simple else []
                 if self._follows_removed(body, i, remaining):
                     new_statements[0] = self._with_lines_above(
-                        lines_above, new_statements[0], self._is_statement_changed(statement), not remaining
+                        lines_above, new_statements[0], is_changed, not remaining, stale
                     )
-                remaining, lines_above = remaining + new_statements, [lines_after] if lines_after else []
+                elif stale:
+                    new_statements[0] = self._with_lines_above([], new_statements[0], is_changed, False, stale)
+                remaining, lines_above, old = remaining + new_statements, [lines_after] if lines_after else [], []
             else:
                 lines_above.append(lines_after)
         lines = [line for each in lines_above for line in each]
@@ -122,14 +130,20 @@ class EditedModule:
         )
 
     def _with_lines_above(
-        self, lines_above: list[Lines], statement: cst.BaseStatement, is_changed: bool, is_first: bool
+        self,
+        lines_above: list[Lines],
+        statement: cst.BaseStatement,
+        is_changed: bool,
+        is_first: bool,
+        stale: list[tuple[str, ...]],
     ) -> cst.BaseStatement:
-        """Returns a statement with the lines above the removed statements before it."""
+        """Returns a statement with the lines above the removed statements before it, without stale comments."""
         own_lines = getattr(statement, "leading_lines", None)
-        if own_lines is None or not lines_above and not is_first:
+        if own_lines is None or not lines_above and not is_first and not stale:
             return statement
-        lines, removed = combine_leading_lines(lines_above, list(own_lines), is_changed)
-        self.dropped += [line for line in removed if line.comment]
+        own, removed = without_stale(list(own_lines), stale)
+        lines, others = combine_leading_lines(lines_above, own, is_changed, stale)
+        self.dropped += [line for line in (*removed, *others) if line.comment]
         return statement.with_changes(leading_lines=strip_leading_blank_lines(lines) if is_first else lines)
 
     def _is_statement_changed(self, statement: cst.BaseStatement) -> bool:
