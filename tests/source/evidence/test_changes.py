@@ -56,7 +56,7 @@ OTHER_CODE = {  # code in the same file: whether it may change the attention
         True,
     ),
     "a name that the loop changes": (
-        "def prepare(model, cache):\n    for name in ['keys']:\n        name = cache\n        setattr(model, name, cache)\n",
+        "def prepare(model, cache):\n    for name in ['keys']:\n        name = cache\n        setattr(model, name, 1)\n",
         True,
     ),
     "a subclass that sets another value": (
