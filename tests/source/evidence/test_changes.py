@@ -56,11 +56,11 @@ OTHER_CODE = {  # code in the same file: whether it may change the attention
         True,
     ),
     "a name that the loop changes": (
-        "def prepare(model, cache):\n    for name in ['keys']:\n        name = cache\n        setattr(model, name, 1)\n",
+        "def f(m, cache):\n    for name in ['keys']:\n        name = cache\n        setattr(m, name, 1)\n",
         True,
     ),
     "a subclass that sets another value": (
-        "class Loud(Attention):\n    def __setattr__(self, name, value):\n        super().__setattr__(name, find(value))\n",
+        "class L(Attention):\n    def __setattr__(self, name, value):\n        super().__setattr__(name, find(value))\n",
         True,
     ),
     "a metaclass": (
