@@ -60,7 +60,7 @@ OTHER_CODE = {  # code in the same file: whether it may change the attention
         True,
     ),
     "a subclass that sets another value": (
-        "class L(Attention):\n    def __setattr__(self, name, value):\n        super().__setattr__(name, find(value))\n",
+        "class L(Attention):\n    def __setattr__(self, name, value):\n        super().__setattr__(name, f(value))\n",
         True,
     ),
     "a metaclass": (
