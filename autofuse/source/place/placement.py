@@ -576,15 +576,17 @@ class Placement:
                 speller_there = self.make_speller(site, place, speller.root, imports, {})
                 speller_there.used, speller_there.removed_statements = speller.used, speller.removed_statements
                 text = speller_there.text(self.view.of(value))
-                if is_tuple(text) and value is read and not accepts_tuple(node, place.statement):
+                if is_tuple(text) and not accepts_tuple(node, place.statement):
                     text = f"{imports.text('torch.Size', place)}({text})"
+                if is_tuple(text) and text.startswith("(") and getattr(place.statement, "value", None) is node:
+                    text = text[1:-1]  # `i, j = q.shape[-2], k.shape[-2]`
                 replacements.append((span_of(node), NewText(text)))
         return replacements
 
     def _with_index(self, read: Value, place: ValuePosition) -> tuple[Value, ast.expr]:
         """The indexing expression around a read, such as `scores.shape[-1]`, or else the read itself."""
         for user in self.captured.graph.users[read]:
-            is_item = user.op == ITEM and user.inputs[1].op != SLICE
+            is_item = user.op == ITEM and (user.inputs[1].op != SLICE or _takes_last_two(user.inputs[1]))
             for p in self.captured.positions.get(user, []) if is_item else ():
                 if isinstance(p.node, ast.Subscript) and p.node.value is place.node:
                     return user, p.node
@@ -798,6 +800,12 @@ def _is_self_assignment(u: FoldedScale) -> bool:
         case ast.Assign(targets=[ast.Name(id=bound)], value=value), ast.Name(id=name):
             return bound == name and value is u.product
     return False
+
+
+def _takes_last_two(index: Value) -> bool:
+    """Whether an index is `[-2:]`."""
+    start, end, step = index.inputs
+    return start.data == -2 and end.data is step.data is None
 
 
 def _own_name(at: ValuePosition) -> str:

@@ -21,7 +21,7 @@ _PRECEDENCE = {
     ast.Div: 6, ast.FloorDiv: 6, ast.Mod: 6, ast.MatMult: 6,
 }  # fmt: skip
 _LAST_WORD = re.compile(r"\w+$")
-_ASSIGNMENT = re.compile(r"([ \t]*)(\w+ = )")
+_ASSIGNMENT = re.compile(r"([ \t]*)((?:self\.)?\w+ = |return )")
 _FLUENT = 2  # dots after brackets, from which formatters break before each dot
 
 
@@ -70,7 +70,7 @@ def break_argument(argument: str, lines: Lines) -> str:
 
 
 def break_assignment(line: str, step: str, newline: str, room: int) -> str:
-    """Break the value of an assignment to a name, if it is too long. Every other line is returned as it is."""
+    """Break the value of an assignment or a `return` that is too long. Every other line is returned as it is."""
     found = _ASSIGNMENT.match(line)
     if found is None or len(line) <= room or (node := _parse(value := line[found.end() :])) is None:
         return line
@@ -194,7 +194,7 @@ def _links(node: ast.expr, text: str) -> list[str]:
         if isinstance(current, ast.Call):
             if isinstance(current.func, ast.Attribute):
                 value = current.func.value
-                if isinstance(value, (ast.Call, ast.Subscript)):
+                if isinstance(value, (ast.Call, ast.Subscript)) or _is_parenthesized(value, text):
                     after_brackets += 1
                     dots.append(text.index(".", _end(value, text)))
             current = current.func

@@ -164,7 +164,7 @@ class EditedModule:
                 return [], list(line.leading_lines)
             return [inserted[0].with_changes(leading_lines=line.leading_lines), *inserted[1:]], []
         new_line = line.with_changes(body=simple_statements, leading_lines=[*line.leading_lines, *comments])
-        new_line = self._join_if_short(new_line, line)
+        new_line = self._break_if_long(self._join_if_short(new_line, line), line)
         new_line = place_trailing_comment(new_line, line, self.tree, self.width - len(self.indent))
         inserted += [self._parse(call)] if call is not None else []
         if inserted:
@@ -178,10 +178,18 @@ class EditedModule:
         if len(new.body) != 1 or one_line or not self._is_replaced_in(old):
             return new
         text = join_on_one_line(self.tree.code_for_node(new.body[0]), self.width - len(self.indent))
-        if text is None:
-            return new
-        parsed = self._parse(text)
-        return new.with_changes(body=parsed.body) if isinstance(parsed, cst.SimpleStatementLine) else new
+        return new if text is None else self._with_code(new, text)
+
+    def _break_if_long(self, new: cst.SimpleStatementLine, old: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        """Breaks a changed statement that is now too long for its line."""
+        room = self.width - len(self.indent)
+        code = self.tree.code_for_node(new.body[0]) if len(new.body) == 1 else ""
+        is_new = len(self.tree.code_for_node(old.body[0])) <= room < len(code) and self._is_replaced_in(old)
+        return self._with_code(new, code) if is_new and "\n" not in code else new
+
+    def _with_code(self, line: cst.SimpleStatementLine, code: str) -> cst.SimpleStatementLine:
+        parsed = self._parse(code)
+        return line.with_changes(body=parsed.body) if isinstance(parsed, cst.SimpleStatementLine) else line
 
     def _set_indent(self, body: Sequence[cst.BaseSmallStatement | cst.BaseCompoundStatement]) -> None:
         """Stores the indentation of these statements."""

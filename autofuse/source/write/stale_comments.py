@@ -47,7 +47,8 @@ def without_stale(
         is_stale = len(paragraph) <= _LONGEST and any(_is_stale(part, stale) for part in paragraph)
         (removed if is_stale else kept).extend(paragraph)
         paragraph = []
-        kept += [line] if line is not None else []
+        is_double = is_stale and bool(kept) and kept[-1].comment is None
+        kept += [line] if line is not None and not is_double else []
     return kept, removed
 
 
