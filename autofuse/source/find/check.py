@@ -132,7 +132,7 @@ def proposals(
         results += reader.read(read_one, defined.function.lineno, defined.symbol, text.size_of(defined.function))
     results = _prefer_helpers(results)
     if call_rules:
-        read_one = partial(_call_proposals, scope, call_rules, path, only)
+        read_one = partial(_call_proposals, scope, call_rules, path, only, edited_file.is_test)
         results += reader.read(read_one, 1, "the arguments of its calls", len(source))
     reader.close()
     results = [_decline_generated(p, edited_file) for p in results]
@@ -159,14 +159,16 @@ def _decline_for_helper(p: Proposal, safe: list[Finding]) -> Proposal:
 
 
 def _call_proposals(
-    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None
+    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None, is_test: bool
 ) -> list[Proposal]:
-    return [_call_proposal(s, path) for s in call_sites(scope, rules) if only is None or s.symbol in only]
+    return [_call_proposal(s, path, is_test) for s in call_sites(scope, rules) if only is None or s.symbol in only]
 
 
-def _call_proposal(site: CallSite, path: str) -> Proposal:
+def _call_proposal(site: CallSite, path: str, is_test: bool) -> Proposal:
     """The proposal for a call. It has an edit if arguments are added or removed."""
     call, rule = site.call, site.rule.rule
+    if is_test and isinstance(site.verdict, Holds) and (site.added or site.omitted):
+        site = replace(site, verdict=Holds("unsafe", "; ".join(filter(None, (site.verdict.why, IN_TESTS)))))
     refused = _refusal_of_call(site.verdict)
     finding = Finding(
         rule.code, rule.__name__, path, call.lineno, call.end_lineno or call.lineno, call.col_offset + 1, site.symbol,

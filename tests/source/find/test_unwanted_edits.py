@@ -215,3 +215,13 @@ def test_an_edit_is_safe_if_the_function_calls_the_named_function_elsewhere() ->
     text = GELU.format(text="# F.gelu for large inputs\n    if x.numel() > 9:\n        return F.gelu(x)")
     (finding,) = find_findings(text)
     assert finding.status == "safe"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), {"train.py": "safe", "tests/train.py": "unsafe", "test_train.py": "unsafe"}.items()
+)
+def test_a_call_in_a_test_is_changed_only_as_an_unsafe_edit(path: str, status: str) -> None:
+    text = "import torch\n\n\ndef train(model):\n    return torch.optim.AdamW(model.parameters())\n"
+    (finding,) = find_findings(text, path)
+    assert finding.status == status
+    assert ("assumes that no test compares" in finding.reason) == (status == "unsafe")
