@@ -32,11 +32,11 @@ def _ranks_of_returns(function: Function) -> Iterator[int | None]:
     ranks = dict[str, int]()  # of the parameters that were unpacked
     for statement in function.body:
         unbound -= {name for name, _ in bindings([statement])}
-        ranks = {name: rank for name, rank in (*ranks.items(), *_unpacked(statement)) if name in unbound}
+        ranks = {name: rank for name, rank in (*ranks.items(), *_unpacked_shapes(statement)) if name in unbound}
         yield from (_rank(n.value, ranks) for n in walk(statement) if isinstance(n, ast.Return))
 
 
-def _unpacked(statement: ast.stmt) -> Iterator[tuple[str, int]]:
+def _unpacked_shapes(statement: ast.stmt) -> Iterator[tuple[str, int]]:
     """Yield the name whose shape a statement unpacks, with its rank: `b, n, c = x.shape`."""
     match statement:
         case ast.Assign(targets=[ast.Tuple(elts=elements)], value=ast.Attribute(value=ast.Name(id=name), attr="shape")):

@@ -48,7 +48,7 @@ from autofuse.source.find.unwanted_edits import (
     EditedFile,
     generator_of,
     helper_of,
-    mentioned_on_purpose,
+    assumption_about_text,
     refuse_unwanted,
 )
 from autofuse.source.place.author_text import author_text
@@ -286,7 +286,7 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
             outcome, assumptions = (evidence, ()) if isinstance(evidence, Fails) else (outcome, evidence)
             if isinstance(outcome, Edit):
                 operation = site.rule.replacement.operation
-                about_text = mentioned_on_purpose(outcome, defined.function, text)
+                about_text = assumption_about_text(outcome, defined.function, text)
                 assumptions = tuple(
                     filter(None, (*assumptions, IN_TESTS if context.edited_file.is_test else "", about_text))
                 )

@@ -60,7 +60,7 @@ class EditedFile:
         return bool(_TEST_FOLDERS & set(path.parts[:-1])) or name.startswith("test_") or name.endswith("_test")
 
 
-def mentioned_on_purpose(edit: Edit, function: Function, text: SourceText) -> str:
+def assumption_about_text(edit: Edit, function: Function, text: SourceText) -> str:
     """The assumption of an edit if a comment or the docstring names the function that the edit calls; or "".
 
     Such a text usually explains why the function is not called: "Using F.gelu yields subtly wrong results".

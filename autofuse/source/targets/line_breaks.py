@@ -65,7 +65,7 @@ def break_argument(argument: str, lines: Lines) -> str:
     keyword = (
         f"{call.keywords[0].arg}=" if isinstance(call, ast.Call) and call.keywords and call.keywords[0].arg else ""
     )
-    value = _broken(argument.removeprefix(keyword), replace(lines, before=len(keyword)), in_brackets=True)
+    value = _break_expression(argument.removeprefix(keyword), replace(lines, before=len(keyword)), in_brackets=True)
     return keyword + value if _is_same(f"f({keyword}{value})", call) else argument
 
 
@@ -75,7 +75,7 @@ def break_assignment(line: str, step: str, newline: str, room: int) -> str:
     if found is None or len(line) <= room or (node := _parse(value := line[found.end() :])) is None:
         return line
     indent, target = found.groups()
-    broken = _broken(value, Lines(indent, step, newline, room, before=len(target)), in_brackets=False)
+    broken = _break_expression(value, Lines(indent, step, newline, room, before=len(target)), in_brackets=False)
     return f"{indent}{target}{broken}" if _is_same(broken, node) else line
 
 
@@ -91,26 +91,30 @@ def _is_same(text: str, node: ast.expr) -> bool:
     return parsed is not None and ast.dump(parsed) == ast.dump(node)
 
 
-def _broken(text: str, lines: Lines, in_brackets: bool) -> str:
+def _break_expression(text: str, lines: Lines, in_brackets: bool) -> str:
     """The text on several lines. `in_brackets` says that its lines are in brackets already."""
     if lines.fits(text) or (node := _parse(text)) is None:
         return text
     if _is_parenthesized(node, text):
         return _in_parentheses(text[1:-1].strip(), lines)
-    if not in_brackets and (hugged := _broken_last_operand(node, text, lines)) is not None:
+    if not in_brackets and (hugged := _break_last_operand(node, text, lines)) is not None:
         return hugged
-    if isinstance(node, ast.IfExp) or not in_brackets and any(_delimited(node, text)):
+    if isinstance(node, ast.IfExp) or not in_brackets and any(_parts_of(node, text)):
         return _in_parentheses(text, lines)
-    return _split(text, lines)
+    return _split_parts(text, lines)
 
 
-def _broken_last_operand(node: ast.expr, text: str, lines: Lines) -> str | None:
+def _break_last_operand(node: ast.expr, text: str, lines: Lines) -> str | None:
     """A single operation, broken inside the brackets of its second operand: `a + b.f(` ... `).g()`."""
-    if not isinstance(node, ast.BinOp) or len([*_delimited(node, text)]) != 2:
+    if not isinstance(node, ast.BinOp) or len([*_parts_of(node, text)]) != 2:
         return None
     if _is_parenthesized(node.right, text):
         head, inside = text[: _start(node.right, text) + 1], _source(node.right, text)[1:-1].strip()
-        return f"{head}{lines.inner.start()}{_split(inside, lines.inner)}{lines.start()})" if lines.fits(head) else None
+        return (
+            f"{head}{lines.inner.start()}{_split_parts(inside, lines.inner)}{lines.start()})"
+            if lines.fits(head)
+            else None
+        )
     part: ast.expr = node.right
     while isinstance(part, (ast.Call, ast.Attribute)):
         if isinstance(part, ast.Call) and (part.args or part.keywords):
@@ -123,26 +127,26 @@ def _broken_last_operand(node: ast.expr, text: str, lines: Lines) -> str | None:
 
 
 def _in_parentheses(text: str, lines: Lines) -> str:
-    return f"({lines.inner.start()}{_split(text, lines.inner)}{lines.start()})"
+    return f"({lines.inner.start()}{_split_parts(text, lines.inner)}{lines.start()})"
 
 
-def _split(text: str, lines: Lines) -> str:
+def _split_parts(text: str, lines: Lines) -> str:
     """The text with each of its parts on a line of its own, without parentheses around it."""
     if lines.fits(text) or (node := _parse(text)) is None:
         return text
-    parts = [*_delimited(node, text)]
+    parts = [*_parts_of(node, text)]
     if not parts:
-        return _broken_brackets(node, text, lines)
+        return _break_brackets(node, text, lines)
     last = len(parts) - 1
     broken = []
     for i, (start, part) in enumerate(parts):
         before = len(start) + (lines.before if i == 0 else 0)
         place = replace(lines, before=before, after=lines.after if i == last else 0)
-        broken.append(start + _broken(part, place, in_brackets=True))
+        broken.append(start + _break_expression(part, place, in_brackets=True))
     return lines.start().join(broken)
 
 
-def _delimited(node: ast.expr, text: str) -> Iterator[tuple[str, str]]:
+def _parts_of(node: ast.expr, text: str) -> Iterator[tuple[str, str]]:
     """Yield the parts of an expression that get a line each, with the operator at the start of each line."""
     if isinstance(node, ast.IfExp):
         yield from _branches(node, text)
@@ -208,7 +212,7 @@ def _links(node: ast.expr, text: str) -> list[str]:
     return [text[a:b] for a, b in pairwise(ends)]
 
 
-def _broken_brackets(node: ast.expr, text: str, lines: Lines) -> str:
+def _break_brackets(node: ast.expr, text: str, lines: Lines) -> str:
     """A call with its arguments on lines of their own."""
     if not isinstance(node, ast.Call) or not (node.args or node.keywords) or not text.endswith(")"):
         return text
