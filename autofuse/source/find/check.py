@@ -46,9 +46,9 @@ from autofuse.source.find.unused_after_edit import find_unused
 from autofuse.source.find.unwanted_edits import (
     IN_TESTS,
     EditedFile,
+    assumption_about_text,
     generator_of,
     helper_of,
-    assumption_about_text,
     refuse_unwanted,
 )
 from autofuse.source.place.author_text import author_text
