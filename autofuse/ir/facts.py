@@ -129,6 +129,9 @@ class Facts:
             return created_rank(v)
         if v.op == "arange":
             return 1
+        if v.op == CHOICE:
+            sides = {self.rank(side) for side in v.inputs[1:]}
+            return sides.pop() if len(sides) == 1 else None
         return self._broadcast_rank(v) if v.op in _BROADCAST else None
 
     def _flattened_rank(self, v: Value) -> int | None:

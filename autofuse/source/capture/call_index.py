@@ -104,6 +104,7 @@ class CallIndex:
         self.method_classes: dict[ast.AST, str] = {}
         self.functions_by_name: defaultdict[str, list[Function]] = defaultdict(list)
         self.forwards: dict[str, Function] = {}
+        self._bases: dict[str, list[str]] = {}  # of each class of the file
         self._parameters: dict[str, list[str]] = {}  # of each function, and of the constructor of each class
         self._starred_parameters: dict[str, str] = {}  # the names of their `*args` parameters
         self._class_names: set[str] = set()
@@ -159,9 +160,9 @@ class CallIndex:
                 self.method_classes[method] = node.name
                 if method.name == "forward":
                     self.forwards[node.name] = method
-        for base in node.bases:
-            if name := _last_name(base):
-                self.holders[name].add(node.name)
+        self._bases[node.name] = [name for base in node.bases if (name := _last_name(base))]
+        for name in self._bases[node.name]:
+            self.holders[name].add(node.name)
 
     def _record_parameters(self, name: str, function: Function, skip: bool) -> None:
         arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
@@ -218,8 +219,11 @@ class CallIndex:
         name = called_name(call.func)
         indexed = IndexedCall(call, scopes, targets)
         others = set(self._names_held(call.func)) - {name} if not isinstance(call.func, ast.Name) else set()
+        owner = name
         if name in FORWARD and isinstance(call.func, ast.Attribute) and (owner := called_name(call.func.value)):
             self.calls[owner].append(indexed)  # model.forward(x)
+        for class_name in self._classes_of(owner, scopes):
+            self.calls[class_name].append(indexed)  # self(x), super().forward(x)
         for called in (name, *sorted(others if _has_call(call.func) else ())):
             self.calls[called].append(indexed)
         self._record_passed_arguments(call, name)
@@ -230,6 +234,23 @@ class CallIndex:
                 self._names_held(argument) if isinstance(argument, (ast.Name, ast.Attribute, ast.Call)) else ()
             ):
                 self.calls[held_name].append(IndexedCall(call, scopes, targets, i + 1))
+
+    def _classes_of(self, owner: str, scopes: tuple[ast.AST, ...]) -> Iterator[str]:
+        """Yield the classes whose instance `owner` is, if that is the first parameter of a method, or `super`."""
+        method = next((s for s in scopes if s in self.method_classes), None)
+        if not isinstance(method, _FUNCTIONS) or owner == "":
+            return
+        defined = self.method_classes[method]
+        parameters = [*method.args.posonlyargs, *method.args.args]
+        if owner == "super":
+            yield from self._bases[defined]
+        elif parameters and owner == parameters[0].arg:
+            todo, seen = [defined], set[str]()  # a subclass inherits the method
+            while todo:
+                if (name := todo.pop()) not in seen:
+                    seen.add(name)
+                    yield name
+                    todo += (c for c, bases in self._bases.items() if name in bases)
 
     def _record_holders(self, value: ast.expr | None, targets: list[ast.expr]) -> None:
         """Record that the names in `targets` may hold the objects in `value`."""

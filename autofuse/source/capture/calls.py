@@ -28,6 +28,7 @@ from autofuse.source.capture.inlining import Inlining
 from autofuse.source.capture.loss_modules import LossModule, find_loss_module
 from autofuse.source.capture.mapped_elements import Elements
 from autofuse.source.capture.modules import AppliedLayer, ProjectLayer, applied_layers, called_child, find_constructor
+from autofuse.source.capture.returned_ranks import returned_rank
 from autofuse.source.capture.writes import written_outer_names
 
 _MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
@@ -56,11 +57,13 @@ class Calls(Inlining, Elements):
         arguments = [self.value(a) for a in node.args]
         named = {str(k.arg): self.value(k.value) for k in node.keywords}
         known = self.make_known_call(node, function, arguments, named)
-        return (
-            known
-            if known is not None
-            else self.make_unknown_call(node, function, [*arguments, *named.values()], tuple(named))
-        )
+        if known is not None:
+            return known
+        result = self.make_unknown_call(node, function, [*arguments, *named.values()], tuple(named))
+        helper = self.find_helper(node.func) if isinstance(node.func, ast.Name) else None
+        if helper is not None and (rank := returned_rank(helper)) is not None:
+            self.add_facts(result, rank=rank)
+        return result
 
     def read_call_with_shape(self, node: ast.Call) -> Value:
         """Return the result of a call such as `x.view(*x.shape[:-1], -1, 2)`. A starred argument is one value."""

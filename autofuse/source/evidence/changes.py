@@ -15,13 +15,13 @@ One walk over the syntax tree finds all changes of a file. receivers.py decides 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.scope import target_pairs
+from autofuse.source.capture.scope import self_name, target_pairs
 from autofuse.source.capture.syntax import cached_with_tree, parts, walk
 
 _REGISTRATION_METHODS = ("add_module", "register_module", "register_buffer", "register_parameter")
@@ -206,8 +206,8 @@ def _changes_by_call(call: ast.Call, position: _Position) -> Iterator[CodeChange
     # patch("model.helper"), monkeypatch.setattr("model.helper", f)
     elif last in ("patch", "setattr", "dict") and (path := _string_value(first)) is not None and "." in path:
         yield CodeChange("assigned", path.rpartition(".")[2], None, call, None, path, *at)
-    elif last in _SETATTR_FUNCTIONS and (arguments := _object_and_name(call, owner)) is not None:
-        yield from _change_by_setattr(call, *arguments, position)
+    elif last in _SETATTR_FUNCTIONS and (arguments := _object_and_name(call, owner, position)) is not None:
+        yield from _changes_by_setattr(call, *arguments, position)
     elif last in ("multiple", "update") and (holder := _updated_object(call, last)) is not None:
         names = [k.arg for k in call.keywords]
         names += [_string_value(k) for d in call.args if isinstance(d, ast.Dict) for k in d.keys]
@@ -216,33 +216,66 @@ def _changes_by_call(call: ast.Call, position: _Position) -> Iterator[CodeChange
         yield from _element_change(owner, call, position)
 
 
-def _change_by_setattr(
+def _changes_by_setattr(
     call: ast.Call, receiver: ast.expr, name: ast.expr, value: ast.expr | None, position: _Position
 ) -> Iterator[CodeChange]:
-    """`setattr(model, "drop", f)`."""
-    yield CodeChange(
-        "assigned",
-        _string_value(name),
-        receiver,
-        call,
-        value,
-        "",
-        position.conditions,
-        position.function,
-        position.owner,
-    )
+    """`setattr(model, "drop", f)`. A name that a loop takes from a list of strings is each of them."""
+    at = (position.conditions, position.function, position.owner)
+    names: Sequence[str | None] = _looped_strings(name, position.function) or [_string_value(name)]
+    yield from (CodeChange("assigned", n, receiver, call, value, "", *at) for n in names)
 
 
-def _object_and_name(call: ast.Call, owner: ast.expr | None) -> tuple[ast.expr, ast.expr, ast.expr | None] | None:
+def _looped_strings(name: ast.expr, function: Function | None) -> list[str]:
+    """The strings that a name is bound to by a loop over a literal list, if nothing else in the function binds it."""
+    if not isinstance(name, ast.Name) or function is None:
+        return []
+    nodes = list(walk(function))
+    loops = [n for n in nodes if isinstance(n, ast.For) and isinstance(n.target, ast.Name) and n.target.id == name.id]
+    bindings = sum(isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Store) for n in nodes)
+    is_parameter = any(isinstance(n, ast.arg) and n.arg == name.id for n in nodes)
+    if len(loops) != 1 or bindings != 1 or is_parameter:
+        return []
+    listed: ast.expr | None = loops[0].iter
+    if isinstance(listed, ast.Name):
+        listed = _only_value(listed.id, nodes)
+    elements = listed.elts if isinstance(listed, (ast.List, ast.Tuple, ast.Set)) else []
+    strings = [s for e in elements if (s := _string_value(e)) is not None]
+    return strings if len(strings) == len(elements) else []
+
+
+def _only_value(name: str, nodes: list[ast.AST]) -> ast.expr | None:
+    """The value of a name that is assigned once and that only loops read, so nothing is appended to it."""
+    values = [
+        n.value for n in nodes
+        if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
+    ]  # fmt: skip
+    uses = sum(isinstance(n, ast.Name) and n.id == name for n in nodes)
+    iterated = sum(isinstance(n, ast.For) and isinstance(n.iter, ast.Name) and n.iter.id == name for n in nodes)
+    return values[0] if len(values) == 1 and uses == 1 + iterated else None
+
+
+def _object_and_name(
+    call: ast.Call, owner: ast.expr | None, position: _Position
+) -> tuple[ast.expr, ast.expr, ast.expr | None] | None:
     """Returns object, name and value of `setattr(o, n, v)`, `o.__setattr__(n, v)`, `patch.object(o, n)`."""
     arguments = list(call.args)
-    is_setattr_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("__setattr__", "__delattr__")
-    is_unbound = isinstance(owner, ast.Name) and owner.id in ("object", "type") or isinstance(owner, ast.Call)
-    if is_setattr_method and not is_unbound and owner is not None and len(arguments) < 3:
-        arguments = [owner, *arguments]
+    bound_count = {"__setattr__": 2, "__delattr__": 1}.get(getattr(call.func, "attr", ""))
+    if owner is not None and len(arguments) == bound_count:  # with one more argument, the method is called unbound
+        arguments = [_instance_of_super(owner, position), *arguments]
     if len(arguments) < 2:
         return None
     return arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None
+
+
+def _instance_of_super(owner: ast.expr, position: _Position) -> ast.expr:
+    """The instance that `super()` stands for; any other expression, and `super()` of a metaclass, stays as it is."""
+    is_super = isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
+    name = self_name(position.function) if position.function is not None else None
+    bases = position.owner.bases if position.owner is not None else []
+    is_metaclass = any(getattr(b, "attr", getattr(b, "id", "")).lower().endswith(("type", "meta")) for b in bases)
+    if not is_super or name is None or is_metaclass:
+        return owner
+    return ast.copy_location(ast.Name(name, ast.Load()), owner)
 
 
 def _updated_object(call: ast.Call, last: str) -> ast.expr | None:

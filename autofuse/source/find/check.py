@@ -45,7 +45,14 @@ from autofuse.source.find.file_reader import FileReader, SkippedFunction
 from autofuse.source.find.proposal import Proposal, decline
 from autofuse.source.find.required_words import required_words, words_of_graph
 from autofuse.source.find.unused_after_edit import find_unused
-from autofuse.source.find.unwanted_edits import IN_TESTS, EditedFile, generator_of, helper_of, refuse_unwanted
+from autofuse.source.find.unwanted_edits import (
+    IN_TESTS,
+    EditedFile,
+    assumption_about_text,
+    generator_of,
+    helper_of,
+    refuse_unwanted,
+)
 from autofuse.source.place.author_text import author_text
 from autofuse.source.place.conflicts import Footprint, footprint
 from autofuse.source.place.edits import Edit, span_of
@@ -131,7 +138,7 @@ def proposals(
         found = expert_loops(all_functions, dataflow_rules, path)
         results += [p for defined, p in found if only is None or defined.symbol in only]
     if call_rules:
-        read_one = partial(_call_proposals, scope, call_rules, path, only)
+        read_one = partial(_call_proposals, scope, call_rules, path, only, edited_file.is_test)
         results += reader.read(read_one, 1, "the arguments of its calls", len(source))
     reader.close()
     results = [_decline_generated(p, edited_file) for p in results]
@@ -158,14 +165,16 @@ def _decline_for_helper(p: Proposal, safe: list[Finding]) -> Proposal:
 
 
 def _call_proposals(
-    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None
+    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None, is_test: bool
 ) -> list[Proposal]:
-    return [_call_proposal(s, path) for s in call_sites(scope, rules) if only is None or s.symbol in only]
+    return [_call_proposal(s, path, is_test) for s in call_sites(scope, rules) if only is None or s.symbol in only]
 
 
-def _call_proposal(site: CallSite, path: str) -> Proposal:
+def _call_proposal(site: CallSite, path: str, is_test: bool) -> Proposal:
     """The proposal for a call. It has an edit if arguments are added or removed."""
     call, rule = site.call, site.rule.rule
+    if is_test and isinstance(site.verdict, Holds) and (site.added or site.omitted):
+        site = replace(site, verdict=Holds("unsafe", "; ".join(filter(None, (site.verdict.why, IN_TESTS)))))
     refused = _refusal_of_call(site.verdict)
     finding = Finding(
         rule.code, rule.__name__, path, call.lineno, call.end_lineno or call.lineno, call.col_offset + 1, site.symbol,
@@ -283,7 +292,10 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
             outcome, assumptions = (evidence, ()) if isinstance(evidence, Fails) else (outcome, evidence)
             if isinstance(outcome, Edit):
                 operation = site.rule.replacement.operation
-                assumptions = (*assumptions, *([IN_TESTS] if context.edited_file.is_test else ()))
+                about_text = assumption_about_text(outcome, defined.function, text)
+                assumptions = tuple(
+                    filter(None, (*assumptions, IN_TESTS if context.edited_file.is_test else "", about_text))
+                )
                 unused = find_unused(outcome, defined)
                 helpers = tuple(
                     (n, h.lineno, h.end_lineno or 0) for n in unused if (h := helper_of(n, defined)) is not None

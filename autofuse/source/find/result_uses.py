@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import call_index
+from autofuse.source.capture.call_index import call_index, called_name
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.find.training_loops import Nesting
@@ -111,7 +111,9 @@ def find_calls(element: ReturnedElement, scope: FileScope) -> Iterator[tuple[ast
     index = call_index(scope.tree)
     for name in index.aliases_of([element.call_name]):
         for placed in index.calls_of(name):
-            makes_instance = name[:1].isupper() and isinstance(placed.node.func, (ast.Name, ast.Attribute))
+            func = placed.node.func
+            is_name = isinstance(func, (ast.Name, ast.Attribute))
+            makes_instance = name[:1].isupper() and is_name and called_name(func) == name
             # `Attn(dim)` only makes an instance, also after `Attn = Linear if fast else Full`.
             if placed.argument_offset is not None or not makes_instance:
                 yield placed.node, placed.argument_offset is not None

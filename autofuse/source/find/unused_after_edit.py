@@ -52,10 +52,14 @@ def find_unused(edit: Edit, defined: DefinedFunction) -> tuple[str, ...]:
         return ()
     new_text = " ".join((*(new.text for _, new in edit.replacements), *(new for _, new in edit.insertions)))
     counted = defined.scope.index(ReadNames)
-    unused = [
-        read for read in removed if removed[read] == counted.counts[read] and not re.search(rf"\b{read[1]}\b", new_text)
-    ]
+    unused = [read for read in removed if removed[read] == counted.counts[read] and not _is_mentioned(read, new_text)]
     return tuple(name for read in unused if (name := _written_name(read, defined, counted)))
+
+
+def _is_mentioned(read: _Read, text: str) -> bool:
+    """Whether new text reads a name again. The name of a keyword argument does not count."""
+    prefix = r"\." if read[0] != "=" else r"(?<![.\w])"
+    return re.search(rf"{prefix}{read[1]}\b(?!=)", text) is not None
 
 
 def _written_name(read: _Read, defined: DefinedFunction, counted: ReadNames) -> str:

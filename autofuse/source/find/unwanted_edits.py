@@ -60,6 +60,19 @@ class EditedFile:
         return bool(_TEST_FOLDERS & set(path.parts[:-1])) or name.startswith("test_") or name.endswith("_test")
 
 
+def assumption_about_text(edit: Edit, function: Function, text: SourceText) -> str:
+    """The assumption of an edit if a comment or the docstring names the function that the edit calls; or "".
+
+    Such a text usually explains why the function is not called: "Using F.gelu yields subtly wrong results".
+    """
+    last = edit.becomes.rpartition(".")[2]
+    if any(last in (getattr(n, "attr", ""), getattr(n, "id", "")) for n in walk(function)):
+        return ""
+    source = b"\n".join(text.lines[function.lineno - 1 : function.end_lineno]).decode(errors="replace")
+    found = re.search(rf"\b(F|functional|torch|nn)\.{last}\b", source)
+    return f"assumes that the text about `{found[0]}` here does not advise against it" if found else ""
+
+
 def generator_of(source: bytes) -> str:
     """The source of a generated file, read from its first comments; "another file" if unknown, "" if not generated."""
     comments = []

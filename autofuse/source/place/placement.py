@@ -13,13 +13,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 from autofuse.canonical import View
-from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, SLICE, TUPLE, Value, ancestors
+from autofuse.ir.graph import (
+    ATTRIBUTE,
+    CALL,
+    CHOICE,
+    CONST,
+    ITEM,
+    OPAQUE,
+    PARAMETER,
+    SINK,
+    SLICE,
+    TUPLE,
+    Value,
+    ancestors,
+)
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES, OPS
@@ -159,7 +172,7 @@ class Placement:
         imports, target = Imports(self.scope, self._local_names), statement.targets[0]
         speller = self.make_speller(site, first, first, imports, {})
         call = call_of(self.target, site.rule.replacement, site.captures, speller)
-        dead = self._dead_statements(site, speller.used, root, first)
+        dead = self._dead_statements(site, speller.used, root, first, retyped=speller.retyped)
         self._check_names(dead, first, first, set())
         replacements = [(span_of(first.node), NewText(call.text(), call))]
         name = self._name_in_next_statement(first, root)
@@ -207,10 +220,36 @@ class Placement:
                 break
             bound[definition[0]] = (self._new_name(definition[0], site, bound), definition[1])
             try:
-                return self._inline_new_name(self._edit_at(site, root, root, bound), bound, root)
+                edit = self._edit_at(site, root, root, bound)
             except Unwritable as next_reason:
                 reason = next_reason
+                continue
+            return self._with_own_names(site, root, bound) or self._inline_new_name(edit, bound, root)
         raise reason
+
+    def _with_own_names(
+        self, site: Site, root: ValuePosition, bound: dict[Value, tuple[str, ValuePosition]]
+    ) -> Edit | None:
+        """The edit with the program's own names for `bound`, if only removed statements bind these names again."""
+        own = {v: (_own_name(at) or name, at) for v, (name, at) in bound.items()}
+        try:
+            return self._edit_at(site, root, root, own) if own != bound else None
+        except Unwritable:
+            return None
+
+    def _is_bound_between(self, name: str, at: ValuePosition, root: ValuePosition, dead: set[ast.stmt]) -> bool:
+        """Whether a statement that stays may bind `name` after the statement of `at`, before that of `root` runs."""
+        if at.region != root.region:
+            return True
+        for s in walk(self.captured.function):
+            if isinstance(s, ast.stmt) and s not in dead and s not in (at.statement, root.statement):
+                inside = at.statement.lineno <= (s.end_lineno or s.lineno) and s.lineno <= root.statement.lineno
+                nodes = (n for child in ast.iter_child_nodes(s) if not isinstance(child, ast.stmt) for n in walk(child))
+                if inside and any(
+                    isinstance(n, ast.Name) and n.id == name and n.ctx.__class__ is not ast.Load for n in nodes
+                ):
+                    return True
+        return False
 
     def _inline_new_name(self, edit: Edit, bound: dict[Value, tuple[str, ValuePosition]], root: ValuePosition) -> Edit:
         """Inserts the operand into the call directly, instead of a new name.
@@ -320,7 +359,9 @@ class Placement:
             raise Unwritable(because(writing.OPERAND_OF_LINES)) from error
         self._check_in_place(root)
         moved_places = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
-        dead = self._dead_statements(site, speller.used | set(bound), root, place, moved_places)
+        dead = self._dead_statements(
+            site, speller.used | set(bound), root, place, moved_places, speller.retyped - set(bound)
+        )
         self._check_names(dead, root, place, {*site.removed.metadata, *self._shape_reads(speller)})
         self._check_helper_removed(site, root, dead)
         if place is not root and self._is_read_elsewhere(place.statement, root, dead):
@@ -344,6 +385,10 @@ class Placement:
                 if at.statement not in dead:  # the helper would compute the value a second time
                     raise Unwritable(because(writing.VALUE_OUT_OF_REACH, operation=v.op))
                 insertions.append((span_of(at.statement), f"{name} = {helper_text}"))
+                continue
+            if name == _own_name(at):
+                if at.statement in dead or self._is_bound_between(name, at, root, dead):
+                    raise Unwritable(because(writing.NAME_REBOUND))
                 continue
             insertions.append((span_of(at.statement), f"{name} = {self.text.of(at.node)}"))
             if at.statement not in dead and not isinstance(at.node, ast.Name) and not _is_within(at.node, root.node):
@@ -533,15 +578,17 @@ class Placement:
                 speller_there = self.make_speller(site, place, speller.root, imports, {})
                 speller_there.used, speller_there.removed_statements = speller.used, speller.removed_statements
                 text = speller_there.text(self.view.of(value))
-                if is_tuple(text) and value is read and not accepts_tuple(node, place.statement):
+                if is_tuple(text) and not accepts_tuple(node, place.statement):
                     text = f"{imports.text('torch.Size', place)}({text})"
+                if is_tuple(text) and text.startswith("(") and getattr(place.statement, "value", None) is node:
+                    text = text[1:-1]  # `i, j = q.shape[-2], k.shape[-2]`
                 replacements.append((span_of(node), NewText(text)))
         return replacements
 
     def _with_index(self, read: Value, place: ValuePosition) -> tuple[Value, ast.expr]:
         """The indexing expression around a read, such as `scores.shape[-1]`, or else the read itself."""
         for user in self.captured.graph.users[read]:
-            is_item = user.op == ITEM and user.inputs[1].op != SLICE
+            is_item = user.op == ITEM and (user.inputs[1].op != SLICE or _takes_last_two(user.inputs[1]))
             for p in self.captured.positions.get(user, []) if is_item else ():
                 if isinstance(p.node, ast.Subscript) and p.node.value is place.node:
                     return user, p.node
@@ -575,12 +622,14 @@ class Placement:
         root: ValuePosition,
         place: ValuePosition,
         moved: Sequence[ValuePosition] = (),
+        retyped: Collection[Value] = (),
     ) -> set[ast.stmt]:
         """The statements that bind only values that are no longer needed.
 
-        `moved` are expressions that new statements before their own statements evaluate.
+        `moved` are expressions that new statements before their own statements evaluate. `retyped` are the used values
+        that the new text computes again.
         """
-        unneeded = self._unneeded_values(site, used) | set(self._tuples_with_results(site))
+        unneeded = self._unneeded_values(site, used, retyped) | set(self._tuples_with_results(site))
         dead = set()
         for statement in self.names.binders(unneeded | site.removed.values):
             values = self.captured.assigned[statement]
@@ -641,13 +690,13 @@ class Placement:
         rest = [n for n in ast.walk(statement) if isinstance(n, _MAY_HAVE_EFFECTS) and id(n) not in moved_nodes]
         return bool(nodes) and all(id(n) in values and _is_harmless(values[id(n)]) for n in rest)
 
-    def _unneeded_values(self, site: Site, used: set[Value]) -> set[Value]:
+    def _unneeded_values(self, site: Site, used: set[Value], retyped: Collection[Value] = ()) -> set[Value]:
         """The values that are no longer needed after the edit.
 
         They are used only by removed values, or by joins of branches that nothing reads.
         """
         removed = set(self._removed_values(site))
-        unused_name, needed = set(removed), used - removed
+        unneeded, needed = set(removed), used - removed
         by_serial = {v.serial: v for v in (site.root, *removed, *needed)}
         todo = [-serial for serial in by_serial]
         heapify(todo)
@@ -656,30 +705,32 @@ class Placement:
             v = by_serial.pop(-heappop(todo))
             spend()
             candidate, kept = v in waiting, v in needed
+            is_named = kept and v not in retyped
             waiting.discard(v)
-            if candidate and not kept and v not in unused_name and _is_removable(v):
+            if candidate and not is_named and v not in unneeded and _is_removable(v):
                 if not any(v is r.value for r in site.results):
-                    if all(self._is_unneeded_use(u, unused_name, site) for u in self.captured.graph.users[v]):
-                        unused_name.add(v)
-            passes = candidate and (v is site.root or v in unused_name or v.op in (CHOICE, OPAQUE))
+                    if all(self._is_unneeded_use(u, unneeded, site) for u in self.captured.graph.users[v]):
+                        unneeded.add(v)
+            passes = candidate and (v is site.root or v in unneeded or v.op in (CHOICE, OPAQUE))
             for i in v.inputs:
                 if kept and i not in removed:
                     needed.add(i)
-                elif passes and i not in needed and i.inputs:
+                if passes and i.inputs and (i not in needed or i in retyped):
                     waiting.add(i)
                 if (i in needed or i in waiting) and i.serial not in by_serial:
                     by_serial[i.serial] = i
                     heappush(todo, -i.serial)
-        return unused_name
+        return unneeded
 
     def _is_unneeded_use(self, user: Value, unneeded: set[Value], site: Site) -> bool:
-        """Whether a use does not count: it is removed, it is the result, or it is a join that nothing reads."""
+        """Whether a use does not count: it is removed, the result, or a join or an attribute that nothing reads."""
         seen, todo = set[Value](), [user]
         while todo:
             v = todo.pop()
             if v in unneeded or v in seen or any(v is r.value for r in site.results):
                 continue
-            if v.op not in (CHOICE, OPAQUE):
+            is_lookup = v.op == ATTRIBUTE and not self.captured.graph.users[v]  # of a method, as in `x.float()`
+            if v.op not in (CHOICE, OPAQUE) and not is_lookup:
                 return False
             seen.add(v)
             todo += self.captured.graph.users[v]
@@ -751,6 +802,20 @@ def _is_self_assignment(u: FoldedScale) -> bool:
         case ast.Assign(targets=[ast.Name(id=bound)], value=value), ast.Name(id=name):
             return bound == name and value is u.product
     return False
+
+
+def _takes_last_two(index: Value) -> bool:
+    """Whether an index is `[-2:]`."""
+    start, end, step = index.inputs
+    return start.data == -2 and end.data is step.data is None
+
+
+def _own_name(at: ValuePosition) -> str:
+    """The name that a statement assigns the expression to, if it does nothing else; or ""."""
+    match at.statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if value is at.node:
+            return name
+    return ""
 
 
 def _target_text(statement: ast.stmt) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 
 from autofuse.ir.graph import Value
 from autofuse.reasons.reason import Reason
 from autofuse.rule import Constant, Replacement
+from autofuse.source.targets.line_breaks import Lines, break_argument
 from autofuse.source.targets.speller import Speller
 
 Arguments = dict[str, Value]  # argument name -> captured value
@@ -44,7 +44,7 @@ class TargetCall:
         return f"{self.function}({', '.join(self.arguments)}){self.tail}"
 
     def wrapped(self, indent: str, step: str, newline: str, room: int) -> str:
-        """Return the call with one argument on each line.
+        """Return the call with its arguments on one new line if they fit there, otherwise one on each line.
 
         Args:
             indent: the indentation of the statement.
@@ -52,24 +52,11 @@ class TargetCall:
             newline: the line ending of the file.
             room: the maximum line length.
         """
-        inner = indent + step
-        lines = "".join(f"{newline}{inner}{_fit_argument(a, inner, step, newline, room)}," for a in self.arguments)
+        inner = Lines(indent + step, step, newline, room)
+        if inner.fits(", ".join(self.arguments)):
+            return f"{self.function}({inner.start()}{', '.join(self.arguments)}{newline}{indent}){self.tail}"
+        lines = "".join(f"{inner.start()}{break_argument(a, inner)}," for a in self.arguments)
         return f"{self.function}({lines}{newline}{indent}){self.tail}"
-
-
-def _fit_argument(argument: str, indent: str, step: str, newline: str, room: int) -> str:
-    """An argument as text; a conditional expression that is too long takes three lines."""
-    if len(indent) + len(argument) < room or " if " not in argument:
-        return argument
-    call = ast.parse(f"f({argument})", mode="eval").body
-    parsed = [*call.args, *call.keywords] if isinstance(call, ast.Call) else []
-    value = parsed[0].value if len(parsed) == 1 and isinstance(parsed[0], ast.keyword) else parsed[0]
-    if len(parsed) != 1 or not isinstance(value, ast.IfExp):
-        return argument
-    body, test, other = (ast.get_source_segment(f"f({argument})", v) for v in (value.body, value.test, value.orelse))
-    start = argument[: value.col_offset - len("f(")]
-    lines = "".join(f"{newline}{indent}{step}{part}" for part in (body, f"if {test}", f"else {other}"))
-    return f"{start}({lines}{newline}{indent})" if not start.endswith("(") else argument
 
 
 def arguments_by_name(replacement: Replacement, captures: Arguments, speller: Speller) -> Arguments:

@@ -93,7 +93,7 @@ def _open_empty_rows(args: Arguments, text: str, lines: tuple[str, ...], speller
     mask = unused_name("attn_mask", used_names)
     query_text = speller.text(args["query"])
     start = (f"{query} = {query_text}",) if name == mask else (f"{query}, {mask} = {query_text}, {name}",)
-    opened = f"{query}, {mask} = {fill('{0} * {1}', query_text, rows)}, {name} | ~{rows}"
+    opened = f"{query}, {mask} = {query} * {rows}, {name} | ~{rows}"
     change = f"if {name} is not None:\n    {rows} = {any_kept}\n    {opened}\n"
     return WrittenMask(mask, (*lines, *start, change), rows, query)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from autofuse.canonical import CAST, LEAF, PERMUTE, strip_casts
 from autofuse.ir.dtypes import FLOAT32, NUMBER, Dtype, promoted
-from autofuse.ir.graph import Value, ancestors, is_const
+from autofuse.ir.graph import PARAMETER, Value, ancestors, is_const
 from autofuse.reasons import writing
 from autofuse.reasons.reason import because
 from autofuse.source.targets.call import Arguments, TargetCall
@@ -59,7 +59,7 @@ def _input_of_one_dtype(x: Value, affine: Arguments, function: str, speller: Spe
         return text, ""
     # The code promotes the input to float32 or wider: the result is float32 unless the input is float64.
     if not affine and result > FLOAT32 and (text := _input_text(speller, x, FLOAT32)) is not None:
-        return text, f"assumes that `{speller.text(strip_casts(x))}` is not float64"
+        return text, f"assumes that `{_name_of_uncast(x, text, speller)}` is not float64"
     # If the code has the norm as a value of its own, that value is a separate site, and no assumption is needed.
     for dtype in () if bare_dtypes else _input_dtypes(speller, x):
         text = _input_text(speller, x, dtype)
@@ -69,6 +69,19 @@ def _input_of_one_dtype(x: Value, affine: Arguments, function: str, speller: Spe
             operands = " and ".join([f"`{text}`", *(f"the {n}" for n in affine)])
             return text, f"assumes that {operands} {'are' if affine else 'is'} float32"
     raise Unwritable(because(writing.DTYPES_MAY_DIFFER))
+
+
+def _name_of_uncast(x: Value, text: str, speller: Speller) -> str:
+    """The input before its casts, for a message. The new code does not use it, so it needs no name there."""
+    uncast = strip_casts(x)
+    originals = [o for o in _program_values(speller, uncast) if o.op == PARAMETER]
+    used, removed = set(speller.used), set(speller.removed_statements)
+    try:
+        return str(originals[0].data) if originals else speller.text(uncast)
+    except Unwritable:
+        return text
+    finally:
+        speller.used, speller.removed_statements = used, removed
 
 
 def _last_size(x: Value, text: str, speller: Speller) -> str:

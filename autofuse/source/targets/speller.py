@@ -54,7 +54,7 @@ from autofuse.source.targets.printing import SourceText, fill, literal_text, per
 
 _STRUCTURE = frozenset({CONST, PARAMETER, ATTRIBUTE, ITEM, TUPLE, IS_NONE, CHOICE, NOT, SLICE, MODULE, GLOBAL, SYNTAX})
 _SAME_SHAPE = frozenset({"mul", "add", "keep", "softmax", "dropout", "cast", CHOICE})
-
+_COMMON_NUMBERS = (0.0, 1.0, -1.0)  # a name that holds one of these may mean something else
 
 Assumed = tuple[tuple[Value, bool], ...]  # canonical tests, each with its assumed outcome
 
@@ -101,6 +101,7 @@ class Speller:
         sizes: the symbolic sizes of the graph.
         bound: new names for some of the program's values.
         used: the program's values that the text uses.
+        retyped: the values among these that the text computes again, so that it needs no name of theirs.
         removed_statements: statements that the text assumes to be removed.
         assumed: the tests that are assumed, each with its outcome.
         branch_names: new names that hold a value under some tests.
@@ -124,6 +125,7 @@ class Speller:
     sizes: GraphSizes
     bound: dict[Value, str] = field(default_factory=dict)
     used: set[Value] = field(default_factory=set)
+    retyped: set[Value] = field(default_factory=set)
     removed_statements: set[ast.stmt] = field(default_factory=set)
     assumed: Assumed = ()
     branch_names: dict[Value, tuple[str, Assumed]] = field(default_factory=dict)
@@ -174,6 +176,8 @@ class Speller:
         for original in self._program_values(v):
             if (text := self.current_text(original)) is not None:
                 self.used.add(original)
+                if not text.isidentifier():
+                    self.retyped.add(original)
                 return text
         if v.op == PARAMETER and self._holds_its_argument(str(v.data)):
             self.removed_statements |= self._removed_by_name.get(str(v.data), set())
@@ -194,8 +198,14 @@ class Speller:
         return value is not None and value.op == PARAMETER and value.data == name
 
     def literal(self, v: Value) -> str:
-        """Return a constant, in the program's own notation if its source has the constant."""
-        for original in self.view.originals(v) if isinstance(v.data, float) else ():
+        """Return a constant: the name that holds it, or the program's own notation if its source has the constant."""
+        originals = self.view.originals(v) if isinstance(v.data, float) else []
+        if v.data not in _COMMON_NUMBERS:
+            for original in originals:
+                if (name := self.find_name(original)) is not None:
+                    self.used.add(original)
+                    return name
+        for original in originals:
             for place in self.captured.positions.get(original, []):
                 if isinstance(place.node, (ast.Constant, ast.UnaryOp)):
                     return self.text_of.of(place.node)
@@ -244,11 +254,21 @@ class Speller:
 
     def find_name(self, original: Value) -> str | None:
         """Return a name that holds `original` at the place."""
-        for name in self.place.names:
-            if self.held_value(name) is self._taken_side(original):
-                self.removed_statements |= self._removed_by_name.get(name, set())
-                return name
-        return None
+        names = [n for n in self.place.names if self.held_value(n) is self._taken_side(original)]
+        if not names:
+            return None
+        if len(names) > 1:  # the name that the author used here
+            names = [*(n for n in names if n in self._replaced_names), *names]
+        name = names[0]
+        self.removed_statements |= self._removed_by_name.get(name, set())
+        return name
+
+    @cached_property
+    def _replaced_names(self) -> frozenset[str]:
+        """The names in the replaced expression and in the removed ones."""
+        positions = (p for v in self.removed_values for p in self.captured.positions.get(v, ()))
+        nodes = {self.place.node, self.root.node, *(p.node for p in positions)}
+        return frozenset(n.id for node in nodes for n in walk(node) if isinstance(n, ast.Name))
 
     def is_name_of(self, text: str, original: Value) -> bool:
         """Whether a text is a name that holds `original` at the place, and not an equal value from elsewhere."""

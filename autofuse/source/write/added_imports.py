@@ -19,6 +19,10 @@ def add_imports(text: str, statements: Iterable[str]) -> str:
     tree = ast.parse(text)
     existing = {ast.unparse(s) for s in tree.body if _is_import(s)}
     missing = [s for s in needed if s not in existing]
+    for statement in list(missing):
+        if (added_text := _add_to_block(statement, tree, text)) is not None:
+            missing.remove(statement)
+            text, tree = added_text, ast.parse(added_text)
     if not missing:
         return text
     lines = lines_of(text)
@@ -34,6 +38,52 @@ def add_imports(text: str, statements: Iterable[str]) -> str:
     if index and not lines[index - 1].endswith(("\r", "\n")):
         lines[index - 1] += newline
     return "".join([*lines[:index], *added, *lines[index:]])
+
+
+def _add_to_block(statement: str, tree: ast.Module, text: str) -> str | None:
+    """The text with the statement at its sorted position among the imports around the last import of torch.
+
+    Returns None if there is no such block, or if it is not sorted as isort sorts: then nothing is moved into it.
+    """
+    block = _torch_block(tree.body)
+    keys = [_sort_key(s) for s in block]
+    new = ast.parse(statement).body[0]
+    if not block or keys != sorted(keys) or not _is_import(new):
+        return None
+    index = sum(key < _sort_key(new) for key in keys)
+    lines = lines_of(text)
+    at = first_line(block[index]) - 1 if index < len(block) else block[-1].end_lineno or 0
+    if index == len(block) and not lines[at - 1].endswith(("\r", "\n")):
+        return None
+    newline = lines[at - 1 if at else 0][len(lines[at - 1 if at else 0].rstrip("\r\n")) :]
+    return "".join([*lines[:at], statement + newline, *lines[at:]])
+
+
+def _torch_block(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The absolute imports on adjacent lines around the last import of torch before the first function or class."""
+    blocks: list[list[ast.stmt]] = [[]]
+    for s in body[: _statements_before(body)]:
+        is_absolute = _is_import(s) and not getattr(s, "level", 0)
+        follows = bool(blocks[-1]) and s.lineno == (blocks[-1][-1].end_lineno or 0) + 1
+        if not is_absolute:
+            blocks.append([])
+        elif follows:
+            blocks[-1].append(s)
+        else:
+            blocks.append([s])
+    return next((b for b in reversed(blocks) if any(_root(s) == "torch" for s in b)), [])
+
+
+def _sort_key(s: ast.stmt) -> tuple[bool, str]:
+    return isinstance(s, ast.ImportFrom), _module(s).lower()
+
+
+def _module(s: ast.stmt) -> str:
+    return s.names[0].name if isinstance(s, ast.Import) else getattr(s, "module", "") or ""
+
+
+def _root(s: ast.stmt) -> str:
+    return _module(s).partition(".")[0]
 
 
 def _statements_before(body: list[ast.stmt]) -> int:

@@ -62,7 +62,7 @@ def find_chained_call(
     start, bracket, function = new.call.function.rpartition("(")
     call = replace(new.call, function=function, tail="")
     rest = new.text.removeprefix(start + bracket + call.text())
-    name = _variable_for(statement, value, call, text)
+    name = _variable_for(statement, value, node, call, start + bracket + rest, text)
     is_call_first, something_follows = rest != new.text, bool(rest) or node is not value
     if name is None or not is_call_first or not something_follows:
         return None
@@ -98,17 +98,24 @@ def _is_dotted(function: cst.BaseExpression) -> bool:
     return isinstance(function, cst.Name)
 
 
-def _variable_for(statement: cst.CSTNode, value: cst.BaseExpression, call: TargetCall, text: str) -> str | None:
+def _variable_for(
+    statement: cst.CSTNode, value: cst.BaseExpression, node: cst.BaseExpression, call: TargetCall, rest: str, text: str
+) -> str | None:
     """The variable for the result: the target of the statement, unless the rest of the chain reads it."""
     if isinstance(statement, cst.Assign):
         target = statement.targets[0].target
         if len(statement.targets) != 1 or not isinstance(target, cst.Name):
             return None
-        chain = cst.Module([]).code_for_node(value)
-        if not _contains_name(chain, target.value):
+        if not _contains_name(rest, target.value) and not _reads_outside(value, node, target.value):
             return target.value
     name = "attn_output" if call.function.endswith("attention") else "output"
     return None if _contains_name(text, name) else name
+
+
+def _reads_outside(value: cst.BaseExpression, node: cst.BaseExpression, name: str) -> bool:
+    """Whether the part of `value` outside of `node` contains a name."""
+    module, word = cst.Module([]), re.compile(rf"\b{name}\b")
+    return len(word.findall(module.code_for_node(value))) > len(word.findall(module.code_for_node(node)))
 
 
 def _contains_name(text: str, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 - A comment inside a removed statement, or at the end of its line, is removed.
 - A comment above the first of several removed statements describes them all. It moves above the statement that
-  replaces them, unless that statement has a comment of its own.
+  replaces them, unless that statement has a comment of its own, or the comment names removed code.
 - A comment that directs a tool over several lines, such as `# fmt: off`, stays.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import libcst as cst
+
+from autofuse.source.write.stale_comments import without_stale
 
 Lines = list[cst.EmptyLine]
 
@@ -53,13 +55,16 @@ def join_lines(first: Lines, second: Lines) -> Lines:
     return [*first, *second]
 
 
-def combine_leading_lines(above_removed: Sequence[Lines], own: Lines, is_changed: bool) -> tuple[Lines, Lines]:
+def combine_leading_lines(
+    above_removed: Sequence[Lines], own: Lines, is_changed: bool, stale: list[tuple[str, ...]]
+) -> tuple[Lines, Lines]:
     """Combines the lines above removed statements with those above the next remaining statement.
 
     Args:
         above_removed: the lines above each removed statement.
         own: the lines above the remaining statement.
         is_changed: whether the edit changes the remaining statement.
+        stale: the names that only the removed code has.
 
     Returns:
         The lines above the remaining statement, and the comments that are removed. Blank lines stay above comments that
@@ -67,7 +72,9 @@ def combine_leading_lines(above_removed: Sequence[Lines], own: Lines, is_changed
     """
     # A comment above the first removed statement becomes the heading of the changed one.
     takes_heading = is_changed and not has_comment(own)
-    first = next((lines for lines in above_removed if has_comment(lines)), None) if takes_heading else None
+    first = next(iter(above_removed), None) if takes_heading else None
+    if first is not None and (without_stale(first, stale)[1] or not has_comment(first)):
+        first = None
     kept: Lines = []
     removed: Lines = []
     for lines in above_removed:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import libcst as cst
 
 from autofuse.source.place.edits import Edit, NewText, TextSpan
+from autofuse.source.targets.line_breaks import break_assignment
 from autofuse.source.write.call_arguments import add_argument, remove_argument, split_arguments
 from autofuse.source.write.chained_calls import find_chained_call
 from autofuse.source.write.leading_lines import (
@@ -25,6 +26,7 @@ from autofuse.source.write.leading_lines import (
 )
 from autofuse.source.write.one_line import join_on_one_line
 from autofuse.source.write.positions import NodePositions
+from autofuse.source.write.stale_comments import names_in, stale_words, without_stale
 from autofuse.source.write.trailing_comments import place_trailing_comment
 
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -89,6 +91,7 @@ class EditedModule:
         """The remaining statements, and the lines above removed statements at the end that stay."""
         remaining: list[cst.BaseStatement] = []
         lines_above: list[Lines] = []
+        old: list[cst.CSTNode] = []  # the removed and changed statements since the last one that stays
         lines_after: Lines
         for i, statement in enumerate(body):
             if not self._is_changed(statement):
@@ -100,12 +103,18 @@ class EditedModule:
                 new_statements = self._insert_before(statement, new_statements)
             else:
                 new_statements, lines_after = [statement], []
+            old.append(statement)
             if new_statements:
+                is_changed = self._is_statement_changed(statement)
+                is_simple = is_changed and isinstance(statement, cst.SimpleStatementLine)
+                stale = stale_words(names_in(old), names_in(new_statements)) if is_simple else []
                 if self._follows_removed(body, i, remaining):
                     new_statements[0] = self._with_lines_above(
-                        lines_above, new_statements[0], self._is_statement_changed(statement), not remaining
+                        lines_above, new_statements[0], is_changed, not remaining, stale
                     )
-                remaining, lines_above = remaining + new_statements, [lines_after] if lines_after else []
+                elif stale:
+                    new_statements[0] = self._with_lines_above([], new_statements[0], is_changed, False, stale)
+                remaining, lines_above, old = remaining + new_statements, [lines_after] if lines_after else [], []
             else:
                 lines_above.append(lines_after)
         lines = [line for each in lines_above for line in each]
@@ -121,14 +130,20 @@ class EditedModule:
         )
 
     def _with_lines_above(
-        self, lines_above: list[Lines], statement: cst.BaseStatement, is_changed: bool, is_first: bool
+        self,
+        lines_above: list[Lines],
+        statement: cst.BaseStatement,
+        is_changed: bool,
+        is_first: bool,
+        stale: list[tuple[str, ...]],
     ) -> cst.BaseStatement:
-        """Returns a statement with the lines above the removed statements before it."""
+        """Returns a statement with the lines above the removed statements before it, without stale comments."""
         own_lines = getattr(statement, "leading_lines", None)
-        if own_lines is None or not lines_above and not is_first:
+        if own_lines is None or not lines_above and not is_first and not stale:
             return statement
-        lines, removed = combine_leading_lines(lines_above, list(own_lines), is_changed)
-        self.dropped += [line for line in removed if line.comment]
+        own, removed = without_stale(list(own_lines), stale)
+        lines, others = combine_leading_lines(lines_above, own, is_changed, stale)
+        self.dropped += [line for line in (*removed, *others) if line.comment]
         return statement.with_changes(leading_lines=strip_leading_blank_lines(lines) if is_first else lines)
 
     def _is_statement_changed(self, statement: cst.BaseStatement) -> bool:
@@ -139,8 +154,8 @@ class EditedModule:
     def _edit_line(self, line: cst.SimpleStatementLine) -> tuple[list[cst.BaseStatement], Lines]:
         """The new statements for a line of simple statements. If there are none, the lines above it."""
         is_alone = len(line.body) == 1
-        inserted = [self._parse(t) for statement in line.body if is_alone for t in self.inserted.get(statement, ())]
         self._set_indent(line.body)
+        inserted = [self._parse(t) for statement in line.body if is_alone for t in self.inserted.get(statement, ())]
         call = self._split_call(line)
         simple_statements, comments = self._edit_simple_statements(line.body, inline=not is_alone)
         if not simple_statements:
@@ -149,7 +164,7 @@ class EditedModule:
                 return [], list(line.leading_lines)
             return [inserted[0].with_changes(leading_lines=line.leading_lines), *inserted[1:]], []
         new_line = line.with_changes(body=simple_statements, leading_lines=[*line.leading_lines, *comments])
-        new_line = self._join_if_short(new_line, line)
+        new_line = self._break_if_long(self._join_if_short(new_line, line), line)
         new_line = place_trailing_comment(new_line, line, self.tree, self.width - len(self.indent))
         inserted += [self._parse(call)] if call is not None else []
         if inserted:
@@ -163,12 +178,20 @@ class EditedModule:
         if len(new.body) != 1 or one_line or not self._is_replaced_in(old):
             return new
         text = join_on_one_line(self.tree.code_for_node(new.body[0]), self.width - len(self.indent))
-        if text is None:
-            return new
-        parsed = self._parse(text)
-        return new.with_changes(body=parsed.body) if isinstance(parsed, cst.SimpleStatementLine) else new
+        return new if text is None else self._with_code(new, text)
 
-    def _set_indent(self, body: Sequence[cst.BaseSmallStatement]) -> None:
+    def _break_if_long(self, new: cst.SimpleStatementLine, old: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        """Breaks a changed statement that is now too long for its line."""
+        room = self.width - len(self.indent)
+        code = self.tree.code_for_node(new.body[0]) if len(new.body) == 1 else ""
+        is_new = len(self.tree.code_for_node(old.body[0])) <= room < len(code) and self._is_replaced_in(old)
+        return self._with_code(new, code) if is_new and "\n" not in code else new
+
+    def _with_code(self, line: cst.SimpleStatementLine, code: str) -> cst.SimpleStatementLine:
+        parsed = self._parse(code)
+        return line.with_changes(body=parsed.body) if isinstance(parsed, cst.SimpleStatementLine) else line
+
+    def _set_indent(self, body: Sequence[cst.BaseSmallStatement | cst.BaseCompoundStatement]) -> None:
         """Stores the indentation of these statements."""
         first = self.positions.lines[self.positions.first_line(body[0]) - 1]
         self.indent = first[: len(first) - len(first.lstrip())]
@@ -209,6 +232,7 @@ class EditedModule:
         self, compound: cst.BaseCompoundStatement, new_statements: list[cst.BaseStatement]
     ) -> list[cst.BaseStatement]:
         """Inserts statements before a compound one. Blank lines go above them; comments stay with the statement."""
+        self._set_indent([compound])
         inserted: list[cst.BaseStatement] = [self._parse(t) for t in self.inserted.get(compound, ())]
         if not inserted or not new_statements:
             return [*inserted, *new_statements]
@@ -224,7 +248,9 @@ class EditedModule:
 
     def _parse(self, text: str) -> _Statement:
         indent, newline = self.tree.default_indent, self.tree.default_newline
-        return cst.parse_statement(text.replace("    ", indent).replace("\n", newline), config=self.config)
+        lines = text.replace("    ", indent).split("\n")
+        code = newline.join(break_assignment(line, indent, newline, self.width - len(self.indent)) for line in lines)
+        return cst.parse_statement(code, config=self.config)
 
     # Compound statements.
 

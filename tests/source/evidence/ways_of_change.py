@@ -238,6 +238,17 @@ def made():
 """,
     ),
     Way(
+        "setattr with the names of a list",
+        """
+def made():
+    m = Base()
+    names = ["{name}", "other"]
+    for name in names:
+        setattr(m, name, {value})
+    return m
+""",
+    ),
+    Way(
         "every child of a kind is replaced",
         """
 def change(model):

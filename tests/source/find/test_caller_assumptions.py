@@ -340,3 +340,60 @@ def test_the_advice_names_a_caller_in_another_file(tmp_path: Path) -> None:
     (finding,) = (f for f in every if f.code == "AF101")
     line = heads.read_text().partition("self.attention(x")[0].count("\n") + 1
     assert finding.status == "declined" and f"` at heads.py:{line} (assigned to `self.kept`)" in finding.advice
+
+
+OWN = HEAD + source("""
+    class Model(nn.Module):
+        def forward(self, x):
+            weights = F.softmax(x @ x.transpose(-2, -1) / math.sqrt(x.size(-1)), dim=-1)
+            return weights @ x, weights
+
+        def used(self, x):
+            y, _ = self(x)
+            return y
+""")
+IN_SUBCLASS = "class Other(Model):\n    pass\n\n\nclass Shown(Other):\n    def {head}:\n        return {call}[1]\n"
+OWN_CALLS = {  # code after `used` that reads the weights
+    "self": "    def shown(self, x):\n        return self(x)[1]\n",
+    "forward of self": "    def shown(self, x):\n        return self.forward(x)[1]\n",
+    "another name for self": "    def shown(module, x):\n        return module(x)[1]\n",
+    "self in a nested function": "    def shown(self, x):\n        return [f(x)[1] for f in [lambda x: self(x)]]\n",
+    "the class": "    def shown(self, x):\n        return Model.forward(self, x)[1]\n",
+    "super": IN_SUBCLASS.replace("Other(Model)", "Other(nn.Module)").replace("(Other)", "(Model)").format(
+        head="forward(self, x)", call="super().forward(x)"
+    ),
+    "super with arguments": IN_SUBCLASS.replace("(Other)", "(Model)").format(
+        head="forward(self, x)", call="super(Shown, self).forward(x)"
+    ),
+    "self of a subclass": IN_SUBCLASS.format(head="shown(self, x)", call="self(x)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", OWN_CALLS)
+def test_a_method_that_reads_what_its_own_forward_returns_is_a_caller(call: str, tmp_path: Path) -> None:
+    (finding,) = (f for f in find_findings(OWN, tmp_path / "model.py") if f.code == "AF101")
+    assert finding.status == "unsafe"
+    text = f"{OWN}\n{OWN_CALLS[call]}"
+    (finding,) = (f for f in find_findings(text, tmp_path / "model.py") if f.code == "AF101")
+    assert finding.status == "declined" and "callers read `weights` at line" in finding.advice
+
+
+def test_a_method_of_a_class_above_calls_the_forward_of_a_subclass(tmp_path: Path) -> None:
+    text = HEAD + source("""
+        class Base(nn.Module):
+            def shown(self, x):
+                return self(x)[1]
+
+
+        class Model(Base):
+            def forward(self, x):
+                weights = F.softmax(x @ x.transpose(-2, -1) / math.sqrt(x.size(-1)), dim=-1)
+                return weights @ x, weights
+
+
+        def use(model, x):
+            y, _ = Model()(x)
+            return y
+    """)
+    (finding,) = (f for f in find_findings(text, tmp_path / "model.py") if f.code == "AF101")
+    assert finding.status == "declined" and "callers read `weights` at line" in finding.advice

@@ -184,3 +184,44 @@ LAYERS = source("""
 def test_the_message_names_layers_that_lose_their_last_use(more: str, told: bool) -> None:
     (finding,) = (f for f in find_findings(LAYERS + more) if f.status == "safe")
     assert ("leaves `self.softmax` without a use in this file" in finding.message) is told
+
+
+GELU = """import math
+
+import torch
+import torch.nn.functional as F
+
+
+def gelu(x: torch.Tensor):
+    {text}
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+"""
+TEXTS = {  # text in the function: whether it names the function that the edit calls
+    '"""GELU as in the original code. Using F.gelu gives other results."""': True,
+    "# torch.nn.functional.gelu is not exported": True,
+    "# the Gaussian error linear unit": False,
+    '"""The gelu of the original code."""': False,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_edit_is_unsafe_if_the_text_names_the_function_that_it_calls(text: str) -> None:
+    (finding,) = find_findings(GELU.format(text=text))
+    assert finding.status == ("unsafe" if TEXTS[text] else "safe")
+    assert ("does not advise against it" in finding.reason) == TEXTS[text]
+
+
+def test_an_edit_is_safe_if_the_function_calls_the_named_function_elsewhere() -> None:
+    text = GELU.format(text="# F.gelu for large inputs\n    if x.numel() > 9:\n        return F.gelu(x)")
+    (finding,) = find_findings(text)
+    assert finding.status == "safe"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), {"train.py": "safe", "tests/train.py": "unsafe", "test_train.py": "unsafe"}.items()
+)
+def test_a_call_in_a_test_is_changed_only_as_an_unsafe_edit(path: str, status: str) -> None:
+    text = "import torch\n\n\ndef train(model):\n    return torch.optim.AdamW(model.parameters())\n"
+    (finding,) = find_findings(text, path)
+    assert finding.status == status
+    assert ("assumes that no test compares" in finding.reason) == (status == "unsafe")

@@ -53,7 +53,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_norms_are_called_with_or_without_weights() -> None:
     text = rewritten(NORMS, target=TARGET)
     for call in (
-        "fused_layer_norm_affine(x, self.weight, self.bias, x.shape[-1:], eps=1e-5,)  # over the channels",
+        "fused_layer_norm_affine(x, self.weight, self.bias, x.shape[-1:], eps=1e-5)  # over the channels",
         "fused_layer_norm(x, x.shape[-1:], eps=1e-5)",
         "fused_rms_norm_affine(x, self.weight, x.shape[-1:], eps=1e-6)",
     ):

@@ -190,7 +190,7 @@ def test_an_import_is_added_once_after_the_existing_imports() -> None:
         def g(x):
             return 0.5 * x * (1 + erf(x * 0.7071067811865475))
     ''')
-    assert "from torch import erf\nimport torch.nn.functional as F\n" in text
+    assert "\n\nimport torch.nn.functional as F\nfrom torch import erf\n\n" in text
     assert text.count("import torch.nn.functional") == 1
 
 

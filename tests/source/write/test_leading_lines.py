@@ -38,6 +38,30 @@ BODIES = {
         "# attention\n# as in the paper\ns = q @ k.mT * 0.5\n\nw = s.softmax(-1)\n\nreturn w @ v",
         f"# attention\n# as in the paper\nreturn {CALL}",
     ),
+    "a comment about removed code goes": (
+        "# Normalize the attention scores\nattention_scores = q @ k.mT * 0.5\nreturn attention_scores.softmax(-1) @ v",
+        f"return {CALL}",
+    ),
+    "a comment about a removed function goes": (
+        "s = q @ k.mT * 0.5\nw = s.softmax(-1)\n# Use torch.matmul() for all ranks\nreturn torch.matmul(w, v)",
+        f"return {CALL}",
+    ),
+    "code that is commented out and reads a removed name goes": (
+        "s = q @ k.mT * 0.5\nweights = s.softmax(-1)\n# weights = drop(weights)\n\nreturn weights @ v",
+        f"return {CALL}",
+    ),
+    "a comment that says that it is done by hand goes": (
+        "# manual implementation of attention\ns = q @ k.mT * 0.5\nreturn s.softmax(-1) @ v",
+        f"return {CALL}",
+    ),
+    "a comment about a name that stays stays": (
+        "states = q\n# attention of the states\nscores = states @ k.mT * 0.5\nreturn scores.softmax(-1) @ v",
+        f"states = q\n# attention of the states\nreturn {CALL.replace('(q', '(states')}",
+    ),
+    "only the comment above the first removed statement is a heading": (
+        "s = q @ k.mT * 0.5\n# must be normalized\nw = s.softmax(-1)\nreturn w @ v",
+        f"return {CALL}",
+    ),
     "words to a formatter stay": (
         "# fmt: off\ns = q @ k.mT * 0.5\nw = s.softmax(-1)\n# fmt: on\nreturn w @ v",
         f"# fmt: off\n# fmt: on\nreturn {CALL}",
