@@ -315,7 +315,8 @@ class Session:
         retried.add(id(module))  # if the new variant does not fit either, the original runs
         try:
             entry = entry_of(module)
-            return (of if entry is None else entry.forward)(module, *args, **kwargs)
+            # A class that the module got since may call `of` by super(): the entry is then for that class's forward.
+            return (entry.forward if entry is not None and entry.of is of else of)(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
 
