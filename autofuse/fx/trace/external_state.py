@@ -20,7 +20,7 @@ from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
-from autofuse.fx.trace.twin import is_twin, original_class
+from autofuse.fx.trace.twin import attributes_of_copy, is_twin, original_class
 from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -94,6 +94,9 @@ class ExternalState(Watcher):
         names = attribute_names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
+            for attribute, held in attributes_of_copy(value):
+                if attribute in names:
+                    self.note(held, attribute, names)
             if is_twin(value):
                 self.note_class(original_class(type(value)))
             if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):

@@ -18,7 +18,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,9 @@ _NOT_COPIED = (ENTRY, _ORIGINAL, "_compiled_call_impl")  # a copy of the compile
 _ABSENT = object()
 _COMPOSED = "__composable_api"  # prefix of the attributes that torch.distributed sets on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # attributes of nn.Module's or autofuse's own code
+
+
+_COPIES: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # copies of modules that report to no listener
 
 
 class Listener(Protocol):
@@ -206,6 +209,8 @@ class Twins:
         self.originals[id(twin)] = module
         if self._watched:
             twin.__dict__[_ORIGINAL] = weakref.ref(module)
+        elif not self._deep:
+            _COPIES[id(twin)] = twin
         for name, value in vars(module).items():
             if wraps and name not in _STATE or name.startswith(_COMPOSED) or name in _NOT_COPIED:
                 continue  # the state of wrappers and of fully_shard cannot be copied
@@ -344,6 +349,14 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
 def is_twin(value: Any) -> bool:
     """Returns whether a value is a twin that reports to a listener."""
     return "_autofuse_twin" in vars(type(value))
+
+
+def attributes_of_copy(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes of a copy of a module that may share objects with the module; nothing for other values."""
+    if isinstance(value, nn.Module) and _COPIES.get(id(value)) is value:
+        yield from (
+            (n, v) for n, v in list(vars(value).items()) if n not in _STATE and not isinstance(v, (*SCALARS, Tensor))
+        )
 
 
 def original_class(cls: type) -> type:
