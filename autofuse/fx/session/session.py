@@ -240,6 +240,8 @@ class Session:
             return
         try:
             found = find_lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
+        except Untraceable:  # the model has an effect, which is the reason why it was not traced
+            return
         except Exception as error:
             reraise_if_out_of_memory(error)
             self.note_unread(reason_of_failure(error, "looking at the model's logits"))

@@ -229,6 +229,9 @@ class AttributeReads(ForeignCalls):
         """
         value = self._twin_of_object(owner, name, value)
         if self.paused:
+            kind = effects.kind_of_state(value)
+            if kind and effects.changes_when_read(value):  # a child is about to advance an iterator
+                self.stop(because(forwards.READS_STATE, name=name, kind=kind), True)
             if self.reads_of_child is not None:
                 self.reads_of_child.append((owner, name, value))
             return value

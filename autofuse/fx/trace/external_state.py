@@ -30,15 +30,16 @@ Stop = Callable[[Reason, bool], None]  # called with a reason to stop and whethe
 
 @contextmanager
 def restore_external_state(
-    stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None
+    stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None, keeps_values: bool = True
 ) -> Iterator[ExternalState]:
     """Restore what the user's code changes outside of its modules in this block.
 
     Args:
         stop: called before the user's code calls something that has a side effect, such as print.
         looks_aside: whether the code that runs now is recorded separately (Ran.aside).
+        keeps_values: whether the arguments of the code that ran are wanted. They keep tensors and their graphs alive.
     """
-    outside = ExternalState(stop, looks_aside)
+    outside = ExternalState(stop, looks_aside, keeps_values and stop is not None)
     try:
         with watch(outside) if can_watch() else nullcontext():
             yield outside
@@ -56,11 +57,13 @@ class ExternalState(Watcher):
         queries: functions that add a guard on a query to a ReadSet.
     """
 
-    def __init__(self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None, keeps_values: bool = True
+    ) -> None:
         self.snapshot = Snapshot()
         self.ran: list[Execution] = []
         self.queries: list[Callable[[Any], None]] = []
-        self._stop, self._looks_aside = stop, looks_aside
+        self._stop, self._looks_aside, self._keeps_values = stop, looks_aside, keeps_values
         self._classes: set[type] = set()  # classes whose attributes are noted
 
     @property
@@ -94,9 +97,7 @@ class ExternalState(Watcher):
         names = attribute_names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
-            for attribute, held in attributes_of_copy(value):
-                if attribute in names:
-                    self.note(held, attribute, names)
+            self._note_copy(value, names)
             if is_twin(value):
                 self.note_class(original_class(type(value)))
             if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):
@@ -111,10 +112,20 @@ class ExternalState(Watcher):
             if function is not None:
                 self.note(function.__defaults__, ran.code.co_name, names)
                 self.note(function.__kwdefaults__, ran.code.co_name, names)
-        if self._stop is None:
-            # Only `stop` needs these values. They would keep tensors and their graphs alive.
+        if not self._keeps_values:
             ran.arguments = {}
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
+
+    def _note_copy(self, value: Any, names: Collection[str]) -> None:
+        """Note what a copy of a module shares with the module: containers and iterators inside of objects."""
+        for attribute, held in attributes_of_copy(value):
+            if attribute not in names:
+                continue
+            for name, kept in ((attribute, held), *getattr(held, "__dict__", {}).items()):
+                kind = effects.kind_of_state(kept) if self._stop is not None and name in names else ""
+                if kind and effects.changes_when_read(kept):
+                    self._stop(because(forwards.READS_STATE, name=name, kind=kind), True)  # type: ignore[misc]
+            self.note(held, attribute, names)
 
     def note_class(self, cls: type) -> None:
         """Note the user's objects that a class has as methods.
