@@ -20,7 +20,7 @@ from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
-from autofuse.fx.trace.twin import attributes_of_copy, is_twin, original_class
+from autofuse.fx.trace.twin import attributes_of_copies, is_twin, original_class
 from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -65,6 +65,8 @@ class ExternalState(Watcher):
         self.queries: list[Callable[[Any], None]] = []
         self._stop, self._looks_aside, self._keeps_values = stop, looks_aside, keeps_values
         self._classes: set[type] = set()  # classes whose attributes are noted
+        # id of an execution -> the execution, and the iterators that its copies share with the user's modules
+        self._iterators: dict[int, tuple[Execution, dict[str, Reason]]] = {}
 
     @property
     def paused(self) -> bool:  # type: ignore[override]
@@ -97,13 +99,16 @@ class ExternalState(Watcher):
         names = attribute_names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
-            self._note_copy(value, names)
+            self._note_copy(ran, value, names)
             if is_twin(value):
                 self.note_class(original_class(type(value)))
             if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):
                 self.note(cls, cls.__name__, names)
             if isinstance(value, type) or self.snapshot.holds(value):  # not a value that the code created itself
                 self.note(value, name, names)
+            cls = original_class(type(value))
+            if is_user_class(cls) and not isinstance(value, type):
+                self.snapshot.note_instances(cls, names)  # a watcher is told of a function only once
         if facts_of(ran.code).writes:
             self.snapshot.keep_large()
         if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):
@@ -116,16 +121,25 @@ class ExternalState(Watcher):
             ran.arguments = {}
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
 
-    def _note_copy(self, value: Any, names: Collection[str]) -> None:
+    def _note_copy(self, ran: Execution, value: Any, names: Collection[str]) -> None:
         """Note what a copy of a module shares with the module: containers and iterators inside of objects."""
-        for attribute, held in attributes_of_copy(value):
+        for attribute, held in attributes_of_copies(value):
             if attribute not in names:
                 continue
             for name, kept in ((attribute, held), *getattr(held, "__dict__", {}).items()):
-                kind = effects.kind_of_state(kept) if self._stop is not None and name in names else ""
+                kind = effects.kind_of_state(kept) if name in names else ""
                 if kind and effects.changes_when_read(kept):
-                    self._stop(because(forwards.READS_STATE, name=name, kind=kind), True)  # type: ignore[misc]
+                    why = because(forwards.READS_STATE, name=name, kind=kind)
+                    self._iterators.setdefault(id(ran), (ran, {}))[1][name] = why
             self.note(held, attribute, names)
+
+    def _stop_before_iterators(self, ran: Execution, line: int) -> None:
+        """Stop before a line that may advance an iterator of a copy: the module has the same iterator."""
+        _, reasons = self._iterators.get(id(ran), (None, {}))
+        read = facts_of(ran.code).attribute_names({line} if line else None) if reasons else ()
+        for name in read:
+            if name in reasons and self._stop is not None:
+                self._stop(reasons[name], True)
 
     def note_class(self, cls: type) -> None:
         """Note the user's objects that a class has as methods.
@@ -159,6 +173,7 @@ class ExternalState(Watcher):
 
     def on_line(self, ran: Execution, line: int) -> None:
         """Note what a line can load, and which globals it can set."""
+        self._stop_before_iterators(ran, line)
         names = attribute_names_in(ran)
         facts = facts_of(ran.code)
         for load in facts.loaded({line} if line else None):

@@ -351,12 +351,17 @@ def is_twin(value: Any) -> bool:
     return "_autofuse_twin" in vars(type(value))
 
 
-def attributes_of_copy(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the attributes of a copy of a module that may share objects with the module; nothing for other values."""
-    if isinstance(value, nn.Module) and _COPIES.get(id(value)) is value:
-        yield from (
-            (n, v) for n, v in list(vars(value).items()) if n not in _STATE and not isinstance(v, (*SCALARS, Tensor))
-        )
+def attributes_of_copies(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes that a copy of a module, and all copies of its class, may share with the user's modules.
+
+    For other values it yields nothing. All copies count, because a watcher is told of a function only once.
+    """
+    if not isinstance(value, nn.Module) or _COPIES.get(id(value)) is not value:
+        return
+    for twin in [c for c in list(_COPIES.values()) if type(c) is type(value)]:
+        for name, held in list(vars(twin).items()):
+            if name not in _STATE and not isinstance(held, (*SCALARS, Tensor)):
+                yield name, held
 
 
 def original_class(cls: type) -> type:
