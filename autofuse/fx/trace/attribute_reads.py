@@ -228,6 +228,8 @@ class AttributeReads(ForeignCalls):
             What forward sees.
         """
         value = self._twin_of_object(owner, name, value)
+        if isinstance(value, types.FunctionType) and self.outside is not None:
+            self.outside.note(value, name, ())  # its variables
         if self.paused:
             kind = effects.kind_of_state(value)
             if kind and effects.changes_when_read(value):  # a child is about to advance an iterator

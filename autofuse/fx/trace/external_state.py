@@ -20,7 +20,7 @@ from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
-from autofuse.fx.trace.twin import attributes_of_copies, is_twin, original_class
+from autofuse.fx.trace.twin import SCALARS, attributes_of_copies, is_twin, original_class
 from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -113,10 +113,12 @@ class ExternalState(Watcher):
             self.snapshot.keep_large()
         if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):
             with pause_watching():
-                function = FunctionsFound().of(ran, everywhere=True)
-            if function is not None:
-                self.note(function.__defaults__, ran.code.co_name, names)
-                self.note(function.__kwdefaults__, ran.code.co_name, names)
+                found = FunctionsFound()
+                function = found.of(ran, everywhere=True)
+                others = found.every(ran) if function is not None and _has_mutable_default(function) else []
+            for each in (function, *others) if function is not None else ():
+                self.note(each.__defaults__, ran.code.co_name, names)
+                self.note(each.__kwdefaults__, ran.code.co_name, names)
         if not self._keeps_values:
             ran.arguments = {}
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
@@ -255,6 +257,11 @@ class ExternalState(Watcher):
     def restore(self) -> None:
         """Restore the state."""
         self.snapshot.restore()
+
+
+def _has_mutable_default(function: types.FunctionType) -> bool:
+    values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return not all(isinstance(v, (*SCALARS, type, types.FunctionType)) for v in values)
 
 
 def _called_functions(attribute: Any) -> tuple[Any, ...]:

@@ -101,6 +101,9 @@ class Snapshot:
                 continue
             self._count += 1
             self._record(value, name)
+            if isinstance(value, types.FunctionType) and not _is_foreign(value):
+                for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                    self.note_cell(cell, variable)
             todo += [(inside, f"{name}{part}") for part, inside in _referents(value, wanted)]
 
     def note_instances(self, cls: type, names: Collection[str]) -> None:
@@ -291,8 +294,12 @@ def _referents(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
         yield from _referents_by_attribute(value, names)
 
 
+def _is_foreign(function: types.FunctionType) -> bool:
+    return effects.is_library(function.__module__) or effects.is_standard(function.__module__)
+
+
 def _referents_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    if effects.is_library(function.__module__) or effects.is_standard(function.__module__):
+    if _is_foreign(function):
         return
     yield ".__defaults__", function.__defaults__
     yield ".__kwdefaults__", function.__kwdefaults__
