@@ -108,7 +108,7 @@ class ExternalState(Watcher):
                 self.note(value, name, names)
             cls = original_class(type(value))
             if is_user_class(cls) and not isinstance(value, type):
-                self.snapshot.note_instances(cls, names)  # a watcher is told of a function only once
+                self.snapshot.note_instances(cls, names)  # a watcher observes each function once
         if facts_of(ran.code).writes:
             self.snapshot.keep_large()
         if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):

@@ -354,7 +354,7 @@ def is_twin(value: Any) -> bool:
 def attributes_of_copies(value: Any) -> Iterator[tuple[str, Any]]:
     """Yields the attributes that a copy of a module, and all copies of its class, may share with the user's modules.
 
-    For other values it yields nothing. All copies count, because a watcher is told of a function only once.
+    For other values it yields nothing. All copies count, because a watcher observes each function once.
     """
     if not isinstance(value, nn.Module) or _COPIES.get(id(value)) is not value:
         return
