@@ -22,7 +22,7 @@ def rewrite(options: Namespace) -> int:
     """Writes the safe edits into the files, or shows them. Returns 1 if --check finds that a file would change."""
     session, dry_run = FilesRun(options), options.diff or options.check
     changed: list[RewriteResult] = []
-    skipped = 0
+    skipped = unwritten = 0
 
     def rewrite_file(checked: CheckedFile, file: SourceFile) -> RewriteResult | Problem:
         result = session.run.rewrite(checked, file, options.unsafe)
@@ -50,8 +50,10 @@ def rewrite(options: Namespace) -> int:
                 session.out.write(diff_of(name, before, after))
         if (dry_run or write_result(result, session)) and result.edits:
             changed.append(result)
+        elif result.edits:
+            unwritten += 1
     if session.read:
-        session.out.say(_summarize(changed, skipped, dry_run))
+        session.out.say(_summarize(changed, skipped, unwritten, dry_run))
     if session.failed:
         return FAILED
     return FINDINGS if options.check and changed else DONE
@@ -69,8 +71,10 @@ def _refuse_outside_link(result: RewriteResult, file: SourceFile) -> RewriteResu
     )
 
 
-def _summarize(changed: Sequence[RewriteResult], skipped: int, dry_run: bool) -> str:
+def _summarize(changed: Sequence[RewriteResult], skipped: int, unwritten: int, dry_run: bool) -> str:
     edits = plural(sum(r.edits for r in changed), "edit")
     summary = f"{edits} {'to make' if dry_run else 'made'} in {plural(len(changed), 'file')}"
     hint = f"; {plural(skipped, 'unsafe edit')} left out (--unsafe includes them)" if skipped else ""
+    if unwritten:
+        return f"{summary}; {plural(unwritten, 'file')} with edits could not be written" + hint
     return (summary if changed else "nothing to rewrite") + hint

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.requirements import autocast_dtype, first_refusal, one_dtype
+from autofuse.torch_private import functional as F
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # (batch, length, heads, head_dim), three times
 

@@ -13,10 +13,10 @@ from functools import cache, lru_cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.packages import load_module
+from autofuse.torch_private import functional as F
 
 BLOCK = 128
 _FLEX = "torch.nn.attention.flex_attention"

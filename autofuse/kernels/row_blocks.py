@@ -8,7 +8,6 @@ block; "" means the best one on the device.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.block_memory import free_bytes, rows_by_memory
@@ -16,6 +15,7 @@ from autofuse.kernels.class_targets import out_of_range
 from autofuse.kernels.operators import Kernels
 from autofuse.kernels.packages import COMPILER, TRITON
 from autofuse.kernels.wide_products import add_product
+from autofuse.torch_private import functional as F
 
 KERNELS = Kernels(
     triton="autofuse.kernels.triton.cross_entropy",

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels import flex
@@ -33,6 +32,7 @@ from autofuse.ops.finite_fills import (
 )
 from autofuse.ops.kernel_masks import as_kernels_mask
 from autofuse.ops.readable import can_look
+from autofuse.torch_private import functional as F
 from autofuse.torch_private import get_unwrapped, is_batchedtensor
 
 
@@ -90,7 +90,7 @@ def attention(
         and _is_usual(query, key, value, scale)
     ):
         return differentiable_twice(
-            F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)  # type: ignore[arg-type]
+            F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)
         )
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise ValueError(_VECTORS.format(*(tuple(t.shape) for t in (query, key, value))))

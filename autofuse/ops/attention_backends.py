@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -22,6 +21,7 @@ from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 from autofuse.kernels.requirements import HALVES
 from autofuse.ops.attention_operands import Operands, operands
 from autofuse.ops.derivatives import differentiable_twice, needs_unfused_formula
+from autofuse.torch_private import functional as F
 
 _NOT_HERE = "torch has no such kernel for these operands on this device."
 

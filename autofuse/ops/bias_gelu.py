@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import Operation
@@ -13,6 +12,7 @@ from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 from autofuse.kernels.requirements import evenly_spaced_rows
 from autofuse.ops.elementwise import reason_torch_is_as_fast, run_biased
+from autofuse.torch_private import functional as F
 
 _NAMES = {"none": "gelu", "tanh": "gelu_tanh"}
 

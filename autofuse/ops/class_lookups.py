@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.ops.readable import can_look
+from autofuse.torch_private import functional as F
 
 NEVER = -(2**31)  # equals no target: the `ignore_index` for losses that ignore none
 _DTYPES: dict[str, tuple[torch.dtype, ...]] = {

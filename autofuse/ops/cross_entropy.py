@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.class_targets import out_of_range
@@ -18,6 +17,7 @@ from autofuse.kernels.operators import Kernels, define, differentiate, formula_g
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.class_lookups import NEVER, as_torch_target, loss_by_lookup, loss_of_logarithms, may_underflow
+from autofuse.torch_private import functional as F
 from autofuse.torch_private.autocast import is_autocast_on
 
 _REDUCTIONS = ("mean", "sum", "none")

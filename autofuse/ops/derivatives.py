@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointError
@@ -24,6 +23,7 @@ from autofuse.torch_private import (
     is_gradtrackingtensor,
     peek_interpreter_stack,
 )
+from autofuse.torch_private import functional as F
 
 _KERNELS = "ScaledDotProduct"  # the names of the autograd nodes of all fused kernels begin so
 

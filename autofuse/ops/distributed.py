@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from autofuse.torch_private import functional as F
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Literal, overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.dropout_bits import draw_seed
@@ -18,6 +17,7 @@ from autofuse.ops.affine import Affine, add_bias, fits_into
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.norm_operators import norm_dtype, norm_refusal, run_norm
 from autofuse.ops.rms_norm import rms_norm
+from autofuse.torch_private import functional as F
 
 Result = Tensor | tuple[Tensor, Tensor]
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autofuse.torch_private import FakeTensor
+from autofuse.torch_private import functional as F
 
 
 def expert_rows(chosen: Tensor, capacity: int | None = None) -> tuple[Tensor, ...]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.ops.known_masks import keeps_in_each_row
 from autofuse.ops.masks import causal, masked
 from autofuse.ops.readable import can_look
+from autofuse.torch_private import functional as F
 
 UNDERFLOWS = 746.0  # exp(-746) is 0 in float64, and so in every dtype
 _BIAS = -512.0  # a row of an added mask whose greatest entry is below this contains fills only

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.gpu_thresholds import GpuThreshold
@@ -22,6 +21,7 @@ from autofuse.kernels.requirements import evenly_spaced_rows, first_refusal, sam
 from autofuse.kernels.row_shapes import as_rows, reshape_like, rows
 from autofuse.ops.activations import Activation, activation_refusal
 from autofuse.ops.activations import activation as activated
+from autofuse.torch_private import functional as F
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.gated", compiled="autofuse.kernels.compiled.gated")
 

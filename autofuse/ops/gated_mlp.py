@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.ops.activations import Activation
 from autofuse.ops.gated import gated_product
+from autofuse.torch_private import functional as F
 
 
 def gated_mlp(

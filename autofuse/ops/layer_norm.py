@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import Operation
@@ -15,6 +14,7 @@ from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
 from autofuse.ops.derivatives import needs_unfused_formula
 from autofuse.ops.norm_operators import norm_dtype, norm_refusal, prepare_norm, run_norm
+from autofuse.torch_private import functional as F
 
 
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:

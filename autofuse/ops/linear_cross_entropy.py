@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels import row_blocks as blocks
@@ -31,6 +30,7 @@ from autofuse.ops.cross_entropy import (
 )
 from autofuse.ops.row_losses import cross_entropy_after
 from autofuse.torch_private import FakeTensor, keeps_graph
+from autofuse.torch_private import functional as F
 from autofuse.torch_private.autocast import is_autocast_on
 
 _LEAST = 2**16  # logits; torch's functions form fewer at once

@@ -17,7 +17,6 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import LEAST, OPERATIONS, RECORDERS
@@ -29,6 +28,7 @@ from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.layer_norm import layer_norm_by_torch as layer_norm_by_torch
 from autofuse.torch_private import forward_ad, get_tracing_state, lazy_clone, peek_interpreter_stack, storage_users
+from autofuse.torch_private import functional as F
 
 _is_compiling = torch.compiler.is_dynamo_compiling  # other compilers pass tensors of other types
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import Operation
@@ -23,6 +22,7 @@ from autofuse.kernels.row_shapes import rows
 from autofuse.ops.activations import Activation, activation_refusal
 from autofuse.ops.activations import activation as activated
 from autofuse.ops.elementwise import BY_TORCH
+from autofuse.torch_private import functional as F
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.mlp", compiled="autofuse.kernels.compiled.mlp")
 

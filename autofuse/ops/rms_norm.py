@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.gpu_thresholds import GpuThreshold
@@ -16,6 +15,7 @@ from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, apply_affine, as_kernel_operand, is_usual
 from autofuse.ops.norm_operators import norm_dtype, norm_refusal, prepare_norm, run_norm
 from autofuse.torch_private import FUSED_RMS_NORM_BACKWARD, forward_ad
+from autofuse.torch_private import functional as F
 
 
 def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from autofuse.kernels.policy import settings
 from autofuse.kernels.row_blocks import GradientSums, blocks_of, scale_gradient
+from autofuse.torch_private import functional as F
 
 _OfRow = Callable[[Tensor, Tensor], Tensor]  # logits in fp32 or better, and targets
 

@@ -11,7 +11,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels import operators
@@ -26,6 +25,7 @@ from autofuse.ops.kernel_masks import as_kernels_mask
 from autofuse.ops.masks import causal, masked
 from autofuse.ops.readable import can_look
 from autofuse.torch_private import CPU_FLASH_ATTENTION, CPU_FLASH_ATTENTION_BACKWARD
+from autofuse.torch_private import functional as F
 
 
 def sink_attention(

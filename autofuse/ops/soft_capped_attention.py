@@ -7,7 +7,6 @@ scores, unless a measurement selects FlexAttention.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels import flex
@@ -21,6 +20,7 @@ from autofuse.ops.finite_fills import UNDERFLOWS, for_each_head, is_exact_as_sum
 from autofuse.ops.kernel_masks import as_kernels_mask
 from autofuse.ops.masks import causal, masked
 from autofuse.ops.softmax import masked_softmax
+from autofuse.torch_private import functional as F
 
 
 def soft_capped_attention(

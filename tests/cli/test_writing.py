@@ -230,6 +230,8 @@ def test_a_full_disk_loses_nothing() -> None:
         pytest.skip("no disk can be mounted here")
     assert done.stdout == "2\nfiller model.py pyproject.toml ", done.stdout + done.stderr
     assert "model.py: cannot be written: No space left on device." in done.stderr
+    assert "0 edits made in 0 files; 1 file with edits could not be written" in done.stderr
+    assert "nothing to rewrite" not in done.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")

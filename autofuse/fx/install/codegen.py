@@ -10,7 +10,7 @@ import itertools
 import linecache
 import re
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -31,6 +31,7 @@ from autofuse.fx.trace.twin import signature_of
 Forward = Callable[..., Any]
 _SERIAL = itertools.count()
 _OF_A_REPETITION = re.compile(r"dtype|autocast|requires_grad|_unwatched|_unhooked|_plain|_holds_")
+_TORCHS_FUNCTION = re.compile(r"\btorch(?:\.\w+)+(?=\()")
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -104,10 +105,31 @@ def build_variant(trace: ForwardTrace) -> Variant:
             node._rename("self_1")  # a submodule named `self` would shadow the argument
     code = trace.graph.python_code("self", verbose=False)
     names = tuple(trace.guards.names.items())
+    source, functions = _with_own_names(code.src, {n.target for n in trace.graph.nodes if n.op == "call_function"})
     return Variant(
-        code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training, again,
-        settled,
+        source, tuple(trace.guards.tests), inputs, names, (*code.globals.items(), *functions.items()),
+        trace.twin.training, again, settled,
     )  # fmt: skip
+
+
+def _with_own_names(source: str, called: Collection[Any]) -> tuple[str, dict[str, Any]]:
+    """Generated source that calls torch's functions by names of its own, and these names.
+
+    A program may put a kernel of its own in the place of `torch.nn.functional.silu`, which the original does not name.
+    """
+    functions: dict[str, Any] = {}
+
+    def rename(found: re.Match[str]) -> str:
+        function: Any = torch
+        for name in found[0].split(".")[1:]:
+            function = getattr(function, name, None)
+        if not callable(function) or function not in called:
+            return found[0]
+        own = found[0].replace(".", "_")
+        functions[own] = function
+        return own
+
+    return _TORCHS_FUNCTION.sub(rename, source), functions
 
 
 def _guard_ambient_state(add: Callable[[str], None], around: AmbientState) -> None:

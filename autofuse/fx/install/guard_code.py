@@ -350,5 +350,5 @@ def identity(value: Any) -> Hashable:
     """A hashable key that is equal for the same object and for equal small constants."""
     if needs_strict_comparison(value):
         return id(value)
-    plain = isinstance(value, (torch.dtype, torch.device, float, int, str, frozenset))
+    plain = isinstance(value, (torch.dtype, torch.device, torch.layout, float, int, str, frozenset))
     return (type(value), value) if plain else id(value)

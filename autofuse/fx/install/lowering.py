@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
 from autofuse import ops
@@ -25,6 +24,7 @@ from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import lowered as plain
 from autofuse.ops.activations import FUNCTIONS
+from autofuse.torch_private import functional as F
 
 _FOUR = 4  # batch, heads, length, width
 

@@ -19,10 +19,11 @@ from autofuse.torch_private import TensorGuards, get_tracing_state, len_torch_di
 
 MOST_TENSORS = 8
 FEWEST_TESTS = 3  # fewer tests are faster than a comparison
-_METADATA = frozenset({"dtype", "shape", "ndim", "is_cpu", "device", "requires_grad"})
+# A layout belongs to the state of the dispatcher. Nested tensors are never of a known kind.
+_METADATA = frozenset({"dtype", "shape", "ndim", "is_cpu", "device", "requires_grad", "layout", "is_nested"})
 _FUNCTIONS = frozenset({"type", "isinstance", "len", "min", "max", "_Tensor", "_keeps"})
 _NO_AUTOCAST = "not (_any_autocast() and _autocast('cpu'))"
-_CONSTANTS = (torch.dtype, torch.device, int, float, str, bool, type)
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, int, float, str, bool, type)
 _KINDS = 64  # remembered at first
 _PATIENCE = 1000  # after so many calls of new kinds, one more is remembered
 

@@ -20,8 +20,7 @@ from autofuse.fx.lazy.linear import LEAST_LOGITS, lazy_at_any_size
 from autofuse.fx.lazy.losses import record_losses
 from autofuse.fx.lazy.tensor import LazyLogits, record_reads
 from autofuse.fx.session.trials import copy_module
-from autofuse.fx.trace.ambient_state import preserve_generators
-from autofuse.fx.trace.external_state import restore_external_state
+from autofuse.fx.trace.runs_on_copies import without_effects
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.stand_ins import Forms
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -80,7 +79,7 @@ def find_lazy_heads(
     copies: dict[nn.Module, nn.Module] = {}
     copy = copy_module(model, copies, sharded)
     heads = {copies[m]: m for m in wanted if m in copies}
-    with preserve_generators(), restore_external_state():
+    with without_effects():
         trial = _Trial(copy, call, {head: wanted[m] or "the model" for head, m in heads.items()})
         found = trial.find_unread_heads(heads, loss_fn is not None)
         lazy = [

@@ -17,6 +17,7 @@ from autofuse.fx.session.memory_room import UNCHECKED, room_to_check
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.verify.out_of_memory import is_out_of_memory
@@ -51,6 +52,8 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
         return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=f"{room.whole} {UNCHECKED}"))
     try:
         return _check_model(model, call, planner, room.whole)
+    except Untraceable as error:
+        return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=str(error)))
     except Exception as error:
         if is_out_of_memory(error):
             why = f"memory ran out while checking the whole model ({one_line(error)})"

@@ -127,7 +127,8 @@ def call_key(call: ForwardArguments | None) -> Hashable:
 
 def _leaf_key(x: object) -> Hashable:
     if isinstance(x, Tensor):
-        return type(x), tuple(x.shape), x.dtype, str(x.device), x.requires_grad
+        shape = None if x.is_nested else tuple(x.shape)  # a nested tensor has one shape for each part
+        return type(x), shape, x.dtype, str(x.device), x.requires_grad
     # The type distinguishes True from 1. Other objects may change, so only the same object is equal.
     return (type(x), x) if isinstance(x, SCALARS) else id(x)
 

@@ -240,6 +240,8 @@ class Session:
             return
         try:
             found = find_lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
+        except Untraceable:  # the model has an effect, which is the reason why it was not traced
+            return
         except Exception as error:
             reraise_if_out_of_memory(error)
             self.note_unread(reason_of_failure(error, "looking at the model's logits"))
@@ -315,7 +317,8 @@ class Session:
         retried.add(id(module))  # if the new variant does not fit either, the original runs
         try:
             entry = entry_of(module)
-            return (of if entry is None else entry.forward)(module, *args, **kwargs)
+            # A class that the module got since may call `of` by super(): the entry is then for that class's forward.
+            return (entry.forward if entry is not None and entry.of is of else of)(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
 

@@ -17,6 +17,7 @@ from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.verify.modules import Verification
@@ -92,6 +93,9 @@ class Checker:
         try:
             with ForwardTrial(module, call, planner, unread) as trial:
                 outcome = trial.outcome()
+        except Untraceable as error:
+            planner.failed.append((module, because(outcomes.NOT_VERIFIED, why=str(error))))
+            return {}
         except Exception as error:
             planner.failed.append((module, reason_of_failure(error, "checking it")))
             return {}
@@ -104,6 +108,8 @@ class Checker:
         """A verdict. If the check itself raises, all sites fail."""
         try:
             return self._verify(planner, module, call)
+        except Untraceable as error:
+            return _not_verified(planner, module, str(error))
         except Exception as error:
             why = reason_of_failure(error, "checking it")
             found = [f for p in planner.full_plans(module).values() for f in p.found if f.fused]
@@ -113,13 +119,13 @@ class Checker:
     def _verify(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
         room = room_to_check(module, call, planner.created_bytes.get(module))
         if room.whole and room.part != "":
-            return _not_verified(planner, module, room.whole)
+            return _not_verified(planner, module, f"{room.whole} {UNCHECKED}")
         with ForwardTrial(module, call, planner, alone=room.whole) as trial:
             outcome = trial.outcome()
             if outcome.ok:
                 return Verdict(outcome.max_error, size=outcome.size)
             if room.whole and outcome.reason == room.whole:  # the part that fits into memory decides nothing
-                return _not_verified(planner, module, room.whole)
+                return _not_verified(planner, module, f"{room.whole} {UNCHECKED}")
             return _find_failing_sites(planner, module, trial, outcome)
 
 
@@ -130,10 +136,10 @@ def _modules_to_check(planner: Planner, done: Collection[nn.Module]) -> list[nn.
 
 
 def _not_verified(planner: Planner, module: nn.Module, why: str) -> Verdict:
-    """The verdict on a module whose check does not fit into memory."""
+    """The verdict on a module that cannot be checked."""
     found = [f for p in planner.full_plans(module).values() for f in p.found if f.fused]
     planner.forget(module)
-    reason = because(outcomes.NOT_VERIFIED, why=f"{why} {UNCHECKED}")
+    reason = because(outcomes.NOT_VERIFIED, why=why)
     return Verdict(None, tuple((f, reason) for f in found))
 
 

@@ -14,10 +14,9 @@ from autofuse.fx.install.codegen import Forward, Variant
 from autofuse.fx.install.dispatch import OnMiss, RewrittenForward, install, install_same, restore_module
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
-from autofuse.fx.trace.ambient_state import preserve_generators
-from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
+from autofuse.fx.trace.runs_on_copies import without_effects
 from autofuse.fx.trace.sharding import register_views
 from autofuse.fx.trace.stand_ins import Forms, local_shard, random_tensor
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -123,7 +122,7 @@ class ForwardTrial:
                 itself = only_this and module is self._module and not in_parts
                 install_plans(self._planner, module, copies[module], self._unread if itself else None, missed, known)
         try:
-            with preserve_generators(), restore_external_state() as outside:
+            with without_effects() as outside:
                 for cls in {type(m) for m in copies}:  # a rewritten forward may write to them
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))

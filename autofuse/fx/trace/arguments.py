@@ -209,7 +209,7 @@ class Arguments:
         return self._nodes[text]
 
     def tensor(self, value: Tensor, text: str) -> Tensor:
-        """The fake tensor for a tensor. Adds a placeholder and guards on dtype, rank and class."""
+        """The fake tensor for a tensor. Adds a placeholder and guards on dtype, rank, layout and class."""
         if self.compares_arguments:
             if id(value) in self._known:
                 _, first_text, copy = self._known[id(value)]
@@ -226,6 +226,8 @@ class Arguments:
         self.guards.add(f"_keeps_functions({text})")
         self.guards.same(f"{text}.dtype", fake.dtype)
         self.guards.add(f"{text}.ndim == {fake.dim()}")
+        self.guards.add(f"not {text}.is_nested")
+        self.guards.same(f"{text}.layout", fake.layout)
         self.tensors.append((text, fake))
         self._classes[text] = Tensor if isinstance(value, FakeTensor) else type(value)
         return fake

@@ -228,7 +228,13 @@ class AttributeReads(ForeignCalls):
             What forward sees.
         """
         value = self._twin_of_object(owner, name, value)
+        if isinstance(value, types.FunctionType) and self.outside is not None:
+            self.outside.note(value, name, ())  # its variables
         if self.paused:
+            stands_in = type(value).__module__.startswith("autofuse.")  # for an argument that forward may not use
+            kind = "" if stands_in else effects.kind_of_state(value)
+            if kind and effects.changes_when_read(value):  # a child is about to advance an iterator
+                self.stop(because(forwards.READS_STATE, name=name, kind=kind), True)
             if self.reads_of_child is not None:
                 self.reads_of_child.append((owner, name, value))
             return value

@@ -52,8 +52,9 @@ _KNOWN_CLASSES = frozenset({
 })  # fmt: skip
 _DIGESTS = frozenset({"digest", "hexdigest", "copy"})
 _WITHOUT_LASTING_EFFECT = (
-    "random.", "logging.", "ContextVar.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time",
-    "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.", "exec", "eval", "compile", "globals",
+    "random.", "logging.", "ContextVar.", "time.time", "time.sleep", "time.perf_counter", "time.monotonic",
+    "time.process_time", "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.", "exec", "eval",
+    "compile", "globals",
 )  # fmt: skip
 _QUERIES = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")

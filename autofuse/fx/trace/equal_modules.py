@@ -20,7 +20,21 @@ from torch import Tensor, nn
 
 from autofuse.torch_private import FakeTensor
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
+_SCALARS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.Size,
+    range,
+    slice,
+)
 _MAX_ELEMENTS = 2**24  # elements of a buffer whose numbers are read
 _OPERATIONS = ("autofuse.ops.", "autofuse.kernels.")
 _DEPTH = 6  # of nested containers

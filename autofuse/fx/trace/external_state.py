@@ -20,7 +20,7 @@ from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
-from autofuse.fx.trace.twin import is_twin, original_class
+from autofuse.fx.trace.twin import SCALARS, attributes_of_copies, is_twin, original_class
 from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -30,15 +30,16 @@ Stop = Callable[[Reason, bool], None]  # called with a reason to stop and whethe
 
 @contextmanager
 def restore_external_state(
-    stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None
+    stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None, keeps_values: bool = True
 ) -> Iterator[ExternalState]:
     """Restore what the user's code changes outside of its modules in this block.
 
     Args:
         stop: called before the user's code calls something that has a side effect, such as print.
         looks_aside: whether the code that runs now is recorded separately (Ran.aside).
+        keeps_values: whether the arguments of the code that ran are wanted. They keep tensors and their graphs alive.
     """
-    outside = ExternalState(stop, looks_aside)
+    outside = ExternalState(stop, looks_aside, keeps_values and stop is not None)
     try:
         with watch(outside) if can_watch() else nullcontext():
             yield outside
@@ -56,12 +57,16 @@ class ExternalState(Watcher):
         queries: functions that add a guard on a query to a ReadSet.
     """
 
-    def __init__(self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None, keeps_values: bool = True
+    ) -> None:
         self.snapshot = Snapshot()
         self.ran: list[Execution] = []
         self.queries: list[Callable[[Any], None]] = []
-        self._stop, self._looks_aside = stop, looks_aside
+        self._stop, self._looks_aside, self._keeps_values = stop, looks_aside, keeps_values
         self._classes: set[type] = set()  # classes whose attributes are noted
+        # id of an execution -> the execution, and the iterators that its copies share with the user's modules
+        self._iterators: dict[int, tuple[Execution, dict[str, Reason]]] = {}
 
     @property
     def paused(self) -> bool:  # type: ignore[override]
@@ -94,24 +99,49 @@ class ExternalState(Watcher):
         names = attribute_names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
+            self._note_copy(ran, value, names)
             if is_twin(value):
                 self.note_class(original_class(type(value)))
             if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):
                 self.note(cls, cls.__name__, names)
             if isinstance(value, type) or self.snapshot.holds(value):  # not a value that the code created itself
                 self.note(value, name, names)
+            cls = original_class(type(value))
+            if is_user_class(cls) and not isinstance(value, type):
+                self.snapshot.note_instances(cls, names)  # a watcher observes each function once
         if facts_of(ran.code).writes:
             self.snapshot.keep_large()
         if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):
             with pause_watching():
-                function = FunctionsFound().of(ran, everywhere=True)
-            if function is not None:
-                self.note(function.__defaults__, ran.code.co_name, names)
-                self.note(function.__kwdefaults__, ran.code.co_name, names)
-        if self._stop is None:
-            # Only `stop` needs these values. They would keep tensors and their graphs alive.
+                found = FunctionsFound()
+                function = found.of(ran, everywhere=True)
+                others = found.every(ran) if function is not None and _has_mutable_default(function) else []
+            for each in (function, *others) if function is not None else ():
+                self.note(each.__defaults__, ran.code.co_name, names)
+                self.note(each.__kwdefaults__, ran.code.co_name, names)
+        if not self._keeps_values:
             ran.arguments = {}
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
+
+    def _note_copy(self, ran: Execution, value: Any, names: Collection[str]) -> None:
+        """Note what a copy of a module shares with the module: containers and iterators inside of objects."""
+        for attribute, held in attributes_of_copies(value):
+            if attribute not in names:
+                continue
+            for name, kept in ((attribute, held), *getattr(held, "__dict__", {}).items()):
+                kind = effects.kind_of_state(kept) if name in names else ""
+                if kind and effects.changes_when_read(kept):
+                    why = because(forwards.READS_STATE, name=name, kind=kind)
+                    self._iterators.setdefault(id(ran), (ran, {}))[1][name] = why
+            self.note(held, attribute, names)
+
+    def _stop_before_iterators(self, ran: Execution, line: int) -> None:
+        """Stop before a line that may advance an iterator of a copy: the module has the same iterator."""
+        _, reasons = self._iterators.get(id(ran), (None, {}))
+        read = facts_of(ran.code).attribute_names({line} if line else None) if reasons else ()
+        for name in read:
+            if name in reasons and self._stop is not None:
+                self._stop(reasons[name], True)
 
     def note_class(self, cls: type) -> None:
         """Note the user's objects that a class has as methods.
@@ -145,6 +175,7 @@ class ExternalState(Watcher):
 
     def on_line(self, ran: Execution, line: int) -> None:
         """Note what a line can load, and which globals it can set."""
+        self._stop_before_iterators(ran, line)
         names = attribute_names_in(ran)
         facts = facts_of(ran.code)
         for load in facts.loaded({line} if line else None):
@@ -226,6 +257,11 @@ class ExternalState(Watcher):
     def restore(self) -> None:
         """Restore the state."""
         self.snapshot.restore()
+
+
+def _has_mutable_default(function: types.FunctionType) -> bool:
+    values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return not all(isinstance(v, (*SCALARS, type, types.FunctionType)) for v in values)
 
 
 def _called_functions(attribute: Any) -> tuple[Any, ...]:

@@ -50,6 +50,10 @@ class FunctionsFound:
         found = next((f for f in self._candidates(ran, everywhere) if _has_run(f, ran)), None)
         return self._originals.get(id(found), found)
 
+    def every(self, ran: Execution) -> list[types.FunctionType]:
+        """All functions in the process with the code that ran: a definition in a function makes one at each call."""
+        return [f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType) and f.__code__ is ran.code]
+
     def owner(self, ran: Execution) -> tuple[type, str, type] | None:
         """The class whose attribute must stay this function, the attribute's name, and the class that defines it.
 

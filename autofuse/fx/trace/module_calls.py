@@ -69,6 +69,8 @@ class CallLog:
         inside = object.__getattribute__(owner, "__dict__")
         if isinstance(value, functools._lru_cache_wrapper) and self.outside is not None:
             self.outside.note(value, name)
+        if isinstance(value, types.FunctionType) and self.outside is not None:
+            self.outside.note(value, name, ())  # its variables
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
         if kind := effects.kind_of_state(value):  # a read may change the state

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.contents import all_states, changes, state_of
-from autofuse.fx.trace.external_state import restore_external_state
+from autofuse.fx.trace.runs_on_copies import without_effects
 from autofuse.fx.trace.stand_ins import Form, random_tensor
 from autofuse.fx.trace.twin import Twins, active
 from autofuse.fx.trace.unseen_copies import UnseenCopies
@@ -36,6 +35,7 @@ def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwarg
 
     Raises:
         ValueError: The child writes to an argument.
+        Untraceable: The child has an effect that cannot be undone.
         Exception: Any error that the child raises on random numbers.
     """
 
@@ -57,8 +57,7 @@ def result_on_random_numbers(module: nn.Module, training: bool, args: Any, kwarg
     before, active.listener = active.listener, None
     try:
         with (
-            unset_fake_temporarily(), torch.no_grad(), preserve_generators(), restore_external_state(),
-            restore_parameters(parameters),
+            unset_fake_temporarily(), torch.no_grad(), without_effects(), restore_parameters(parameters),
         ):  # fmt: skip
             positional, named = arguments.of(args), arguments.of(kwargs)
             held = all_states((positional, *named.values()))

@@ -85,6 +85,7 @@ class Snapshot:
     def __init__(self) -> None:
         self._records: dict[int, _Record] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
+        self._names_of_class: dict[type, set[str]] = {}  # the attributes that functions read of any instance
         self._caches: list[Any] = []
         self.left: list[tuple[str, str]] = []  # names of caches that are not emptied, and why
         self._large: list[tuple[Tensor, str]] = []  # copied only if code may write to them
@@ -95,11 +96,28 @@ class Snapshot:
         todo = [(value, name)]
         while todo and self._count < _MAX_VALUES:
             value, name = todo.pop()
-            if isinstance(value, _ATOMS) or is_twin(value) or not self._has_new_names(value, names):
+            wanted = self._names_for(type(value), names)
+            if isinstance(value, _ATOMS) or is_twin(value) or not self._has_new_names(value, wanted):
                 continue
             self._count += 1
             self._record(value, name)
-            todo += [(inside, f"{name}{part}") for part, inside in _referents(value, names)]
+            if isinstance(value, types.FunctionType) and not _is_foreign(value):
+                for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                    self.note_cell(cell, variable)
+            todo += [(inside, f"{name}{part}") for part, inside in _referents(value, wanted)]
+
+    def note_instances(self, cls: type, names: Collection[str]) -> None:
+        """Records what all instances of a class reach by the attributes in `names`, those noted later included."""
+        known = self._names_of_class.setdefault(cls, set())
+        if isinstance(names, Everything) or known.issuperset(names):
+            return
+        known.update(names)
+        for value in [v for v, _ in self._seen.values() if type(v) is cls]:
+            self.note(value, cls.__name__, names)
+
+    def _names_for(self, cls: type, names: Collection[str]) -> Collection[str]:
+        more = self._names_of_class.get(cls)
+        return {*names, *more} if more and not isinstance(names, Everything) else names
 
     def note_name(self, namespace: dict[str, Any], name: str) -> None:
         """Records the value of a name in a namespace."""
@@ -276,8 +294,12 @@ def _referents(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
         yield from _referents_by_attribute(value, names)
 
 
+def _is_foreign(function: types.FunctionType) -> bool:
+    return effects.is_library(function.__module__) or effects.is_standard(function.__module__)
+
+
 def _referents_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    if effects.is_library(function.__module__) or effects.is_standard(function.__module__):
+    if _is_foreign(function):
         return
     yield ".__defaults__", function.__defaults__
     yield ".__kwdefaults__", function.__kwdefaults__

@@ -18,7 +18,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,9 @@ _NOT_COPIED = (ENTRY, _ORIGINAL, "_compiled_call_impl")  # a copy of the compile
 _ABSENT = object()
 _COMPOSED = "__composable_api"  # prefix of the attributes that torch.distributed sets on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # attributes of nn.Module's or autofuse's own code
+
+
+_COPIES: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # copies of modules that report to no listener
 
 
 class Listener(Protocol):
@@ -206,6 +209,8 @@ class Twins:
         self.originals[id(twin)] = module
         if self._watched:
             twin.__dict__[_ORIGINAL] = weakref.ref(module)
+        elif not self._deep:
+            _COPIES[id(twin)] = twin
         for name, value in vars(module).items():
             if wraps and name not in _STATE or name.startswith(_COMPOSED) or name in _NOT_COPIED:
                 continue  # the state of wrappers and of fully_shard cannot be copied
@@ -344,6 +349,19 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
 def is_twin(value: Any) -> bool:
     """Returns whether a value is a twin that reports to a listener."""
     return "_autofuse_twin" in vars(type(value))
+
+
+def attributes_of_copies(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes that a copy of a module, and all copies of its class, may share with the user's modules.
+
+    For other values it yields nothing. All copies count, because a watcher observes each function once.
+    """
+    if not isinstance(value, nn.Module) or _COPIES.get(id(value)) is not value:
+        return
+    for twin in [c for c in list(_COPIES.values()) if type(c) is type(value)]:
+        for name, held in list(vars(twin).items()):
+            if name not in _STATE and not isinstance(held, (*SCALARS, Tensor)):
+                yield name, held
 
 
 def original_class(cls: type) -> type:

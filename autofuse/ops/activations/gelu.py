@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.ops.activation_table import define
+from autofuse.torch_private import functional as F
 
 __all__ = ["gelu", "gelu_tanh"]
 

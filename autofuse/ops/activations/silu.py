@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.ops.activation_table import define
+from autofuse.torch_private import functional as F
 
 __all__ = ["silu"]
 

@@ -17,6 +17,7 @@ from autofuse.ir.dtypes import CASTS, Dtype
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, NOT, PARAMETER, TUPLE, Value, is_const, sides_of
 from autofuse.rule import Fails
+from autofuse.source.capture.symbolic_lengths import GraphSizes, recorded_lengths
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.call_arguments import CallArguments
 from autofuse.source.evidence.call_operands import only_argument_of
@@ -57,6 +58,21 @@ def attention_operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
             yield Missing(f"assumes that {describe_value(claim, side, 'the mask')} is a torch tensor")
     if not _has_one_dtype(claim):
         yield Missing("assumes that the query, the key and the value have one dtype")
+    if not _has_one_length(claim) and claim.defined.scope.index(CallArguments).may_be_called_in_try(claim.defined):
+        yield Missing("assumes that there are as many keys as values: torch's kernel for CPUs does not check it")
+
+
+def _has_one_length(claim: Claim) -> bool:
+    """Whether the text shows that there are as many keys as values. For other lengths, the code raises an error."""
+    return bool(_length_keys(claim, "key") & _length_keys(claim, "value"))
+
+
+def _length_keys(claim: Claim, name: str) -> set[object]:
+    """The keys of the number of rows of an operand (symbolic_lengths.py)."""
+    operand, sizes = claim.site.captures[name], GraphSizes(claim.view.facts)
+    recorded = recorded_lengths(claim.view, operand)
+    keys = {sizes.trace_dimension(v, -2) for v in program_values(claim, operand)}
+    return keys | ({recorded[-2]} - {None} if recorded is not None and len(recorded) >= _MATRIX else set())
 
 
 def _has_matrix_operands(claim: Claim) -> bool:

@@ -7,8 +7,9 @@ count.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,6 +76,18 @@ class CallArguments:
         name = owner if owner and d.function.name in FORWARD else d.function.name
         calls = (c for n in self._calls.aliases_of([name, decorated_name(d.function)]) for c in self._calls.calls_of(n))
         return any(id(c.node) in self._calls_in_try for c in calls)
+
+    def may_be_called_in_try(self, d: DefinedFunction) -> bool:
+        """Like `is_called_in_try`. A forward is also called through objects: `model(x)`, `self.net(x)`."""
+        is_forward = d.owner is not None and d.function.name in FORWARD
+        return self.is_called_in_try(d) or is_forward and self._calls_object_in_try
+
+    @cached_property
+    def _calls_object_in_try(self) -> bool:
+        """Whether a `try` block that catches errors of torch calls a variable, an argument or an attribute of self."""
+        defined = {n.name for n in walk(self._tree) if isinstance(n, (Function, ast.ClassDef))}
+        called = (n for n in walk(self._tree) if isinstance(n, ast.Call) and id(n) in self._calls_in_try)
+        return any(_may_be_module(n.func, defined | self.scope.qualified_names.keys()) for n in called)
 
     @cached_property
     def _calls_in_try(self) -> frozenset[int]:
@@ -308,6 +321,13 @@ def _catches_torch_errors(kind: ast.expr | None) -> bool:
     if kind is None:
         return True
     return any(_last_name(k) in _ERRORS for k in (kind.elts if isinstance(kind, ast.Tuple) else [kind]))
+
+
+def _may_be_module(called: ast.expr, known: Collection[str]) -> bool:
+    """Whether what is called may be a module: a name that no definition, import or builtin binds, or `self.net`."""
+    if isinstance(called, ast.Attribute):
+        return isinstance(called.value, ast.Name) and called.value.id == "self" and called.attr not in known
+    return isinstance(called, ast.Name) and called.id not in known and not hasattr(builtins, called.id)
 
 
 def _elements(node: ast.expr) -> list[ast.expr]:

@@ -1,7 +1,8 @@
 """Does the code rely on the memory layout of a result?
 
 A hand-written norm keeps the layout of its input. The fused call returns a contiguous result. For attention,
-place/layout_reads.py handles this: it makes the result contiguous.
+place/layout_reads.py handles this: it makes the result contiguous, as that of a matrix product is. The result of an
+einsum may not be contiguous.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from autofuse.source.evidence.site_values import describe_value
 from autofuse.source.place.layout_callers import LayoutIndex
 from autofuse.source.place.layout_reads import is_returned_as_is, layout_reads, receiving_functions
 
+_ANY_ORDER = ("einsum", "einops_einsum")  # their result may have its dimensions in another order than its memory
 _RETURN_CONTIGUOUS = ("layer_norm", "rms_norm", "dropout_add_norm")
 
 
 def check_memory_layout(claim: Claim) -> Iterator[Missing | Fails]:
     """Fail if the function reads the layout of the result; yield an assumption if other code may read it."""
+    for result in claim.site.results:
+        if result.value.op in _ANY_ORDER and (read := _first_exact_read(claim, result.value)) is not None:
+            yield Fails(because(writing.OTHER_LAYOUT), result.value, use=read)
+            return
     if not claim.edit.becomes.endswith(_RETURN_CONTIGUOUS):
         return
     for result in claim.site.results:
@@ -36,6 +42,12 @@ def check_memory_layout(claim: Claim) -> Iterator[Missing | Fails]:
         if any(_is_read_outside(claim, result.value, index) for index in reading):
             input_text = describe_value(claim, claim.site.captures["x"], "the input")
             yield Missing(f"assumes that {input_text} is contiguous, or that its memory layout is not relied on")
+
+
+def _first_exact_read(claim: Claim, result: Value) -> Value | None:
+    """The first line that reads strides or addresses of `result`, which a copy to contiguous memory changes."""
+    reads = (read for read, _ in layout_reads(claim.captured, result))
+    return next((r for r in reads if r.op not in ("view", "view_as")), None)
 
 
 def _is_read_outside(claim: Claim, result: Value, index: LayoutIndex) -> bool:

@@ -15,6 +15,7 @@ from autofuse.fx.session.planner import Planner, plan_calls
 from autofuse.fx.session.state import states_of
 from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.module_calls import calls_of
+from autofuse.fx.trace.user_code import pause_watching
 from autofuse.fx.trace.wrappers import user_modules
 from autofuse.loading.registry import load_rules
 from autofuse.verify.modules import ModuleReference, Verification
@@ -48,7 +49,8 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[set[str]]:
     check = ModuleReference.check
 
     def record_running(self: ModuleReference, rewritten: nn.Module, **options: bool) -> Verification:
-        seen.put({name for name, m in rewritten.named_modules() if is_installed(m)})
+        with pause_watching():
+            seen.put({name for name, m in rewritten.named_modules() if is_installed(m)})
         return check(self, rewritten)
 
     monkeypatch.setattr(ModuleReference, "check", record_running)
