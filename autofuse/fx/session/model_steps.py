@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.install.dispatch import Entry, reinstall, restore_module, uninstall
+from autofuse.fx.install.dispatch import Entry, RewrittenForward, reinstall, restore_module, uninstall
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import copy_module, install_plans
 from autofuse.fx.trace.ambient_state import preserve_generators
@@ -67,9 +67,10 @@ class ModelSteps:
             with watch(outside) if can_watch() else nullcontext():
                 self.first_seconds = seconds_of(self.step(()), self.device)
             originals = {copy: module for module, copy in self._copies.items()}
+            forwards: dict[Hashable, RewrittenForward] = {}  # equal layers share one
             for module, copy in self._copies.items():
                 if module in self._planner.states:
-                    install_plans(self._planner, module, copy)
+                    install_plans(self._planner, module, copy, known=forwards)
             self._entries = {originals[copy]: entry for copy, entry in uninstall(self.twin).items()}
             yield self
         finally:
