@@ -93,12 +93,21 @@ class ModuleReference:
         unread: frozenset[int] = frozenset(),
         copy_object: Callable[[Any], Any] = copy.deepcopy,
         copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy,
+        parts_checked: bool = False,
     ) -> None:
         """Take the arguments of `verify`.
 
-        `copy_module` copies a module with its current forwards, to run it in double.
+        Args:
+            original: the original module.
+            args: the positional arguments of the call.
+            kwargs: the keyword arguments of the call.
+            unread: the elements of a returned tuple that no caller reads.
+            copy_object: copies arguments that are neither tensors nor containers.
+            copy_module: copies a module with its current forwards, to run it in double.
+            parts_checked: whether the rewritten submodules have been checked one by one. Then dropout is sampled only
+                if the rates of both modules differ.
         """
-        self._original = original
+        self._original, self._parts_checked = original, parts_checked
         self._call = ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object, copy_module=copy_module)
         self._others: dict[int, ModuleRun | type[Exception]] = {}
 
@@ -118,7 +127,7 @@ class ModuleReference:
         for expected in (self._training, self._evaluation):
             if isinstance(expected, str):
                 continue
-            checks.append(_Check(expected, rewritten, checks[0] if checks else None))
+            checks.append(_Check(expected, rewritten, checks[0] if checks else None, self._parts_checked))
             if not checks[-1].outcome.ok:
                 return checks[-1].outcome
         if not checks:
@@ -135,10 +144,15 @@ class ModuleReference:
         """The call that the check makes."""
         return self._call
 
+    @property
+    def parts_checked(self) -> bool:
+        """Whether the rewritten submodules have been checked one by one."""
+        return self._parts_checked
+
     def on(self, call: ModuleCall) -> ModuleReference:
         """Return the reference of the same original for another call."""
         return ModuleReference(self._original, call.args, call.kwargs, unread=call.unread, copy_object=call.copy_object,
-                               copy_module=call.copy_module)  # fmt: skip
+                               copy_module=call.copy_module, parts_checked=self._parts_checked)  # fmt: skip
 
     @property
     def is_exact(self) -> bool:
@@ -243,8 +257,10 @@ class ModuleReference:
 class _Check:
     """Compares a rewritten module with the original in one mode, given the check of the other mode."""
 
-    def __init__(self, expected: ExpectedRuns, rewritten: nn.Module, other: _Check | None) -> None:
-        self._expected_runs, self._rewritten = expected, rewritten
+    def __init__(
+        self, expected: ExpectedRuns, rewritten: nn.Module, other: _Check | None, parts_checked: bool
+    ) -> None:
+        self._expected_runs, self._rewritten, self._parts_checked = expected, rewritten, parts_checked
         self._mode = "in training" if expected.training else "in evaluation"
         try:
             self._own = run(rewritten, expected.call, expected.training, AsWrittenMode(), masks_too=False)
@@ -300,7 +316,8 @@ class _Check:
 
     def _check_dropout(self) -> Verification | None:
         """The verdict on rate and scaling of dropout; None if both agree."""
-        if not self._expected_runs.own.rates and not self._own.rates:
+        rates, own_rates = self._expected_runs.own.rates, self._own.rates
+        if rates == own_rates and (self._parts_checked or not rates):
             return None
         seeds = range(SEED + DRAWS, SEED + 2 * DRAWS)
         try:

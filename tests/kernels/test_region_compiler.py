@@ -23,7 +23,7 @@ def _plus_one(x: Tensor) -> Tensor:
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether test programs were left out, for each attempt to compile. The first attempts with presumed vectors fail."""
+    """Whether test programs were left out, for each attempt to compile. Attempts with presumed vectors fail."""
     found, presumed, compiles = list[bool](), list[bool](), on_demand.compile_fx.compile_fx_inner
 
     @contextmanager
