@@ -31,7 +31,7 @@ def presumed_widest_vectors() -> Iterator[bool]:
         Whether test programs are left out. If they are, a failure to compile may be due to the vectors.
     """
     inductor = on_demand.cpu_vec_isa
-    kinds = getattr(inductor, "VecISA", None)
+    kinds: Any = getattr(inductor, "VecISA", None)
     check, every = getattr(kinds, "check_build", None), getattr(inductor, "valid_vec_isa_list", None)
     with _LOCK, only_widest_vectors():
         if check is None or every is None or not _may_stop_early(every):

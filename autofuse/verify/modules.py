@@ -30,7 +30,7 @@ from autofuse.verify.expected import SAME_CONSTANT, ExpectedRuns, run_in_double,
 from autofuse.verify.judging import TensorComparison, capitalize_first, judge_tensors
 from autofuse.verify.other_calls import find_difference, other_calls
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
-from autofuse.verify.runs import SEED, SMALL, ModuleCall, ModuleRun, run, temporary_double_copy
+from autofuse.verify.runs import SEED, SMALL, Gradients, ModuleCall, ModuleRun, run, temporary_double_copy
 
 _UNEXPLAINED = 32.0  # units of error that count as rounding if the original does not run in double
 
@@ -244,7 +244,11 @@ class ModuleReference:
 
     def _expected_runs(self, training: bool, other: ExpectedRuns | None) -> ExpectedRuns | str:
         error_text = ""
-        for gradients in ("every", "asked", "none"):  # a tensor that is written in place may have no gradient
+        # The gradients of parts that were checked in evaluation, too, are compared in training only.
+        forward_only = self._parts_checked and other is not None
+        # A tensor that is written in place may have no gradient.
+        kinds: tuple[Gradients, ...] = ("none",) if forward_only else ("every", "asked", "none")
+        for gradients in kinds:
             call = replace(self._call, gradients=gradients)
             try:
                 return ExpectedRuns(self._original, call, training, other)
@@ -257,9 +261,7 @@ class ModuleReference:
 class _Check:
     """Compares a rewritten module with the original in one mode, given the check of the other mode."""
 
-    def __init__(
-        self, expected: ExpectedRuns, rewritten: nn.Module, other: _Check | None, parts_checked: bool
-    ) -> None:
+    def __init__(self, expected: ExpectedRuns, rewritten: nn.Module, other: _Check | None, parts_checked: bool) -> None:
         self._expected_runs, self._rewritten, self._parts_checked = expected, rewritten, parts_checked
         self._mode = "in training" if expected.training else "in evaluation"
         try:

@@ -28,6 +28,7 @@ from autofuse.measure.compare import device_of
 from autofuse.measure.created_bytes import BytesByDevice
 from autofuse.measure.pair_count import JudgedTimings
 from autofuse.measure.step_pairs import estimate_seconds, is_slower, longest_step
+from autofuse.measure.timing import seconds_of
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import because
 from autofuse.results.comparison import Estimate, Interval, milliseconds
@@ -35,7 +36,9 @@ from autofuse.results.step_times import StepMode, StepTime, step_mode
 from autofuse.verify.out_of_memory import is_out_of_memory
 
 SHORTEST = 1e-3  # seconds; a shorter step is mostly overhead of Python
+LONGEST = 0.25  # seconds; of a model with longer steps, a few of equal layers are timed
 _SURELY_LONG = 0.5  # seconds; a first step that takes longer is no short step
+_LOOKS, _SMALL_SHARE = 3, 0.5  # runs that show the gain outside of repeated layers, and its share that is small
 _MOST_SITES = 4  # sites of one kind of module that are tried one by one
 _LOG = logging.getLogger("autofuse")
 
@@ -52,16 +55,17 @@ class _Kept:
     verdict: str = ""
     pairs: int = 0
     clock: str = "wall"
+    layers: str = ""
 
     @classmethod
     def from_step_time(cls, time: StepTime) -> _Kept:
         low, high = time.interval or (0.0, 0.0)
         return cls(time.before_seconds or 0.0, time.after_seconds or 0.0, time.ratio or 0.0, low, high,
-                   str(time.verdict), time.pairs, time.clock)  # fmt: skip
+                   str(time.verdict), time.pairs, time.clock, time.layers)  # fmt: skip
 
     def to_step_time(self, mode: StepMode) -> StepTime:
         return StepTime(mode, self.before, self.after, self.ratio, Interval(self.low, self.high), self.verdict,  # type: ignore[arg-type]
-                        self.pairs, self.clock, remembered=True)  # type: ignore[arg-type] # fmt: skip
+                        self.pairs, self.clock, remembered=True, layers=self.layers)  # type: ignore[arg-type] # fmt: skip
 
 
 class StepCheck(NamedTuple):
@@ -126,14 +130,15 @@ class _StepTrial:
             if why := _out_of_range(steps):
                 return StepTime(mode, not_timed=why)
             running = self._running_modules()
-            found = steps.compare(running)
+            found = _compare(steps, running)
             slow_groups = self._slow_groups(steps, self._groups(running)) if is_slower(found) else []
+            size = steps.size
         for group in slow_groups:
             self._exclude_slow_sites(group, found)
         final = self._time_again() if slow_groups else found
         if final is None:
             return StepTime(mode, not_timed="nothing is fused in it, because fusion made it slower")
-        time = _step_time(mode, final)
+        time = _step_time(mode, final, size)
         if not slow_groups:
             remembered_times.store(key, device, _Kept.from_step_time(time))
         return time
@@ -162,7 +167,8 @@ class _StepTrial:
 
     @contextmanager
     def _steps(self) -> Iterator[ModelSteps]:
-        with quiet_steps(), ModelSteps(self._model, self._call, self._planner, self._training).prepare() as steps:
+        copy = ModelSteps(self._model, self._call, self._planner, self._training)
+        with quiet_steps(), copy.prepare(LONGEST) as steps:
             yield steps
 
     def _groups(self, running: Modules) -> list[list[nn.Module]]:
@@ -227,7 +233,7 @@ class _StepTrial:
         if not self._running_modules():
             return None
         with self._steps() as steps:
-            found = steps.compare(self._running_modules())
+            found = _compare(steps, self._running_modules())
         if not is_slower(found):
             return found
         for group in self._groups(self._running_modules()):
@@ -235,6 +241,25 @@ class _StepTrial:
             self._note(group, sites, found)
             self._exclude(group, sites)
         return None
+
+
+def _compare(steps: ModelSteps, running: Modules) -> JudgedTimings:
+    """Time the step with these modules fused.
+
+    In the model, the layers that a shortened copy repeats run more often than here. The other modules may gain what
+    the layers lose. So the layers are also timed alone, unless most of the gain is clearly theirs.
+    """
+    found = steps.compare(running)
+    repeated = set(steps.repeated_modules)
+    layers = [m for m in running if m in repeated]
+    if is_slower(found) or not layers or set(layers) >= {m for m in running if m in steps.planned_modules}:
+        return found
+    fastest = [min(seconds_of(steps.step(m), steps.device) for _ in range(_LOOKS)) for m in (layers, running)]
+    before, after = _sides(found)
+    if fastest[0] - fastest[1] < _SMALL_SHARE * (median(before) - median(after)):
+        return found
+    of_layers = steps.compare(layers)
+    return of_layers if is_slower(of_layers) else found
 
 
 def _running_modules(planner: Planner, verdicts: Verdicts | None, training: bool) -> list[nn.Module]:
@@ -255,11 +280,16 @@ def _out_of_range(steps: ModelSteps) -> str:
     return ""
 
 
-def _step_time(mode: Any, found: JudgedTimings) -> StepTime:
-    timings = found.timings
-    by_core = found.clock == "core"
-    before, after = (timings.before_core, timings.after_core) if by_core else (timings.before, timings.after)
+def _step_time(mode: Any, found: JudgedTimings, size: str) -> StepTime:
+    before, after = _sides(found)
     return StepTime(
         mode, median(before), median(after), found.effect.ratio, found.effect.interval,
-        found.judgement.verdict, len(before), found.clock,
+        found.judgement.verdict, len(before), found.clock, layers=size,
     )  # fmt: skip
+
+
+def _sides(found: JudgedTimings) -> tuple[Sequence[float], Sequence[float]]:
+    """The times of both sides by the clock of the comparison."""
+    timings = found.timings
+    by_core = found.clock == "core"
+    return (timings.before_core, timings.after_core) if by_core else (timings.before, timings.after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,6 +19,7 @@ from autofuse import ops
 from autofuse.fx.session import model_steps, remembered_times, whole_step
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.kernels.policy import using
+from autofuse.measure.step_pairs import is_slower, time_steps
 from autofuse.results.sites import SiteReport
 
 
@@ -210,3 +211,76 @@ def test_a_step_that_is_surely_long_and_not_too_long_is_not_run_for_an_estimate(
     )
     assert whole_step._out_of_range(cast(model_steps.ModelSteps, steps)) == ""
     assert bool(runs) is estimated
+
+
+# A few of many equal layers are timed.
+
+
+class Indexed(Model):
+    """Needs all of its layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(12):
+            x = self.norm[i](self.attention[i](x))
+        return x
+
+
+class Reversed(Model):
+    """Runs its layers twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(super().forward(x))
+
+
+@pytest.fixture
+def _long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step counts as long."""
+    monkeypatch.setattr(whole_step, "LONGEST", 0.0)
+
+
+@pytest.mark.usefixtures("_long_steps")
+def test_a_site_that_makes_a_few_layers_slower_is_excluded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    _slow(monkeypatch, "attention", training=True)
+    model = Model(12)
+    autofuse.optimize(model, _x())
+    sites = _sites(model, "AF101")
+    assert len(sites) == 12
+    assert all("training: a whole training step is slower with it" in s.reason for s in sites)
+    assert all("slower" not in s.reason for s in _sites(model, "AF201"))
+    training = autofuse.report(model).steps[0]
+    assert training.layers == "8 of 24 layers"
+    assert "with 8 of 24 layers" in str(training)
+
+
+@pytest.mark.usefixtures("_long_steps")
+@pytest.mark.parametrize("kind", [Indexed, Reversed])
+def test_a_model_that_needs_its_layers_or_runs_them_twice_is_timed_as_a_whole(kind: type[Model]) -> None:
+    steps = autofuse.report(autofuse.optimize(kind(12), _x())).steps
+    assert [s.layers for s in steps] == ["", ""]
+    assert all(s.pairs for s in steps)
+
+
+@pytest.mark.usefixtures("_long_steps")
+def test_the_layers_of_a_model_are_all_there_after_its_steps() -> None:
+    model, x = Model(12).eval(), _x()
+    before, expected = list(model.modules()), copy.deepcopy(model)(x)
+    autofuse.optimize(model, x)
+    assert list(model.modules()) == before
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize(("seconds_of_layers", "slower"), [(0.014, True), (0.006, False)])
+def test_a_gain_outside_of_the_layers_hides_no_loss_in_them(seconds_of_layers: float, slower: bool) -> None:
+    layer, head = nn.Linear(1, 1), nn.Linear(1, 1)
+    durations = {(): 0.01, (layer,): seconds_of_layers, (layer, head): 0.005}
+
+    def step(running: Sequence[nn.Module]) -> Callable[[], None]:
+        return lambda: time.sleep(durations[tuple(running)])
+
+    device = torch.device("cpu")
+    steps = SimpleNamespace(
+        step=step, device=device, repeated_modules=(layer,), planned_modules=(layer, head),
+        compare=lambda running: time_steps(step(()), step(running), device),
+    )  # fmt: skip
+    found = whole_step._compare(cast(model_steps.ModelSteps, steps), [layer, head])
+    assert is_slower(found) is slower
