@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,7 +19,6 @@ from autofuse import ops
 from autofuse.fx.session import model_steps, remembered_times, whole_step
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.kernels.policy import using
-from autofuse.measure.step_pairs import is_slower, time_steps
 from autofuse.results.sites import SiteReport
 
 
@@ -192,6 +191,31 @@ def test_a_step_that_an_earlier_process_timed_is_not_timed_again(monkeypatch: py
     assert [s.remembered for s in autofuse.report(model).steps] == [True, True]
 
 
+def test_sites_that_made_a_step_slower_in_an_earlier_process_are_excluded_without_timing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _slow(monkeypatch, "attention", training=True)
+    x = _x()
+    first = autofuse.optimize(Model(), x)
+    remembered_times.forget()  # as in another process
+    monkeypatch.setattr(model_steps, "time_steps", None)  # timing anything fails
+    second = autofuse.optimize(Model(), x)
+    assert [s.remembered for s in autofuse.report(second).steps] == [True, True]
+    for model in (first, second):
+        assert all("training: a whole training step is slower with it" in s.reason for s in _sites(model, "AF101"))
+    assert [s.reason for s in _sites(first, "AF101")] == [s.reason for s in _sites(second, "AF101")]
+
+
+def test_a_slower_site_that_is_not_found_again_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _slow(monkeypatch, "attention", training=True)
+    x = _x()
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_step, "_place_of", lambda found: (found.rule, "another file", 1))
+        autofuse.optimize(Model(1), x)
+    model = autofuse.optimize(Model(1), x)
+    assert "training: a whole training step is slower with it" in _sites(model, "AF101")[0].reason
+
+
 @pytest.mark.parametrize("changed", ["layers", "shape", "mode of one module"])
 def test_another_step_is_timed(changed: str) -> None:
     autofuse.optimize(Model(), _x())
@@ -253,7 +277,7 @@ def test_a_site_that_makes_a_few_layers_slower_is_excluded_in_all(monkeypatch: p
 
 
 @pytest.mark.usefixtures("_long_steps")
-@pytest.mark.parametrize("kind", [Indexed, Reversed])
+@pytest.mark.parametrize("kind", [Indexed, pytest.param(Reversed, marks=pytest.mark.night)])
 def test_a_model_that_needs_its_layers_or_runs_them_twice_is_timed_as_a_whole(kind: type[Model]) -> None:
     steps = autofuse.report(autofuse.optimize(kind(12), _x())).steps
     assert [s.layers for s in steps] == ["", ""]
@@ -267,20 +291,3 @@ def test_the_layers_of_a_model_are_all_there_after_its_steps() -> None:
     autofuse.optimize(model, x)
     assert list(model.modules()) == before
     torch.testing.assert_close(model(x), expected)
-
-
-@pytest.mark.parametrize(("seconds_of_layers", "slower"), [(0.014, True), (0.006, False)])
-def test_a_gain_outside_of_the_layers_hides_no_loss_in_them(seconds_of_layers: float, slower: bool) -> None:
-    layer, head = nn.Linear(1, 1), nn.Linear(1, 1)
-    durations = {(): 0.01, (layer,): seconds_of_layers, (layer, head): 0.005}
-
-    def step(running: Sequence[nn.Module]) -> Callable[[], None]:
-        return lambda: time.sleep(durations[tuple(running)])
-
-    device = torch.device("cpu")
-    steps = SimpleNamespace(
-        step=step, device=device, repeated_modules=(layer,), planned_modules=(layer, head),
-        compare=lambda running: time_steps(step(()), step(running), device),
-    )  # fmt: skip
-    found = whole_step._compare(cast(model_steps.ModelSteps, steps), [layer, head])
-    assert is_slower(found) is slower
