@@ -229,7 +229,17 @@ class Planner:
     def narrow_rules(self, module: nn.Module) -> set[str]:
         """The rules that apply in narrow forwards of a module, and the fallback rules that they replace."""
         found = {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
-        return found | {r.rule.code for r in self.rules if found and r.rule.fallback}
+        return found | self._fallbacks if found else set()
+
+    def replaced_rules(self, module: nn.Module, training: bool) -> set[str]:
+        """The fallback rules whose places a narrow forward of a module fuses by a wider rule in a mode."""
+        narrow = [p for dropped, p in self.plans_in_mode(module, training).items() if dropped and p.variant]
+        found = {f.rule for plan in narrow for f in plan.found if f.fused}
+        return self._fallbacks - found if found - self._fallbacks else set()
+
+    @cached_property
+    def _fallbacks(self) -> set[str]:
+        return {r.rule.code for r in self.rules if r.rule.fallback}
 
     def forward_keys(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
         """A key that distinguishes the planned narrow forwards of a module."""
