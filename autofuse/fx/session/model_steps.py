@@ -98,7 +98,7 @@ class ModelSteps:
         if short is None or not short.size:
             return False
         try:
-            with short.counted() as calls:
+            with short.count_calls() as calls:
                 self.first_seconds = seconds_of(self.step(()), self.device)
             runs_alike = all(calls[layer] == 1 for layer in short.layers)
         except Exception:  # the model counts its layers

@@ -69,7 +69,7 @@ class ShortCopy:
         self.size, self.layers = "", ()
 
     @contextmanager
-    def counted(self) -> Iterator[Counter[nn.Module]]:
+    def count_calls(self) -> Iterator[Counter[nn.Module]]:
         """In the block, the calls of the remaining layers are counted."""
         calls: Counter[nn.Module] = Counter()
         hooks = [layer.register_forward_pre_hook(partial(_count, calls)) for layer in self.layers]

@@ -75,7 +75,7 @@ def test_undo_puts_all_layers_back() -> None:
 def test_calls_of_the_remaining_layers_are_counted() -> None:
     model = Deep([A() for _ in range(12)])
     short = _short(model)
-    with short.counted() as calls:
+    with short.count_calls() as calls:
         model(torch.randn(2, 4))
     assert calls == dict.fromkeys(model.chains[0], 1)
     assert not any(layer._forward_pre_hooks for layer in short.layers)
