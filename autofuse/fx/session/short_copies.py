@@ -30,7 +30,7 @@ class _Chain:
     layers: tuple[nn.Module, ...]
     period: int
 
-    def kept(self, factor: float) -> int:
+    def length(self, factor: float) -> int:
         """How many layers stay if chains are shortened by this factor: whole repetitions of the pattern."""
         repetitions = max(1, round(len(self.layers) / factor / self.period))
         return min(len(self.layers), repetitions * self.period)
@@ -54,7 +54,7 @@ class ShortCopy:
         """
         chains = list(_chains_of(copy, describe))
         self.factor = min((len(c.layers) for c in chains), default=0) / KEPT
-        cut = [(c, c.kept(self.factor)) for c in chains if self.factor > 1.0]
+        cut = [(c, c.length(self.factor)) for c in chains if self.factor > 1.0]
         self._before = [(c.container, dict(c.container._modules)) for c, _ in cut]
         self.layers = tuple(layer for c, kept in cut for layer in c.layers[:kept])
         every = sum(len(c.layers) for c, _ in cut)
