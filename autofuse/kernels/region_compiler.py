@@ -5,6 +5,7 @@ compiled_regions.py and dynamic_regions.py decide which compilation serves which
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,12 @@ from autofuse.kernels import region_store
 from autofuse.kernels.own_thread import run_in_own_thread
 from autofuse.kernels.packages import load_module
 from autofuse.kernels.size_conditions import SizeConditions, size_of
-from autofuse.kernels.vector_widths import only_widest_vectors
+from autofuse.kernels.vector_widths import only_widest_vectors, presumed_widest_vectors
 from autofuse.torch_private import FakeTensorMode, on_demand
 
 _SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling needs
 Loop = Callable[[list[Any]], Any]
+_LOG = logging.getLogger("autofuse")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def compilation(function: Callable[..., Any], args: Sequence[Any], symbolic: Seq
         if (found := _from_disk(stored, args)) is not None:
             return found
     name = getattr(function, "__qualname__", "a region")
-    return run_in_own_thread(lambda: _compile(function, args, symbolic, place), f"compiling {name}")
+    return run_in_own_thread(lambda: _compile_with_vectors(function, args, symbolic, place), f"compiling {name}")
 
 
 def _from_disk(stored: region_store.KeptRegion, args: Sequence[Any]) -> Compilation | None:
@@ -86,6 +88,22 @@ def _from_disk(stored: region_store.KeptRegion, args: Sequence[Any]) -> Compilat
         return None
     loop = stored.loop()
     return None if loop is None else Compilation(loop, places, stored.single, sizes)
+
+
+def _compile_with_vectors(
+    function: Callable[..., Any], args: Sequence[Any], symbolic: Sequence[Sequence[int]],
+    place: region_store.RegionPlace,
+) -> Compilation:  # fmt: skip
+    """The compilation for the widest vectors. If it fails, Inductor tries which vectors work."""
+    with presumed_widest_vectors() as presumed:
+        try:
+            return _compile(function, args, symbolic, place)
+        except Exception as error:
+            if not presumed:
+                raise
+            _LOG.debug("compiling for the widest vectors raised %s: %s", type(error).__name__, error)
+    with only_widest_vectors():
+        return _compile(function, args, symbolic, place)
 
 
 def _compile(
@@ -113,7 +131,7 @@ def _compile(
 
         graph = make_fx(of_tensors, decompositions)(*fakes)
     settings = {"cpp.threads": place.threads, "compile_threads": 1}  # one file needs no pool of processes
-    with torch.no_grad(), config.patch(settings), only_widest_vectors():
+    with torch.no_grad(), config.patch(settings):
         compiled = inductor.compile_fx_inner(graph, fakes)
     sizes = SizeConditions(tuple(layout), tuple(size_of(guard.expr) for guard in shapes.guards))
     # Inductor's object wraps the loop for profilers and accelerators. CPUs do not need the wrapper.

@@ -1,7 +1,10 @@
-"""Finds the widest vectors for which this machine's compiler works, without trying the narrower ones.
+"""Chooses the vectors for which Inductor compiles, with as few test programs as possible.
 
-Before Inductor compiles anything, it compiles and loads a small program for each width that the processor has. It then
-uses the widest, unless the user asks for another. Each program takes one to two seconds, and only the first is needed.
+Before Inductor compiles anything, it compiles and loads small programs for each width that the processor has. It then
+uses the widest for which they work, unless the user asks for another. Each program takes one to two seconds.
+
+A region that compiles and loads shows the same as these programs. So a region is first compiled for the widest vectors
+without any test program. If that fails, Inductor's programs decide, from the widest width on.
 """
 
 from __future__ import annotations
@@ -16,6 +19,42 @@ from typing import Any
 from autofuse.torch_private import on_demand
 
 _LOCK = threading.RLock()
+
+
+@contextmanager
+def presumed_widest_vectors() -> Iterator[bool]:
+    """In this block, Inductor compiles for the widest vectors of the processor, without a test program.
+
+    Afterwards, Inductor knows nothing about vectors that it did not know before.
+
+    Yields:
+        Whether test programs are left out. If they are, a failure to compile may be due to the vectors.
+    """
+    inductor = on_demand.cpu_vec_isa
+    kinds: Any = getattr(inductor, "VecISA", None)
+    check, every = getattr(kinds, "check_build", None), getattr(inductor, "valid_vec_isa_list", None)
+    with _LOCK, only_widest_vectors():
+        if check is None or every is None or not _may_stop_early(every):
+            yield False
+            return
+        states = [(isa, dict(vars(isa))) for isa in inductor.supported_vec_isa_list]
+        try:
+            kinds.check_build = lambda *_: True
+            _forget_answers(inductor)
+            yield True
+        finally:
+            kinds.check_build = check
+            for isa, state in states:
+                vars(isa).update(state)
+            _forget_answers(inductor)
+
+
+def _forget_answers(inductor: Any) -> None:
+    """Empties the caches in which Inductor's classes of vectors remember what works."""
+    for cls in {base for isa in inductor.supported_vec_isa_list for base in type(isa).__mro__}:
+        for member in vars(cls).values():
+            if hasattr(member, "cache_clear"):
+                member.cache_clear()
 
 
 @contextmanager

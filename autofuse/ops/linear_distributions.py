@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import is_plain
 from autofuse.ops.cross_entropy import capped_and_scaled, wide_dtype
 from autofuse.ops.row_losses import logsumexp_after, weighed_rows
 from autofuse.torch_private import FakeTensor
+from autofuse.torch_private import functional as F
 from autofuse.torch_private.autocast import is_autocast_on
 
 _LEAST = 2**16  # logits; fewer are formed at once

@@ -30,6 +30,8 @@ class StepTime:
         verdict: as in a `Comparison`; `pairs` and `clock` too.
         not_timed: why there are no numbers, as a clause.
         remembered: whether an earlier process timed an equal step.
+        layers: of how many equal layers the timed step consists, "4 of 48 layers"; "" if of all. All times are those of
+            the shorter model.
     """
 
     mode: StepMode
@@ -42,6 +44,7 @@ class StepTime:
     clock: Literal["wall", "core"] = "wall"
     not_timed: str = ""
     remembered: bool = False
+    layers: str = ""
 
     def __str__(self) -> str:
         """One line, for example "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"."""
@@ -50,7 +53,8 @@ class StepTime:
             return f"{name} not timed: {self.not_timed}"
         after, before = milliseconds(self.after_seconds or 0.0), milliseconds(self.before_seconds or 0.0)
         earlier = " (timed by an earlier process)" if self.remembered else ""
-        return f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}{earlier}"
+        with_layers = f", with {self.layers}" if self.layers else ""
+        return f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}{with_layers}{earlier}"
 
     def to_dict(self) -> dict[str, Any]:
         """Each field under its own name. See docs/json.md."""
@@ -65,4 +69,5 @@ class StepTime:
             "clock": self.clock,
             "not_timed": self.not_timed,
             "remembered": self.remembered,
+            "layers": self.layers,
         }

@@ -30,7 +30,7 @@ from autofuse.verify.expected import SAME_CONSTANT, ExpectedRuns, run_in_double,
 from autofuse.verify.judging import TensorComparison, capitalize_first, judge_tensors
 from autofuse.verify.other_calls import find_difference, other_calls
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
-from autofuse.verify.runs import SEED, SMALL, ModuleCall, ModuleRun, run, temporary_double_copy
+from autofuse.verify.runs import SEED, SMALL, Gradients, ModuleCall, ModuleRun, run, temporary_double_copy
 
 _UNEXPLAINED = 32.0  # units of error that count as rounding if the original does not run in double
 
@@ -93,12 +93,21 @@ class ModuleReference:
         unread: frozenset[int] = frozenset(),
         copy_object: Callable[[Any], Any] = copy.deepcopy,
         copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy,
+        parts_checked: bool = False,
     ) -> None:
         """Take the arguments of `verify`.
 
-        `copy_module` copies a module with its current forwards, to run it in double.
+        Args:
+            original: the original module.
+            args: the positional arguments of the call.
+            kwargs: the keyword arguments of the call.
+            unread: the elements of a returned tuple that no caller reads.
+            copy_object: copies arguments that are neither tensors nor containers.
+            copy_module: copies a module with its current forwards, to run it in double.
+            parts_checked: whether the rewritten submodules have been checked one by one. Then dropout is sampled only
+                if the rates of both modules differ.
         """
-        self._original = original
+        self._original, self._parts_checked = original, parts_checked
         self._call = ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object, copy_module=copy_module)
         self._others: dict[int, ModuleRun | type[Exception]] = {}
 
@@ -118,7 +127,7 @@ class ModuleReference:
         for expected in (self._training, self._evaluation):
             if isinstance(expected, str):
                 continue
-            checks.append(_Check(expected, rewritten, checks[0] if checks else None))
+            checks.append(_Check(expected, rewritten, checks[0] if checks else None, self._parts_checked))
             if not checks[-1].outcome.ok:
                 return checks[-1].outcome
         if not checks:
@@ -135,10 +144,15 @@ class ModuleReference:
         """The call that the check makes."""
         return self._call
 
+    @property
+    def parts_checked(self) -> bool:
+        """Whether the rewritten submodules have been checked one by one."""
+        return self._parts_checked
+
     def on(self, call: ModuleCall) -> ModuleReference:
         """Return the reference of the same original for another call."""
         return ModuleReference(self._original, call.args, call.kwargs, unread=call.unread, copy_object=call.copy_object,
-                               copy_module=call.copy_module)  # fmt: skip
+                               copy_module=call.copy_module, parts_checked=self._parts_checked)  # fmt: skip
 
     @property
     def is_exact(self) -> bool:
@@ -230,7 +244,11 @@ class ModuleReference:
 
     def _expected_runs(self, training: bool, other: ExpectedRuns | None) -> ExpectedRuns | str:
         error_text = ""
-        for gradients in ("every", "asked", "none"):  # a tensor that is written in place may have no gradient
+        # The gradients of parts that were checked in evaluation, too, are compared in training only.
+        forward_only = self._parts_checked and other is not None
+        # A tensor that is written in place may have no gradient.
+        kinds: tuple[Gradients, ...] = ("none",) if forward_only else ("every", "asked", "none")
+        for gradients in kinds:
             call = replace(self._call, gradients=gradients)
             try:
                 return ExpectedRuns(self._original, call, training, other)
@@ -243,8 +261,8 @@ class ModuleReference:
 class _Check:
     """Compares a rewritten module with the original in one mode, given the check of the other mode."""
 
-    def __init__(self, expected: ExpectedRuns, rewritten: nn.Module, other: _Check | None) -> None:
-        self._expected_runs, self._rewritten = expected, rewritten
+    def __init__(self, expected: ExpectedRuns, rewritten: nn.Module, other: _Check | None, parts_checked: bool) -> None:
+        self._expected_runs, self._rewritten, self._parts_checked = expected, rewritten, parts_checked
         self._mode = "in training" if expected.training else "in evaluation"
         try:
             self._own = run(rewritten, expected.call, expected.training, AsWrittenMode(), masks_too=False)
@@ -300,7 +318,8 @@ class _Check:
 
     def _check_dropout(self) -> Verification | None:
         """The verdict on rate and scaling of dropout; None if both agree."""
-        if not self._expected_runs.own.rates and not self._own.rates:
+        rates, own_rates = self._expected_runs.own.rates, self._own.rates
+        if rates == own_rates and (self._parts_checked or not rates):
             return None
         seeds = range(SEED + DRAWS, SEED + 2 * DRAWS)
         try:

@@ -103,7 +103,7 @@ class PartwiseReference:
         original_runs = self._original_runs
         if original_runs is None or sum(r.bytes for r in original_runs) > SMALL:
             del self._original_runs
-        rewritten_runs = None if original_runs is None else _run_both_modes(rewritten, self._whole_reference.call)
+        rewritten_runs = None if original_runs is None else self._runs_of(rewritten)
         if original_runs is None or rewritten_runs is None:
             return None
         pairs = list(zip(original_runs, rewritten_runs, strict=True))
@@ -116,7 +116,12 @@ class PartwiseReference:
 
     @cached_property
     def _original_runs(self) -> list[ModuleRun] | None:
-        return _run_both_modes(self._whole_reference.original, self._whole_reference.call)
+        return self._runs_of(self._whole_reference.original)
+
+    def _runs_of(self, module: nn.Module) -> list[ModuleRun] | None:
+        """The runs of the whole call. Evaluation is left to a part if all parts of a training module were checked."""
+        whole = self._whole_reference
+        return _run_modes(module, whole.call, evaluates=not (whole.parts_checked and whole.original.training))
 
     def _reference_on(self, words: str, call: ModuleCall) -> ModuleReference | None:
         """The reference on a part; None if the original does not run on it in double."""
@@ -126,12 +131,15 @@ class PartwiseReference:
         return self._references[words]
 
 
-def _run_both_modes(module: nn.Module, call: ModuleCall) -> list[ModuleRun] | None:
-    """The runs in training with gradients and in evaluation without; None if one raises an error."""
+def _run_modes(module: nn.Module, call: ModuleCall, evaluates: bool) -> list[ModuleRun] | None:
+    """The runs in training with gradients and, if asked, in evaluation without; None if one raises an error."""
     for gradients in ("every", "asked"):
-        calls = (replace(call, gradients=gradients), True), (replace(call, gradients="none"), False)
+        calls = [(replace(call, gradients=gradients), True), (replace(call, gradients="none"), False)]
         try:
-            return [run(module, call, training, AsWrittenMode(), masks_too=False) for call, training in calls]
+            return [
+                run(module, call, training, AsWrittenMode(), masks_too=False)
+                for call, training in calls[: 1 + evaluates]
+            ]
         except Exception as error:  # a tensor that is written in place may have no gradient
             reraise_if_out_of_memory(error)
     return None

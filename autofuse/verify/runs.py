@@ -22,6 +22,7 @@ from autofuse.verify.arithmetic import WIDER, AsWrittenMode
 
 _MAX_NESTED_VALUES = 10_000  # values inside an argument that are compared
 SMALL = 2**24  # bytes; a run up to this size is kept for another comparison, a larger one is made again
+Gradients = Literal["every", "asked", "none"]
 SEED = 20  # any fixed number: runs that are compared draw the same random numbers
 
 
@@ -43,7 +44,7 @@ class ModuleCall:
     kwargs: Mapping[str, Any]
     unread: frozenset[int] = frozenset()
     copy_object: Callable[[Any], Any] = copy.deepcopy
-    gradients: Literal["every", "asked", "none"] = "every"
+    gradients: Gradients = "every"
     copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from types import SimpleNamespace
 
 import pytest
 
 from autofuse.kernels import packages, vector_widths
-from autofuse.kernels.vector_widths import only_widest_vectors
+from autofuse.kernels.vector_widths import only_widest_vectors, presumed_widest_vectors
 from autofuse.torch_private import on_demand
 
 WIDTHS = (512, 256, 128)
@@ -95,3 +96,60 @@ def test_inductor_picks_the_same_vectors() -> None:
         ours = inductor.pick_vec_isa()
     assert str(ours) == str(inductor.pick_vec_isa())
     assert inductor.valid_vec_isa_list.cache_info().currsize == 1, "Inductor made its own list afterwards"
+
+
+class Probed:
+    """Stands for a width that a test program decides, whose answer Inductor remembers."""
+
+    def check_build(self, code: str) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return "w512"
+
+    @functools.cache  # noqa: B019
+    def __bool__(self) -> bool:
+        self.tried = self.check_build("a program")
+        return self.tried
+
+
+class ProbedToo(Probed):
+    """A width whose answer needs that of another."""
+
+    @functools.cache  # noqa: B019
+    def __bool__(self) -> bool:
+        return super().__bool__() and self.check_build("another program")
+
+
+def test_the_widest_vectors_are_presumed_only_in_the_block(monkeypatch: pytest.MonkeyPatch, tried: list[int]) -> None:
+    _use(monkeypatch, set(), {512}, tried)
+    width, inductor = ProbedToo(), on_demand.cpu_vec_isa
+    inductor.VecISA, inductor.supported_vec_isa_list = Probed, [width]
+    width.tried = None  # type: ignore[assignment]
+    own = Probed.check_build
+    with presumed_widest_vectors() as presumed:
+        assert presumed
+        assert inductor.valid_vec_isa_list() == [width]
+    assert Probed.check_build is own
+    assert width.tried is None, "what the block wrote is restored"
+    assert not width, "the test program decides again"
+
+
+def test_nothing_is_presumed_if_the_user_chose(monkeypatch: pytest.MonkeyPatch, tried: list[int]) -> None:
+    _use(monkeypatch, {512}, {512}, tried)
+    on_demand.cpu_vec_isa.VecISA = Probed
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    with presumed_widest_vectors() as presumed:
+        assert not presumed
+
+
+@pytest.mark.night  # compiles a test program; the tests above take the same path with stand-ins
+@pytest.mark.skipif(bool(packages.COMPILER.missing()) or platform.machine() != "x86_64", reason="needs a compiler")
+def test_the_presumed_vectors_are_those_that_inductor_picks() -> None:
+    inductor = on_demand.cpu_vec_isa
+    inductor.valid_vec_isa_list.cache_clear()
+    with presumed_widest_vectors():
+        ours = inductor.pick_vec_isa()
+        flags = ours.build_arch_flags()
+    assert str(ours) == str(inductor.pick_vec_isa())
+    assert flags == inductor.pick_vec_isa().build_arch_flags()

@@ -28,7 +28,7 @@ def test_a_report_begins_with_the_steps() -> None:
 def test_the_dictionary_has_every_field() -> None:
     assert TIMED.to_dict() == {
         "mode": "training", "before_seconds": 0.17, "after_seconds": 0.11, "ratio": 1.54, "interval": [1.48, 1.6],
-        "verdict": "confirmed", "pairs": 8, "clock": "wall", "not_timed": "", "remembered": False,
+        "verdict": "confirmed", "pairs": 8, "clock": "wall", "not_timed": "", "remembered": False, "layers": "",
     }  # fmt: skip
     assert UNTIMED.to_dict()["interval"] is None
 

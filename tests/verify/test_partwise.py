@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autofuse.verify.modules import ModuleReference
+from autofuse.verify.modules import ModuleReference, Verification
 from autofuse.verify.partwise import PartwiseReference
 
 X = torch.randn(8, 256, 16)
@@ -147,3 +148,54 @@ def test_code_that_rounds_in_other_places_passes(dtype: torch.dtype) -> None:
     one, other = _pair(Scale, RoundsOnce)
     found = PartwiseReference(ModuleReference(one.to(dtype), (X.to(dtype),))).check(other.to(dtype), [])
     assert found is not None and found.ok
+
+
+class Dropping(Scale):
+    """Notes the calls, by mode and number of rows, in which it runs."""
+
+    rate = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[bool, int]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append((self.training, len(x)))
+        return F.dropout(torch.tanh(self.linear(x)), self.rate, self.training)
+
+
+class DroppingMore(Dropping):
+    rate = 0.75
+
+
+class WrongInEvaluation(Dropping):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1.0 if self.training else 1.01)
+
+
+def _checked(original: type[Scale], rewritten: type[Scale], training: bool = True) -> tuple[Scale, Verification | None]:
+    one, other = _pair(original, rewritten)
+    reference = ModuleReference(one.train(training), (X,), parts_checked=True)
+    return one, PartwiseReference(reference).check(other, [])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_module_whose_parts_were_checked_runs_the_whole_call_in_training_and_in_its_own_mode(training: bool) -> None:
+    one, outcome = _checked(Dropping, Dropping, training)
+    assert outcome is not None and outcome.ok
+    whole = [mode for mode, rows in one.calls if rows == len(X)]  # type: ignore[union-attr]
+    assert whole == ([True] if training else [True, False])
+    assert {mode for mode, rows in one.calls if rows < len(X)} == {True, False}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("wrong", [DroppingMore, WrongInEvaluation])
+def test_a_module_whose_parts_were_checked_may_still_be_wrong(wrong: type[Scale]) -> None:
+    _, outcome = _checked(Dropping, wrong)
+    assert outcome is not None and not outcome.ok
+
+
+def test_dropout_is_not_sampled_if_the_parts_were_checked_and_drop_at_the_same_rates() -> None:
+    sampled, _ = _pair(Dropping, Dropping)
+    PartwiseReference(ModuleReference(sampled, (X,))).check(Dropping(), [])
+    one, _ = _checked(Dropping, Dropping)
+    assert len(one.calls) < len(sampled.calls)  # type: ignore[arg-type]

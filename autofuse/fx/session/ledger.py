@@ -91,12 +91,22 @@ class Ledger:
         self._parts[name] = f"{PART}{rule} in {parent or 'the model'}"
 
     def note_plan(
-        self, name: str, plan: ModulePlan, verdict: Verdict | None, fused_elsewhere: set[str], training: bool
-    ) -> None:
-        """Add the sites of a plan for the module `name` in one mode."""
+        self, name: str, plan: ModulePlan, verdict: Verdict | None, fused_elsewhere: set[str], replaced: set[str],
+        training: bool,
+    ) -> None:  # fmt: skip
+        """Add the sites of a plan for a module in one mode.
+
+        Args:
+            name: The module's name.
+            plan: The plan.
+            verdict: The verdict on it.
+            fused_elsewhere: The rules of the module's narrow forwards. Near misses of these are not reported.
+            replaced: The fallback rules whose places a narrow forward fuses by a wider rule.
+            training: The mode.
+        """
         self._sites.pop(("", name, "", None, str(because(outcomes.NEVER_CALLED))), None)
         for found in plan.found:
-            if found.fused or found.rule not in fused_elsewhere:
+            if found.rule not in (replaced if found.fused else fused_elsewhere):
                 site = _site_report(name, found, verdict)
                 self.note(site)
                 if found.fused and found.excerpt is not None and found.reason:

@@ -1,5 +1,8 @@
 """Checks a whole model, whose modules were checked separately, and rolls back modules until it equals the original.
 
+The whole call runs forward and backward once. Evaluation of a model in training mode is compared on a part of the call.
+Dropout is compared by its rates, because each module's dropout was sampled.
+
 A difference has a name, such as the gradient of a parameter. The modules nearest to it are rolled back first, then
 twice as many at each try.
 """
@@ -63,7 +66,7 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
 
 
 def _check_model(model: nn.Module, call: ForwardArguments, planner: Planner, alone: str) -> ModelVerdict:
-    with ForwardTrial(model, call, planner, length=SHORT, alone=alone) as trial:
+    with ForwardTrial(model, call, planner, length=SHORT, alone=alone, parts_checked=True) as trial:
         return _find_differing_modules(trial, planner, alone)
 
 

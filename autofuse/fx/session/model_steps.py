@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.install.dispatch import Entry, reinstall, restore_module, uninstall
+from autofuse.fx.install.dispatch import Entry, RewrittenForward, reinstall, restore_module, uninstall
 from autofuse.fx.session.planner import Planner
+from autofuse.fx.session.short_copies import ShortCopy
 from autofuse.fx.session.trials import copy_module, install_plans
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import ExternalState
@@ -38,6 +41,7 @@ class ModelSteps:
         twin: The copy.
         device: The device of the model.
         first_seconds: How long the first step took, after `prepare`. It is observed, so it takes longer than others.
+        size: Which layers of a shortened copy run, "4 of 48 layers"; "" if all do.
     """
 
     def __init__(self, model: nn.Module, call: ForwardArguments, planner: Planner, training: bool) -> None:
@@ -51,13 +55,17 @@ class ModelSteps:
                           for x in (*call[0], *call[1].values()))  # fmt: skip
         set_mode(self.twin, training)
         self._entries: dict[nn.Module, Entry] = {}
-        self.first_seconds = 0.0
+        self.first_seconds, self.size = 0.0, ""
+        self._layers: tuple[nn.Module, ...] = ()
 
     @contextmanager
-    def prepare(self) -> Iterator[ModelSteps]:
+    def prepare(self, longest: float = math.inf) -> Iterator[ModelSteps]:
         """In the block, the copy can run the planned forwards.
 
         After the block, the state outside the model is restored. A first step records which state that may be.
+
+        Args:
+            longest: If a step takes more seconds, equal layers are removed from the copy.
         """
         outside = ExternalState()
         try:
@@ -65,11 +73,14 @@ class ModelSteps:
                 outside.note_defaults(own_forward(plain_class(cls)))
                 outside.note_class(plain_class(cls))
             with watch(outside) if can_watch() else nullcontext():
-                self.first_seconds = seconds_of(self.step(()), self.device)
+                if not self._shorten(longest):
+                    self.first_seconds = seconds_of(self.step(()), self.device)
             originals = {copy: module for module, copy in self._copies.items()}
+            forwards: dict[Hashable, RewrittenForward] = {}  # equal layers share one
+            present = set(self.twin.modules())
             for module, copy in self._copies.items():
-                if module in self._planner.states:
-                    install_plans(self._planner, module, copy)
+                if module in self._planner.states and copy in present:
+                    install_plans(self._planner, module, copy, known=forwards)
             self._entries = {originals[copy]: entry for copy, entry in uninstall(self.twin).items()}
             yield self
         finally:
@@ -77,10 +88,48 @@ class ModelSteps:
                 restore_module(copy)
             outside.restore()
 
+    def _shorten(self, longest: float) -> bool:
+        """Remove equal layers from the copy if a step takes too long with them. Returns whether they are removed.
+
+        They stay if the shorter copy does not run each of its layers once.
+        """
+        originals = {copy: module for module, copy in self._copies.items()}
+        short = ShortCopy(self.twin, partial(self._describe, originals)) if longest < math.inf else None
+        if short is None or not short.size:
+            return False
+        try:
+            with short.count_calls() as calls:
+                self.first_seconds = seconds_of(self.step(()), self.device)
+            runs_alike = all(calls[layer] == 1 for layer in short.layers)
+        except Exception:  # the model counts its layers
+            runs_alike = False
+        if not runs_alike or self.first_seconds * short.factor <= longest:
+            short.undo()
+            return False
+        self.size = short.size
+        self._layers = tuple(originals[m] for layer in short.layers for m in layer.modules() if m in originals)
+        return True
+
+    def _describe(self, originals: Mapping[nn.Module, nn.Module], layer: nn.Module) -> Hashable:
+        """What the time of a layer depends on: its modules, the sizes of their tensors, and their planned forwards."""
+        return tuple(
+            (name, plain_class(type(m)), m.extra_repr(), _forms_of(m), self._forwards_of(originals.get(m)))
+            for name, m in layer.named_modules()
+        )
+
+    def _forwards_of(self, module: nn.Module | None) -> Hashable:
+        plans = self._planner.plans_in_mode(module, self._training).items() if module is not None else ()
+        return tuple((dropped, plan.forward, bool(plan.narrowed)) for dropped, plan in plans if plan.variant)
+
     @property
     def planned_modules(self) -> Modules:
         """The modules that have a planned forward."""
         return tuple(self._entries)
+
+    @property
+    def repeated_modules(self) -> Modules:
+        """The planned modules in the layers of a shortened copy. They run more often in the model."""
+        return tuple(m for m in self._layers if m in self._entries)
 
     @contextmanager
     def running_forwards(self, running: Modules) -> Iterator[Action]:
@@ -118,6 +167,12 @@ class ModelSteps:
     def _forward(self) -> Any:
         args, kwargs = self._call if self._plain else snapshot(*self._call, real=True)
         return self.twin(*args, **kwargs)
+
+
+def _forms_of(module: nn.Module) -> Hashable:
+    """Shapes and dtypes of a module's own tensors."""
+    tensors = (*module._parameters.items(), *module._buffers.items())
+    return tuple((name, None if t is None else (t.shape, t.dtype, t.requires_grad)) for name, t in tensors)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, trace_forward
-from autofuse.fx.trace.twin import Twins, set_mode
+from autofuse.fx.trace.twin import EVERY_NAME, Twins, names_noted, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.pattern import LoadedRule
 from autofuse.measure.created_bytes import BytesByDevice
@@ -35,7 +35,8 @@ from autofuse.torch_private import FakeTensorMode
 
 _Key = tuple[bool, frozenset[Path]]  # mode, omitted parts of the result
 Plans = dict[bool, ModulePlan]  # mode -> plan of the full forward
-_ADDRESS = re.compile(r"\d{9}")
+_NUMBER = re.compile(r"(?<![\d.])\d{7,}(?![\d.])")  # a whole number
+_ADDRESSES = 10**12  # no size of a tensor is as large, and few objects have a smaller address
 
 
 class Planner:
@@ -79,7 +80,8 @@ class Planner:
         ] = {}  # calls that a caller's trace makes of a child
         self._child_traces: dict[Hashable, ForwardTrace | None] = {}
         self._structures: dict[tuple[nn.Module, bool], Structure] = {}
-        self._representatives: dict[Hashable, nn.Module] = {}  # key -> the planned module of equal ones
+        self._representatives: dict[Hashable, list[nn.Module]] = {}  # key -> the planned modules of almost equal ones
+        self._names_read: set[str] = set()  # names of the attributes that the traces read
 
     @cached_property
     def sharded(self) -> Forms:
@@ -124,8 +126,7 @@ class Planner:
         mine = self._structure(module, training)
         if mine is None:
             return False
-        other = self._representatives.setdefault((training, mine.key), module)
-        theirs = self._structure(other, training)
+        other, theirs = self._representative(module, training, mine)
         if other is module or theirs is None:
             return False
         double = {path: m for m, path in mine.paths.items()}
@@ -137,6 +138,17 @@ class Planner:
         for key, plan in (plans or {}).items():
             self.plans.setdefault(key, plan)
         return plans is not None
+
+    def _representative(self, module: nn.Module, training: bool, mine: Structure) -> tuple[nn.Module, Structure | None]:
+        """A planned module that differs only in what no trace read; the module itself if there is none."""
+        known = self._representatives.setdefault((training, mine.key), [])
+        for other in known:
+            theirs = self._structure(other, training)
+            differing = mine.differing_names(theirs) if theirs is not None else set()
+            if not differing or not differing & self._names_read and EVERY_NAME not in self._names_read:
+                return other, theirs
+        known.append(module)
+        return module, mine
 
     def _excluded(self, module: nn.Module) -> Exclusions | None:
         return self.states[module].exclusions if module in self.states else None
@@ -163,7 +175,7 @@ class Planner:
         if plan is None or module not in doubles or any(child not in doubles for child, _ in plan.narrowed):
             return None
         named = () if plan.variant is None else (*plan.variant.names, *plan.variant.globals)
-        if any(of.may_own(value) for _, value in named) or plan.variant and _has_address(plan.variant):
+        if any(of.may_own(value) for _, value in named) or plan.variant and self._has_address(plan.variant, of):
             return None
         narrowed = [(doubles[child], omitted) for child, omitted in plan.narrowed]
         plans = {(doubles[module], (training, dropped)): replace(
@@ -176,6 +188,16 @@ class Planner:
                 self._child_calls.setdefault((doubles[child], training), known_call)
             plans |= below
         return plans
+
+    def _has_address(self, variant: Variant, of: Structure) -> bool:
+        """Whether a guard or the code contains a number that may be the id of an object: `SCALES[id(self)]`.
+
+        A shorter number is one only if it is the id of a part of the planned module or of its twin. Others are sizes.
+        """
+        texts = (variant.source, *variant.tests, *variant.inputs)
+        numbers = {int(n) for text in texts for n in _NUMBER.findall(text)}
+        ids = of.ids | {id(x) for m in of.paths for x in _parts_of(self.world.of(m))}
+        return any(n >= _ADDRESSES or n in ids for n in numbers)
 
     def plan_again(self, module: nn.Module, exclusions: Exclusions) -> None:
         """Plan all planned calls of a module again, with new exclusions."""
@@ -229,7 +251,17 @@ class Planner:
     def narrow_rules(self, module: nn.Module) -> set[str]:
         """The rules that apply in narrow forwards of a module, and the fallback rules that they replace."""
         found = {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
-        return found | {r.rule.code for r in self.rules if found and r.rule.fallback}
+        return found | self._fallbacks if found else set()
+
+    def replaced_rules(self, module: nn.Module, training: bool) -> set[str]:
+        """The fallback rules whose places a narrow forward of a module fuses by a wider rule in a mode."""
+        narrow = [p for dropped, p in self.plans_in_mode(module, training).items() if dropped and p.variant]
+        found = {f.rule for plan in narrow for f in plan.found if f.fused}
+        return self._fallbacks - found if found - self._fallbacks else set()
+
+    @cached_property
+    def _fallbacks(self) -> set[str]:
+        return {r.rule.code for r in self.rules if r.rule.fallback}
 
     def forward_keys(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
         """A key that distinguishes the planned narrow forwards of a module."""
@@ -262,8 +294,9 @@ class Planner:
     ) -> ModulePlan:
         twin = self.world.of(module)
         set_mode(twin, training)
-        trace = trace_forward(module, *copy_call(call), self.world, self.mode, dropped)
-        with torch.enable_grad():
+        with names_noted(self._names_read):
+            trace = trace_forward(module, *copy_call(call), self.world, self.mode, dropped)
+        with torch.enable_grad(), names_noted(self._names_read):
             rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
             return plan_trace(trace, rules, without.sites_in(training), _PlannedChildren(self, training))
 
@@ -272,15 +305,16 @@ class Planner:
         key = (child, self.world.of(child).training, call_key(call))
         if key not in self._child_traces:
             try:
-                self._child_traces[key] = trace_forward(child, *copy_call(call), self.world, self.mode)
+                with names_noted(self._names_read):
+                    self._child_traces[key] = trace_forward(child, *copy_call(call), self.world, self.mode)
             except Untraceable:
                 self._child_traces[key] = None
         return self._child_traces[key]
 
 
-def _has_address(variant: Variant) -> bool:
-    """Whether a guard or the code contains a number that may be the id of an object: `SCALES[id(self)]`."""
-    return any(_ADDRESS.search(text) for text in (variant.source, *variant.tests, *variant.inputs))
+def _parts_of(twin: nn.Module) -> Iterator[object]:
+    """The twin, its tables and its tensors."""
+    yield from (twin, vars(twin), twin._modules, *twin._parameters.values(), *twin._buffers.values())
 
 
 def require_replaceable_forward(module: nn.Module) -> None:

@@ -179,7 +179,8 @@ class Session:
             if unverified and module not in bypassed:
                 continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
-            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere, training)
+            replaced = set() if dropped else planner.replaced_rules(module, training)
+            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere, replaced, training)
             if plan.variant is None or unverified:
                 continue
             variants = state.narrow[dropped] if dropped else state.full

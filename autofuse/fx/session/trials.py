@@ -38,7 +38,7 @@ class ForwardTrial:
 
     def __init__(
         self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset(),
-        length: int = LENGTH, alone: str = "",
+        length: int = LENGTH, alone: str = "", parts_checked: bool = False,
     ) -> None:  # fmt: skip
         """Describe the call.
 
@@ -49,8 +49,9 @@ class ForwardTrial:
             unread: The paths in the returned tuple that the caller does not read. They are not compared.
             length: The maximum sequence length in the part of the call that is checked in float64.
             alone: Why only that part runs, "" if the whole call runs.
+            parts_checked: Whether the submodules have been checked one by one.
         """
-        self._length, self._alone = length, alone
+        self._length, self._alone, self._parts_checked = length, alone, parts_checked
         self._module, self._call, self._planner, self._unread = module, call, planner, unread
 
     def __enter__(self) -> ForwardTrial:
@@ -70,7 +71,7 @@ class ForwardTrial:
         original = copy_module(self._module, {}, self._planner.sharded)
         places = frozenset(int(path[0]) for path in self._unread)  # type: ignore[call-overload]
         return ModuleReference(original, *self._call, unread=places, copy_object=copied_object,
-                               copy_module=copy_module_with_forwards)  # fmt: skip
+                               copy_module=copy_module_with_forwards, parts_checked=self._parts_checked)  # fmt: skip
 
     @cached_property
     def _parts(self) -> PartwiseReference:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from autofuse.display.progress import Tell
@@ -22,7 +21,15 @@ from autofuse.fx.session.gain_checks import SlowerSite, declined_site, exclude_s
 from autofuse.fx.session.memory_room import step_bytes, why_no_room
 from autofuse.fx.session.model_steps import ModelSteps, Modules, quiet_steps
 from autofuse.fx.session.planner import Planner
+from autofuse.fx.session.remembered_steps import (
+    SitePlace,
+    load_slower_sites,
+    load_step,
+    store_slower_sites,
+    store_step,
+)
 from autofuse.fx.session.site_checks import Verdicts
+from autofuse.fx.session.step_comparison import compare_fused_steps, step_time_of
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.measure.compare import device_of
 from autofuse.measure.created_bytes import BytesByDevice
@@ -30,38 +37,16 @@ from autofuse.measure.pair_count import JudgedTimings
 from autofuse.measure.step_pairs import estimate_seconds, is_slower, longest_step
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import because
-from autofuse.results.comparison import Estimate, Interval, milliseconds
-from autofuse.results.step_times import StepMode, StepTime, step_mode
+from autofuse.results.comparison import Estimate, milliseconds
+from autofuse.results.step_times import StepTime, step_mode
 from autofuse.verify.out_of_memory import is_out_of_memory
 
 SHORTEST = 1e-3  # seconds; a shorter step is mostly overhead of Python
+LONGEST = 0.25  # seconds; of a model with longer steps, a few of equal layers are timed
 _SURELY_LONG = 0.5  # seconds; a first step that takes longer is no short step
 _MOST_SITES = 4  # sites of one kind of module that are tried one by one
+_NOTHING_LEFT = "nothing is fused in it, because fusion made it slower"
 _LOG = logging.getLogger("autofuse")
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A step that was not slower, as the timing cache stores it."""
-
-    before: float = 0.0
-    after: float = 0.0
-    ratio: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-    verdict: str = ""
-    pairs: int = 0
-    clock: str = "wall"
-
-    @classmethod
-    def from_step_time(cls, time: StepTime) -> _Kept:
-        low, high = time.interval or (0.0, 0.0)
-        return cls(time.before_seconds or 0.0, time.after_seconds or 0.0, time.ratio or 0.0, low, high,
-                   str(time.verdict), time.pairs, time.clock)  # fmt: skip
-
-    def to_step_time(self, mode: StepMode) -> StepTime:
-        return StepTime(mode, self.before, self.after, self.ratio, Interval(self.low, self.high), self.verdict,  # type: ignore[arg-type]
-                        self.pairs, self.clock, remembered=True)  # type: ignore[arg-type] # fmt: skip
 
 
 class StepCheck(NamedTuple):
@@ -113,6 +98,8 @@ class _StepTrial:
         self._model, self._call, self._planner, self._training = model, call, planner, training
         self.verdicts, self._check = verdicts, check
         self.slower: list[SlowerSite] = []
+        self._slow_places: list[SitePlace] = []
+        self._is_clear = True  # whether each slower step was clearly slower, and each slow site has a place
 
     def run(self) -> StepTime:
         """Time the step, exclude the sites that make it slower, and return the final time."""
@@ -120,23 +107,52 @@ class _StepTrial:
         if why := self._why_not_timed():
             return StepTime(mode, not_timed=why)
         key, device = self._key(), device_of(self._model, ())
-        if (stored := remembered_times.load(key, device, _Kept)) is not None:
-            return stored.to_step_time(mode)
+        if (stored := load_step(key, device, mode)) is not None:
+            return stored
+        if self._exclude_remembered_sites(key, device):
+            return self.run() if self._running_modules() else StepTime(mode, not_timed=_NOTHING_LEFT)
         with self._steps() as steps:
             if why := _out_of_range(steps):
                 return StepTime(mode, not_timed=why)
             running = self._running_modules()
-            found = steps.compare(running)
+            found = compare_fused_steps(steps, running)
             slow_groups = self._slow_groups(steps, self._groups(running)) if is_slower(found) else []
+            size = steps.size
         for group in slow_groups:
             self._exclude_slow_sites(group, found)
         final = self._time_again() if slow_groups else found
+        if slow_groups and self._is_clear:
+            store_slower_sites(key, device, self._slow_places, found.effect)
         if final is None:
-            return StepTime(mode, not_timed="nothing is fused in it, because fusion made it slower")
-        time = _step_time(mode, final)
-        if not slow_groups:
-            remembered_times.store(key, device, _Kept.from_step_time(time))
+            return StepTime(mode, not_timed=_NOTHING_LEFT)
+        time = step_time_of(mode, final, size)
+        store_step(self._key(), device, time)
         return time
+
+    def _exclude_remembered_sites(self, key: str, device: torch.device) -> bool:
+        """Exclude the sites that made this step slower in an earlier process. Returns whether it did."""
+        stored = load_slower_sites(key, device)
+        if stored is None:
+            return False
+        sites = self._sites_at(stored[0])
+        for module, found in sites.items():
+            self._note([module], found, stored[1])
+            exclude_sites(self._planner, module, found, self._training)
+        if sites and self._check is not None:
+            self.verdicts = self._check()
+        return bool(sites)
+
+    def _sites_at(self, places: Iterable[SitePlace]) -> dict[nn.Module, list[Found]]:
+        """The fused sites at these places by module; none if one is not there."""
+        modules = {state.name: module for module, state in self._planner.states.items()}
+        sites: defaultdict[nn.Module, list[Found]] = defaultdict(list)
+        for name, rule, file, line in places:
+            fused = self._fused_sites(modules[name]) if name in modules else []
+            found = [f for f in fused if _place_of(f) == (rule, file, line)]
+            if not found:
+                return {}
+            sites[modules[name]] += found
+        return dict(sites)
 
     def _key(self) -> str:
         names = {module: state.name for module, state in self._planner.states.items()}
@@ -162,7 +178,8 @@ class _StepTrial:
 
     @contextmanager
     def _steps(self) -> Iterator[ModelSteps]:
-        with quiet_steps(), ModelSteps(self._model, self._call, self._planner, self._training).prepare() as steps:
+        copy = ModelSteps(self._model, self._call, self._planner, self._training)
+        with quiet_steps(), copy.prepare(LONGEST) as steps:
             yield steps
 
     def _groups(self, running: Modules) -> list[list[nn.Module]]:
@@ -191,12 +208,12 @@ class _StepTrial:
             for one in sites.values():
                 self._exclude(group, [one])
                 if not self._is_slow(group):
-                    return self._note(group, [one], found)
+                    return self._note_slower(group, [one], found)
                 # Without this site the step is still slow, so the site is included again.
                 for module, exclusions in before.items():
                     self._planner.states[module].exclusions = exclusions
                     self._planner.exclude_in_mode(module, (), self._training)
-        self._note(group, list(sites.values()), found)
+        self._note_slower(group, list(sites.values()), found)
         self._exclude(group, list(sites.values()))
 
     def _fused_sites(self, module: nn.Module) -> list[Found]:
@@ -215,9 +232,16 @@ class _StepTrial:
         with self._steps() as steps:
             return is_slower(steps.compare(running))
 
-    def _note(self, group: Sequence[nn.Module], sites: Sequence[Found], found: JudgedTimings) -> None:
+    def _note_slower(self, group: Sequence[nn.Module], sites: Sequence[Found], found: JudgedTimings) -> None:
+        """Note that these sites made a step slower, for the report and for later processes."""
+        self._note(group, sites, found.effect)
+        names = [self._planner.states[module].name for module in group]
+        self._slow_places += [(name, *place) for name in names for f in sites if (place := _place_of(f))]
+        self._is_clear &= found.judgement.verdict == "regressed" and all(f.place for f in sites)
+
+    def _note(self, group: Sequence[nn.Module], sites: Sequence[Found], ratio: Estimate) -> None:
         step = "training step" if self._training else "forward pass"
-        why = because(outcomes.SLOWS_STEP, step=step, ratio=Estimate(found.effect.ratio, found.effect.interval))
+        why = because(outcomes.SLOWS_STEP, step=step, ratio=ratio)
         for module in group:
             name = self._planner.states[module].name
             self.slower += [SlowerSite(declined_site(name, f, why), (self._training,)) for f in sites]
@@ -227,12 +251,12 @@ class _StepTrial:
         if not self._running_modules():
             return None
         with self._steps() as steps:
-            found = steps.compare(self._running_modules())
+            found = compare_fused_steps(steps, self._running_modules())
         if not is_slower(found):
             return found
         for group in self._groups(self._running_modules()):
             sites = list({(f.rule, f.place): f for m in group for f in self._fused_sites(m)}.values())
-            self._note(group, sites, found)
+            self._note_slower(group, sites, found)
             self._exclude(group, sites)
         return None
 
@@ -255,11 +279,6 @@ def _out_of_range(steps: ModelSteps) -> str:
     return ""
 
 
-def _step_time(mode: Any, found: JudgedTimings) -> StepTime:
-    timings = found.timings
-    by_core = found.clock == "core"
-    before, after = (timings.before_core, timings.after_core) if by_core else (timings.before, timings.after)
-    return StepTime(
-        mode, median(before), median(after), found.effect.ratio, found.effect.interval,
-        found.judgement.verdict, len(before), found.clock,
-    )  # fmt: skip
+def _place_of(found: Found) -> tuple[str, str, int] | None:
+    """The rule, the file and the line of a site."""
+    return (found.rule, found.place.file, found.place.line) if found.place else None

@@ -8,10 +8,13 @@ file does not depend on plans.
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -20,7 +23,7 @@ from torch import Tensor, nn
 
 from autofuse.torch_private import FakeTensor
 
-_SCALARS = (
+_SCALARS: tuple[Any, ...] = (
     bool,
     int,
     float,
@@ -38,6 +41,18 @@ _SCALARS = (
 _MAX_ELEMENTS = 2**24  # elements of a buffer whose numbers are read
 _OPERATIONS = ("autofuse.ops.", "autofuse.kernels.")
 _DEPTH = 6  # of nested containers
+_MOST_PARTS = 10_000  # objects to which the constant of a guard may lead
+_ABSTRACT: Any = type(vars(Hashable)["_abc_impl"])  # what an abstract class knows about classes
+_NEVER_OWN: tuple[Any, ...] = (*_SCALARS, type, types.ModuleType, types.CodeType, _ABSTRACT)
+# Garbage collection does not follow weak references, and does not see all that runs in a frame.
+_ALWAYS_OWN: tuple[Any, ...] = (
+    nn.Module,
+    Tensor,
+    *weakref.ProxyTypes,
+    weakref.ReferenceType,
+    types.FrameType,
+    types.GeneratorType,
+)
 
 
 class _NotComparable(Exception):
@@ -45,10 +60,14 @@ class _NotComparable(Exception):
 
 
 class Structure:
-    """The structure of a module and its call. If two keys are equal and not None, a plan for one module fits the other.
+    """The structure of a module and its call.
+
+    A plan for one module fits another if both keys are equal and not None, and if no trace of the first module read an
+    attribute in which they differ: the index of a layer, for instance.
 
     Attributes:
-        key: equal for equal modules; None if the module counts as equal to no other.
+        key: equal for modules that are equal apart from `integers`; None if the module counts as equal to no other.
+        integers: plain integers that modules of user classes hold, by the module's place and the attribute's name.
         paths: the names of the modules below this one.
     """
 
@@ -61,28 +80,47 @@ class Structure:
             once: the ids of the parameters and buffers that belong to only one module of the model.
         """
         self._held_once = once
+        self._call = call  # keeps the numbered objects alive, so that their ids are not used again
         self._numbers: dict[int, int] = {}
         self.paths: dict[nn.Module, str] = {}
+        self.integers: dict[tuple[str, str], int] = {}
         self.key: Hashable = None
         try:
             self.key = self._module(module, ""), self._value(call, _DEPTH, contents=False)
         except (_NotComparable, RecursionError, RuntimeError, TypeError):
             self.key = None
 
-    def may_own(self, value: object, depth: int = 3) -> bool:
-        """Whether `value` may refer to a part of this module: anything but code, classes and plain values.
+    @property
+    def strict_key(self) -> Hashable:
+        """Equal for modules that are equal in their integers, too; None if the module counts as equal to no other."""
+        return None if self.key is None else (self.key, tuple(self.integers.items()))
 
-        An operation of autofuse may hold objects, but no part of a user's module.
+    def differing_names(self, other: Structure) -> set[str]:
+        """The names of the integers in which two structures with equal keys differ."""
+        return {name for (path, name), n in self.integers.items() if other.integers.get((path, name)) != n}
+
+    def may_own(self, value: object) -> bool:
+        """Whether `value` may refer to a part of this module: to any module or tensor, or to a container that it holds.
+
+        Other objects that equal modules hold are the same objects. What code, classes and autofuse's operations refer
+        to is no part of a module.
         """
-        if isinstance(value, (*_SCALARS, type, types.ModuleType, types.BuiltinFunctionType)):
-            return False
-        if _is_operation(value):
-            return False
-        if isinstance(value, types.FunctionType) and depth:
-            values = [c.cell_contents for c in value.__closure__ or () if _is_filled(c)]
-            values += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-            return any(self.may_own(part, depth - 1) for v in values for part in (v if type(v) is tuple else (v,)))
-        return not _is_module_dict(value)
+        todo, seen = [value], dict[int, object]()
+        while todo:
+            part = todo.pop()
+            if id(part) in seen or isinstance(part, _NEVER_OWN) or _is_operation(part) or _is_module_dict(part):
+                continue
+            if len(seen) >= _MOST_PARTS or isinstance(part, _ALWAYS_OWN) or id(part) in self.ids:
+                return True
+            seen[id(part)] = part
+            todo += _parts_of(part)
+        return False
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        """The ids of the modules, of their tables, and of the containers that were compared by their contents."""
+        tables = (t for m in self.paths for t in (vars(m), m._modules, m._parameters, m._buffers))
+        return frozenset((*self._numbers, *map(id, tables)))
 
     def _number(self, value: object) -> int:
         return self._numbers.setdefault(id(value), len(self._numbers))
@@ -98,6 +136,7 @@ class Structure:
         self.paths[module] = path
         inside = vars(module)
         parts: list[Any] = [type(module), module.training]
+        is_users = _is_user_class(type(module))
         for name, value in inside.items():
             if "hook" in name:
                 if value:
@@ -112,6 +151,9 @@ class Structure:
                 parts += [(n, None if t is None else self._own_tensor(t, contents)) for n, t in value.items()]
             elif isinstance(value, types.MethodType) or name == "forward":
                 raise _NotComparable
+            elif type(value) is int and is_users:
+                self.integers[path, name] = value
+                parts.append((name, int))
             else:
                 parts.append((name, self._value(value, _DEPTH, contents=True)))
         return tuple(parts)
@@ -158,6 +200,11 @@ class Structure:
         return "the same", id(value)
 
 
+def _is_user_class(cls: type[nn.Module]) -> bool:
+    """Whether no module class of torch but nn.Module takes part in a class: others are read without a trace."""
+    return not any(c is not nn.Module and (c.__module__ or "").partition(".")[0] == "torch" for c in cls.__mro__)
+
+
 def tensors_held_once(models: Iterable[nn.Module]) -> frozenset[int]:
     """The ids of the parameters and buffers that only one module below these holds."""
     counts: dict[int, int] = {}
@@ -197,9 +244,10 @@ def _digest(x: Tensor) -> Hashable:
     return sha256(own.view(torch.uint8).numpy().tobytes()).digest()
 
 
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+def _parts_of(value: object) -> list[object]:
+    """What a value refers to. A function refers to what it was made with, not to its globals."""
+    if isinstance(value, types.FunctionType):
+        return [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    if isinstance(value, types.BuiltinFunctionType):
+        return [value.__self__]
+    return gc.get_referents(value)

@@ -200,7 +200,7 @@ def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode:
     once, representatives = tensors_held_once([model]), dict[Hashable, nn.Module]()
     for module in modules:
         calls = [by_mode[training].get(module) for training in (False, True)]
-        keys = [None if c is None else Structure(module, c, once).key for c in calls]
+        keys = [None if c is None else Structure(module, c, once).strict_key for c in calls]
         representatives.setdefault(module if any(k is None for k in keys) else tuple(keys), module)
     return frozenset(representatives.values())
 

@@ -17,6 +17,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -75,11 +76,25 @@ class Listener(Protocol):
     def on_unrecorded_store(self, owner: Any, name: str, value: Any) -> None: ...  # while it is paused
 
 
+EVERY_NAME = "*"  # stands for all attributes of a module
+
+
 class _Active(threading.local):
     listener: Listener | None = None
+    names: set[str] | None = None  # of the attributes of twins that were read, or EVERY_NAME; None notes nothing
 
 
 active = _Active()
+
+
+@contextmanager
+def names_noted(names: set[str]) -> Iterator[None]:
+    """In the block, `names` grows with the name of each attribute that any code reads from a twin."""
+    before, active.names = active.names, names
+    try:
+        yield
+    finally:
+        active.names = before
 
 
 class Twins:
@@ -428,7 +443,9 @@ def _getattribute_of(cls: type) -> Callable[[Any, str], Any]:
         value = plain(self, name)
         if name == "__class__" and isinstance(value, type):
             return original_class(value)  # user code sees its own class here; type(self) returns the twin's
-        listener = active.listener
+        listener, names = active.listener, active.names
+        if names is not None:
+            names.add(EVERY_NAME if name == "__dict__" and is_user_code(sys._getframe(1)) else name)
         if name == "__dict__" and listener is not None and not listener.paused and is_user_code(sys._getframe(1)):
             listener.on_read_dict(self, value, sys._getframe(1).f_code)
         if listener is None or name[:2] == "__":

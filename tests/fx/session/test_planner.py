@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autofuse
 from autofuse.display.progress import quietly
 from autofuse.fx.install.dispatch import is_installed
 from autofuse.fx.rewrite.module_plan import ModulePlan, plan_trace
@@ -141,3 +142,38 @@ def test_equal_layers_of_any_kind_are_planned_once(monkeypatch: pytest.MonkeyPat
     planner = planned(nn.Sequential(nn.Linear(16, 16), *layers), torch.randn(2, 8, 16))
     assert all(fused(planner, layer) for layer in layers), "each layer has its plan"
     assert [layer in rewritten for layer in layers] == [True, False, False]
+
+
+class Indexed(nn.Module):
+    """A layer norm that knows its place."""
+
+    def __init__(self, index: int, reads: bool) -> None:
+        super().__init__()
+        self.index, self.reads = index, reads
+        self.weight, self.bias = nn.Parameter(torch.ones(32)), nn.Parameter(torch.zeros(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+        result = (x - mean) / torch.sqrt(variance + 1e-5) * self.weight + self.bias
+        return result * (self.index + 1) if self.reads else result
+
+
+@pytest.mark.parametrize(("reads", "planned"), [(False, 2), (True, 8)])
+def test_layers_that_differ_in_what_no_trace_reads_are_planned_once(
+    reads: bool, planned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers: list[nn.Module] = []
+
+    def noted_plan(trace: ForwardTrace, *rest: Any) -> ModulePlan:
+        layers.extend([trace.module] if isinstance(trace.module, Indexed) else [])
+        return plan_trace(trace, *rest)
+
+    monkeypatch.setattr(planner_file, "plan_trace", noted_plan)
+    model, x = nn.Sequential(nn.Linear(32, 32), *(Indexed(i, reads) for i in range(4))), torch.randn(2, 8, 32)
+    expected = model(x)
+    autofuse.optimize(model, x, tune=False)
+    assert len(layers) == planned
+    assert len(autofuse.report(model).with_status("fused")) == 4
+    torch.testing.assert_close(model(x), expected)
+    model[4].index = 7  # type: ignore[assignment]
+    torch.testing.assert_close(model(x), expected * (2.0 if reads else 1.0))

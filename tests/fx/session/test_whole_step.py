@@ -191,6 +191,31 @@ def test_a_step_that_an_earlier_process_timed_is_not_timed_again(monkeypatch: py
     assert [s.remembered for s in autofuse.report(model).steps] == [True, True]
 
 
+def test_sites_that_made_a_step_slower_in_an_earlier_process_are_excluded_without_timing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _slow(monkeypatch, "attention", training=True)
+    x = _x()
+    first = autofuse.optimize(Model(), x)
+    remembered_times.forget()  # as in another process
+    monkeypatch.setattr(model_steps, "time_steps", None)  # timing anything fails
+    second = autofuse.optimize(Model(), x)
+    assert [s.remembered for s in autofuse.report(second).steps] == [True, True]
+    for model in (first, second):
+        assert all("training: a whole training step is slower with it" in s.reason for s in _sites(model, "AF101"))
+    assert [s.reason for s in _sites(first, "AF101")] == [s.reason for s in _sites(second, "AF101")]
+
+
+def test_a_slower_site_that_is_not_found_again_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _slow(monkeypatch, "attention", training=True)
+    x = _x()
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_step, "_place_of", lambda found: (found.rule, "another file", 1))
+        autofuse.optimize(Model(1), x)
+    model = autofuse.optimize(Model(1), x)
+    assert "training: a whole training step is slower with it" in _sites(model, "AF101")[0].reason
+
+
 @pytest.mark.parametrize("changed", ["layers", "shape", "mode of one module"])
 def test_another_step_is_timed(changed: str) -> None:
     autofuse.optimize(Model(), _x())
@@ -210,3 +235,59 @@ def test_a_step_that_is_surely_long_and_not_too_long_is_not_run_for_an_estimate(
     )
     assert whole_step._out_of_range(cast(model_steps.ModelSteps, steps)) == ""
     assert bool(runs) is estimated
+
+
+# A few of many equal layers are timed.
+
+
+class Indexed(Model):
+    """Needs all of its layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(12):
+            x = self.norm[i](self.attention[i](x))
+        return x
+
+
+class Reversed(Model):
+    """Runs its layers twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(super().forward(x))
+
+
+@pytest.fixture
+def _long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step counts as long."""
+    monkeypatch.setattr(whole_step, "LONGEST", 0.0)
+
+
+@pytest.mark.usefixtures("_long_steps")
+def test_a_site_that_makes_a_few_layers_slower_is_excluded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    _slow(monkeypatch, "attention", training=True)
+    model = Model(12)
+    autofuse.optimize(model, _x())
+    sites = _sites(model, "AF101")
+    assert len(sites) == 12
+    assert all("training: a whole training step is slower with it" in s.reason for s in sites)
+    assert all("slower" not in s.reason for s in _sites(model, "AF201"))
+    training = autofuse.report(model).steps[0]
+    assert training.layers == "8 of 24 layers"
+    assert "with 8 of 24 layers" in str(training)
+
+
+@pytest.mark.usefixtures("_long_steps")
+@pytest.mark.parametrize("kind", [Indexed, pytest.param(Reversed, marks=pytest.mark.night)])
+def test_a_model_that_needs_its_layers_or_runs_them_twice_is_timed_as_a_whole(kind: type[Model]) -> None:
+    steps = autofuse.report(autofuse.optimize(kind(12), _x())).steps
+    assert [s.layers for s in steps] == ["", ""]
+    assert all(s.pairs for s in steps)
+
+
+@pytest.mark.usefixtures("_long_steps")
+def test_the_layers_of_a_model_are_all_there_after_its_steps() -> None:
+    model, x = Model(12).eval(), _x()
+    before, expected = list(model.modules()), copy.deepcopy(model)(x)
+    autofuse.optimize(model, x)
+    assert list(model.modules()) == before
+    torch.testing.assert_close(model(x), expected)

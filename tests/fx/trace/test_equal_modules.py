@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import types
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,6 +94,15 @@ CHANGES: dict[str, Callable[[Pair], object]] = {
 }
 
 
+NORM = Norm()
+
+
+class Indexed(nn.Module):
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_modules_that_differ_in_anything_else_are_not_equal(change: str) -> None:
     pair = Pair()
@@ -107,15 +119,44 @@ def test_a_call_with_other_arguments_gives_another_structure(other: Tensor) -> N
 
 @pytest.mark.parametrize(("value", "expected"), [
     (nn.Module, False), (1.5, False), (torch.float32, False), (torch, False), (vars(torch), False), (len, False),
-    (lambda: None, False), ([1], True), ({"a": 1}, True), (object(), True), (Norm(), True), (Norm().forward, True),
+    (lambda: None, False), ([1], False), ({"a": 1}, False), (object(), False), (Norm(), True), (Norm().forward, True),
+    ([{"a": (Norm(),)}], True), (SimpleNamespace(of=[Norm()]), True), (weakref.ref(NORM), True), ([1].append, False),
+    ([Norm()].append, True), (functools.partial(len, Norm()), True), ((i for i in "a"), True),
 ])  # fmt: skip
-def test_only_code_classes_and_plain_values_cannot_be_owned(value: object, expected: bool) -> None:
+def test_a_value_may_be_owned_if_it_leads_to_a_module_or_may_do_so(value: object, expected: bool) -> None:
     assert Structure(Norm(), ((), {}), frozenset()).may_own(value) is expected
 
 
 def test_a_module_may_own_a_function_whose_closure_contains_it() -> None:
     owned = Norm()
     assert Structure(owned, ((), {}), frozenset()).may_own(lambda: owned)
+
+
+def test_a_function_that_holds_itself_is_not_owned() -> None:
+    def again(n: int) -> int:
+        return again(n - 1) if n else 0
+
+    assert not Structure(Norm(), ((), {}), frozenset()).may_own(again)
+
+
+def test_a_container_that_the_module_holds_is_owned() -> None:
+    owner = Norm()
+    owner.sizes = [1, 2]  # type: ignore[assignment]
+    structure = Structure(owner, ((), {}), tensors_held_once([owner]))
+    assert structure.may_own({"sizes": owner.sizes})
+    assert not structure.may_own({"sizes": [1, 2]})
+    assert structure.may_own(owner._parameters)
+
+
+def test_integers_of_user_classes_are_listed_and_those_of_torch_are_compared() -> None:
+    pair = [nn.Sequential(Indexed(i), nn.Softmax(dim=-1)) for i in range(2)]
+    one, two = (Structure(m, ((), {}), tensors_held_once([m])) for m in pair)
+    assert one.key is not None
+    assert one.key == two.key
+    assert one.differing_names(two) == {"index"}
+    assert one.strict_key != two.strict_key
+    other = Structure(nn.Sequential(Indexed(0), nn.Softmax(dim=1)), ((), {}), frozenset())
+    assert other.key != one.key
 
 
 OPERATIONS = (
