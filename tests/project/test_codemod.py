@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 
 def attend(q, k, v):
-    # the scores
+    # all heads at once
     scores = q @ k.transpose(-2, -1) / (4.0 * q.size(-1) ** 0.5)
     return F.softmax(scores, dim=-1) @ v
 """
@@ -38,7 +38,7 @@ def transform(text: str, filename: str | None = None, **options: object) -> str:
 def test_a_safe_edit_is_applied_and_comments_stay() -> None:
     text = transform(ATTENTION)
     assert "F.scaled_dot_product_attention(q, k, v, scale=" in text
-    assert "    # the scores\n" in text and "softmax" not in text
+    assert "    # all heads at once\n" in text and "softmax" not in text
     assert transform(text) == text
 
 

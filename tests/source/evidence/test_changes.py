@@ -56,7 +56,7 @@ OTHER_CODE = {  # code in the same file: whether it may change the attention
         True,
     ),
     "a name that the loop changes": (
-        "def f(m, cache):\n    for name in ['keys']:\n        name = cache\n        setattr(m, name, 1)\n",
+        "def f(m, cache):\n    for name in ['keys']:\n        name = cache\n        setattr(m, name, cache)\n",
         True,
     ),
     "a subclass that sets another value": (
