@@ -90,7 +90,7 @@ def attention(
         and _is_usual(query, key, value, scale)
     ):
         return differentiable_twice(
-            F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)
+            F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)  # type: ignore[arg-type]
         )
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise ValueError(_VECTORS.format(*(tuple(t.shape) for t in (query, key, value))))

@@ -19,7 +19,7 @@ from benchmarks.gpu.training import model_flops
 CPU = Setting(torch.device("cpu"), toy=True)
 ROWS = (
     "roofs", "correctness/RMS norm/fp32", "operations/training/RMS norm", "operations/training/attention, causal",
-    "devices/RMS norm", "predictions/RMS norm", "predictions/SwiGLU",
+    "devices/RMS norm", "models/restore", "predictions/RMS norm", "predictions/SwiGLU",
 )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_an_import_is_added_to_the_cell_that_imports_torch() -> None:
     )
     assert main(["rewrite", "nb.ipynb"]) == 0
     cells = sources(path)
-    assert cells[2] == "import os\nimport torch.nn.functional as F\nfrom torch import erf\n"
+    assert cells[2] == "import os\nimport torch.nn.functional as F\nfrom torch import erf"
     assert cells[4] == "def f(x):\n    x = x / 1\n    return F.gelu(x)"
     assert cells[1] == "import math"
 

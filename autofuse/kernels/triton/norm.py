@@ -249,9 +249,9 @@ AHEAD = (
     Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1), access=4.0),
     Ahead("bf16, 8192 rows of 4096, dropout", lambda: _example(8192, 4096, torch.bfloat16, 0.1)),
     Ahead("bf16, 8192 rows of 4100", lambda: _example(8192, 4100, torch.bfloat16, 0.0), quick=False),
-    Ahead("bf16, 1024 rows of 16384, dropout", lambda: _example(1024, 16384, torch.bfloat16, 0.1)),
+    Ahead("bf16, 1024 rows of 16384, dropout", lambda: _example(1024, 16384, torch.bfloat16, 0.1), quick=False),
     Ahead("bf16, 1024 rows of 16384", lambda: _example(1024, 16384, torch.bfloat16, 0.0)),
-    Ahead("bf16, 1024 rows of 20480, dropout", lambda: _example(1024, 20480, torch.bfloat16, 0.1), quick=False),
+    Ahead("bf16, 1024 rows of 20480, dropout", lambda: _example(1024, 20480, torch.bfloat16, 0.1)),
     Ahead("bf16, 16384 rows of 768", lambda: _example(16384, 768, torch.bfloat16, 0.1), quick=False),
     Ahead("fp32, 8192 rows of 4096", lambda: _example(8192, 4096, torch.float32, 0.0), quick=False),
 )
