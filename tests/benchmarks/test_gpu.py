@@ -10,15 +10,17 @@ import pytest
 import torch
 
 from autofuse.results.profile import Profile
+from benchmarks.cases import cases
 from benchmarks.gpu.__main__ import SECTIONS, SHARES, main
 from benchmarks.gpu.models import FULL, TOY
+from benchmarks.gpu.operations import flops
 from benchmarks.gpu.predictions import compare_with_measured, copy_seconds
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.gpu.training import model_flops
 
 CPU = Setting(torch.device("cpu"), toy=True)
 ROWS = (
-    "roofs", "correctness/RMS norm/fp32", "operations/training/RMS norm", "operations/training/attention, causal",
+    "roofs", "correctness/RMS norm/fp32", "operations/training/RMS norm",
     "devices/RMS norm", "models/restore", "predictions/RMS norm", "predictions/SwiGLU",
 )  # fmt: skip
 
@@ -109,10 +111,10 @@ def test_an_operation_is_timed_in_all_ways_with_its_least_traffic(folder: Path) 
     assert row["bytes"] == 2 * (2 * (2 * elements + width) + elements + width)
 
 
-def test_a_causal_mask_halves_the_flops_of_attention(folder: Path) -> None:
-    row = next(row for key, row in rows(folder).items() if key.startswith("operations/training/attention"))
+def test_a_causal_mask_halves_the_flops_of_attention() -> None:
+    case = next(case for case in cases("toy") if case.name == "attention, causal")
     batch, length, heads, head_dim = 2, 33, 3, 16
-    assert row["flops"] == 0.5 * 3 * 2 * (2 * batch * heads * length * length * head_dim)
+    assert flops(case, training=True) == 0.5 * 3 * 2 * (2 * batch * heads * length * length * head_dim)
 
 
 def test_training_agrees_with_eager_and_reports_its_rate(folder: Path) -> None:
