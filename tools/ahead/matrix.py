@@ -24,13 +24,9 @@ from tools.ahead.targets import TARGETS, Arch
 
 REPOSITORY = Path(__file__).parents[2]
 KERNELS = REPOSITORY / "autofuse" / "kernels" / "triton"
-# torch's Linux wheels name their Triton in Requires-Dist. Versions before the lowest torch of pyproject.toml stay: they
-# show whether a kernel uses something new.
+# torch's Linux wheels name their Triton in Requires-Dist.
 TRITON_OF_TORCH: Mapping[str, str] = MappingProxyType(
     {
-        "2.6": "3.2.0",
-        "2.7": "3.3.1",
-        "2.8": "3.4.0",
         "2.9": "3.5.1",
         "2.10": "3.6.0",
         "2.11": "3.6.0",
@@ -39,8 +35,6 @@ TRITON_OF_TORCH: Mapping[str, str] = MappingProxyType(
     }
 )
 VERSIONS = tuple(dict.fromkeys(TRITON_OF_TORCH.values()))
-# The ptxas of these versions does not know these GPUs. Neither does the CUDA version of the corresponding torch.
-NOT_KNOWN: Mapping[str, tuple[Arch, ...]] = MappingProxyType({"3.2.0": (100, 120)})
 HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autofuse-ahead"
 
 
@@ -56,8 +50,7 @@ def matrix(home: Path, versions: Iterable[str], targets: Iterable[Arch]) -> dict
         RuntimeError: a version cannot be installed, or its process fails.
     """
     wanted = tuple(targets)
-    known = {version: [t for t in wanted if t not in NOT_KNOWN.get(version, ())] for version in versions}
-    return {version: _rows(home, version, own) for version, own in known.items()}
+    return {version: _rows(home, version, wanted) for version in versions}
 
 
 def _rows(home: Path, version: str, targets: Iterable[Arch]) -> list[dict[str, Any]]:
@@ -80,7 +73,6 @@ def _compiled(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]
         command = [sys.executable, "-W", "ignore", "-m", "tools.ahead", "--arch", named, "--only", *stems]
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
         environment |= {"PYTHONPATH": str(triton), "TRITON_CACHE_DIR": str(triton.parent / "compiled" / triton.name)}
-        environment |= {"TRITON_HIP_LLD_PATH": str(_linker(triton.parent))}
         done = subprocess.run(
             [*command, "--json", str(file), "--output", str(Path(folder) / "table.md")],
             cwd=REPOSITORY, env=environment, capture_output=True, text=True,
@@ -89,18 +81,6 @@ def _compiled(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]
             raise RuntimeError(f"{triton.name} compiles nothing for {named}: {done.stderr.strip()[-2000:]}")
         rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
     return rows
-
-
-def _linker(home: Path) -> Path:
-    """A replacement for ROCm's linker, which Triton needs up to 3.4. It copies its input, which is never executed."""
-    file = home / "ld.lld"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(
-            '#!/bin/sh\n[ "$1" = --version ] && echo none || cp "$4" "$6"  # -flavor gnu -shared INPUT -o OUTPUT\n'
-        )
-        file.chmod(0o755)
-    return file
 
 
 def installed(home: Path, version: str) -> Path:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tools.ahead.matrix import NOT_KNOWN, TRITON_OF_TORCH, VERSIONS, matrix
+from tools.ahead.matrix import TRITON_OF_TORCH, VERSIONS, matrix
 from tools.ahead.resources import Resources
 from tools.ahead.targets import TARGETS, Arch
 
@@ -62,13 +62,11 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterable[str]
 def _versions(found: Mapping[str, Rows], targets: Sequence[Arch]) -> Iterable[Sequence[str]]:
     for version, rows in found.items():
         torchs = ", ".join(torch for torch, triton in TRITON_OF_TORCH.items() if triton == version)
-        yield torchs, version, *(_summary(version, target, rows) for target in targets)
+        yield torchs, version, *(_summary(target, rows) for target in targets)
 
 
-def _summary(version: str, target: Arch, rows: Rows) -> str:
+def _summary(target: Arch, rows: Rows) -> str:
     own = [row for row in rows if row["arch"] == target]
-    if target in NOT_KNOWN.get(version, ()):
-        return "not known to it"
     registers = max((row["launch"]["resources"]["registers"] for row in own), default=0)
     troubled = sum(bool(row["trouble"]) for row in own)
     return f"{len(own)}, {registers} registers" + (f", {troubled} in trouble" if troubled else "")
