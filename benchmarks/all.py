@@ -75,7 +75,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "no_loss": Benchmark("no_loss", "no_loss.json", 60),
     "gains": Benchmark("gains", "gains.json", 60),
     "monitor": Benchmark("monitor", "monitor.json", 5),
-    "kept_places": Benchmark("kept_places", "kept_places.json", 40),
+    "kept_places": Benchmark("kept_places", "kept_places.json", 3),
+    "kept_places-16": Benchmark("kept_places", "kept_places-16.json", 3, ("--layers", "16")),
     "verdicts": Benchmark("verdicts", "verdicts.json", 40, output="--out"),
 }
 # These need something that is not installed with the tests, or are written by another benchmark's results.
