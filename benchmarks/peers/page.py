@@ -97,7 +97,7 @@ def ratio_text(against: Mapping[str, Any]) -> str:
 
 
 def _bars(timed: Mapping[str, Any]) -> Iterator[str]:
-    """A chart of steps in a second, for a reader of the text."""
+    """Describes the chart of steps per second in text."""
     seconds = timed.get("seconds", {})
     if EAGER not in seconds:
         return

@@ -24,7 +24,7 @@ from autofuse.kernels.triton.norm_tiles import affine, backward_tile, total_of
 from autofuse.kernels.triton.norm_wide import affine_backward, backward_wide, forward_wide
 from autofuse.kernels.triton.rows import entries
 
-# These numbers are the best of those measured on an H100 (benchmarks/results/gpu-h100/sweep.json).
+# These numbers were chosen by measurements on an H100 (benchmarks/results/gpu-h100/sweep.json).
 _WIDEST = 16384  # columns of a row that fits in the registers of a program
 _WIDEST_OF_FP32 = 8192  # the same in fp32
 _WIDEST_BACKWARD_OF_FP32 = 4096  # the same for the backward pass in fp32, where 8192 columns spill on sm_80
