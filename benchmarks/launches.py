@@ -1,12 +1,16 @@
 """Microseconds of Python for each call of an operation, compared with Liger and torch.compile's wrapper.
 
     python -m benchmarks.launches --output benchmarks/results/launches.json [--with FOLDER]
+    python -m benchmarks.launches --device cuda --output benchmarks/results/gpu-h100/launches.json
 
-Needs no GPU: kernels are chosen and their arguments prepared as on a GPU, but the launch does nothing. The rest is the
-time that a small kernel waits for. `forward` is a call whose gradient is recorded. `step` adds torch.autograd.grad of
-its result, most of which is torch's autograd engine; `engine` is the same for an autograd.Function that does nothing.
-`chained` is one of ten calls in a row, forward and backward, as in a model. torch.compile's numbers include the kernel
-for a CPU, which takes a microsecond or two at this size. Times are CPU time of one thread, the least of many repeats.
+`forward` is a call whose gradient is recorded. `step` adds torch.autograd.grad of its result, most of which is torch's
+autograd engine; `engine` is the same for an autograd.Function that does nothing. `chained` is one of ten calls in a
+row, forward and backward, as in a model. Times are the least of many repeats.
+
+On a CPU, no GPU is needed: kernels are chosen, compiled and their arguments bound as on a GPU, but the driver launches
+nothing. Times are CPU time of one thread. torch.compile's numbers include the kernel for a CPU, which takes a
+microsecond or two at this size. On a GPU, kernels run, on tensors so small that the GPU waits for the host. Times are
+wall-clock times of 40 calls in a row until the GPU is done.
 
 --with: a folder that contains liger_kernel (pip install --no-deps --target FOLDER liger-kernel packaging).
 """
@@ -20,8 +24,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse import ops
+from autofuse.kernels import policy
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.measure.environment import environment
 
@@ -46,25 +52,25 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     sys.path += [str(folder) for folder in options.more]
     rows: dict[str, dict[str, dict[str, float]]] = {}
-    with without_launches(), torch.enable_grad():
-        for name, (x, ways) in cases(options.compile).items():
+    device = torch.device(options.device)
+    with as_on_a_gpu(device), torch.enable_grad():
+        for name, (x, ways) in cases(options.compile, device).items():
             rows[name] = {way: time_call(call, x) for way, call in ways.items()}
             for way, times in rows[name].items():
                 print(f"{name:14s} {way:14s} " + "  ".join(f"{k} {v:6.1f}" for k, v in times.items()), flush=True)
     if options.output:
-        environment_with_load = environment(torch.device("cpu")) | {"load": f"{os.getloadavg()[0]:.1f}"}
+        environment_with_load = environment(device) | {"load": f"{os.getloadavg()[0]:.1f}"}
         data = {"version": 1, "environment": environment_with_load, "unit": "microseconds", "rows": rows}
         options.output.write_text(json.dumps(data, indent=2) + "\n")
     return 0
 
 
-def cases(compiles: bool) -> dict[str, tuple[Tensor, dict[str, Call]]]:
+def cases(compiles: bool, device: torch.device) -> dict[str, tuple[Tensor, dict[str, Call]]]:
     """For each operation, the tensor of the call and the ways to compute it."""
-    x = torch.randn(2, 4, 64, dtype=torch.bfloat16, requires_grad=True)
-    weight = torch.ones(64, dtype=torch.bfloat16, requires_grad=True)
-    up = torch.randn(2, 4, 64, dtype=torch.bfloat16, requires_grad=True)
-    q = torch.randn(1, 4, 16, 64, dtype=torch.bfloat16, requires_grad=True)
-    angles = torch.randn(16, 64, dtype=torch.bfloat16)
+    draw = partial(torch.randn, dtype=torch.bfloat16, device=device)
+    x, up = draw(2, 4, 64).requires_grad_(), draw(2, 4, 64).requires_grad_()
+    q, weight = draw(1, 4, 16, 64).requires_grad_(), draw(64).requires_grad_()
+    angles = draw(16, 64)
     plain: dict[str, tuple[Tensor, Call, Call]] = {
         "rms_norm": (x, lambda x: ops.rms_norm(x, weight), lambda x: F.rms_norm(x, (64,), weight)),
         "gated_product": (x, lambda x: ops.gated_product(x, up), lambda x: F.silu(x) * up),
@@ -83,7 +89,7 @@ def cases(compiles: bool) -> dict[str, tuple[Tensor, dict[str, Call]]]:
 
 def time_call(call: Call, x: Tensor) -> dict[str, float]:
     """Microseconds of one call: forward, with its backward pass, and in a row of ten with the backward pass."""
-    grad = torch.ones_like(x)
+    grad, least = torch.ones_like(x), _least_on_gpu if x.is_cuda else _least
 
     def step(calls: int) -> None:
         y = x
@@ -92,9 +98,9 @@ def time_call(call: Call, x: Tensor) -> dict[str, float]:
         torch.autograd.grad(y, x, grad)
 
     return {
-        "forward": _least(lambda: call(x)),
-        "step": _least(lambda: step(1)),
-        "chained": _least(lambda: step(CHAIN)) / CHAIN,
+        "forward": least(lambda: call(x)),
+        "step": least(lambda: step(1)),
+        "chained": round(least(lambda: step(CHAIN)) / CHAIN, 2),
     }
 
 
@@ -110,29 +116,51 @@ def _least(action: Callable[[], object], calls: int = 40, repeats: int = 60) -> 
     return round(min(times) * 1e6, 2)
 
 
+def _least_on_gpu(action: Callable[[], object], calls: int = 40, repeats: int = 20) -> float:
+    for _ in range(calls):
+        action()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            action()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / calls)
+    return round(min(times) * 1e6, 2)
+
+
 @contextmanager
-def without_launches() -> Iterator[None]:
-    """In the block, our Triton kernels accept tensors on a CPU, and no Triton kernel is launched."""
-    from triton.runtime.jit import JITFunction
-
-    from tools.ahead.absent import absent
-    from tools.ahead.targets import TARGETS
-
-    original_run, before = JITFunction.run, {n: (OPERATIONS[n].providers, OPERATIONS[n].least) for n in OPERATION_NAMES}
+def as_on_a_gpu(device: torch.device) -> Iterator[None]:
+    """In the block, our Triton kernels take tensors of any size. On a CPU, they are compiled but not launched."""
+    before = {n: (OPERATIONS[n].providers, OPERATIONS[n].least) for n in OPERATION_NAMES}
     for name in OPERATION_NAMES:
         operation = OPERATIONS[name]
         ours = (replace(p, devices=("cpu", "cuda")) for p in operation.providers if p.name == "triton")
         operation.providers, operation.least = (*ours, operation.torch), 0
         operation.forget()
-    JITFunction.run = lambda *_, **__: None
     try:
-        with absent(TARGETS[90].gpu, 0):
+        with policy.using(launch_bound=False), nullcontext() if device.type == "cuda" else without_launches():
             yield
     finally:
-        JITFunction.run = original_run
         for name, (providers, least) in before.items():
             OPERATIONS[name].providers, OPERATIONS[name].least = providers, least
             OPERATIONS[name].forget()
+
+
+@contextmanager
+def without_launches() -> Iterator[None]:
+    """In the block, Triton compiles kernels for an H100 that is not there, and launches none."""
+    from tools.ahead.absent import absent
+    from tools.ahead.targets import TARGETS
+
+    with absent(TARGETS[90].gpu, 0) as driver:
+        driver.launcher_cls = lambda source, metadata: _launch_nothing  # type: ignore[method-assign]
+        yield
+
+
+def _launch_nothing(*arguments: Any) -> None:
+    """Takes the place of the function that launches a compiled kernel."""
 
 
 class _Nothing(torch.autograd.Function):
@@ -170,6 +198,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.launches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--output", type=Path, help="a JSON file for the results")
     parser.add_argument("--with", dest="more", type=Path, nargs="+", default=[], help="folders of packages")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")

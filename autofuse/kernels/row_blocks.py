@@ -7,6 +7,8 @@ block; "" means the best one on the device.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,10 +43,11 @@ def losses(
     softmax = KERNELS[kernel or _best_kernel(x)]
     row_losses = torch.empty(x.shape[0], dtype=_wide_dtype(x.dtype), device=x.device)
     normalizers = torch.empty_like(row_losses)
+    head = Head(x, weight, bias)
     for block in blocks_of(x, weight, 1):
-        logits = _logits(x[block], weight, bias)
+        logits = head.logits(x[block])
         row_losses[block], normalizers[block] = softmax.losses(
-            logits, target[block], None, ignore_index, label_smoothing
+            head.of_classes(logits), target[block], None, ignore_index, label_smoothing
         )
         del logits  # frees the memory before the next block
     return row_losses, normalizers
@@ -57,16 +60,22 @@ def gradients(
     """The gradients of x, weight and bias from those of each row's loss; empty if not `wanted`."""
     softmax = KERNELS[kernel or _best_kernel(x)]
     share = gradient.to(_wide_dtype(x.dtype)).where(target != ignore_index, 0.0)
-    parts = blocks_of(x, weight, 2)
-    sums = GradientSums(x, weight, bias, wanted, len(parts) > 1)
+    head = Head(x, weight, bias)
+    parts = blocks_of(x, weight, 1 if head.padding else 2)
+    sums = GradientSums(x, head, wanted, len(parts) > 1)
     # In fp16 a share of a probability may underflow. So the products of rows are multiplied by the shares instead.
     late_share = share if x.dtype is torch.float16 else None
     early_share = torch.ones_like(share) if late_share is not None else share.contiguous()
     for block in parts:
-        logits = _logits(x[block], weight, bias)
-        logits_gradient = softmax.gradient(
-            logits, target[block], None, early_share[block], normalizers[block], ignore_index, label_smoothing
-        )
+        logits = head.logits(x[block])
+        if head.padding:
+            logits_gradient = head.gradient_in_place(
+                softmax, logits, target[block], early_share[block], ignore_index, label_smoothing
+            )[1]
+        else:
+            logits_gradient = softmax.gradient(
+                logits, target[block], None, early_share[block], normalizers[block], ignore_index, label_smoothing
+            )
         del logits
         sums.add(block, logits_gradient, late_share)
         del logits_gradient
@@ -82,12 +91,12 @@ def loss_and_gradients(
     softmax = KERNELS[kernel or _best_kernel(x)]
     count = (target != ignore_index).sum().to(_wide_dtype(x.dtype))
     share = (1.0 / count if mean else torch.ones_like(count)).expand(x.shape[0]).contiguous()
-    parts = blocks_of(x, weight, 1)
-    sums, loss = GradientSums(x, weight, bias, wanted, len(parts) > 1), torch.zeros_like(count)
+    parts, head = blocks_of(x, weight, 1), Head(x, weight, bias)
+    sums, loss = GradientSums(x, head, wanted, len(parts) > 1), torch.zeros_like(count)
     for block in parts:
-        logits = _logits(x[block], weight, bias)
-        row_losses, logits_gradient = softmax.losses_and_gradient(
-            logits, target[block], share[block], ignore_index, label_smoothing
+        logits = head.logits(x[block])
+        row_losses, logits_gradient = head.gradient_in_place(
+            softmax, logits, target[block], share[block], ignore_index, label_smoothing
         )
         del logits
         loss += row_losses.sum()
@@ -121,17 +130,59 @@ def empty_gradients(
     )
 
 
+class Head:
+    """A linear layer whose products have sizes for which GPUs have fast kernels.
+
+    On a GPU the classes are padded with rows of zeros to a multiple of 128 bytes. cuBLAS has fast kernels for sizes and
+    rows that are multiples of 16 bytes, and a vocabulary often has another size (GPT-2's: 50257).
+
+    Attributes:
+        weight: shape (C + padding, D).
+        bias: shape (C + padding,), or None.
+        classes: C.
+        padding: the number of classes that were added.
+    """
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self.classes = weight.shape[0]
+        self.padding = _padding(x, self.classes)
+        self.weight = F.pad(weight, (0, 0, 0, self.padding)) if self.padding else weight
+        self.bias = F.pad(bias, (0, self.padding)) if self.padding and bias is not None else bias
+
+    def logits(self, x: Tensor) -> Tensor:
+        """x @ weight.T + bias, padding included."""
+        return F.linear(x, self.weight, self.bias)
+
+    def of_classes(self, logits: Tensor) -> Tensor:
+        """The logits without padding, as a view."""
+        return logits[:, : self.classes] if self.padding else logits
+
+    def gradient_in_place(
+        self, softmax: Any, logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of each row, and the gradient of the logits, whose memory it may use. It is zero in the padding."""
+        losses, gradient = softmax.losses_and_gradient(
+            self.of_classes(logits), target, share, ignore_index, label_smoothing
+        )
+        if not self.padding:
+            return losses, gradient
+        if gradient.data_ptr() != logits.data_ptr():
+            logits[:, : self.classes] = gradient
+        logits[:, self.classes :].zero_()  # the padding is nan if an entry of x is infinite
+        return losses, logits
+
+
 class GradientSums:
     """The gradients of a linear layer as sums over blocks of rows, in fp32 or fp64."""
 
-    def __init__(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, bool, bool], several: bool
-    ) -> None:
-        self._x, self._weight, self._wanted = x, weight, wanted
+    def __init__(self, x: Tensor, head: Head, wanted: tuple[bool, bool, bool], several: bool) -> None:
+        self._x, self._head, self._wanted = x, head, wanted
+        weight, bias = head.weight[: head.classes], None if head.bias is None else head.bias[: head.classes]
         self._of_x, self._of_weight, self._of_bias = empty_gradients(x, weight, bias, wanted)
         self._result = self._of_weight
-        if wanted[1] and several and weight.dtype is not _wide_dtype(weight.dtype):
-            self._of_weight = torch.empty_like(self._of_weight, dtype=_wide_dtype(weight.dtype))
+        dtype = _wide_dtype(weight.dtype) if several else weight.dtype
+        if wanted[1] and (head.padding or dtype is not weight.dtype):
+            self._of_weight = torch.empty_like(head.weight, dtype=dtype)
         self._bias = torch.zeros_like(self._of_bias, dtype=_wide_dtype(x.dtype))
         if not x.shape[0]:
             self._of_weight.zero_()
@@ -141,29 +192,27 @@ class GradientSums:
 
         Args:
             block: its rows.
-            logits_gradient: the gradient of its logits, without the rows' shares if `late_share` holds them.
+            logits_gradient: the gradient of its logits, with padding, and without the rows' shares if `late_share`
+                holds them.
             late_share: the rows' shares that are multiplied here, or None.
         """
         x, share = self._x[block], None if late_share is None else late_share[block].unsqueeze(-1)
         if self._wanted[2]:
-            self._bias += (
-                logits_gradient.sum(0, dtype=self._bias.dtype) if share is None else (logits_gradient * share).sum(0)
-            )
+            of_classes = self._head.of_classes(logits_gradient)
+            self._bias += of_classes.sum(0, dtype=self._bias.dtype) if share is None else (of_classes * share).sum(0)
         if self._wanted[0]:
             if share is None:
-                torch.mm(logits_gradient, self._weight, out=self._of_x[block])
+                torch.mm(logits_gradient, self._head.weight, out=self._of_x[block])
             else:
-                self._of_x[block] = (logits_gradient @ self._weight) * share
+                self._of_x[block] = (logits_gradient @ self._head.weight) * share
         if self._wanted[1]:
             rows = x if share is None else (x * share).to(x.dtype)
             add_product(self._of_weight, logits_gradient.T, rows, block.start == 0)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of x, weight and bias."""
-        if self._of_weight.dtype is not self._result.dtype:
-            self._result.copy_(self._of_weight)
-        else:
-            self._result = self._of_weight
+        if self._of_weight is not self._result:
+            self._result.copy_(self._of_weight[: self._head.classes])
         return self._of_x, self._result, self._bias.to(self._of_bias.dtype)
 
 
@@ -180,15 +229,9 @@ def _block_rows(x: Tensor, weight: Tensor, copies: int) -> int:
     return max(_BLOCK[size] // classes, _LEAST_ROWS[size])
 
 
-def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight.T + bias. On a GPU each row begins at a multiple of 128 bytes; matrix products and kernels need 16."""
-    unit = 128 // x.element_size()
-    if x.device.type != "cuda" or weight.shape[0] % unit == 0:
-        return F.linear(x, weight, bias)
-    padded = x.new_empty(x.shape[0], -(-weight.shape[0] // unit) * unit)[:, : weight.shape[0]]
-    if bias is None:
-        return torch.mm(x, weight.T, out=padded)
-    return torch.addmm(bias, x, weight.T, out=padded)
+def _padding(x: Tensor, classes: int) -> int:
+    """The classes that are added to a layer of `classes` outputs for an input like `x`."""
+    return -classes % (128 // x.element_size()) if x.device.type == "cuda" else 0
 
 
 def _best_kernel(x: Tensor) -> str:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from autofuse.measure.race import MAX_ROUNDS, MIN_ROUNDS, Race
-from autofuse.measure.timing import Action, synchronize, without_garbage_collection
+from autofuse.measure.timing import Action, seconds_of, synchronize, without_garbage_collection
 
 _BUFFER = 2**28  # bytes; the largest second-level cache, of a B200, has 126 MiB
 _FASTEST = 8e12  # bytes a second: the highest memory bandwidth of any GPU
@@ -63,6 +64,32 @@ class CudaClock:
         seconds = time.perf_counter() - start
         synchronize(self._device)
         return seconds
+
+
+def busy_share(action: Action, device: torch.device) -> float | None:
+    """Returns the part of an action's time in which a kernel runs on the GPU, 0 to 1; None if kernels are not reported.
+
+    Args:
+        action: The action. It runs a few times.
+        device: A CUDA device.
+    """
+    action()
+    seconds = min(seconds_of(action, device) for _ in range(2))
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        action()
+        synchronize(device)
+    events = (e for e in profiler.events() or () if e.device_type.name == "CUDA")
+    busy = covered_microseconds([(e.time_range.start, e.time_range.end) for e in events])
+    return min(busy * 1e-6 / seconds, 1.0) if busy else None
+
+
+def covered_microseconds(spans: Sequence[tuple[float, float]]) -> float:
+    """Returns the length of the union of spans (start, end)."""
+    total, covered_until = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(end - max(start, covered_until), 0.0)
+        covered_until = max(covered_until, end)
+    return total
 
 
 def count_writes(host: float) -> int:

@@ -32,7 +32,9 @@ MIN_ROUNDS, MAX_ROUNDS = 8, 100  # rounds
 # An action is dropped after the first rounds if its fastest run is this much slower than the slowest of another.
 DROP_RATIO = 1.5
 _FIRST_ROUNDS = 3
-_SAMPLE_SECONDS = 1e-3  # seconds: on an accelerator a sample queues as many calls as take about this long
+# Seconds: on an accelerator a sample queues as many calls as take about this long. One call of 1 ms, of which the host
+# needs most, says little about calls in a row: on an H100 such samples of a layer norm were 4 times as long.
+_SAMPLE_SECONDS = 5e-3
 RESAMPLES = 400
 
 Samples = Mapping[str, Sequence[float]]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from autofuse.kernels.policy import settings
-from autofuse.kernels.row_blocks import GradientSums, blocks_of, scale_gradient
+from autofuse.kernels.row_blocks import GradientSums, Head, blocks_of, scale_gradient
 from autofuse.torch_private import functional as F
 
 _OfRow = Callable[[Tensor, Tensor], Tensor]  # logits in fp32 or better, and targets
@@ -130,12 +130,13 @@ def _blockwise(
     """The losses of the rows, and the gradients of their sum weighted by `share`; None: no gradients."""
     parts = blocks_of(x, weight, 4)
     losses = torch.zeros(x.shape[0], dtype=_wide(x.dtype), device=x.device)
-    sums = GradientSums(x, weight, bias, (wanted[0], wanted[1], wanted[2]), len(parts) > 1)
     with torch.autocast(x.device.type, enabled=False):
+        head = Head(x, weight, bias)
+        sums = GradientSums(x, head, (wanted[0], wanted[1], wanted[2]), len(parts) > 1)
         for block in parts:
-            logits = F.linear(x[block], weight, bias).requires_grad_(share is not None)
+            logits = head.logits(x[block]).requires_grad_(share is not None)
             with torch.set_grad_enabled(share is not None):
-                changed = logits
+                changed = head.of_classes(logits)
                 for step in numbers:
                     changed = step(changed)
                 made = of_row(changed.to(losses.dtype), target[block])

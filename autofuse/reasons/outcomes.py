@@ -101,6 +101,21 @@ LOGITS_READ = Code(
     "the output of {head} is read{where} beside the loss, so the loss is not computed in blocks",
     "in training, compute what is logged from logits.detach() every few steps, or outside of the model",
 )
+LOGITS_UNCHECKED = Code(
+    "logits-unchecked",
+    "A copy of the model must run to see who reads the output of its last layer. The copy does not fit into memory.",
+    "the uses of the logits were not verified: {why}",
+    "pass example inputs with fewer rows or shorter sequences, or optimize before other tensors fill the memory",
+)
+SLOW_PRODUCTS = Code(
+    "slow-products",
+    "The model returns the output of a linear layer on a GPU, nothing computes a loss of it, and its number of "
+    "features is no multiple of 8. cuBLAS then uses kernels that read 2 bytes at a time.",
+    "the output of {head} is returned and no loss of it is seen; its {features} features are no multiple of 8, so its "
+    "matrix products are slow",
+    "pass the loss, autofuse.optimize(model, inputs, loss_fn=...), whose products are padded; or pad the layer to a "
+    "multiple of 64 features",
+)
 NO_LOSS_SEEN = Code(
     "no-loss-seen",
     "The model returns the output of a linear layer with many features, and nothing computes a loss of it.",

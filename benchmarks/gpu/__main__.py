@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.warm and not options.share:
         fill_caches(arguments, options.workers)
         return 0
-    setting = Setting(torch.device(options.device), options.toy, options.warm)
+    setting = Setting(torch.device(options.device), options.toy, options.warm, options.seconds)
     results = Results(options.out, setting)
     if options.workers > 1 and not options.share:
         run_untimed(arguments, options.section, options.workers)
@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, required=True, help="a folder for the results, made if need be")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds after which no further row is begun")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of timing for each row")
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
         "--toy", action="store_true", help="sizes at which a CPU finishes too; the figures mean nothing"

@@ -16,17 +16,20 @@ from typing import Any
 from benchmarks.gpu.predictions import copy_seconds
 
 Row = dict[str, Any]
-_WIDTHS = (768, 1024, 4096, 5120, 8192, 11008, 16384)
+_WIDTHS = (768, 1024, 2048, 4096, 5120, 8192, 11008, 16384)
+_OURS = "autofuse.ops"
 
 
 def document(folder: Path) -> str:
-    """The page for the results in a folder: results.json, and sweep.json if launch configurations were timed."""
+    """The page for a folder with results.json, products.json, launches.json, and sweep.json if it exists."""
     results = json.loads((folder / "results.json").read_text())
     rows = {row["key"]: row for row in results["rows"]}
     sweep = folder / "sweep.json"
     swept = json.loads(sweep.read_text()) if sweep.exists() else {}
+    products, launches = (json.loads((folder / f"{name}.json").read_text()) for name in ("products", "launches"))
     parts = (_head(results["environment"], folder), _correctness(rows), _models(rows), _training(rows),
-             _kernels(rows, swept), _errors(rows), _open())  # fmt: skip
+             _operations(rows), _products(products), _launches(launches), _kernels(rows, swept), _errors(rows),
+             _open())  # fmt: skip
     return "\n".join(parts)
 
 
@@ -36,9 +39,9 @@ def _head(environment: dict[str, str], folder: Path) -> str:
     return (
         "# Measured on a GPU\n\n"
         f"Written by `python -m benchmarks.gpu.document {folder} docs/gpu.md`. `python -m benchmarks.gpu` and "
-        f"`python -m benchmarks.gpu.sweep` measured the numbers, which are in `{folder}`. The GPU was available for a "
-        "quarter of an hour, so many rows of the command are missing. Nothing else in these documents was measured on "
-        f"a GPU.\n\n{table}"
+        f"`python -m benchmarks.gpu.sweep` measured the numbers, which are in `{folder}`. A GPU of this kind was "
+        "available twice for a quarter of an hour, so many rows of the command are missing. Nothing else in these "
+        f"documents was measured on a GPU.\n\n{table}"
     )
 
 
@@ -63,46 +66,125 @@ def _correctness(rows: dict[str, Row]) -> str:
 
 
 def _models(rows: dict[str, Row]) -> str:
+    of_models = {key.removeprefix("models/"): row for key, row in rows.items() if key.startswith("models/")}
     lines = [
-        (key.removeprefix("models/"), ", ".join(row["wrong"]) or "right", f"{row['share']:.2f} ({row['worst']})")
-        for key, row in rows.items() if key.startswith("models/") and "share" in row
+        (name, ", ".join(row["wrong"]) or "right", f"{row['share']:.2f} ({row['worst']})")
+        for name, row in of_models.items() if "share" in row
     ]  # fmt: skip
+    others = {name: row for name, row in of_models.items() if "share" not in row}
+    right = [name for name, row in others.items() if not row["wrong"]]
+    wrong = [name for name in others if name not in right]
     return (
         "## Optimized models against float64\n\n"
         "Models of two layers with the code of `examples/`, optimized without measurements, so that every kernel runs: "
         "logits and all gradients. Allowed is four times the error of the original in the same dtype, plus eight times "
-        "its eps. The gradient of a key's bias is zero but for rounding. In two rows its rounding errors are larger "
-        "than allowed, probably because flash attention subtracts the product of the rounded output.\n\n"
+        "its eps. The gradient of a key's bias is zero but for rounding, so it is compared with its neighbours.\n\n"
         + _table(("model", "result", "largest error over what is allowed"), lines)
+        + f"\nOther checks that are right: {'; '.join(right)}. Wrong: {'; '.join(wrong) or 'none'}.\n"
     )
 
 
 def _training(rows: dict[str, Row]) -> str:
-    lines = []
-    for key, row in rows.items():
-        if key.startswith("training/") and "seconds" in row:
-            lines.append((
-                row["model"], row["way"], f"{row['seconds'] * 1e3:.1f}", f"{row['tokens_per_second']:,.0f}",
-                f"{row['mfu']:.1%}", f"{row['peak_bytes'] / 2**30:.1f}", ", ".join(f"{x:.2f}" for x in row["losses"]),
-            ))  # fmt: skip
-    columns = ("model", "way", "step, ms", "tokens/s", "MFU", "peak, GiB", "first losses")
+    found = [row for key, row in rows.items() if key.startswith("training/") and "seconds" in row]
+    lines = [
+        (
+            row["model"], row["way"], f"{row['seconds'] * 1e3:.1f}", _kernel_milliseconds(row),
+            f"{row['tokens_per_second']:,.0f}", f"{row['mfu']:.1%}", f"{row['peak_bytes'] / 2**30:.1f}",
+            ", ".join(f"{x:.2f}" for x in row["losses"]),
+        )
+        for row in sorted(found, key=lambda row: row["model"])
+    ]  # fmt: skip
+    columns = ("model", "way", "step, ms", "kernels, ms", "tokens/s", "MFU", "peak, GiB", "first losses")
+    slow = sum(each["microseconds"] for each in rows["training/gpt2-124m/autofuse"]["kernels"] if _is_slow(each))
     return (
         "## Training steps\n\n"
         "Hand-written models of `examples/` at the sizes of GPT-2 124M (16 x 1024 tokens) and Llama 3.2 1B (2 x 2048), "
-        "in bfloat16, with AdamW (fused). Medians of up to 40 steps. `not measured` means `AUTOFUSE_MEASURED=0`: every "
-        f"place is fused with the default kernels. {_time_in_kernels(rows['training/llama-1b/autofuse, not measured'])}"
-        "\n\n" + _table(columns, lines)
+        "in bfloat16, with AdamW (fused). Medians of up to 40 steps, and the time of the longest 40 kernels. `not "
+        "measured` means `AUTOFUSE_MEASURED=0`: every place is fused with the default kernels. The hosts of these GPUs "
+        "launch slowly (see below), and GPUs wait for it in Llama's step.\n\n"
+        + _table(columns, lines)
+        + f"\nIn GPT-2's step, {slow / 1e3:.1f} ms are the three products of the head with its 50257 classes, which "
+        "torch.compile pads. autofuse pads them if it computes the loss (`loss_fn=`); this was not measured in a whole "
+        "step. In Llama's step, the loss was not computed in blocks, because a float64 copy of the model with all its "
+        "tokens did not fit into memory; since then, autofuse checks a part of the call instead.\n"
     )
 
 
-def _time_in_kernels(row: Row) -> str:
-    kernels = sum(each["microseconds"] for each in row["kernels"]) / 1e3
-    return f"The {len(row['kernels'])} longest kernels take {kernels:.0f} of its {row['seconds'] * 1e3:.0f} ms."
+def _is_slow(kernel: Row) -> bool:
+    return "align1>" in kernel["name"]
+
+
+def _kernel_milliseconds(row: Row) -> str:
+    return f"{sum(each['microseconds'] for each in row['kernels']) / 1e3:.1f}" if row.get("kernels") else ""
+
+
+def _operations(rows: dict[str, Row]) -> str:
+    found = [row for key, row in rows.items() if key.startswith("operations/training/") and "seconds" in row]
+    lines = [
+        (row["case"], str(row["chosen"].get("winner", "")), *(_both(row, way) for way in _WAYS))
+        for row in found if row["regime"] == "unknown"
+    ]  # fmt: skip
+    again = [row for row in found if row["regime"] != "unknown"]
+    (line,) = [
+        f"{row['case']}: {row['chosen']['winner']}, {', '.join(_named(row, way) for way in _WAYS)}" for row in again
+    ]
+    return (
+        "## Operations, forward and backward\n\n"
+        "Microseconds of the kernels, and in parentheses those of the wall clock for many calls in a row. Providers "
+        "were chosen by samples of 1 ms on the wall clock. These samples had one call of most operations, which tells "
+        "more about the host than about the GPU, so torch's functions were chosen too often. Now samples take 5 ms, "
+        "`optimize` finds out whether a model's steps wait for the GPU, and providers are then compared by its clock. "
+        f"One operation was measured again with this change. {line}.\n\n"
+        + _table(("operation", "chosen", *_WAYS), lines)
+    )
+
+
+_WAYS = (_OURS, "torch native", "torch.compile", "eager")
+
+
+def _both(row: Row, way: str) -> str:
+    if way not in row["seconds"]:
+        return ""
+    return f"{row['kernel_seconds'][way] * 1e6:,.0f} ({row['seconds'][way] * 1e6:,.0f})"
+
+
+def _way_and_times(row: Row, way: str) -> str:
+    return f"{way} {_both(row, way)}"
+
+
+def _products(data: dict[str, Any]) -> str:
+    names = [name for name in data["products"][0] if name not in ("classes", "row", "width")]
+    lines = [
+        (f"{row['classes']:,}", f"{row['row']:,}", f"{row['width']:,}", *(f"{row[name]:,}" for name in names))
+        for row in data["products"]
+    ]  # fmt: skip
+    return (
+        "## Matrix products of a head\n\n"
+        f"Microseconds of the products of {data['rows']} rows in bfloat16 "
+        "(`python -m benchmarks.gpu.products`). cuBLAS has fast kernels for numbers of classes that are multiples of "
+        "8; aligned rows alone do not suffice. `ops.linear_cross_entropy` pads the classes to a multiple of 64.\n\n"
+        + _table(("classes", "entries from row to row", "width", *names), lines)
+    )
+
+
+def _launches(data: dict[str, Any]) -> str:
+    lines = [
+        (operation, way, *(f"{times[name]:.0f}" for name in ("forward", "step", "chained")))
+        for operation, ways in data["rows"].items() for way, times in ways.items()
+    ]  # fmt: skip
+    return (
+        "## Host time\n\n"
+        "Microseconds of a call with tensors of 512 entries, for which the GPU waits for the host "
+        "(`python -m benchmarks.launches --device cuda`): forward; with torch.autograd.grad; and one of ten calls in a "
+        "row with their backward passes. `engine` is an autograd.Function that does nothing. This host needs about "
+        "three times as long as the one of the [measurements without a GPU](kernels.md).\n\n"
+        + _table(("operation", "way", "forward", "step", "one of ten"), lines)
+    )
 
 
 def _kernels(rows: dict[str, Row], swept: dict[str, Any]) -> str:
     best: dict[tuple[str, int], float] = {}
-    for row in [*swept.get("first", ()), *swept.get("second", ())]:
+    for row in [row for name in ("first", "second", "third", "fourth") for row in swept.get(name, ())]:
         if row.get("equal") and "seconds" in row:
             key = row["case"], row["width"]
             best[key] = min(best.get(key, row["seconds"]), row["seconds"])
@@ -120,10 +202,11 @@ def _kernels(rows: dict[str, Row], swept: dict[str, Any]) -> str:
     return (
         "## Row kernels: the share of the speed of a copy\n\n"
         "Tensors of 2^26 entries in bfloat16, a cold cache, the GPU's clock. The goal is 0.9. First, the share with "
-        "the constants that were chosen without a GPU; then, in bold, with the best configuration of two sweeps. The "
-        "kernels now use the best ones, except where these spill on another GPU (dropout's backward pass of rows "
-        "longer than 8192 is up to 21 % slower than the best), or gain less than 9 %: dropout + add + layer norm of "
-        "rows of 11008 is now even 4 % slower than before.\n\n" + _table(("call", *map(str, _WIDTHS)), lines)
+        "the constants that were chosen without a GPU; then, in bold, with the best configuration of four sweeps, the "
+        "last two with loads ahead through shared memory. The kernels now use the best ones, except where these spill "
+        "on another GPU (dropout's backward pass of rows longer than 8192 is up to 21 % slower than the best), or gain "
+        "less than 9 %: dropout + add + layer norm of rows of 11008 is now even 4 % slower than before.\n\n"
+        + _table(("call", *map(str, _WIDTHS)), lines)
     )
 
 
@@ -145,9 +228,9 @@ def _errors(rows: dict[str, Row]) -> str:
 def _open() -> str:
     return (
         "## What was not measured\n\n"
-        "Whole models of BERT, Llama's eager step, measured choices on Llama, autofuse with torch.compile, single "
-        "operations against torch.compile and Liger, the profile's ladder, dropout's repetition, CUDA graphs, other "
-        "streams, a second device, and any other GPU.\n"
+        "Whole models of BERT, Llama's eager step, a whole step with its loss in blocks, autofuse with torch.compile, "
+        "operations in inference, most operations with providers chosen by the GPU's clock, the profile's ladder, a "
+        "second device, and any other GPU.\n"
     )
 
 

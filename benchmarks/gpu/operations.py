@@ -1,7 +1,7 @@
 """The time of every operation at shapes of real models: autofuse.ops' choice, and all other ways.
 
-Before the timing, autofuse.ops chooses among its providers by measurement, as `autofuse tune` does. The row contains
-the time of each provider (including Liger and flash-attn, if they are installed).
+Before the timing, autofuse.ops chooses among its providers by measurement, as `autofuse tune` does, for steps that wait
+for the GPU. The row contains the time of each provider (including Liger and flash-attn, if they are installed).
 
 Seconds are wall-clock times of many calls in a row, so that launching overlaps with computing as in a model. For the
 roofs the kernels' own time counts (torch.profiler), if the device reports it, because launching takes longer for small
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from autofuse.kernels import policy
 from autofuse.kernels.operation import record_calls
 from autofuse.kernels.tuning import tune
 from autofuse.measure.memory import measure_peak_memory
@@ -49,7 +50,7 @@ def row(case: Case, training: bool, setting: Setting) -> Row:
     """Seconds, kernel seconds and peak bytes of each way, and the measured choice of autofuse.ops."""
     torch.compiler.reset()
     tensors = case.tensors(setting.device, torch.bfloat16, training)
-    with torch.set_grad_enabled(training):
+    with torch.set_grad_enabled(training), policy.using(launch_bound=False):
         functions = _functions(case)
         choice = _tune(case, tensors, setting)
         ways: dict[str, Action] = {name: forward_and_backward(f, tensors) for name, f in functions.items()}

@@ -27,13 +27,14 @@ class Setting:
     device: torch.device
     toy: bool
     warm: bool = False
+    timed_seconds: float = 2.0
 
     @property
     def seconds(self) -> float:
         """The time for one row."""
         if self.warm:
             return 0.0
-        return 0.05 if self.toy else 2.0
+        return 0.05 if self.toy else self.timed_seconds
 
     @property
     def grid(self) -> str:

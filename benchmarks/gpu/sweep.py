@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu.sweep --compile --share 0 8    compiles a share of them into Triton's cache
     python -m benchmarks.gpu.sweep --output sweep.json      times all of them, one after another
+    python -m benchmarks.gpu.sweep --only stages            only configurations whose name contains a text
 
 Each configuration replaces constants of a kernel's module. A time is the median of calls with a cold cache, by the
 GPU's clock. Results are compared with those of the configuration in use, and a difference beyond rounding is noted.
@@ -61,7 +62,7 @@ def _norms() -> Iterator[Configuration]:
 
 def _norm_gradients() -> Iterator[Configuration]:
     for case in _NORM_GRADIENTS:
-        for width in (768, 1024, 4096, 5120, 8192, 11008, 16384):
+        for width in (768, 1024, 2048, 4096, 5120, 8192, 11008, 16384):
             yield Configuration(case, width, "now")
             block = 1 << (width - 1).bit_length()
             for tall in (1, 2, 4) if block <= 1024 else (1,):
@@ -70,10 +71,24 @@ def _norm_gradients() -> Iterator[Configuration]:
                         threads = tall * block // each
                         if 64 <= threads <= 1024:
                             yield _norm_gradient(case, width, tall, block, threads, programs)
+            yield from _pipelined_norm_gradients(case, width, block)
             if width > 8192:
                 for chunk, threads in ((2048, 256), (4096, 512), (8192, 512)):
-                    wide = (norm, "_WIDEST", 8192), (norm, "_backward_tile", _constant((1, chunk, threads)))
+                    wide = (
+                        (norm, "_WIDEST", 8192),
+                        (norm, "_backward_tile", _constant(norm.BackwardTile(1, chunk, threads))),
+                    )
                     yield Configuration(case, width, f"chunks of {chunk}, {threads} threads", wide)
+
+
+def _pipelined_norm_gradients(case: str, width: int, block: int) -> Iterator[Configuration]:
+    for tall in (1, 2) if block <= 1024 else (1,):
+        for each in (8, 16) if block <= 4096 else (16,):
+            for programs in (4, 8, 16) if block <= 1024 else (2, 4) if block == 2048 else (1, 2):
+                for stages in (2, 3):
+                    threads = tall * block // each
+                    if 64 <= threads <= 1024:
+                        yield _norm_gradient(case, width, tall, block, threads, programs, stages)
 
 
 _NORM_GRADIENTS = (
@@ -81,17 +96,20 @@ _NORM_GRADIENTS = (
 )  # fmt: skip
 
 
-def _norm_gradient(case: str, width: int, tall: int, block: int, threads: int, programs: int) -> Configuration:
-    def share(rows: int, width: int, tall: int, device: torch.device, widest: int, more: bool) -> int:
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        each = -(-rows // (multiprocessors * programs))
-        return -(-each // tall) * tall
-
+def _norm_gradient(
+    case: str, width: int, tall: int, block: int, threads: int, programs: int, stages: int = 1
+) -> Configuration:
+    tile = norm.BackwardTile(tall, block, threads, stages, programs)
     replaced = (
-        (norm, "_WIDEST_WITH_MORE", 16384), (norm, "_backward_tile", _constant((tall, block, threads))),
-        (norm, "_share", share), (norm, "_registers", _constant(0)),
+        (norm, "_WIDEST_WITH_MORE", 16384), (norm, "_backward_tile", _constant(tile)),
+        (norm, "_tile_ahead", _constant(None)), (norm, "_registers", _constant(0)),
     )  # fmt: skip
-    return Configuration(case, width, f"{tall} rows, {threads} threads, {programs} programs each", replaced)
+    name = f"{tall} rows, {threads} threads, {programs} programs each" + _stages_named(stages)
+    return Configuration(case, width, name, replaced)
+
+
+def _stages_named(stages: int) -> str:
+    return f", {stages} stages" if stages > 1 else ""
 
 
 def _activations() -> Iterator[Configuration]:
@@ -154,8 +172,12 @@ def _sample(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.rand(shape, generator=generator, device="cuda").add_(0.5).to(dtype)
 
 
-def _compile(share: int, of: int) -> None:
-    for configuration in list(configurations())[share::of]:
+def _chosen(only: str) -> list[Configuration]:
+    return [c for c in configurations() if only in c.name or c.name == "now"]
+
+
+def _compile(share: int, of: int, only: str) -> None:
+    for configuration in _chosen(only)[share::of]:
         call = cases(configuration.width, 2**20, _sample)[configuration.case]
         try:
             with _with_constants(configuration):
@@ -164,11 +186,11 @@ def _compile(share: int, of: int) -> None:
             print(configuration.case, configuration.width, configuration.name, type(error).__name__, flush=True)
 
 
-def _measure(budget: float) -> list[dict[str, Any]]:
+def _measure(budget: float, only: str) -> list[dict[str, Any]]:
     clock, rows, end = CudaClock(torch.device("cuda")), list[dict[str, Any]](), time.monotonic() + budget
     called: tuple[str, int] | None = None
     expected: list[Tensor] = []
-    for configuration in configurations():
+    for configuration in _chosen(only):
         if time.monotonic() > end:
             break
         key = configuration.case, configuration.width
@@ -205,12 +227,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--compile", action="store_true", help="only compile")
     parser.add_argument("--share", type=int, nargs=2, default=(0, 1), metavar=("NUMBER", "OF"))
     parser.add_argument("--budget", type=float, default=600.0, help="seconds after which no configuration is timed")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only configurations whose name contains this")
     parser.add_argument("--output", default="sweep.json")
     options = parser.parse_args(argv)
     if options.compile:
-        _compile(*options.share)
+        _compile(*options.share, options.only)
         return 0
-    rows = _measure(options.budget)
+    rows = _measure(options.budget, options.only)
     with open(options.output, "w") as file:
         json.dump({"environment": environment_of(torch.device("cuda")), "rows": rows}, file, indent=1)
     return 0

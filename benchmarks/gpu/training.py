@@ -1,5 +1,7 @@
 """Whole training steps: eager, torch.compile, Liger's modules, autofuse, and autofuse with torch.compile.
 
+"autofuse, loss given" is `optimize(..., loss_fn=...)`: cross entropy is computed in blocks, without all logits.
+
 A step is forward, cross entropy, backward and AdamW(fused=True), the same for all. Weights are bf16. Each way is its
 own row, on a fresh model of the same seed. Model FLOPs are counted once, on the original, and used for every way: work
 that a fusion saves is not work that the model needs (MFU: Chowdhery et al., arXiv:2204.02311).
@@ -20,13 +22,15 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 import autofuse
+from autofuse.kernels.policy import settings
 from autofuse.measure.timing import seconds_of, synchronize
 from autofuse.profiling.peaks import peak_of
 from benchmarks.gpu.liger import missing, with_liger
 from benchmarks.gpu.models import FULL, TOY, TrainedModel
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
-WAYS = ("eager", "torch.compile", "Liger", "autofuse", "autofuse + torch.compile")
+LOSS_GIVEN = "autofuse, loss given"
+WAYS = ("eager", "torch.compile", "Liger", "autofuse", LOSS_GIVEN, "autofuse + torch.compile")
 _COMPARED_STEPS = 4  # their losses are stored; they are the warm-up, too
 _TIMED_STEPS = (5, 40)
 _PROFILED_STEPS, _KERNELS = 3, 40
@@ -67,7 +71,8 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
         "tokens_per_second": trained.tokens / middle,
         "model_flops": (flops := model_flops(trained)), "flops_per_second": flops / middle,
         "mfu": _mfu(flops / middle, setting.device), "peak_bytes": peak, "losses": [loss for _, loss in first],
-        "draws": trained.draws, "sites": sites, "kernels": _kernels(step, setting.device),
+        "draws": trained.draws, "sites": sites, "launch_bound": settings().launch_bound,
+        "kernels": _kernels(step, setting.device),
     }  # fmt: skip
 
 
@@ -91,7 +96,7 @@ def _prepare(model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, in
     """The callable for the model in that way, and autofuse's sites by status."""
     sites: dict[str, int] = {}
     if way.startswith("autofuse"):
-        autofuse.optimize(model, (ids,))
+        autofuse.optimize(model, (ids,), loss_fn=F.cross_entropy if way == LOSS_GIVEN else None)
         for site in autofuse.report(model).sites:
             sites[site.status] = sites.get(site.status, 0) + 1
     if way == "Liger":

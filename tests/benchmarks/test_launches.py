@@ -16,8 +16,9 @@ import torch
 from autofuse.kernels.operation import OPERATIONS
 from benchmarks import launches
 before = {name: OPERATIONS[name].providers for name in launches.OPERATION_NAMES}
-with launches.without_launches():
-    for x, ways in launches.cases(compiles=False).values():
+cpu = torch.device("cpu")
+with launches.as_on_a_gpu(cpu):
+    for x, ways in launches.cases(False, cpu).values():
         torch.autograd.grad(ways["autofuse" if "autofuse" in ways else "torch"](x).sum(), x)
 for name in launches.OPERATION_NAMES:
     assert OPERATIONS[name].counts.get("triton", 0) > 0, name

@@ -9,7 +9,7 @@ import torch
 
 from autofuse.kernels.candidate_timing import race_steps_on_device
 from autofuse.kernels.ranking import rank
-from autofuse.measure.device_timing import CudaClock, count_writes, race_on_device
+from autofuse.measure.device_timing import CudaClock, count_writes, covered_microseconds, race_on_device
 from autofuse.results.tuning import Trial
 
 
@@ -61,3 +61,11 @@ def test_a_copy_takes_the_time_that_its_bytes_take() -> None:
     x = torch.empty(2**28, dtype=torch.int8, device="cuda")
     result = CudaClock(x.device).device_seconds(lambda: x.clone(), 20e-6)
     assert 2 * x.numel() / 20e12 < result < 2 * x.numel() / 50e9
+
+
+@pytest.mark.parametrize("spans, length", [
+    ([], 0.0), ([(1.0, 3.0)], 2.0), ([(5.0, 6.0), (1.0, 3.0)], 3.0), ([(1.0, 4.0), (2.0, 3.0), (3.5, 6.0)], 5.0),
+    ([(1.0, 2.0), (2.0, 3.0)], 2.0), ([(1.0, 2.0), (1.0, 2.0)], 1.0),
+])  # fmt: skip
+def test_overlapping_kernels_count_once(spans: list[tuple[float, float]], length: float) -> None:
+    assert covered_microseconds(spans) == length

@@ -120,6 +120,43 @@ def test_it_agrees_with_the_softmax_in_a_compiled_loop(
     assert compiled() == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("way", [{}, {"label_smoothing": 0.1}, {"soft_cap": 5.0}, {"scale": 0.5}])
+def test_classes_are_padded_as_on_a_gpu_without_a_trace_in_the_results(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, reduction: str, way: dict[str, Any]
+) -> None:
+    """An ignored row with an infinite entry has a gradient of zero for x, also with padding."""
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(s, dtype=dtype).requires_grad_() for s in ((300, 16), (801, 16), (801,)))
+    target = torch.randint(801, (300,))
+    target[::7] = -100
+
+    def results(padding: int) -> list[Tensor]:
+        monkeypatch.setattr(blocks, "_padding", lambda *_: padding)
+        loss = ops.linear_cross_entropy(x, weight, target, bias=bias, reduction=reduction, **way)
+        return [loss.detach(), *torch.autograd.grad(loss.sum(), (x, weight, bias))]
+
+    for plain, padded in zip(results(0), results(31), strict=True):
+        assert (padded.shape, padded.stride(), padded.dtype) == (plain.shape, plain.stride(), plain.dtype)
+        assert not torch.equal(plain, torch.zeros_like(plain))
+        most = 8 * torch.finfo(dtype).eps * float(plain.abs().max())
+        torch.testing.assert_close(padded, plain, rtol=0, atol=most)
+
+
+def test_an_infinite_entry_of_an_ignored_row_does_not_reach_its_gradient_through_the_padding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocks, "_padding", lambda *_: 3)
+    x, weight = torch.randn(300, 4), torch.randn(801, 4)
+    x[0, 0] = float("inf")
+    x.requires_grad_()
+    target = torch.randint(801, (300,))
+    target[0] = -100
+    (gradient,) = torch.autograd.grad(ops.linear_cross_entropy(x, weight, target), x)
+    assert bool(gradient.isfinite().all()) and not gradient[0].any()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_result_has_the_dtype_that_torch_gives_it(dtype: torch.dtype) -> None:
     x, weight, bias, target = operands(dtype)

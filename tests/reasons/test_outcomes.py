@@ -50,6 +50,8 @@ class Own(Rule):
 ELSEWHERE = {
     "logits-read": "tests/fx/session/test_lazy_heads.py",
     "no-loss-seen": "tests/fx/session/test_lazy_heads.py",
+    "slow-products": "tests/fx/session/test_lazy_heads.py",
+    "logits-unchecked": "tests/fx/session/test_lazy_heads.py",
     "never-called": "tests/fx/session/test_optimize.py",
     "not-verified": "tests/fx/session/test_memory_room.py",
     "whole-not-verified": "tests/fx/session/test_memory_room.py",

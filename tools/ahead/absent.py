@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from autofuse.kernels.devices import treat_meta_as
-from tools.ahead.targets import KIB, THREADS
+from tools.ahead.targets import KIB, TARGETS, THREADS
 
 
 class Absent:
@@ -38,7 +38,8 @@ class Absent:
         return object(), object(), 32, 0, THREADS
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": 227 * KIB, "multiprocessor_count": 132, "warpSize": self.target.warp_size}
+        shared = next((t.block_shared for t in TARGETS.values() if t.gpu == self.target), 227 * KIB)
+        return {"max_shared_mem": shared, "multiprocessor_count": 132, "warpSize": self.target.warp_size}
 
     def launcher_cls(self, source: object, metadata: object) -> object:
         return object()

@@ -26,6 +26,8 @@ _WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 class Instruction:
     """One instruction. opcode: with its modifiers, such as "LDG.E.128"; target: the target of a branch, else -1.
 
+    LDGSTS loads from global into shared memory.
+
     divides: whether it calls the function that 64-bit integer division compiles to.
     """
 
@@ -37,7 +39,7 @@ class Instruction:
     def width(self) -> int:
         """The bytes of global memory that a thread reads or writes; 0 for other instructions."""
         name, *modifiers = self.opcode.split(".")
-        if name not in ("LDG", "STG"):
+        if name not in ("LDG", "STG", "LDGSTS"):
             return 0
         return next((_WIDTHS[m] for m in modifiers if m in _WIDTHS), 4)
 

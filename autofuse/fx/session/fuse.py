@@ -3,7 +3,8 @@
 capture   record how each module is called                       trace/module_calls.py
 plan      trace, match and rewrite each forward                  planner.py, rewrite/
 check     compare fused and original code in float64             site_checks.py, verify/
-time      time fused and original code                           gain_checks.py, site_timing.py
+time      on a GPU, find what steps wait for                     launch_regime.py
+          time fused and original code                           gain_checks.py, site_timing.py
           time whole steps with and without fusion               whole_step.py
 install   give each module its new forward                       session.py, install/
 check     compare the whole model                                model_check.py
@@ -23,6 +24,7 @@ from autofuse.fx.session.compiling import choose_compilation
 from autofuse.fx.session.effort import describe_work
 from autofuse.fx.session.gain_checks import keep_faster_sites
 from autofuse.fx.session.internal_errors import reason_of_failure
+from autofuse.fx.session.launch_regime import note_launch_regime
 from autofuse.fx.session.model_check import check_model
 from autofuse.fx.session.planner import Planner, plan_calls
 from autofuse.fx.session.rank_agreement import follow_rank_0
@@ -67,6 +69,8 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
             session.ledger.training = model.training
             verdicts = checker.check(plans, calls.real, tell) if checker else {}
             if tune:
+                if is_single_rank():
+                    note_launch_regime(model, arguments, plans)
                 check_again = partial(checker.check, plans, calls.real, quietly) if checker else None
                 verdicts, slower = keep_faster_sites(plans, verdicts, check_again, tell)
                 session.note_slower(slower)

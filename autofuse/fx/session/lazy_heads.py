@@ -33,6 +33,7 @@ from autofuse.verify.out_of_memory import reraise_if_out_of_memory
 
 HEAD_RULE = "AF502"
 _KERNEL = "linear_cross_entropy in blocks of rows; the logits of {head} are computed when they are read"
+_FAST_FEATURES = 8  # 16 bytes in half precision
 LossFn = Callable[..., Any]
 _ALIKE = 1e-5  # relative to the largest entry, in float64; models cast logits to float32
 
@@ -111,6 +112,12 @@ def report_of_head(head: LazyHead) -> SiteReport:
     return SiteReport(HEAD_RULE, "", "fused", "", _KERNEL.format(head=head.name or "the model"), head.error, file, line)
 
 
+def unchecked_heads(why: str) -> SiteReport:
+    """The report of a model whose logits stay as they are, because no copy of it fits into memory."""
+    reason = because(outcomes.LOGITS_UNCHECKED, why=why)
+    return SiteReport(HEAD_RULE, "", "declined", str(reason), advice=reason.advice(), reason_code=reason.code.name)
+
+
 def _is_large(x: LazyLogits) -> bool:
     """Whether logits are still lazy and large enough to be lazy in a step."""
     return not x.is_computed and x.numel() >= LEAST_LOGITS
@@ -157,7 +164,7 @@ class _Trial:
                     of_losses[0].place,
                 )
             elif any(x.node.source.operands[1] is head.weight and _is_large(x) for x in _lazy_in(result)):
-                self.reasons[head] = because(outcomes.NO_LOSS_SEEN, head=self._names[head]), None
+                self.reasons[head] = why_no_loss(self._names[head], head), None
         return places
 
     def compare(self, head: nn.Module) -> tuple[float | None, str]:
@@ -271,3 +278,11 @@ def _parts(x: Any, depth: int) -> Iterator[Any]:
             yield from _parts(value, depth - 1)
     elif hasattr(x, "__dict__"):
         yield from _parts(vars(x), depth - 1)
+
+
+def why_no_loss(name: str, head: nn.Module) -> Reason:
+    """Why the output of a layer stays as it is, if no loss of it is seen."""
+    weight = head.weight
+    if isinstance(weight, Tensor) and weight.is_cuda and weight.shape[0] % _FAST_FEATURES:
+        return because(outcomes.SLOW_PRODUCTS, head=name, features=weight.shape[0])
+    return because(outcomes.NO_LOSS_SEEN, head=name)

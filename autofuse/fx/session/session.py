@@ -36,11 +36,11 @@ from autofuse.fx.lazy.mask_factories import forward_with_lazy_masks
 from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerSite
 from autofuse.fx.session.internal_errors import reason_of_failure
-from autofuse.fx.session.lazy_heads import HEAD_RULE, find_lazy_heads, report_of_head
+from autofuse.fx.session.lazy_heads import HEAD_RULE, find_lazy_heads, report_of_head, unchecked_heads
 from autofuse.fx.session.lazy_masks import find_mask_modules, mask_report
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import without_leftovers
-from autofuse.fx.session.memory_room import room_to_check
+from autofuse.fx.session.memory_room import UNCHECKED, Room, room_to_check, step_bytes, why_no_room
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner, bypassed_children, require_replaceable_forward
@@ -56,6 +56,7 @@ from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import global_forms, has_meta_tensors, without_dtensors
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
+from autofuse.measure.created_bytes import BytesByDevice
 from autofuse.ops.lazy_masks import with_plain_masks
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
@@ -65,6 +66,8 @@ from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime
 from autofuse.torch_private import is_fx_symbolic_tracing, len_torch_function_stack, pytree
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
+from autofuse.verify.runs import ModuleCall
+from autofuse.verify.slices import smaller_calls
 
 _LOG = logging.getLogger("autofuse")
 CaptureModel = Callable[[ForwardArguments], None]
@@ -236,9 +239,17 @@ class Session:
         if not any(rule.rule.code == HEAD_RULE for rule in self.rules):
             return
         names = {m: n for n, m in model.named_modules() if self.options.wants(n, m)}
-        room = room_to_check(model, call, planner.created_bytes.get(model))
+        created = planner.created_bytes.get(model)
+        if self.checker is None:
+            room = Room(why_no_room(step_bytes(model, created or BytesByDevice())), None)
+        else:
+            room = room_to_check(model, call, created)
         if room.whole:
-            return
+            smaller = next((smaller for _, smaller in smaller_calls(ModuleCall(*call))), None)
+            if room.part != "" or smaller is None:
+                self.ledger.note(unchecked_heads(f"{room.whole} {UNCHECKED}"))
+                return
+            call = smaller.args, dict(smaller.kwargs)
         try:
             found = find_lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
         except Untraceable:  # the model has an effect, which is the reason why it was not traced

@@ -23,6 +23,7 @@ from autofuse.kernels.triton.rows import entries
 _LARGEST_BLOCK, _BLOCK_OF_FEW = 4096, 1024
 _FEW = 4096  # classes
 _ENTRIES_A_THREAD = 16
+_STAGES = 3  # blocks of a row in half precision that are in flight; together they need 24 KiB of shared memory
 
 
 def losses(
@@ -37,12 +38,13 @@ def losses(
     made = torch.empty(rows, dtype=torch.float32, device=logits.device)
     normalizers = torch.empty_like(made)
     block, threads = _block(classes)
+    stages = _STAGES if logits.element_size() == 2 and weight is None else 1
     if rows:
         each, sizes = unit(classes, logits.stride(0))
         launch(
             _losses, (rows,), logits, target, *_weights(weight), made, normalizers, *sizes, ignore_index,
             float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0, UNIT=each,
-            ALIGNED=_aligned(logits, each), BLOCK=block, threads=threads,
+            ALIGNED=_aligned(logits, each), BLOCK=block, STAGES=stages, threads=threads,
         )  # fmt: skip
     return made, normalizers
 
@@ -131,6 +133,7 @@ def _plain(x, columns, inside, WEIGHT, WEIGHTED: tl.constexpr):
 def _losses(
     LOGITS, TARGET, WEIGHT, TOTAL_WEIGHT, LOSSES, NORMALIZERS, classes, stride, ignore_index, smoothing,
     WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """`classes` and `stride` are in units of UNIT entries, so that Triton knows their divisors."""
     classes, stride = classes * UNIT, entries(stride, UNIT)
@@ -146,7 +149,7 @@ def _losses(
     largest = tl.full((), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)  # one sum for each place, so that a block needs one reduction, its maximum
     plain = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, count, BLOCK):
+    for start in tl.range(0, count, BLOCK, num_stages=STAGES):
         columns = start + tl.arange(0, BLOCK)
         inside = columns < count
         x = tl.load(middle + columns, mask=inside, other=-float("inf")).to(tl.float32)

@@ -3,6 +3,10 @@
 Triton launches on the current device and its current stream, whatever the device of the tensors. A warp has 32 threads
 on NVIDIA GPUs and 64 on AMD's CDNA GPUs; a block has at most 1024 threads on both. So no kernel is launched as
 `kernel[grid](...)`, only through `launch`.
+
+At each launch, Triton binds the arguments, looks for the compiled kernel that suits them, and calls its hooks. This
+takes longer than many kernels. So `launch` remembers the compiled kernel for arguments of one kind and launches it
+directly (measured by benchmarks/launches.py).
 """
 
 from __future__ import annotations
@@ -16,12 +20,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton import knobs
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from autofuse.kernels.devices import index_of
 
 _OPTIONS: dict[tuple[Any, int, int, int], dict[str, int]] = {}
+# The compiled kernel for each kind of launch, and the values of the kernel's constants that were given by name.
+_COMPILED: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...], Any]] = {}
+_REMEMBERED = 4096  # kinds of launches
+_INTERPRETED_MEMORY = 227 * 1024
+_ALIGNMENT = 16  # bytes; Triton compiles another kernel for addresses that are not multiples of it
 
 
 class DoesNotCompile(Exception):
@@ -58,12 +68,94 @@ def launch(
     if index is None or index == current:
         options = _options(active, current, threads, registers)
         if _REHEARSAL.compiled is None:
-            kernel[grid](first, *rest, **constants, **options)
+            _launch_remembered(kernel, grid, (first, *rest), constants, options, active, current)
         else:
             _compile(kernel, grid, (first, *rest), constants | options)
         return
     with torch.cuda.device(index):
         launch(kernel, grid, first, *rest, threads=threads, registers=registers, **constants)
+
+
+def _launch_remembered(
+    kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any], options: dict[str, int],
+    active: Any, device: int,
+) -> None:  # fmt: skip
+    """Launches on the current device, past Triton's search for the compiled kernel if such a launch is remembered.
+
+    Triton compiles a kernel for the dtype and alignment of each tensor, and for some values of other arguments. The key
+    has the exact values, and it is written for speed: no generators.
+    """
+    values: list[Any] = []
+    parts: list[Any] = [id(kernel), active, device, *options.values(), *constants.items()]
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            address = argument.data_ptr()
+            values.append(address)
+            parts.append(argument.dtype)
+            parts.append(address % _ALIGNMENT)
+        else:
+            values.append(argument)
+            parts.append(type(argument))
+            parts.append(argument)
+    key = tuple(parts)
+    found = _COMPILED.get(key)
+    if found is None or kernel.pre_run_hooks:
+        compiled = kernel[grid](*arguments, **constants, **options)
+        _remember(key, kernel, compiled, arguments, constants, active)
+        return
+    compiled, named, _ = found
+    runtime = knobs.runtime
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
+    stream = active.get_current_stream(device)
+    if _is_empty(enter) and _is_empty(leave):
+        metadata = enter = leave = None
+    else:
+        metadata = compiled.launch_metadata(grid, stream, *arguments, *named)
+    compiled.run(x, y, z, stream, compiled.function, compiled.packed_metadata, metadata, enter, leave, *values, *named)
+
+
+def _remember(
+    key: tuple[Any, ...], kernel: Any, compiled: Any, arguments: tuple[Any, ...], constants: dict[str, Any], active: Any
+) -> None:
+    """Stores the compiled kernel if the key covers everything that Triton compiles it for.
+
+    On AMD GPUs, Triton also compiles for the size of a tensor's memory. A constant 0.0 and a constant -0.0 are equal as
+    keys. A hook of the user's compiler may return no kernel.
+    """
+    if compiled is None:
+        return
+    names = kernel.arg_names[len(arguments) :]
+    given = (*arguments, *(constants.get(name) for name in names))
+    has_float = any(p.is_constexpr and isinstance(v, float) for p, v in zip(kernel.params, given, strict=True))
+    if has_float or len(names) != len(constants) or active.get_current_target().backend != "cuda":
+        return
+    if len(_COMPILED) >= _REMEMBERED:
+        _COMPILED.clear()
+    _COMPILED[key] = (compiled, given[len(arguments) :], kernel)  # the kernel stays alive, so its id stays its own
+
+
+def _is_empty(hooks: Any) -> bool:
+    """Whether a chain of Triton's hooks has no hooks. Triton calls an empty chain too."""
+    return hooks is None or getattr(hooks, "calls", hooks) == []
+
+
+def block_memory(x: Tensor) -> int:
+    """The bytes of shared memory that a block may use on the device of `x`.
+
+    0 on AMD GPUs, where Triton loads ahead in another way. Interpreted kernels have the memory of an H100.
+    """
+    if knobs.runtime.interpret:
+        return _INTERPRETED_MEMORY
+    index = index_of(x)
+    return _block_memory(driver.active, driver.active.get_current_device() if index is None else index)
+
+
+@lru_cache(maxsize=64)
+def _block_memory(active: Any, index: int) -> int:
+    if active.get_current_target().backend != "cuda":
+        return 0
+    return int(active.utils.get_device_properties(index)["max_shared_mem"])
 
 
 @lru_cache(maxsize=4096)

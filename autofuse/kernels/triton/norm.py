@@ -7,8 +7,8 @@ over its own rows; the sums are then added in a fixed order. There is no autogra
 
 from __future__ import annotations
 
-import inspect
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -19,7 +19,7 @@ from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.dropout_bits import least_kept
 from autofuse.kernels.row_shapes import ceil_div, contiguous_like, row_distance, row_layout
-from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.launch import block_memory, launch, unit
 from autofuse.kernels.triton.norm_tiles import affine, backward_tile, total_of
 from autofuse.kernels.triton.norm_wide import affine_backward, backward_wide, forward_wide
 from autofuse.kernels.triton.rows import entries
@@ -33,8 +33,8 @@ _WIDEST_WITH_MORE = 8192
 _TILE = 1024  # elements that a program reads at once, from several rows if they are short
 _CHUNKS, _CHUNK_THREADS = (8192, 4096), 512  # elements of a longer row that a program reads at once, and its threads
 _COLUMNS, _ROWS = 128, 32  # the tile that `affine_backward` reads
-# Triton 3.5 and later hoist loads out of loops unless `disable_licm` is set. Earlier versions do neither.
-_HOISTS_LOADS = tl.constexpr("disable_licm" in inspect.signature(tl.range.__init__).parameters)
+# Rows of a half precision up to this width are loaded ahead by the backward pass, through shared memory.
+_WIDEST_AHEAD, _STAGES = 8192, 3
 
 
 def forward(
@@ -80,25 +80,27 @@ def backward(
     dx = contiguous_like(total, x_dtype)
     dresidual = None if residual_dtype is None else contiguous_like(total, residual_dtype)
     single = torch.float32 in (total.dtype, given.dtype)
-    # Up to Triton 3.4, long rows that cannot be loaded 16 bytes at a time spill.
-    halved = single or (not _HOISTS_LOADS.value and width % 16 != 0)
     more = seed is not None or mean is not None
-    widest = _WIDEST_BACKWARD_OF_FP32 if halved else _WIDEST_WITH_MORE if more else _WIDEST
-    tall, block, threads = _backward_tile(width, widest, single, seed is not None)
-    share = _share(rows, width, tall, total.device, widest, more)
+    widest = _WIDEST_BACKWARD_OF_FP32 if single else _WIDEST_WITH_MORE if more else _WIDEST
+    strides = row_distance(given, width), stride, 0 if carried is None else row_distance(carried, width)
+    each, (columns, *steps) = unit(width, *strides)
+    tiles = _backward_tile(width, widest, single, seed is not None)
+    ahead = _tile_ahead(width, more) if each >= 8 and not single else None
+    if ahead is not None and _STAGES * tile_bytes(ahead, given, carried, total) <= block_memory(total):
+        tiles = ahead
+    tall, block, threads, stages = tiles.tall, tiles.block, tiles.threads, tiles.stages
+    share = _share(rows, width, tiles, total.device, widest, more)
     parts = ceil_div(rows, share)
     dweight = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_weight else None
     dbias = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_bias else None
     if dx.numel():
         sums = mean, rstd, dweight, dbias
-        strides = row_distance(given, width), stride, 0 if carried is None else row_distance(carried, width)
         results = dx, dresidual
         dropped = seed, least_kept(p), _scale(p)
-        each, (columns, *steps) = unit(width, *strides)
         if width <= widest:
             launch(
                 _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, columns, *steps,
-                share, each, tall, block, threads=threads, registers=_registers(threads, block),
+                share, each, tall, block, stages, threads=threads, registers=_registers(threads, block),
             )  # fmt: skip
         else:
             launch(
@@ -129,17 +131,54 @@ def _tile(width: int, widest: int, single: bool) -> tuple[int, int, int]:
     return tall, block, max(tall * block // of_a_thread, 32)
 
 
+class BackwardTile(NamedTuple):
+    """What a program of the backward pass reads at once.
+
+    Attributes:
+        tall: its rows.
+        block: its columns.
+        threads: the threads of the program.
+        stages: the tiles that are in flight. With more than one, they are loaded into shared memory.
+        programs: the programs for each multiprocessor; 0 for a number that follows from the width.
+    """
+
+    tall: int
+    block: int
+    threads: int
+    stages: int = 1
+    programs: int = 0
+
+
 @lru_cache(maxsize=256)
-def _backward_tile(width: int, widest: int, single: bool, draws: bool) -> tuple[int, int, int]:
-    """The same for the backward pass, which keeps five such tiles in registers. Longer chunks spill in some cases."""
+def _backward_tile(width: int, widest: int, single: bool, draws: bool) -> BackwardTile:
+    """The tile of a backward pass, which keeps five such tiles in registers. Longer chunks spill in some cases."""
     if width > widest and single:
-        return 1, 2048, 256
+        return BackwardTile(1, 2048, 256)
     if width > widest:
-        return 1, _CHUNKS[-1] if draws else _chunk(width), _CHUNK_THREADS
+        return BackwardTile(1, _CHUNKS[-1] if draws else _chunk(width), _CHUNK_THREADS)
     block = max(triton.next_power_of_2(width), 16)
     tall = max(_TILE // block, 1)
     of_a_thread = 4 if single else 8 if block <= 4096 else 16
-    return tall, block, max(tall * block // of_a_thread, 32)
+    return BackwardTile(tall, block, max(tall * block // of_a_thread, 32))
+
+
+@lru_cache(maxsize=256)
+def _tile_ahead(width: int, more: bool) -> BackwardTile | None:
+    """The tile for rows that are loaded while earlier ones are computed; None if that is no faster.
+
+    A program computes two sums over each row before it stores anything, and its loads would wait for them.
+    """
+    block = max(triton.next_power_of_2(width), 16)
+    if width > _WIDEST_AHEAD or block <= 1024 and not more:
+        return None
+    if block <= 1024:
+        return BackwardTile(2 * _TILE // block, block, 128, _STAGES, 8)
+    return BackwardTile(1, block, block // 16, _STAGES, 1 if block == _WIDEST_AHEAD else 2)
+
+
+def tile_bytes(tile: BackwardTile, *read: Tensor | None) -> int:
+    """The bytes of a tile in all tensors that are read."""
+    return tile.tall * tile.block * sum(t.element_size() for t in read if t is not None)
 
 
 def _chunk(width: int) -> int:
@@ -147,14 +186,17 @@ def _chunk(width: int) -> int:
     return next((chunk for chunk in _CHUNKS if 4 * width >= 3 * ceil_div(width, chunk) * chunk), _CHUNKS[-1])
 
 
-def _share(rows: int, width: int, tall: int, device: torch.device, widest: int, more: bool) -> int:
+def _share(rows: int, width: int, tile: BackwardTile, device: torch.device, widest: int, more: bool) -> int:
     """The rows that one program of a backward pass sums for weight and bias: a multiple of the rows of its tile.
 
     Enough programs to fill the device a few times, and no more, because each writes a partial sum of `width` columns.
     A multiprocessor holds eight programs of a tile that draws dropout or needs means, and one of a longer tile.
     """
+    tall = tile.tall
     if width > widest:
         tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
+    elif tile.programs:
+        programs = multiprocessors(device) * tile.programs
     else:
         programs = multiprocessors(device) * (max(8192 // max(width, 1024 if more else 512), 2) if width <= 4096 else 1)
     return ceil_div(ceil_div(max(rows, 1), programs), tall) * tall
@@ -198,6 +240,7 @@ def _forward(
 def _backward(
     given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, rows, width,
     given_stride, total_stride, carried_stride, share, each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
+    stages: tl.constexpr,
 ):  # fmt: skip
     width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
     carried_stride = entries(carried_stride, each)
@@ -206,20 +249,12 @@ def _backward(
     of_weight = tl.zeros((tall, block), tl.float32)
     of_bias = tl.zeros((tall, block), tl.float32)
     # The weight is read again for each row, from the cache. Hoisted out of the loop, it would use registers and spill.
-    if _HOISTS_LOADS:
-        for start in tl.range(0, share, tall, disable_licm=True):
-            row = first + start + tl.arange(0, tall)[:, None]
-            of_weight, of_bias = backward_tile(
-                given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
-                rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
-            )  # fmt: skip
-    else:
-        for start in range(0, share, tall):
-            row = first + start + tl.arange(0, tall)[:, None]
-            of_weight, of_bias = backward_tile(
-                given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
-                rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
-            )  # fmt: skip
+    for start in tl.range(0, share, tall, num_stages=stages, disable_licm=True):
+        row = first + start + tl.arange(0, tall)[:, None]
+        of_weight, of_bias = backward_tile(
+            given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row, rows,
+            column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
+        )  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * width + tl.arange(0, block)
     if dweight is not None:
         tl.store(dweight + place, tl.sum(of_weight, 0), mask=tl.arange(0, block) < width)
@@ -247,7 +282,8 @@ AHEAD = (
     Ahead("fp32, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.float32, 0.1), occupancy=0.18),
     # Rows of an odd width are not aligned. No model that we know has one.
     Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1), access=4.0),
-    Ahead("bf16, 8192 rows of 4096, dropout", lambda: _example(8192, 4096, torch.bfloat16, 0.1)),
+    # Three tiles in shared memory keep more loads in flight than more blocks would.
+    Ahead("bf16, 8192 rows of 4096, dropout", lambda: _example(8192, 4096, torch.bfloat16, 0.1), occupancy=0.16),
     Ahead("bf16, 8192 rows of 4100", lambda: _example(8192, 4100, torch.bfloat16, 0.0), quick=False),
     Ahead("bf16, 1024 rows of 16384, dropout", lambda: _example(1024, 16384, torch.bfloat16, 0.1), quick=False),
     Ahead("bf16, 1024 rows of 16384", lambda: _example(1024, 16384, torch.bfloat16, 0.0)),

@@ -13,10 +13,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import autofuse
 from autofuse.fx.lazy.linear import lazy_at_any_size
 from autofuse.fx.lazy.tensor import LazyLogits
+from autofuse.fx.session.lazy_heads import why_no_loss
 
 WIDTH, CLASSES = 8, 600
 
@@ -210,6 +212,48 @@ def test_the_report_of_a_head_without_a_loss_says_what_to_do() -> None:
 def test_a_loss_fn_that_is_not_callable_is_an_error() -> None:
     with pytest.raises(TypeError, match="loss_fn"):
         optimized(Gpt(), loss_fn="cross_entropy")
+
+
+def _free(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
+    monkeypatch.setattr("autofuse.fx.session.memory_room.free_bytes", lambda _: free)
+
+
+def long_inputs() -> Tensor:
+    return torch.randint(CLASSES, (16, 512))
+
+
+def test_a_head_is_checked_on_a_part_of_the_call_if_the_whole_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    plain, given = Gpt(), long_inputs()
+    _free(monkeypatch, 40 * 2**20)  # of the whole, the logits in float64 alone take 39 MB
+    model = optimized(copy.deepcopy(plain), given=given, loss_fn=F.cross_entropy)
+    assert isinstance(model(given), LazyLogits)
+    losses = [F.cross_entropy(m(given).flatten(0, 1), given.flatten()) for m in (plain, model)]
+    for each in losses:
+        each.backward()
+    torch.testing.assert_close(losses[1], losses[0])
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_the_report_says_that_memory_does_not_suffice_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = long_inputs()
+    _free(monkeypatch, 2**10)
+    model = optimized(Gpt(), given=given, loss_fn=F.cross_entropy)
+    assert type(model(given)) is Tensor
+    (site,) = [s for s in autofuse.report(model).sites if s.reason_code == "logits-unchecked"]
+    assert site.status == "declined" and "takes about" in site.reason and site.advice
+
+
+@pytest.mark.parametrize("device, classes, name", [
+    ("cuda", 601, "slow-products"), ("cuda", 608, "no-loss-seen"), ("cpu", 601, "no-loss-seen"),
+])  # fmt: skip
+def test_the_reason_says_when_a_gpu_has_no_fast_products_for_a_head(device: str, classes: int, name: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        head = nn.Linear(8, classes)
+        weight = FakeTensor(FakeTensorMode(), head.weight.detach().to("meta"), torch.device(device))
+        head.weight = nn.Parameter(weight, requires_grad=False)
+    assert why_no_loss("head", head).code.name == name
 
 
 def test_restore_restores_the_forward_of_the_layer() -> None:

@@ -19,13 +19,14 @@ class Kernel(triton.runtime.jit.JITFunction):  # type: ignore[misc]
     def __init__(self, driver: Absent, error: Exception | None = None) -> None:
         self.driver, self.error = driver, error
         self.fn = SimpleNamespace(__name__="kernel")
+        self.pre_run_hooks: list[Any] = []
         self.launched: list[tuple[int, bool, dict[str, Any]]] = []
 
     def run(self, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         self.launched.append((self.driver.current, warmup, named))
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(run=None)
+        return SimpleNamespace(run=None) if warmup else None
 
 
 @contextmanager

@@ -40,6 +40,8 @@ CASES = {
     "weights in fp32": Case(4, 40, BRAIN, weight_dtype=SINGLE),
     "a long row": Case(2, 8192 + 77, residual=True, p=0.1),
     "a long row in bf16": Case(2, 12288, BRAIN, centred=False, bias=False),
+    "short rows that are loaded ahead": Case(70, 768, BRAIN, residual=True, p=0.1),
+    "rows that are loaded ahead": Case(5, 2048, HALF, centred=False),
     "many long rows": Case(33, 8200, weight=False),
 }
 
@@ -47,6 +49,25 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_shapes_strides_and_dtypes(kernel: ModuleType, case: Case) -> None:
     check(kernel, case)
+
+
+@pytest.mark.parametrize("width, dtype, centred, memory, ahead", [
+    (4096, BRAIN, False, 227, True), (4096, BRAIN, False, 40, False), (4096, BRAIN, False, 0, False),
+    (4096, SINGLE, False, 227, False), (4100, BRAIN, False, 227, False), (8192, HALF, True, 99, True),
+    (8200, HALF, True, 227, False), (768, BRAIN, True, 227, True), (768, BRAIN, False, 227, False),
+])  # fmt: skip
+def test_rows_are_loaded_ahead_if_a_block_has_the_memory_and_addresses_are_aligned(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch, width: int, dtype: torch.dtype, centred: bool, memory: int,
+    ahead: bool,
+) -> None:  # fmt: skip
+    """`memory` in KiB."""
+    stages = list[int]()
+    monkeypatch.setattr(kernel, "block_memory", lambda _: memory * 1024)
+    monkeypatch.setattr(kernel, "launch", lambda function, grid, *given, **_: stages.append(given[-1]))
+    x, weight = torch.randn(2, width, dtype=dtype), torch.rand(width, dtype=dtype)
+    mean = torch.zeros(2, 1) if centred else None
+    kernel.backward(x, None, x, weight, mean, torch.ones(2, 1), None, 0.0, dtype, None, True, centred)
+    assert (stages[0] == kernel._STAGES) is ahead
 
 
 @pytest.mark.parametrize("shape", [(0, 16), (4, 0)])

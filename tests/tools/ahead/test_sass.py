@@ -38,7 +38,7 @@ def test_the_listing_is_parsed_with_predicates_and_without_padding() -> None:
     ("opcode", "width"),
     [
         ("LDG.E.128", 16), ("LDG.E.64.CONSTANT", 8), ("LDG.E", 4), ("STG.E.U16", 2), ("LDG.E.U8", 1),
-        ("STG.E.EF.128", 16), ("LDS.128", 0), ("STS.U16", 0), ("LDGSTS.E", 0), ("FADD", 0),
+        ("STG.E.EF.128", 16), ("LDS.128", 0), ("STS.U16", 0), ("LDGSTS.E", 4), ("LDGSTS.E.BYPASS.128", 16), ("FADD", 0),
     ],
 )  # fmt: skip
 def test_only_accesses_to_global_memory_have_a_width(opcode: str, width: int) -> None:
