@@ -125,9 +125,10 @@ def _operations(rows: dict[str, Row]) -> str:
         for row in found if row["regime"] == "unknown"
     ]  # fmt: skip
     again = [row for row in found if row["regime"] != "unknown"]
-    (line,) = [
-        f"{row['case']}: {row['chosen']['winner']}, {', '.join(_named(row, way) for way in _WAYS)}" for row in again
-    ]
+    (line,) = (
+        f"{row['case']}: {row['chosen']['winner']}, {', '.join(f'{way} {_both(row, way)}' for way in _WAYS)}"
+        for row in again
+    )
     return (
         "## Operations, forward and backward\n\n"
         "Microseconds of the kernels, and in parentheses those of the wall clock for many calls in a row. Providers "
@@ -146,10 +147,6 @@ def _both(row: Row, way: str) -> str:
     if way not in row["seconds"]:
         return ""
     return f"{row['kernel_seconds'][way] * 1e6:,.0f} ({row['seconds'][way] * 1e6:,.0f})"
-
-
-def _way_and_times(row: Row, way: str) -> str:
-    return f"{way} {_both(row, way)}"
 
 
 def _products(data: dict[str, Any]) -> str:
