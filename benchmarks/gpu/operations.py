@@ -61,7 +61,8 @@ def row(case: Case, training: bool, setting: Setting) -> Row:
     best = rounds.best(OURS)
     effect = rounds.ratio(best, OURS)
     return {
-        "operation": case.operation, "case": case.label, "mode": "training" if training else "inference",
+        "operation": case.operation, "case": case.label, "regime": "GPU",
+        "mode": "training" if training else "inference",
         "dtype": "bf16", "shapes": [list(i.shape) for i in case.inputs], "bound": case.bound,
         "bytes": traffic, "flops": flops(case, training),
         "seconds": {name: rounds.median(name) for name in ways}, "kernel_seconds": kernels, "peak_bytes": peaks,
