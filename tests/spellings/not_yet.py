@@ -11,20 +11,6 @@ _TWO = "a sum that is added in place and its norm together have two results, whi
 
 _EARLY = "scores that two returns share are needed by either as long as the other is not fused"
 
-_NO_GRAD = "a live forward with a part under no_grad is not read"
-_WITHOUT_GRADIENT = (
-    "KlNoGradTeacher",
-    "KlTemperature",
-    "KlByHand",
-    "KlByHandProbs",
-    "KlNone",
-    "KlMasked",
-    "SoftCrossEntropy",
-    "SoftCrossEntropyTorch",
-    "ReverseKl",
-    "KlAndCe",
-)
-
 _AUTOFUSE: dict[str, str] = {
     "PreNormAddedInPlace": _TWO,
 }
@@ -33,6 +19,5 @@ NOT_YET: dict[tuple[str, str], str] = {
     **{("text", name): reason for name, reason in _AUTOFUSE.items()},
     ("safe", "RelativePositionsOfQueries"): "the text does not show the rank of the mask",
     **{(entry_point, "SmoothedByConfidence"): _SHARES for entry_point in ("text", "safe")},
-    **{("live", name): _NO_GRAD for name in _WITHOUT_GRADIENT},
     ("live", "Indexed"): "an index that is a range is not written down by the trace",
 }

@@ -16,6 +16,7 @@ from torch import Tensor, fx
 
 from autofuse import ops
 from autofuse.fx.rewrite.node_builder import CannotBuild
+from autofuse.fx.trace import grouped_products
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.operation_names import is_harmless, operation_of
@@ -163,7 +164,9 @@ class _GraphRuns:
             return operator.attrgetter(target)(self._trace.twin)
         if node.op == "call_module":
             return self._trace.twin.get_submodule(target).forward(*args, **kwargs)
-        return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+        if node.op == "call_method":
+            return getattr(args[0], target)(*args[1:], **kwargs)
+        return grouped_products.run(target, args, kwargs)
 
     def _is_source(self, node: fx.Node) -> bool:
         """Whether the layouts of a node's result do not follow from those of its operands."""

@@ -18,7 +18,8 @@ from autofuse.canonical import CAST, PERMUTE, View
 from autofuse.canonical.view import LEAF, order_of
 from autofuse.fx.rewrite.graph_capture import CapturedTrace, InlinedNode
 from autofuse.fx.rewrite.size_nodes import size_node
-from autofuse.fx.trace.size_sources import Sizes, result_sizes
+from autofuse.fx.trace.size_origins import Sizes
+from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, MODULE, SLICE, TUPLE, Value, is_const
 from autofuse.ir.layout import Tail
 from autofuse.ir.spelling import SPELLINGS

@@ -19,9 +19,10 @@ from autofuse.fx.trace.attribute_reads import AttributeReads, guard_path, is_kno
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.containers import holds_container
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.no_grad import call_without_gradients
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.real_run import result_on_random_numbers
-from autofuse.fx.trace.size_sources import Sizes
+from autofuse.fx.trace.size_origins import Sizes
 from autofuse.fx.trace.twin import Twins, original_class, plain_class
 from autofuse.fx.trace.values import Untraceable, tensors
 from autofuse.reasons import forwards
@@ -57,7 +58,7 @@ class ChildCalls(AttributeReads):
 
     def on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the call of a child and compute its result on fake tensors."""
-        self.check_surroundings()
+        under_no_grad = self.is_under_no_grad()
         path = self.paths.get(id(module))
         if path is None and id(module) not in self.module_arguments:
             self.refuse(because(forwards.CALLS_OTHER_MODULE, kind=type(module).__name__))
@@ -72,7 +73,8 @@ class ChildCalls(AttributeReads):
             call = self._copy_arguments(args, kwargs)
             result = self._run_and_guard(module, path, args, kwargs)
             self.child_writes.examine(self.outside.ran)
-            node = self.annotate(self._call_node(module, path, *arguments), result)
+            call_node = self._call_node_without_gradients if under_no_grad else self._call_node
+            node = self.annotate(call_node(module, path, *arguments), result)
             node.meta["call"] = call
             self.record_changes_of_others()
             self.forget_state((args, kwargs))
@@ -128,6 +130,9 @@ class ChildCalls(AttributeReads):
         if path is not None:
             return self.graph.create_node("call_module", path, args, kwargs)
         return self.graph.call_function(call_module_argument, (self.module_arguments[id(module)], *args), kwargs)
+
+    def _call_node_without_gradients(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
+        return self.graph.call_function(call_without_gradients, (self.module(module), *args), kwargs)
 
     def module_argument(self, module: nn.Module, node: fx.Node, text: str) -> nn.Module:
         """The twin of a module that is an argument of forward.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.fx.trace.size_sources import Lookup
+from autofuse.fx.trace.size_origins import Lookup
 from autofuse.fx.trace.symbolic_sizes import Size
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.autograd import grad_mode
 from torch.overrides import TorchFunctionMode
 
-from autofuse.fx.trace import grouped_products
+from autofuse.fx.trace import grouped_products, no_grad
 from autofuse.fx.trace import torch_functions as operations
 from autofuse.fx.trace.ambient_state import device_by_default
 from autofuse.fx.trace.attribute_reads import guard_tensor
@@ -38,7 +38,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
 
     def __init__(self, root: nn.Module, world: Twins, inside: SizesInside) -> None:
         super().__init__(root, world, inside)
-        self.reads_dtype = False
+        self.reads_dtype, self.detached = False, no_grad.Detached()
         self.begin_rows()
         self.begin_watching()
 
@@ -135,7 +135,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
 
     def _record(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `function` on fakes and adds a node for it."""
-        self.check_surroundings((args, kwargs))
+        detaches = self._must_detach(function, args, kwargs)
         self._guard_structure(getattr(function, "__name__", ""), args, kwargs)
         self._check_mask(getattr(function, "__name__", ""), args, kwargs)
         self.operators.update(operations.operators_of(function))
@@ -145,6 +145,13 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         result = grouped_products.run(function, self.concrete(args), self.concrete(kwargs))
         if not holds_tensors(result):
             self.refuse(because(forwards.TAKES_NUMBER, name=getattr(function, "__name__", function)))
+        if detaches and no_grad.returns_operand(result, (args, kwargs)):
+            for t in tensors(result):
+                self._guard_dtype(t)  # with another dtype it is a new tensor, without a gradient
+        elif detaches:
+            operand_nodes = {self.node_of(t): t for t in tensors((args, kwargs))}
+            arguments = self.detached.arguments(self.graph, arguments, operand_nodes)
+            self.detached.add(result)
         if next(tensors((args, kwargs)), None) is None and kwargs.get("device") is None:
             self.guards.add(f"_default_device({self.guards.constant(device_by_default())})")
         node = self.annotate(self.graph.create_node(kind, target, *arguments), result)
@@ -153,6 +160,15 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         return self.keep_result(
             node, result, versions, self.sizes_with_names(self.rows_of(args, kwargs), result_tensors, sizes)
         )
+
+    def _must_detach(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Returns whether the operation runs under no_grad, and this changes a gradient."""
+        if not self.is_under_no_grad() or not self._may_have_gradient((args, kwargs)):
+            return False
+        if not no_grad.can_detach(getattr(function, "__name__", ""), args, kwargs):
+            self.refuse(because(forwards.UNDER_CONTEXT))
+        self.guards.add(f"{self.guards.constant(no_grad.has_plain_derivatives)}()")
+        return True
 
     def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
         sizes = super()._child_sizes(module, path, call, result)

@@ -12,14 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
+from autofuse.fx.trace import selection_sizes
+from autofuse.fx.trace.size_origins import Lookup, Rule, Sizes, broadcast, common_size, size, variadic
 from autofuse.fx.trace.symbolic_sizes import Length, Size
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
-Sizes = tuple[Size, ...]
-Lookup = Callable[[Tensor], Sizes]  # returns the sizes of an operand
-Rule = Callable[[Lookup, Sequence[Any], dict[str, Any]], "Sizes | list[Sizes] | None"]
-
-_RULES: dict[str, Rule] = {}
+_RULES: dict[str, Rule] = dict(selection_sizes.RULES)
 
 
 def result_sizes(
@@ -64,11 +62,6 @@ def _drop_contradicted(proposed: Sizes | None, result: Tensor) -> Sizes:
     return tuple(p if not isinstance(p, int) or p == a else None for p, a in zip(proposed, actual, strict=True))
 
 
-def size(x: Any) -> Size:
-    """Returns the origin of a size that was passed to an operation."""
-    return x.size if isinstance(x, Length) else int(x) if isinstance(x, int) and x >= 0 else None
-
-
 def _rule(names: str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         _RULES.update(dict.fromkeys(names.split(), rule))
@@ -95,25 +88,6 @@ def _first_operand_sizes(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, 
 )
 def _elementwise_sizes(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return broadcast([lookup(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
-
-
-def broadcast(operands: list[Sizes]) -> Sizes:
-    """Returns the sizes after broadcasting operands against each other."""
-    rank = max(map(len, operands))
-    return tuple(_common_size([o[d] for o in operands if len(o) >= -d]) for d in range(-rank, 0))
-
-
-def _common_size(sizes: list[Size]) -> Size:
-    """Returns the size of a broadcast dimension.
-
-    A number above 1 is the result, because every other size must equal it or be 1. Of two different texts, either may
-    be 1.
-    """
-    for s in sizes:
-        if isinstance(s, int) and s != 1:
-            return s
-    others = {s for s in sizes if s != 1}
-    return others.pop() if len(others) == 1 else None if others else 1
 
 
 @_rule("view_as_complex")
@@ -143,7 +117,7 @@ def _matrix_transpose(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any
 @_rule("permute")
 def _permute(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     sizes = lookup(args[0])
-    return tuple(sizes[d] for d in _variadic(args[1:], kwargs))
+    return tuple(sizes[d] for d in variadic(args[1:], kwargs))
 
 
 @_rule("unsqueeze")
@@ -155,7 +129,7 @@ def _unsqueeze(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> S
 
 @_rule("view reshape")
 def _view(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    wanted = _variadic(args[1:], kwargs)
+    wanted = variadic(args[1:], kwargs)
     sizes = [size(w) for w in wanted]
     for at, w in enumerate(wanted):
         if isinstance(w, int) and w == -1:
@@ -192,7 +166,7 @@ def _product(sizes: list[Size]) -> int:
 
 @_rule("expand")
 def _expand(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    source, wanted = lookup(args[0]), _variadic(args[1:], kwargs)
+    source, wanted = lookup(args[0]), variadic(args[1:], kwargs)
     source = (None,) * (len(wanted) - len(source)) + source
     return tuple(h if isinstance(w, int) and w == -1 else size(w) for h, w in zip(source, wanted, strict=True))
 
@@ -211,7 +185,7 @@ def _attribute(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> S
 
 @_rule("ones zeros empty rand randn")
 def _new_tensor(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    return tuple(map(size, _variadic(args, {k: v for k, v in kwargs.items() if k == "size"})))
+    return tuple(map(size, variadic(args, {k: v for k, v in kwargs.items() if k == "size"})))
 
 
 @_rule("full")
@@ -299,7 +273,7 @@ def _einsum(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Size
     for term, operand in zip(inputs.split(","), operands, strict=True):
         for letter, s in zip(term, lookup(operand), strict=True):
             letters.setdefault(letter, []).append(s)
-    return tuple(_common_size(letters[letter]) for letter in output)
+    return tuple(common_size(letters[letter]) for letter in output)
 
 
 @_rule("mean sum amax amin var std prod all any")
@@ -324,6 +298,8 @@ def _concatenate(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) ->
 @_rule("getitem")
 def _getitem(lookup: Lookup, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if any(isinstance(i, Tensor) for i in index):
+        return selection_sizes.selected_by_tensors(lookup, lookup(args[0]), index)
     source, sizes = list(lookup(args[0])), list[Size]()
     missing = len(source) - sum(i is not None and i is not ... for i in index)
     for i in index if ... in [x for x in index if not isinstance(x, Tensor)] else (*index, ...):
@@ -355,9 +331,3 @@ def _slice_size(whole: Size, part: slice) -> Size:
             else f"min({stop}, {whole})"
         )
     return None
-
-
-def _variadic(values: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Returns the sizes or dimensions of a variadic call: `view(a, b)` or `view((a, b))`."""
-    every = [*values, *kwargs.values()]
-    return list(every[0]) if len(every) == 1 and isinstance(every[0], (tuple, list)) else every

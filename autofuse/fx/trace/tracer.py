@@ -156,6 +156,7 @@ def _record(
             with restore_external_state(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
                 result = _run(recorder, own_forward(cls), call)
+                recorder.check_surroundings()
                 recorder.paused = True
                 recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
                 recorder.finish_watching()

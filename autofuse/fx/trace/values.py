@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
-from autofuse.fx.trace.ambient_state import AmbientState, current_ambient_state
+from autofuse.fx.trace.ambient_state import current_ambient_state
 from autofuse.fx.trace.child_numbers import Number
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.paths import Path, is_record, record_maker
-from autofuse.fx.trace.size_sources import Sizes
+from autofuse.fx.trace.size_origins import Sizes
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.symbolic_sizes import Length, Size
 from autofuse.fx.trace.twin import SCALARS, Twins
@@ -274,17 +274,23 @@ class Values:
 
     # Refusals.
 
-    def check_surroundings(self, operands: Any = None) -> None:
+    def check_surroundings(self) -> None:
         """Refuses an operation if the ambient state differs from forward's own, for example under no_grad."""
-        now = current_ambient_state()
-        if now != self.around and not (operands is not None and self._has_no_gradient(now, operands)):
+        if current_ambient_state() != self.around:
             self.refuse(because(forwards.UNDER_CONTEXT))
 
-    def _has_no_gradient(self, now: AmbientState, operands: Any) -> bool:
-        """Returns whether `no_grad` around an operation has no effect, as for a mask made from sizes and constants."""
-        if now._replace(grad=self.around.grad) != self.around:
+    def is_under_no_grad(self) -> bool:
+        """Returns whether forward has disabled gradients here. Refuses any other difference of the ambient state."""
+        now = current_ambient_state()
+        if now == self.around:
             return False
-        return all(not t.is_floating_point() and not t.is_complex() or self.is_constant(t) for t in tensors(operands))
+        if now.grad or now._replace(grad=True) != self.around:
+            self.refuse(because(forwards.UNDER_CONTEXT))
+        return True
+
+    def _may_have_gradient(self, operands: Any) -> bool:
+        """Returns whether an operation has a gradient. A mask made from sizes and constants has none."""
+        return any((t.is_floating_point() or t.is_complex()) and not self.is_constant(t) for t in tensors(operands))
 
     def is_constant(self, x: Tensor) -> bool:
         """Returns whether a tensor depends only on sizes and constants, as a cached mask does."""

@@ -54,6 +54,36 @@ def test_the_gate_between_grouped_products_is_fused(dtype: torch.dtype) -> None:
         assert (actual - expected).abs().max() <= bound * expected.abs().max()
 
 
+class Choices(Experts):
+    """Two choices for each token, and the original order restored, as in transformers."""
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        tokens, choices = x.size(0), chosen.size(-1)
+        expert, order = torch.sort(chosen.reshape(-1))
+        ends = torch.cumsum(torch.histc(expert.float(), bins=3, min=0, max=2), 0, dtype=torch.int32)
+        gate, up = F.grouped_mm(x[order // choices], self.up, offs=ends).chunk(2, -1)
+        result = F.grouped_mm(F.silu(gate) * up, self.down, offs=ends) * weights.reshape(-1)[order].unsqueeze(-1)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(order.size(0), device=x.device)
+        return result[inverse].view(tokens, choices, x.size(-1)).sum(dim=1)
+
+
+def test_the_number_of_tokens_may_differ_and_torch_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+
+    def arguments(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.randn(tokens, 16), torch.rand(tokens, 3).topk(2)[1], torch.rand(tokens, 2)
+
+    plain = Choices()
+    model = autofuse.optimize(copy.deepcopy(plain), arguments(24), tune=False)
+    assert [(s.rule, s.status) for s in autofuse.report(model)] == [("AF303", "fused")]
+    for tokens in (24, 40, 7):
+        x = arguments(tokens)
+        torch.testing.assert_close(model(*x), plain(*x))
+    assert not autofuse.report(model).fallbacks
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_fake_product_has_the_shape_and_dtype_of_the_real_one(dtype: torch.dtype) -> None:
     x, weight, ends = torch.randn(24, 16), torch.randn(3, 16, 64), torch.tensor([8, 9, 24], dtype=torch.int32)

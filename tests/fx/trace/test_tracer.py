@@ -55,10 +55,11 @@ class Prints(nn.Module):
         return x.softmax(-1)
 
 
-class WithoutGradient(nn.Module):
+class WritesWithoutGradient(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
+        weights = x.softmax(-1)
         with torch.no_grad():
-            weights = x.softmax(-1)
+            weights.clamp_(min=0.1)
         return weights * x
 
 
@@ -88,7 +89,7 @@ class IsGenerator(nn.Module):
         (ReadsNumbers, "needs the values in a tensor"),
         (BranchesOnData, "needs the values in a tensor"),
         (Prints, "needs the values in a tensor"),
-        (WithoutGradient, "under no_grad"),
+        (WritesWithoutGradient, "under no_grad"),
         (Autocasts, "under no_grad, autocast"),
         (DrawsInPython, "draws random numbers"),
         (IsGenerator, "generator"),
