@@ -41,7 +41,7 @@ def _classes_reached(value: Any, names: Collection[str]) -> list[type]:
         return [value]
     found, seen = [value], {id(value)}
     for each in found:
-        for held in _held(each, names):
+        for held in _contents_of(each, names):
             if id(held) not in seen and len(found) < _MAX_OBJECTS:
                 seen.add(id(held))
                 found.append(held)
@@ -49,7 +49,7 @@ def _classes_reached(value: Any, names: Collection[str]) -> list[type]:
     return list(dict.fromkeys(plain_class(c) if issubclass(c, nn.Module) else c for c in classes))
 
 
-def _held(value: Any, names: Collection[str]) -> list[Any]:
+def _contents_of(value: Any, names: Collection[str]) -> list[Any]:
     """What an object holds. The reads are not reported to a twin's listener."""
     if isinstance(value, (*SCALARS, *_CODE, Tensor)):
         return []

@@ -125,7 +125,7 @@ class ExternalState(Watcher):
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
 
     def _note_shared(self, ran: Execution, value: Any, names: Collection[str]) -> None:
-        """Note the containers and iterators that a copy shares with the user's object, by its attributes or its class."""
+        """Note the containers and iterators that a copy shares, by its attributes or by its class."""
         for attribute, held in (*attributes_of_copies(value), *class_state(value, names)):
             if attribute not in names:
                 continue
