@@ -24,12 +24,13 @@ NOT_VERIFIED_YET = Code(
 )
 NOT_VERIFIED = Code(
     "not-verified",
-    "There is not enough memory to compare the module with the original.",
+    "The module could not be compared with the original: memory is short, or a run on a copy would have a side effect.",
     "not verified: {why}",
 )
 WHOLE_NOT_VERIFIED = Code(
     "whole-not-verified",
-    "There is memory to compare the modules one by one, but not the whole model.",
+    "The modules were compared one by one, and the whole model could not be: memory is short, or a run on a copy would "
+    "have a side effect.",
     "only its parts were verified: {why}",
 )
 DIFFERS = Code(

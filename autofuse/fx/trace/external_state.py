@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.class_state import class_state
 from autofuse.fx.trace.code_effects import is_user_class
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -99,7 +100,7 @@ class ExternalState(Watcher):
         names = attribute_names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
-            self._note_copy(ran, value, names)
+            self._note_shared(ran, value, names)
             if is_twin(value):
                 self.note_class(original_class(type(value)))
             if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):
@@ -123,9 +124,9 @@ class ExternalState(Watcher):
             ran.arguments = {}
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
 
-    def _note_copy(self, ran: Execution, value: Any, names: Collection[str]) -> None:
-        """Note what a copy of a module shares with the module: containers and iterators inside of objects."""
-        for attribute, held in attributes_of_copies(value):
+    def _note_shared(self, ran: Execution, value: Any, names: Collection[str]) -> None:
+        """Note the containers and iterators that a copy shares, by its attributes or by its class."""
+        for attribute, held in (*attributes_of_copies(value), *class_state(value, names)):
             if attribute not in names:
                 continue
             for name, kept in ((attribute, held), *getattr(held, "__dict__", {}).items()):
@@ -182,6 +183,8 @@ class ExternalState(Watcher):
             if load.kind == "global":
                 self.snapshot.note_name(ran.namespace, load.name)
             value = root_of(ran, load)
+            if isinstance(value, type):
+                self._note_shared(ran, value, names)
             if load.kind == "free" and self._is_local_of_active_call(load.name, value):
                 continue
             self._check_state(value, load)

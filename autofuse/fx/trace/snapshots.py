@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import cached_tensors, effects
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.twin import is_twin
-from autofuse.torch_private import FakeTensor, set_version_counter
+from autofuse.torch_private import FakeTensor, set_version_counter, unset_fake_temporarily
 
 _MAX_VALUES, _MAX_LENGTH = 20_000, 10_000
 _MAX_TENSOR_ELEMENTS, _MAX_ARRAY_BYTES = 1 << 16, 1 << 20
@@ -475,11 +475,12 @@ def _put_item(held: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 def _tensor(x: Tensor) -> Any:
-    return x._version if not x.is_inference() else 0, x.detach().clone()
+    with unset_fake_temporarily():  # a fake copy would hold no numbers to restore
+        return x._version if not x.is_inference() else 0, x.detach().clone()
 
 
 def _put_tensor(x: Tensor, before: Any) -> None:
-    with torch.no_grad():
+    with unset_fake_temporarily(), torch.no_grad():
         x.copy_(before[1])
     if not x.is_inference():
         set_version_counter((x,), (before[0],))  # so that the write and the restore are invisible

@@ -5,6 +5,7 @@ A call is counter-evidence if it passes
 - integers or complex numbers to an activation or a norm,
 - a tensor as the scale of an attention,
 - a query, key or value of rank 1,
+- another number of values than of keys,
 - a mask of higher rank than the scores, or with a size that does not broadcast to them.
 
 Only operands that are arguments of the function can be checked.
@@ -60,6 +61,7 @@ def _operand_calls(claim: Claim) -> Iterator[Missing | Fails]:
     names = {n: _some_argument_of(claim, captures[n]) for n in ("query", "key", "value") if n in captures}
     scale = captures.get("scale")
     scales = {str(v.data) for v in _argument_roots(claim, scale, frozenset())} if scale is not None else set[str]()
+    are_arguments = all(_is_argument(captures[n]) for n in ("key", "value") if n in captures)
     mask = _argument_of_mask(claim, captures["mask"]) if "mask" in captures else None
     for call in index.calls_of(d) if scales or mask or any(names.values()) else ():
         for name in sorted(scales):
@@ -70,11 +72,25 @@ def _operand_calls(claim: Claim) -> Iterator[Missing | Fails]:
         if (vector := next((n for n, s in shapes.items() if s is not None and len(s) < 2), None)) is not None:
             yield _fails(call, str(names[vector]), "a tensor of less than two dimensions")
             return
+        if are_arguments and _lengths_differ(shapes.get("key"), shapes.get("value")):
+            yield _fails(call, str(names["value"]), "another number of values than of keys")
+            return
         mask_shape = _known_shape(index.passed_values(call, mask)) if mask else None
         if mask_shape is not None and _broadcasts_beyond_scores(mask_shape, shapes.get("query"), shapes.get("key")):
             yield _fails(call, str(mask), "a mask that is larger than the scores")
             return
     yield from _scales_of_constructor(claim, scale, index)
+
+
+def _is_argument(operand: Value) -> bool:
+    """Whether an operand is an argument itself, and no view or transposition of it."""
+    return operand.op == PARAMETER or operand.op == LEAF and getattr(operand.data, "op", "") == PARAMETER
+
+
+def _lengths_differ(key: Sizes | None, value: Sizes | None) -> bool:
+    """Whether the code raises an error for these shapes, and the fused call reads past the end of the values."""
+    known = key is not None and value is not None and key[-2] is not None and value[-2] is not None
+    return known and key[-2] != value[-2]  # type: ignore[index]
 
 
 def _scales_of_constructor(claim: Claim, scale: Value | None, index: CallArguments) -> Iterator[Fails]:

@@ -187,6 +187,10 @@ GIVEN = {
     "elements of a list": ("for y in [x, x]:\n    attend(y, x, x)", "assumes that `q` has"),
     "a matrix, where an error is caught": ("try:\n    attend(x, x, x)\nexcept RuntimeError:\n    pass", "assumes"),
     "a vector": ("attend(torch.randn(8), x, x)", "tensor of less than two dimensions"),
+    "fewer values than keys": ("attend(x, x, torch.randn(2, 4, 8))", "another number of values than of keys"),
+    "more values than keys": ("attend(x, torch.randn(4, 8), x)", "another number of values than of keys"),
+    "values of another width": ("attend(x, x, torch.randn(2, 5, 3))", "safe"),
+    "other keys and values than queries": ("y = torch.randn(2, 7, 8)\nattend(x, y, y)", "safe"),
 }
 
 
@@ -213,3 +217,9 @@ def test_a_module_that_reads_its_own_matrix_may_get_a_vector() -> None:
                 return torch.softmax(x @ self.keys.t(), dim=-1) @ self.values
     """)
     assert finding.status == "unsafe" and "assumes that `x` has two dimensions or more" in finding.message
+
+
+def test_the_text_shows_the_lengths_of_arguments_only_if_they_are_not_transposed() -> None:
+    body = "def attend(q, k, v):\n    return torch.softmax(q @ k * q.size(-1) ** -0.5, dim=-1) @ v\n\n\n"
+    call = "attend(torch.randn(2, 3, 8), torch.randn(2, 8, 5), torch.randn(2, 5, 8))\n"
+    assert all("number of values" not in f.message for f in findings(f"import torch\n\n\n{body}{call}"))
