@@ -69,17 +69,18 @@ class ParsedFiles:
             )
         return parsed.scopes[path]
 
-    def drop_if_full(self) -> bool:
-        """Drop everything if the limit is exceeded. Callers must hold no scope, tree or node at this time.
+    @property
+    def is_full(self) -> bool:
+        """Whether the texts exceed the limit."""
+        return self._size > self.most
 
-        Returns:
-            Whether everything was dropped.
+    def drop(self) -> None:
+        """Drop everything and free the memory.
+
+        Callers must hold no scope, tree or node at this time: the collector would visit each of them for nothing.
         """
-        full = self._size > self.most
-        if full:
-            self.forget()
-            gc.collect()  # scopes of files that import each other form reference cycles
-        return full
+        self.forget()
+        gc.collect()  # scopes of files that import each other form reference cycles
 
     def forget(self) -> None:
         """Drop everything. Call this when files may have changed."""

@@ -45,10 +45,12 @@ def test_a_text_with_a_syntax_error_is_not_kept(file: Path) -> None:
 def test_trees_are_dropped_if_the_limit_is_exceeded(file: Path) -> None:
     parsed = ParsedFiles()
     first = parsed.tree(TEXT, str(file))
-    assert not parsed.drop_if_full()
+    assert not parsed.is_full
     assert parsed.tree(TEXT, str(file)) is first
     parsed.most = 10
-    assert parsed.drop_if_full()
+    assert parsed.is_full
+    parsed.drop()
+    assert not parsed.is_full
     assert parsed.tree(TEXT, str(file)) is not first
 
 
