@@ -60,7 +60,7 @@ class ProjectFiles:
         """Drops the syntax trees if there are too many. Call it only between two files."""
         if PARSED.is_full:
             self._scopes.clear()  # the other attributes hold only paths
-            PARSED.drop()
+            PARSED.drop(keep=dict.fromkeys(p for paths in self._confirmed_files.values() for p in paths))
 
     def scan_bytes(self) -> None:
         """Searches the bytes of all files. Call it before the work is split among processes."""
