@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import libcst as cst
 
@@ -13,9 +12,8 @@ _SPACES = cst.AssignEqual(cst.SimpleWhitespace(" "), cst.SimpleWhitespace(" "))
 _NO_SPACES = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
-def is_spaced(lines: Iterable[str]) -> bool:
+def is_spaced(text: str) -> bool:
     """Whether most keyword arguments in a text have spaces around `=`."""
-    text = "\n".join(lines)
     return len(_SPACED.findall(text)) > len(_TIGHT.findall(text))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TypeVar
 
 import libcst as cst
@@ -23,7 +22,7 @@ from autofuse.source.write.call_arguments import (
     split_arguments,
 )
 from autofuse.source.write.chained_calls import find_chained_call
-from autofuse.source.write.keyword_spacing import is_spaced, with_spaces
+from autofuse.source.write.keyword_spacing import with_spaces
 from autofuse.source.write.leading_lines import (
     Lines,
     combine_leading_lines,
@@ -54,8 +53,18 @@ class EditedModule:
         dropped: the comments that the edit removes. They are complete after `module()`.
     """
 
-    def __init__(self, module: cst.Module, positions: NodePositions, edit: Edit, width: int) -> None:
-        """`width` is the number of characters that a line may have."""
+    def __init__(
+        self, module: cst.Module, positions: NodePositions, edit: Edit, width: int, spaced: bool = False
+    ) -> None:
+        """Creates the edited module; `module()` returns it.
+
+        Args:
+            module: the module, or a part of one.
+            positions: its nodes.
+            edit: what to change.
+            width: the number of characters that a line may have.
+            spaced: whether keyword arguments get spaces around `=`.
+        """
         self.tree, self.positions, self.config = module, positions, module.config_for_parsing
         self.texts = {self._expression(s): (s, t) for s, t in edit.replacements}
         self.added: dict[cst.BaseExpression, list[tuple[str, str]]] = {}
@@ -69,7 +78,7 @@ class EditedModule:
             self.inserted.setdefault(self._statement(s), []).append(text)
         self.lines = sorted({s.line for s in edit.spans})
         self.indent = ""
-        self.width = width
+        self.width, self.is_spaced = width, spaced
         self.dropped: Lines = []
 
     def _expression(self, span: TextSpan) -> cst.BaseExpression:
@@ -374,11 +383,6 @@ class EditedModule:
         if new.call is not None and self._is_too_long(span, self.tree.code_for_node(expression)):
             return self._parse_expression(self._wrap_call(new, self.positions.text_around(span)[0]))
         return expression
-
-    @cached_property
-    def is_spaced(self) -> bool:
-        """Whether the file has spaces around the `=` of keyword arguments."""
-        return is_spaced(self.positions.lines)
 
     def _parse_expression(self, text: str) -> cst.BaseExpression:
         expression = cst.parse_expression(text, config=self.config)

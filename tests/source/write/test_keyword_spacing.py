@@ -23,7 +23,7 @@ SPACED = "def layers(width):\n    return torch.nn.Linear(width, width, bias = Fa
     ],
 )
 def test_most_keyword_arguments_decide(text: str, spaced: bool) -> None:
-    assert is_spaced(text.splitlines()) is spaced
+    assert is_spaced(text) is spaced
 
 
 @pytest.mark.parametrize(
