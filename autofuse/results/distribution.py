@@ -6,15 +6,18 @@ unrelated package. It installs files into the same folder, so only one of the tw
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
 
 DISTRIBUTION = "autofuse-torch"
 OLDEST_TORCH = (2, 9)  # docs/versions.md lists the versions that are tested
 TORCH_REQUIREMENT = f"torch>={OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
 INSTALL_TORCH = f"Install it with `pip install '{TORCH_REQUIREMENT}'`."
 _OTHER = "autofuse"
+_METADATA = re.compile(r"autofuse(-[^-]*)?(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
 
 
 @cache
@@ -26,7 +29,7 @@ def own_version() -> str:
 @cache
 def name_clash() -> str:
     """A sentence that says that the unrelated package is installed too, and what to do; "" if it is not."""
-    other = _version_of(_OTHER)
+    other = _version_of(_OTHER) if any(map(_may_have_metadata, sys.path)) else None
     if other is None:
         return ""
     return (
@@ -53,8 +56,18 @@ def unsupported_torch() -> str:
     )
 
 
-def _version_of(distribution: str) -> str | None:
+def _may_have_metadata(folder: str) -> bool:
+    """Whether an entry of `sys.path` may have metadata of the unrelated package. It may if it is no readable folder."""
     try:
-        return version(distribution)
-    except PackageNotFoundError:
+        return any(map(_METADATA.fullmatch, os.listdir(folder or ".")))
+    except OSError:
+        return os.path.exists(folder)
+
+
+def _version_of(distribution: str) -> str | None:
+    """The version in the metadata of a distribution."""
+    metadata = import_module("importlib.metadata")  # here, because its import takes a third of the command's start
+    try:
+        return str(metadata.version(distribution))
+    except metadata.PackageNotFoundError:
         return None

@@ -109,3 +109,9 @@ def test_a_supported_or_unknown_torch_is_not_refused(tmp_path: Path, version: st
         tmp_path, "from autofuse.results.distribution import unsupported_torch; print(repr(unsupported_torch()))"
     )
     assert done.stdout.strip() == "''"
+
+
+def test_the_search_for_the_unrelated_package_does_not_import_the_reader_of_metadata() -> None:
+    code = "import sys; from autofuse.results.distribution import name_clash; name_clash(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "importlib.metadata" not in done.stdout.split()

@@ -31,19 +31,21 @@ class NodeIndex:
         self.tree = tree
         self.nodes, _, _ = definition_range(tree)
         self._positions: defaultdict[type[ast.AST], list[int]] = defaultdict(list)
-        for i, node in enumerate(self.nodes):
-            self._positions[node.__class__].append(i)
+        for i, kind in enumerate(map(type, self.nodes)):
+            self._positions[kind].append(i)
         self._starts = self._read_definitions()
 
     def of(self, kind: type[_Node]) -> Iterator[_Node]:
         """Yield the nodes of a class, in the order of `walk`. Subclasses do not count."""
         return (self.nodes[i] for i in self._positions.get(kind, ()))  # type: ignore[misc]
 
+    def of_kinds(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+        """Yield the nodes of several classes, in the order of `walk`."""
+        return (self.nodes[i] for i in sorted(i for kind in kinds for i in self._positions.get(kind, ())))
+
     def functions(self) -> list[Function]:
         """Return all functions and methods, in the order of `walk`."""
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        positions = sorted(i for kind in kinds for i in self._positions.get(kind, ()))
-        return [self.nodes[i] for i in positions]  # type: ignore[misc]
+        return list(self.of_kinds(ast.FunctionDef, ast.AsyncFunctionDef))  # type: ignore[arg-type]
 
     def placed(self, kind: type[_Node]) -> Iterator[tuple[int, _Node]]:
         """Yield the positions and the nodes of a class."""

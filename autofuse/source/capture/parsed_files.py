@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from autofuse.source.capture.syntax import drop_cached_walks
 
 _MOST_BYTES = 32 << 20  # of text; a tree takes about thirty times as much memory as its text
 
+_KEPT_PART = 4  # at most this part of the limit, 1/4, is kept when trees are dropped
 _LEAST_BYTES = 4 << 20  # of text for each process, if many processes share the limit
 
 
@@ -28,6 +30,11 @@ class _Parsed:
     text: bytes
     tree: ast.Module
     scopes: dict[str, FileScope] = field(default_factory=dict)
+
+    def forget_others(self) -> None:
+        """Drop what the scopes know about other files."""
+        for scope in self.scopes.values():
+            scope.forget_others()
 
 
 @dataclass
@@ -69,17 +76,29 @@ class ParsedFiles:
             )
         return parsed.scopes[path]
 
-    def drop_if_full(self) -> bool:
-        """Drop everything if the limit is exceeded. Callers must hold no scope, tree or node at this time.
+    @property
+    def is_full(self) -> bool:
+        """Whether the texts exceed the limit."""
+        return self._size > self.most
 
-        Returns:
-            Whether everything was dropped.
+    def drop(self, keep: Iterable[str] = ()) -> None:
+        """Drop everything but some files, and free the memory.
+
+        Callers must hold no scope, tree or node of another file at this time: the collector would visit each of them
+        for nothing.
+
+        Args:
+            keep: The paths of files that are needed again. They are kept if they leave room for others.
         """
-        full = self._size > self.most
-        if full:
-            self.forget()
-            gc.collect()  # scopes of files that import each other form reference cycles
-        return full
+        kept = {real: self._files[real] for p in keep if (real := real_path(os.path.abspath(p))) in self._files}
+        size = sum(len(parsed.text) for parsed in kept.values())
+        if size > self.most // _KEPT_PART:
+            kept, size = {}, 0
+        for real in kept:
+            self._files.pop(real).forget_others()
+        self.forget()
+        self._files, self._size = kept, size
+        gc.collect()  # scopes of files that import each other form reference cycles
 
     def forget(self) -> None:
         """Drop everything. Call this when files may have changed."""

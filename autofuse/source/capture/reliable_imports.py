@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autofuse.source.capture.bindings import bindings
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.syntax import parts, walk
 
 # An import of these cannot fail, because the rewritten code needs torch anyway.
@@ -151,11 +152,8 @@ class _ImportReader:
 def names_bound_by_text(tree: ast.Module) -> set[str]:
     """Return the names that a file binds through strings: `globals()["F"] = None`, `exec("F = None")`."""
     names = set[str]()
-    for n in walk(tree):
-        if n.__class__ is ast.Call:
-            if not _is_binding_function(n.func):
-                continue
-        elif n.__class__ is not ast.Assign:
+    for n in node_index(tree).of_kinds(ast.Call, ast.Assign):
+        if isinstance(n, ast.Call) and not _is_binding_function(n.func):
             continue
         match n:
             case ast.Assign(targets=targets):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from autofuse.source.capture.bindings import Function, bindings, bound_names
 from autofuse.source.capture.constants import named_constants
 from autofuse.source.capture.helpers import is_inlinable
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.reliable_imports import (
     ImportDoubt,
     find_doubtful_imports,
@@ -190,6 +191,12 @@ class FileScope:
             self._class_scopes[id(node)] = ClassScope(node)
         return self._class_scopes[id(node)]
 
+    def forget_others(self) -> None:
+        """Forget the classes of other files, so that these files can be dropped."""
+        self.imported_classes.clear()
+        for owner in self._class_scopes.values():
+            owner.known_subclasses.clear()
+
     def number(self, name: str) -> float | None:
         """Return the constant number that the file assigns to `name`, or None."""
         if self._constants is None:
@@ -310,7 +317,7 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     """
     cache_walks(tree)
     scope = FileScope(tree, file=file)
-    reassigned = {name for n in walk(tree) if n.__class__ is ast.Global for name in n.names}
+    reassigned = {name for n in node_index(tree).of(ast.Global) for name in n.names}
     scope.reassigned = frozenset(reassigned)
     hidden = reassigned | names_bound_by_text(tree)
     module_level = scope.index(module_bindings)

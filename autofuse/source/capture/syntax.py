@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 _FIELDS_WITHOUT_NODES = frozenset(
@@ -78,6 +79,30 @@ class _Walk:
         """Return None: a copied definition may be changed, so it must not have a cached walk."""
 
 
+class _Getters(dict[type[ast.AST], Callable[[ast.AST], Any]]):
+    """For each class of nodes, a function that returns the contents of all its fields at once."""
+
+    def __missing__(self, kind: type[ast.AST]) -> Callable[[ast.AST], Any]:
+        fields = _FIELDS[kind]
+        self[kind] = attrgetter(*fields) if fields else _no_contents
+        return self[kind]
+
+
+def _no_contents(node: ast.AST) -> tuple[()]:
+    return ()
+
+
+_GETTERS = _Getters()
+
+
+def contents(node: ast.AST) -> Any:
+    """Return the contents of the fields of `node` that may hold nodes; not in a tuple if there is one field."""
+    try:
+        return _GETTERS[node.__class__](node)
+    except AttributeError:  # a node that is not from a parser may lack optional fields
+        return tuple(getattr(node, f, None) for f in _FIELDS[node.__class__])
+
+
 _CACHED_TYPES = frozenset({ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 
 
@@ -99,11 +124,13 @@ def cache_walks(tree: ast.Module) -> None:
             cached = vars(inner)["_row"] = _Walk(nodes, len(nodes))
             todo.append(cached)
         nodes.append(inner)  # type: ignore[arg-type]
-        for field in _FIELDS[kind]:  # type: ignore[index]
-            value = getattr(inner, field, None)
+        if kind in _LEAVES:
+            continue
+        found = contents(inner)  # type: ignore[arg-type]
+        for value in found if found.__class__ is tuple else (found,):
             if value.__class__ is list:
                 todo += value
-            else:
+            elif value is not None:
                 todo.append(value)
 
 

@@ -74,6 +74,9 @@ def _is_word_character(character: bytes) -> bool:
 _ASSIGNED = re.compile(rb"\.\w+\s*=(?!=)")
 _OF_TORCH = re.compile(rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\Z")
 _TORCH_ENDS = (b"F", b"torch", b"functional", b"Tensor")  # a fast test before the expression
+_ANNOTATION = re.compile(
+    rb"[ \t]*(?:(?!(?:else|try|finally|except)\b)[\w.]+[ \t]*:|(?:async[ \t]+)?def[ \t]+\w+\()[^;\"'()]*\Z"
+)
 _MAX_NAME = 100  # bytes of a dotted torch name
 _SET_ON_TORCH = re.compile(rb"(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b")
 _SETS = _Words("setattr | set_submodule | _modules")
@@ -117,5 +120,23 @@ def _patches_torch(source: bytes) -> bool:
     """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
     if (b"setattr" in source or b"patch" in source) and _SET_ON_TORCH.search(source):
         return True
-    names = (source[max(0, m.start() - _MAX_NAME) : m.start()] for m in _ASSIGNED.finditer(source))
-    return any((n.endswith(_TORCH_ENDS) or b"nn." in n) and _OF_TORCH.search(n) for n in names)
+    return any(
+        _is_of_torch(source, m.start()) and not _is_annotation(source, m.start()) for m in _ASSIGNED.finditer(source)
+    )
+
+
+def _is_of_torch(source: bytes, end: int) -> bool:
+    """Whether a dotted name that ends at `end` may belong to torch."""
+    name = source[max(0, end - _MAX_NAME) : end]
+    return (name.endswith(_TORCH_ENDS) or b"nn." in name) and _OF_TORCH.search(name) is not None
+
+
+def _is_annotation(source: bytes, end: int) -> bool:
+    """Whether a dotted name that ends at `end` surely is a part of an annotation: `x: torch.Tensor = y`.
+
+    Only a compound statement could have an assignment after a colon. Its line starts with a keyword, or continues a
+    line that ends with a backslash.
+    """
+    start = source.rfind(b"\n", 0, end) + 1
+    continues = source[max(0, start - 3) : start].rstrip(b"\r\n").endswith(b"\\")
+    return not continues and _ANNOTATION.match(source[start:end]) is not None

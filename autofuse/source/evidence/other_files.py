@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from autofuse.source.capture.file_lookups import FILE_LOOKUPS
@@ -34,10 +35,11 @@ class ProjectFiles:
     _mentions: dict[str, Mentions | None] = field(default_factory=dict)
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
     _direct_imports: dict[str, tuple[ProjectImport, ...]] = field(default_factory=dict)
-    _imports_of_file: dict[str, tuple[ProjectImport, ...]] = field(default_factory=dict)
+    _import_chains: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _imported_files: dict[str, dict[str, None]] = field(default_factory=dict)
     _files_replacing_children: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _files_reading_layouts: dict[Path, tuple[str, ...]] = field(default_factory=dict)
-    _importing_files: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _importing_files: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
     _files_changing_classes: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _files_by_mention: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _by_word: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -56,8 +58,9 @@ class ProjectFiles:
 
     def make_room(self) -> None:
         """Drops the syntax trees if there are too many. Call it only between two files."""
-        if PARSED.drop_if_full():
+        if PARSED.is_full:
             self._scopes.clear()  # the other attributes hold only paths
+            PARSED.drop(keep=dict.fromkeys(p for paths in self._confirmed_files.values() for p in paths))
 
     def scan_bytes(self) -> None:
         """Searches the bytes of all files. Call it before the work is split among processes."""
@@ -118,13 +121,16 @@ class ProjectFiles:
             self._files_reading_layouts[scope.file] = tuple(other_paths) if reads_layout else ()
         return self._scopes_of_files(self._files_reading_layouts[scope.file])
 
-    def importing_files(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Returns the files that import from the file of `scope`."""
+    def importing_files(self, scope: FileScope, name: str) -> tuple[FileScope, ...]:
+        """Returns the files that import from the file of `scope` and contain `name`. Other files are not parsed."""
         if scope.file is None or len(self.paths) < 2:
             return ()
-        if scope.file not in self._importing_files:
-            self._importing_files[scope.file] = tuple(self._find_importers(scope, scope.file, lambda _: True))
-        return self._scopes_of_files(self._importing_files[scope.file])
+        key = scope.file, name
+        if key not in self._importing_files:
+            self._importing_files[key] = tuple(
+                self._find_importers(scope, scope.file, lambda _: True, os.fsencode(name))
+            )
+        return self._scopes_of_files(self._importing_files[key])
 
     def may_use_dropout(self, scope: FileScope) -> bool:
         """Whether a file that may import from the file of `scope` contains a dropout layer."""
@@ -137,13 +143,17 @@ class ProjectFiles:
             )
         return self._may_use_dropout[scope.file]
 
-    def _find_importers(self, scope: FileScope, file: Path, is_wanted: Callable[[Mentions], bool]) -> Iterator[str]:
-        """Yields the files that import from `file` and that `is_wanted` accepts by their words."""
+    def _find_importers(
+        self, scope: FileScope, file: Path, is_wanted: Callable[[Mentions], bool], text: bytes = b""
+    ) -> Iterator[str]:
+        """Yields the files that import from `file`, contain `text`, and that `is_wanted` accepts by their words."""
         home, count = resolve_path(file), 0
         FILE_LOOKUPS.count += 1
         for path in self._files_importing_names(*_import_words(scope, file)):
             find_mentions = self._mentioned_in(path)
             if count >= _MAX_PARSED or find_mentions is None or not is_wanted(find_mentions):
+                continue
+            if text and text not in (_read_source(path) or b""):
                 continue
             other = self._scope_of_file(path)
             if other is None or not self._read_own_imports(path, other).may_import(home, scope.classes):
@@ -182,9 +192,9 @@ class ProjectFiles:
             return ()
         if scope.file not in self._inspecting_imports:
             inspecting = self._by_resolved_path(paths)
-            imported = {f for i in self._collect_imports(str(scope.file)) for f in i.of(inspecting)} - {
-                resolve_path(scope.file)
-            }
+            chain = (self._files_imported_by(p) for p in self._follow_imports(str(scope.file)))
+            imported = set[str]().union(*(files.keys() & inspecting.keys() for files in chain))
+            imported.discard(resolve_path(scope.file))
             self._inspecting_imports[scope.file] = tuple(inspecting[f] for f in sorted(imported))
         users = self._find_indirect_importers(scope, "looks_inside", lambda _: True)
         return (*users, *self._scopes_of_files(self._inspecting_imports[scope.file]))
@@ -217,9 +227,8 @@ class ProjectFiles:
             home, classes = resolve_path(scope.file), scope.classes
             if mention not in self._confirmed_files:
                 candidates = ((p, self._scope_of_file(p)) for p in self._files_with(mention))
-                self._confirmed_files[mention] = [p for p, s in candidates if s is not None and is_confirmed(s)][
-                    :_MAX_PARSED
-                ]
+                confirmed = (p for p, s in candidates if s is not None and is_confirmed(s))
+                self._confirmed_files[mention] = list(islice(confirmed, _MAX_PARSED))
             paths = self._confirmed_files[mention]
             self._indirect_importers[key] = tuple(
                 p for p in paths if resolve_path(p) != home and self._read_all_imports(p).may_import(home, classes)
@@ -234,26 +243,34 @@ class ProjectFiles:
 
     def _read_all_imports(self, path: str) -> ImportedFiles:
         if path not in self._all_imports:
-            self._all_imports[path] = ImportedFiles(self._collect_imports(path))
+            self._all_imports[path] = ImportedFiles(
+                [i for p in self._follow_imports(path) for i in self._imports_of_path(p)]
+            )
         return self._all_imports[path]
 
-    def _collect_imports(self, path: str) -> tuple[ProjectImport, ...]:
-        """Returns the direct and indirect imports of a file, as far as they are files of the command."""
-        if path not in self._imports_of_file:
+    def _follow_imports(self, path: str) -> tuple[str, ...]:
+        """Returns a file and the files of the command that it imports directly or indirectly, nearest first."""
+        if path not in self._import_chains:
             paths_by_file = self._paths_by_file()
-            todo, seen, all_imports = [path], {path}, list[ProjectImport]()
+            todo, seen, chain = [path], {path}, list[str]()
             while todo and len(seen) < _MAX_IMPORTED:
-                current = todo.pop(0)
-                scope = self._scope_of_file(current)
-                imports = self._imports_of_scope(current, scope) if scope is not None else ()
-                all_imports += imports
-                new_paths = {
-                    paths_by_file[f]: None for i in imports for f in i.of(paths_by_file) if paths_by_file[f] not in seen
-                }
+                chain.append(current := todo.pop(0))
+                new_paths = {p: None for f in self._files_imported_by(current) if (p := paths_by_file[f]) not in seen}
                 seen |= new_paths.keys()
                 todo += new_paths
-            self._imports_of_file[path] = tuple(all_imports)
-        return self._imports_of_file[path]
+            self._import_chains[path] = tuple(chain)
+        return self._import_chains[path]
+
+    def _files_imported_by(self, path: str) -> dict[str, None]:
+        """Returns the files of the command that a file may import directly. The dict is used as an ordered set."""
+        if path not in self._imported_files:
+            paths_by_file = self._paths_by_file()
+            self._imported_files[path] = {f: None for i in self._imports_of_path(path) for f in i.of(paths_by_file)}
+        return self._imported_files[path]
+
+    def _imports_of_path(self, path: str) -> tuple[ProjectImport, ...]:
+        scope = self._scope_of_file(path)
+        return self._imports_of_scope(path, scope) if scope is not None else ()
 
     def _paths_by_file(self) -> dict[str, str]:
         """Returns the files of the command by their resolved paths."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.parsed_files import real_path
 from autofuse.source.capture.project_files import LIBRARIES, find_project_class, import_roots
 from autofuse.source.capture.scope import FileScope
-from autofuse.source.capture.syntax import walk
 
 
 def resolve_path(path: str | Path) -> str:
@@ -88,7 +88,7 @@ class ImportedFiles:
 def find_imports(tree: ast.Module, file: Path, scope: Callable[[], FileScope | None]) -> Iterator[ProjectImport]:
     """Yield every import of a file."""
     folder = Path(resolve_path(file)).parent
-    for node in walk(tree):
+    for node in node_index(tree).of_kinds(ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             modules = [(a.name, "", "", 0) for a in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -154,12 +154,19 @@ def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSi
     for symbol, call, inner_scope in _calls(scope, names):
         for name in (_name_of(call, inner_scope), _method(call)):
             for loaded, rule in by_name.get(name, ()):
-                once_in = {"": call, "file": None, "statement": context.nesting.statement_of(call)}[rule.once]
+                once_in = _part_of_one_report(rule, call, context)
                 placed = PlacedCall(name, call, inner_scope, context, rule.parameters)
                 site = _site(loaded, rule, symbol, placed) if (rule, once_in) not in reported else None
                 if site is not None:
                     reported.add((rule, once_in))
                     yield site
+
+
+def _part_of_one_report(rule: type[CallRule], call: ast.Call, context: CallContext) -> ast.AST | None:
+    """The part of the file in which a rule reports one call only; None for the whole file."""
+    if rule.once == "statement":
+        return context.nesting.statement_of(call)
+    return None if rule.once == "file" else call
 
 
 def _with_aliases(scope: FileScope, names: set[str]) -> set[str]:

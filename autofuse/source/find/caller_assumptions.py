@@ -106,7 +106,7 @@ def _refuses_returned_value(p: Proposal) -> bool:
     return p.finding.reason_code == matches.VALUE_RETURNED.name
 
 
-def _no_importers(scope: FileScope) -> tuple[FileScope, ...]:
+def _no_importers(scope: FileScope, name: str) -> tuple[FileScope, ...]:
     return ()
 
 

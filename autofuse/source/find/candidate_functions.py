@@ -234,11 +234,9 @@ def _users_of_names(
 
 def _import_aliases(scope: FileScope) -> Iterator[tuple[bytes, bytes]]:
     """Yields each imported name that gets an alias, with the alias."""
-    for node in walk(scope.tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for a in node.names:
-                if a.asname is not None:
-                    yield a.name.rpartition(".")[2].encode(), a.asname.encode()
+    for a in node_index(scope.tree).of(ast.alias):
+        if a.asname is not None:
+            yield a.name.rpartition(".")[2].encode(), a.asname.encode()
 
 
 def _binds(statement: ast.Assign | ast.AnnAssign, names: set[str]) -> bool:

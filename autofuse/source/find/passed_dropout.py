@@ -44,7 +44,7 @@ def find_passed_dropout(defined: DefinedFunction, importers: FindImporters) -> I
     returned = ReturnedElement(function, defined.owner.node.name if defined.owner is not None else "", defined.scope, 0)
     calls = [
         (scope, call, is_argument)
-        for scope in (defined.scope, *importers(defined.scope))
+        for scope in (defined.scope, *importers(defined.scope, returned.call_name))
         for call, is_argument in find_calls(returned, scope)
     ]
     defaults = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))

@@ -47,7 +47,8 @@ class ReturnedElement:
         return self.owner if self.owner and self.function.name in _FORWARD else self.function.name
 
 
-FindImporters = Callable[[FileScope], tuple[FileScope, ...]]  # a file -> the other files that import from it
+# A file and a name -> the other files that import from the file and contain the name.
+FindImporters = Callable[[FileScope, str], tuple[FileScope, ...]]
 
 
 def returned_lengths(function: Function) -> set[int | None]:
@@ -87,7 +88,7 @@ def find_uses(element: ReturnedElement, importers: FindImporters) -> list[Result
             continue
         seen.add(key)
         before = len(uses) + len(pending)
-        for scope in (current.scope, *importers(current.scope)):
+        for scope in (current.scope, *importers(current.scope, current.call_name)):
             for call, is_argument in find_calls(current, scope):
                 for use in [_read(scope, call)] if is_argument else _uses_of_call(call, current.element, scope):
                     if isinstance(use, ReturnedElement):

@@ -39,7 +39,8 @@ class WordHints:
         self.rules = tuple(dict.fromkeys(rules))
         hints = dict.fromkeys(pair for r in self.rules for pair in (*r.one_of, *((word, b"") for word in r.all_of)))
         self._index = {pair: i for i, pair in enumerate(hints)}
-        self._all_words = [[_Word(each) for each in word.split(b"|")] for word, _ in hints]
+        self._all_words = [[_WORDS[each] for each in word.split(b"|")] for word, _ in hints]
+        self._different_words = tuple(dict.fromkeys(word for words in self._all_words for word in words))
         self._words = self._all_words
         self._companions = [re.compile(companion) if companion else None for _, companion in hints]
         self._needs: tuple[_Needs, ...] = tuple(map(self._needs_of, self.rules))
@@ -80,7 +81,9 @@ class WordHints:
             text: The content of the file.
             others: Whether layers of other files may add words.
         """
-        found = self.complete(self.words_in(text), text)
+        present = {word for word in self._different_words if word.is_in(text)}
+        hinted = (i for i, words in enumerate(self._all_words) if not present.isdisjoint(words))
+        found = self.complete(hinted, text)
         rules = tuple(
             rule
             for rule, (one_of, all_of) in zip(self.rules, self._needs, strict=True)
@@ -88,12 +91,12 @@ class WordHints:
         )
         if rules not in self._parts:
             self._parts[rules] = WordHints(rules)
-        return self._parts[rules]._with_words_of(text)
+        return self._parts[rules]._with_words(present)
 
-    def _with_words_of(self, text: bytes) -> WordHints:
-        """The same hints for parts of `text`: only the words in it are searched for."""
+    def _with_words(self, present: set[_Word]) -> WordHints:
+        """The same hints for parts of a text that contains only these words: no other words are searched for."""
         hints = copy(self)
-        hints._words = [[word for word in words if word.is_in(text)] for words in self._all_words]
+        hints._words = [[word for word in words if word in present] for words in self._all_words]
         return hints
 
     def of_name(self, name: bytes) -> frozenset[int]:
@@ -137,3 +140,14 @@ def _is_inside_word(text: bytes, at: int) -> bool:
 
 def _is_word_byte(byte: bytes) -> bool:
     return byte.isalnum() or byte == b"_"
+
+
+class _SharedWords(dict[bytes, _Word]):
+    """One word for each expression, so that a text is searched once for a word of several rules."""
+
+    def __missing__(self, expression: bytes) -> _Word:
+        self[expression] = _Word(expression)
+        return self[expression]
+
+
+_WORDS = _SharedWords()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import libcst as cst
 
+from autofuse.source.write.keyword_spacing import equal_sign
+
 _NO_SPACE = cst.SimpleWhitespace("")
 
 
-def add_argument(call: cst.Call, keyword: str, text: str) -> cst.Call:
-    """Returns `call` with one more keyword argument, formatted like the others. A comment stays on its line."""
-    value, equal = cst.parse_expression(text), cst.AssignEqual(_NO_SPACE, _NO_SPACE)
+def add_argument(call: cst.Call, keyword: str, text: str, spaced: bool = False) -> cst.Call:
+    """Returns `call` with one more keyword argument, formatted like the others. A comment stays on its line.
+
+    Args:
+        call: the call.
+        keyword: the name of the argument.
+        text: its value.
+        spaced: whether the file has spaces around `=`. This matters if the call has no keyword argument.
+    """
+    value, equal = cst.parse_expression(text), equal_sign(call, spaced)
     if not call.args:
         return call.with_changes(args=[cst.Arg(value, cst.Name(keyword), equal=equal)])
     *front, last = (a.with_changes(value=_with_parentheses(a.value)) for a in call.args)
@@ -24,6 +33,23 @@ def add_argument(call: cst.Call, keyword: str, text: str) -> cst.Call:
     added = cst.Arg(value, cst.Name(keyword), comma=end, whitespace_after_arg=last.whitespace_after_arg, equal=equal)
     comma = cst.Comma(whitespace_after=before)
     return call.with_changes(args=[*front, last.with_changes(comma=comma, whitespace_after_arg=_NO_SPACE), added])
+
+
+def place_last_argument(call: cst.Call, tree: cst.Module, indent: str, argument_indent: str, step: str) -> cst.Call:
+    """Returns a call of several lines whose last argument, which was added, is too long for its line.
+
+    If the closing parenthesis has its own line, each argument gets a line, as formatters do. Otherwise only the last
+    one gets a line, with the indentation of the argument before it.
+    """
+    *front, before, added = call.args
+    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace) and isinstance(
+        added.whitespace_after_arg, cst.ParenthesizedWhitespace
+    ):
+        return split_arguments(call, tree, indent, step, 0)
+    if isinstance(getattr(before.comma, "whitespace_after", None), cst.ParenthesizedWhitespace):
+        return call  # the argument has a line of its own already
+    comma = cst.Comma(whitespace_after=_new_line(tree, argument_indent))
+    return call.with_changes(args=[*front, before.with_changes(comma=comma), added])
 
 
 def split_arguments(call: cst.Call, tree: cst.Module, indent: str, step: str, room: int) -> cst.Call:

@@ -18,6 +18,7 @@ from autofuse.source.find.proposal import Proposal
 from autofuse.source.place.edits import Edit, merge_edits, shift_lines
 from autofuse.source.write.added_imports import add_imports
 from autofuse.source.write.comments import comments_of
+from autofuse.source.write.keyword_spacing import is_spaced
 from autofuse.source.write.leading_lines import is_pragma
 from autofuse.source.write.line_length import kept_length, line_length
 from autofuse.source.write.positions import NodePositions
@@ -76,7 +77,7 @@ def apply_edits_to_text(text: str, edits: Sequence[Edit], comments: bool = True,
     width = width or kept_length(text)
     if "\r" in text and "\n" not in text:  # the line ends of old Macs, which libcst does not reproduce
         return apply_edits_to_text(text.replace("\r", "\n"), edits, comments, width).replace("\n", "\r")
-    lines, tree = lines_of(text), ast.parse(text)
+    lines, tree, spaced = lines_of(text), ast.parse(text), is_spaced(text)
     all_pieces = split_into_pieces(tree, len(lines))
     by_piece: dict[FileLines, list[Edit]] = {}
     for edit in edits:
@@ -88,7 +89,7 @@ def apply_edits_to_text(text: str, edits: Sequence[Edit], comments: bool = True,
     # From the last piece to the first, so that the line numbers of the others stay valid.
     for piece in sorted(by_piece, key=lambda p: p.first, reverse=True):
         old = "".join(lines[piece.first : piece.end])
-        new, dropped = _edit_piece(old, merge_edits(by_piece[piece]), width)
+        new, dropped = _edit_piece(old, merge_edits(by_piece[piece]), width, spaced)
         if comments and (lost := _lost_otherwise(lost_comments(old.encode(), new.encode()), dropped)):
             raise LosesComments(f"it would lose the comment {lost[0]!r}, so it is unsafe")
         lines[piece.first : piece.end] = lines_of(new)
@@ -100,7 +101,7 @@ def _lost_otherwise(lost: list[str], dropped: list[str]) -> list[str]:
     return list((Counter(lost) - Counter(dropped)).elements())
 
 
-def _edit_piece(text: str, edit: Edit, width: int) -> tuple[str, list[str]]:
+def _edit_piece(text: str, edit: Edit, width: int, spaced: bool) -> tuple[str, list[str]]:
     """Returns one piece of a file with its edits, and the comments that are removed with their statements.
 
     Raises:
@@ -111,7 +112,7 @@ def _edit_piece(text: str, edit: Edit, width: int) -> tuple[str, list[str]]:
         if module.code != text:
             raise CannotWrite("libcst does not reproduce this text, so autofuse leaves it alone")
         positions = NodePositions(module, text)
-        rebuilt = EditedModule(module, positions, edit, width)
+        rebuilt = EditedModule(module, positions, edit, width, spaced)
         result = rebuilt.module().code
     except (NodeNotFound, cst.CSTValidationError) as error:
         raise CannotWrite(str(error)) from error

@@ -6,6 +6,7 @@ around removed statements.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TypeVar
@@ -14,8 +15,14 @@ import libcst as cst
 
 from autofuse.source.place.edits import Edit, NewText, TextSpan
 from autofuse.source.targets.line_breaks import break_assignment
-from autofuse.source.write.call_arguments import add_argument, remove_argument, split_arguments
+from autofuse.source.write.call_arguments import (
+    add_argument,
+    place_last_argument,
+    remove_argument,
+    split_arguments,
+)
 from autofuse.source.write.chained_calls import find_chained_call
+from autofuse.source.write.keyword_spacing import with_spaces
 from autofuse.source.write.leading_lines import (
     Lines,
     combine_leading_lines,
@@ -31,6 +38,8 @@ from autofuse.source.write.trailing_comments import place_trailing_comment
 
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _Block = TypeVar("_Block", bound=cst.BaseSuite)
+_ELEMENT = re.compile(r"\s*(?:[\w.\"'-]+\s*[:=]\s*)?")  # what precedes an element on a line of its own
+_NO_COMMA = cst.MaybeSentinel.DEFAULT
 
 
 class NodeNotFound(Exception):
@@ -44,8 +53,18 @@ class EditedModule:
         dropped: the comments that the edit removes. They are complete after `module()`.
     """
 
-    def __init__(self, module: cst.Module, positions: NodePositions, edit: Edit, width: int) -> None:
-        """`width` is the number of characters that a line may have."""
+    def __init__(
+        self, module: cst.Module, positions: NodePositions, edit: Edit, width: int, spaced: bool = False
+    ) -> None:
+        """Creates the edited module; `module()` returns it.
+
+        Args:
+            module: the module, or a part of one.
+            positions: its nodes.
+            edit: what to change.
+            width: the number of characters that a line may have.
+            spaced: whether keyword arguments get spaces around `=`.
+        """
         self.tree, self.positions, self.config = module, positions, module.config_for_parsing
         self.texts = {self._expression(s): (s, t) for s, t in edit.replacements}
         self.added: dict[cst.BaseExpression, list[tuple[str, str]]] = {}
@@ -59,7 +78,7 @@ class EditedModule:
             self.inserted.setdefault(self._statement(s), []).append(text)
         self.lines = sorted({s.line for s in edit.spans})
         self.indent = ""
-        self.width = width
+        self.width, self.is_spaced = width, spaced
         self.dropped: Lines = []
 
     def _expression(self, span: TextSpan) -> cst.BaseExpression:
@@ -155,7 +174,7 @@ class EditedModule:
         """The new statements for a line of simple statements. If there are none, the lines above it."""
         is_alone = len(line.body) == 1
         self._set_indent(line.body)
-        inserted = [self._parse(t) for statement in line.body if is_alone for t in self.inserted.get(statement, ())]
+        inserted = [self._parse_new(t) for statement in line.body if is_alone for t in self.inserted.get(statement, ())]
         call = self._split_call(line)
         simple_statements, comments = self._edit_simple_statements(line.body, inline=not is_alone)
         if not simple_statements:
@@ -166,7 +185,7 @@ class EditedModule:
         new_line = line.with_changes(body=simple_statements, leading_lines=[*line.leading_lines, *comments])
         new_line = self._break_if_long(self._join_if_short(new_line, line), line)
         new_line = place_trailing_comment(new_line, line, self.tree, self.width - len(self.indent))
-        inserted += [self._parse(call)] if call is not None else []
+        inserted += [self._parse_new(call)] if call is not None else []
         if inserted:
             inserted[0] = inserted[0].with_changes(leading_lines=new_line.leading_lines)
             new_line = new_line.with_changes(leading_lines=[])
@@ -199,9 +218,11 @@ class EditedModule:
     def _split_call(self, line: cst.SimpleStatementLine) -> str | None:
         """Splits a call that is too long from the methods after it. Returns the statement of the call."""
         chained = find_chained_call(line, {n: t for n, (_, t) in self.texts.items()}, self.tree.code)
-        if chained is None or not self._is_too_long(chained.node):
+        if chained is None:
             return None
-        span, _ = self.texts[chained.node]
+        span, new = self.texts[chained.node]
+        if not self._is_too_long(span, self.tree.code_for_node(self._parse_expression(new.text))):
+            return None
         self.texts[chained.node] = span, NewText(chained.start + chained.name + chained.rest)
         room = self.width - len(self.indent)
         return chained.statement(room, self.tree.default_indent, self.tree.default_newline)
@@ -214,7 +235,9 @@ class EditedModule:
         comments: Lines = []
         for statement in body:
             if inline:
-                remaining += [p for t in self.inserted.get(statement, ()) for p in _simple_statements(self._parse(t))]
+                remaining += [
+                    p for t in self.inserted.get(statement, ()) for p in _simple_statements(self._parse_new(t))
+                ]
             if statement in self.removed:
                 self.dropped += comments_in(statement)
                 continue
@@ -233,7 +256,7 @@ class EditedModule:
     ) -> list[cst.BaseStatement]:
         """Inserts statements before a compound one. Blank lines go above them; comments stay with the statement."""
         self._set_indent([compound])
-        inserted: list[cst.BaseStatement] = [self._parse(t) for t in self.inserted.get(compound, ())]
+        inserted: list[cst.BaseStatement] = [self._parse_new(t) for t in self.inserted.get(compound, ())]
         if not inserted or not new_statements:
             return [*inserted, *new_statements]
         lines: Lines = list(getattr(new_statements[0], "leading_lines", ()))
@@ -245,6 +268,14 @@ class EditedModule:
             statement,
             *new_statements[1:],
         ]
+
+    def _parse_new(self, text: str) -> _Statement:
+        """The statement for a new text. Its call is spaced as the calls of the file are."""
+        statement = self._parse(text)
+        if not self.is_spaced or not isinstance(statement, cst.SimpleStatementLine):
+            return statement
+        body = [s.with_changes(value=with_spaces(s.value)) if isinstance(s, cst.Assign) else s for s in statement.body]
+        return statement.with_changes(body=body)
 
     def _parse(self, text: str) -> _Statement:
         indent, newline = self.tree.default_indent, self.tree.default_newline
@@ -348,32 +379,49 @@ class EditedModule:
     def replacement_of(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """The replacement for `node`. If its line is too long, it has one argument per line."""
         span, new = self.texts[node]
-        text = new.text
-        if new.call is not None and self._is_too_long(node):
-            text = self._wrap_call(new, self.positions.text_around(span)[0])
-        return cst.parse_expression(text, config=self.config)
+        expression = self._parse_expression(new.text)
+        if new.call is not None and self._is_too_long(span, self.tree.code_for_node(expression)):
+            return self._parse_expression(self._wrap_call(new, self.positions.text_around(span)[0]))
+        return expression
 
-    def _is_too_long(self, node: cst.BaseExpression) -> bool:
-        """Whether the replacement of `node` makes its line too long."""
-        span, new = self.texts[node]
+    def _parse_expression(self, text: str) -> cst.BaseExpression:
+        expression = cst.parse_expression(text, config=self.config)
+        return with_spaces(expression) if self.is_spaced else expression
+
+    def _is_too_long(self, span: TextSpan, text: str) -> bool:
+        """Whether `text` makes its line too long in place of `span`."""
         before, after = self.positions.text_around(span)
-        return len(before) + len(new.text) + len(after.partition("#")[0].rstrip()) > self.width
+        return len(before) + len(text) + len(after.partition("#")[0].rstrip()) > self.width
 
     def split_if_long(self, old: cst.Call, new: cst.Call) -> cst.Call:
-        """Splits the arguments of `new`, which replaces `old` at the end of a line, if the line is too long."""
+        """Splits the arguments of `new`, which has one more argument than `old`, if its line is too long."""
         new_code, old_range = self.tree.code_for_node(new), self.positions.ranges[old]
+        if old_range.start.line != old_range.end.line:
+            return self._split_last_line(old, new)
         line = self.positions.lines[old_range.start.line - 1]
         before, after = line[: old_range.start.column], line[old_range.end.column :].partition("#")[0].strip()
-        if (
-            old_range.start.line != old_range.end.line
-            or after
-            or len(before) + len(new_code) <= self.width
-            or len(line) > self.width
-        ):
+        is_element = after == "," and _ELEMENT.fullmatch(before) is not None
+        if after and not is_element or len(before + new_code + after) <= self.width or len(line) > self.width:
             return new
-        indent = line[: len(line) - len(line.lstrip())]
-        room = self.width - len(self.indent)
-        return split_arguments(new, self.tree, indent.removeprefix(self.indent), self.tree.default_indent, room)
+        indent, room = _indent_of(line).removeprefix(self.indent), self.width - len(self.indent)
+        return split_arguments(new, self.tree, indent, self.tree.default_indent, room)
+
+    def _split_last_line(self, old: cst.Call, new: cst.Call) -> cst.Call:
+        """Moves the added argument of a call of several lines to the next line if its line is too long."""
+        if not old.args:
+            return new
+        lines, last = self.positions.lines, self.positions.ranges[old.args[-1].value]
+        line, added = lines[last.end.line - 1], self.tree.code_for_node(new.args[-1].with_changes(comma=_NO_COMMA))
+        length = len(line.partition("#")[0].rstrip()) + len(f", {added.rstrip()}")
+        if length <= self.width or len(line) > self.width:
+            return new
+        first = self.positions.ranges[old.args[0].keyword or old.args[0].value].start
+        own_line = lines[last.start.line - 1]
+        is_aligned = last.start.line == self.positions.ranges[old].start.line
+        argument_indent = " " * first.column if is_aligned else _indent_of(own_line)
+        indent = _indent_of(lines[self.positions.ranges[old].start.line - 1]).removeprefix(self.indent)
+        argument_indent = argument_indent.removeprefix(self.indent)
+        return place_last_argument(new, self.tree, indent, argument_indent, self.tree.default_indent)
 
     def needs_parentheses(self, node: cst.BaseExpression, new: cst.BaseExpression) -> bool:
         """Whether `new` keeps the parentheses of `node`. A call needs none, except directly after a keyword."""
@@ -393,7 +441,7 @@ class EditedModule:
         assert new.call is not None
         line = before[: len(before) - len(before.lstrip())]
         indent = line.removeprefix(self.indent)  # libcst adds the indentation of the block
-        room = self.width - len(self.indent)
+        room = self.width - len(self.indent) - (2 * new.call.text().count("=") if self.is_spaced else 0)
         text = new.call.wrapped(indent, self.tree.default_indent, self.tree.default_newline, room)
         return text + new.text.removeprefix(new.call.text())
 
@@ -415,7 +463,7 @@ class _ReplaceExpressions(cst.CSTTransformer):
                 self.comments += comments_in(original.args[index])
                 updated = remove_argument(updated, index)
             for keyword, text in self.edited.added.get(original, ()):
-                updated = add_argument(updated, keyword, text)
+                updated = add_argument(updated, keyword, text, self.edited.is_spaced)
             if original in self.edited.added:
                 updated = self.edited.split_if_long(original, updated)
         if not isinstance(original, cst.BaseExpression) or original not in self.edited.texts:
@@ -428,6 +476,10 @@ class _ReplaceExpressions(cst.CSTTransformer):
             if keeps_parentheses and not comments_in(original)
             else new
         )
+
+
+def _indent_of(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def _simple_statements(line: _Statement) -> list[cst.BaseSmallStatement]:

@@ -45,10 +45,12 @@ def test_a_text_with_a_syntax_error_is_not_kept(file: Path) -> None:
 def test_trees_are_dropped_if_the_limit_is_exceeded(file: Path) -> None:
     parsed = ParsedFiles()
     first = parsed.tree(TEXT, str(file))
-    assert not parsed.drop_if_full()
+    assert not parsed.is_full
     assert parsed.tree(TEXT, str(file)) is first
     parsed.most = 10
-    assert parsed.drop_if_full()
+    assert parsed.is_full
+    parsed.drop()
+    assert not parsed.is_full
     assert parsed.tree(TEXT, str(file)) is not first
 
 
@@ -58,3 +60,25 @@ def test_several_processes_share_the_limit() -> None:
     assert shared.most == parsed.most // 4
     shared.divide_limit(1000)
     assert shared.most > parsed.most // 1000  # each process keeps at least a few files
+
+
+def test_a_file_that_is_needed_again_is_kept_without_what_it_knows_about_others(file: Path) -> None:
+    user = file.parent / "user.py"
+    user.write_bytes(b"from layers import Gelu\n\n\nclass Wide(Gelu):\n    pass\n" + b"#" * 1000)
+    parsed = ParsedFiles(most=200)
+    kept = parsed.scope(TEXT, str(file))
+    dropped = parsed.scope(user.read_bytes(), str(user))
+    kept.imported_classes["Wide"] = dropped.classes["Wide"], dropped
+    parsed.most = 4 * len(TEXT)
+    parsed.drop(keep=[str(file)])
+    assert parsed.scope(TEXT, str(file)) is kept
+    assert not kept.imported_classes
+    assert parsed.scope(user.read_bytes(), str(user)) is not dropped
+
+
+def test_files_that_would_leave_no_room_are_not_kept(file: Path) -> None:
+    parsed = ParsedFiles(most=len(TEXT) - 1)
+    first = parsed.tree(TEXT, str(file))
+    parsed.drop(keep=[str(file)])
+    assert not parsed.is_full
+    assert parsed.tree(TEXT, str(file)) is not first
