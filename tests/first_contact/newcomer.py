@@ -64,7 +64,8 @@ class Newcomer:
         kept = {k: v for k, v in os.environ.items() if k not in _SET_BY_TESTS}
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{kept['PATH']}"
         cache = str(self.folder / "cache")
-        return {**kept, "PATH": path, "COLUMNS": "120", "AUTOFUSE_CACHE_DIR": cache, **self.variables}
+        caches = {"AUTOFUSE_CACHE_DIR": cache, "PRE_COMMIT_HOME": f"{cache}/pre-commit"}
+        return {**kept, "PATH": path, "COLUMNS": "120", **caches, **self.variables}
 
 
 def interpreters() -> dict[str, str]:
