@@ -97,7 +97,8 @@ def _training(rows: dict[str, Row]) -> str:
 
 def _time_in_kernels(row: Row) -> str:
     kernels = sum(each["microseconds"] for each in row["kernels"]) / 1e3
-    return f"The {len(row['kernels'])} longest kernels take {kernels:.0f} of its {row['seconds'] * 1e3:.0f} ms."
+    step = f"{row['seconds'] * 1e3:.0f} ms of a step of {row['model']} with autofuse"
+    return f"The {len(row['kernels'])} longest kernels take {kernels:.0f} of the {step}."
 
 
 def _kernels(rows: dict[str, Row], swept: dict[str, Any]) -> str:
