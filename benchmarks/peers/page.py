@@ -58,7 +58,8 @@ def as_markdown(data: Mapping[str, Any], older: Mapping[str, Any] | None = None)
     text = _HEAD.format(setting=_setting(data)) + models + _LOOKALIKES + _lookalikes(data["lookalikes"])
     if older is None:
         return text
-    return text + _OLDER.format(versions=_versions(older)) + _lookalikes(older["lookalikes"])
+    versions = f"torch {older['environment']['torch']}, {_versions(older)}"
+    return text + _OLDER.format(versions=versions) + _lookalikes(older["lookalikes"])
 
 
 def read_older(folder: Path) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.page import load_sentence, ratio_text, reason_in
+from benchmarks.peers.page import as_markdown, load_sentence, ratio_text, reason_in
 from benchmarks.readme_table import gains_table
 
 
@@ -52,3 +52,15 @@ def test_the_readmes_table_says_what_the_clock_counts(loads: list[float], clock:
         "models": {"a": {"timed": {"clock": clock}}},
     }  # fmt: skip
     assert words in gains_table(peers)
+
+
+def test_the_page_names_the_older_torch_and_what_was_wrong_with_it() -> None:
+    about = {"processor": "P", "torch": "2.13.0", "cores": "2", "python": "3.11"}
+    data: dict[str, Any] = {"environment": about, "load": [1.0], "models": {}, "lookalikes": {}, "ways": {}}
+    thunder = {"distribution": "lightning-thunder", "version": "0.2.6"}
+    verdicts = {"Thunder": {"a hook": "wrong", "a norm": "right", "a mask": "declined: TypeError"}}
+    older = {**data, "environment": {**about, "torch": "2.12.0"}, "ways": {"Thunder": thunder}, "lookalikes": verdicts}
+    page = as_markdown(data, older)
+    assert "With torch 2.12.0, lightning-thunder 0.2.6:" in page
+    assert "| Thunder | 1 | 1 | 1 |" in page and "Wrong with Thunder: a hook." in page
+    assert "older torch" not in as_markdown(data)
