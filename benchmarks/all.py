@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.page import as_markdown
+from benchmarks.peers.page import as_markdown, read_older
 from benchmarks.readme_table import gains_table
 
 REPOSITORY = Path(__file__).parents[1]
@@ -84,6 +84,7 @@ BY_HAND: Mapping[str, str] = {
     "launches.json": "it compares with Liger: python -m benchmarks.launches --with FOLDER",
     "gains-tuned.json": "python -m benchmarks.gains --only demo-256 demo-1024 gpt bert llama vit",
     "versions.json": "python -m tools.matrix",
+    "peers-older-torch.json": "it needs a torch on which Thunder runs: see python -m benchmarks.peers --help",
 }
 
 
@@ -115,7 +116,7 @@ def write_tables() -> None:
     peers = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
     readme = REPOSITORY / "README.md"
     readme.write_text(with_gains(readme.read_text(encoding="utf-8"), peers), encoding="utf-8")
-    (REPOSITORY / "docs" / "peers.md").write_text(as_markdown(peers), encoding="utf-8")
+    (REPOSITORY / "docs" / "peers.md").write_text(as_markdown(peers, read_older(RESULTS)), encoding="utf-8")
 
 
 def with_gains(text: str, peers: Mapping[str, Any]) -> str:

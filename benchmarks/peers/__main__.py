@@ -3,6 +3,8 @@
     python -m benchmarks.peers --output benchmarks/results/peers.json
     python -m benchmarks.peers --models gpt my_package.models:build
     python -m benchmarks.peers --page docs/peers.md     only the page, from the results as they are
+    python -m benchmarks.peers --models --ways eager Thunder autofuse --output benchmarks/results/peers-older-torch.json
+                                                        only the look-alikes, with a torch on which Thunder runs
 
 A model is a name of benchmarks/peers/models.py, or `package.module:function` that returns a model and its inputs. Each
 way first runs alone in a process of its own: the seconds to its first training step with cold caches, its peak memory,
@@ -28,7 +30,7 @@ import torch
 
 from autofuse.measure.environment import environment
 from benchmarks.peers.models import MODELS
-from benchmarks.peers.page import as_markdown, reason_in
+from benchmarks.peers.page import as_markdown, read_older, reason_in
 from benchmarks.peers.ways import EAGER, OURS, WAYS
 from benchmarks.rounds import QUIET_PROFILER, STEADY_ALLOCATOR
 
@@ -40,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     """Measures, and writes the results and the page."""
     options = _parser().parse_args(argv)
     if options.page:
-        options.page.write_text(as_markdown(json.loads(options.output.read_text())), encoding="utf-8")
+        text = as_markdown(json.loads(options.output.read_text()), read_older(RESULTS.parent))
+        options.page.write_text(text, encoding="utf-8")
         return 0
     data = _begin(options)
     for way in (w for w in options.ways if w not in data["lookalikes"]):
@@ -113,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="MODEL")
+    parser.add_argument(
+        "--models", nargs="*", default=list(MODELS), metavar="MODEL", help="without a name: only the look-alikes"
+    )
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to time each model")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON file of the results")

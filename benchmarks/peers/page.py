@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.ways import EAGER, shortened
@@ -39,25 +41,64 @@ and torch.compile turns into attention is wrong for both together.
 | | right | declined | wrong |
 | --- | --- | --- | --- |
 """
+_OLDER = """
+## Look-alikes with an older torch
+
+Some ways do not run with the torch above. With {versions}:
+
+| | right | declined | wrong |
+| --- | --- | --- | --- |
+"""
 _BARS = 20  # characters for the fastest
 
 
-def as_markdown(data: Mapping[str, Any]) -> str:
-    """The page."""
+def as_markdown(data: Mapping[str, Any], older: Mapping[str, Any] | None = None) -> str:
+    """The page. `older` has the look-alikes with an older torch, for ways that do not run with this one."""
     models = "".join(_model(name, found) for name, found in data["models"].items())
-    return _HEAD.format(setting=_setting(data)) + models + _LOOKALIKES + _lookalikes(data["lookalikes"])
+    text = _HEAD.format(setting=_setting(data)) + models + _LOOKALIKES + _lookalikes(data["lookalikes"])
+    if older is None:
+        return text
+    versions = f"torch {older['environment']['torch']}, {_versions(older)}"
+    return text + _OLDER.format(versions=versions) + _lookalikes(older["lookalikes"])
+
+
+def read_older(folder: Path) -> Mapping[str, Any] | None:
+    """The results with an older torch, if the folder has them."""
+    file = folder / "peers-older-torch.json"
+    found: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return found
 
 
 def _setting(data: Mapping[str, Any]) -> str:
-    about, loads = data["environment"], data["load"]
-    versions = {way["distribution"]: way["version"] for way in data["ways"].values() if way["version"]}
-    clocks = {m["timed"].get("clock") for m in data["models"].values()} - {None}
-    clock = "the time for which the thread had a core" if clocks == {"core"} else "the wall clock"
+    about = data["environment"]
+    clock = "the time for which the thread had a core" if counts_own_time(data) else "the wall clock"
     return (
-        f"{about['processor']}, {about['cores']} cores, Python {about['python']}; "
-        f"{', '.join(f'{name} {number}' for name, number in sorted(versions.items()))}. The clock is {clock}. Other "
-        f"programs kept the cores busy: the load was {min(loads):.0f} to {max(loads):.0f}."
+        f"{about['processor']}, {about['cores']} cores, Python {about['python']}; {_versions(data)}. "
+        f"The clock is {clock}. {load_sentence(about, data['load'])}"
     )
+
+
+def _versions(data: Mapping[str, Any]) -> str:
+    """The packages with their versions."""
+    versions = {way["distribution"]: way["version"] for way in data["ways"].values() if way["version"]}
+    return ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+
+
+def counts_own_time(data: Mapping[str, Any]) -> bool:
+    """Whether every model was timed by the time for which the thread had a core."""
+    return {m["timed"].get("clock") for m in data["models"].values()} - {None} == {"core"}
+
+
+def is_busy(about: Mapping[str, Any], loads: Sequence[float]) -> bool:
+    """Whether more programs wanted to run than there are cores."""
+    return max(loads) > int(about["cores"])
+
+
+def load_sentence(about: Mapping[str, Any], loads: Sequence[float]) -> str:
+    """What else the machine did during the measurement."""
+    if is_busy(about, loads):
+        return f"Other programs kept the cores busy: the load was {min(loads):.0f} to {max(loads):.0f}."
+    return f"The load was {min(loads):.1f} to {max(loads):.1f}, this benchmark included."
 
 
 def _model(name: str, found: Mapping[str, Any]) -> str:

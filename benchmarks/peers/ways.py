@@ -79,7 +79,8 @@ def _liger(model: nn.Module, inputs: tuple[Any, ...]) -> Model:
     kind = getattr(getattr(model, "config", None), "model_type", "")
     if kind not in liger.MODEL_TYPE_TO_APPLY_LIGER_FN:
         raise NotHere("the model is not in its list of models")
-    liger._apply_liger_kernel_to_instance(model=model)
+    # Without a head there is no loss to fuse, and its forward for models with one would fail.
+    liger._apply_liger_kernel_to_instance(model=model, fused_linear_cross_entropy=hasattr(model, "lm_head"))
     return model
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(?P<before>(?:[^\n]+\n)*)\n*^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _SAVED_AS = re.compile(r"as\s+`(?P<name>[\w./-]+)`")
+_NAMED = re.compile(r"\A`(?P<name>[\w./-]+)`\n\Z")  # a paragraph that is a name
 _INSTALLS = re.compile(r"(^|/)(python3(\.\d+)? -m venv|pip install) ")
 
 
@@ -43,7 +44,7 @@ def steps_in(text: str) -> list[Saved | Command]:
     for block in _BLOCK.finditer(text):
         if block["language"] == "sh":
             steps += [Command(line) for line in _lines(block["code"])]
-        elif names := _SAVED_AS.findall(block["before"]):
+        elif names := _SAVED_AS.findall(block["before"]) or _NAMED.findall(block["before"]):
             steps.append(Saved(names[-1], block["code"]))
     return steps
 

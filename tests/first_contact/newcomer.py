@@ -15,7 +15,8 @@ from tests.first_contact.documents import REPOSITORY, Command, Saved
 _SET_BY_TESTS = (
     "PYTHONPATH", "VIRTUAL_ENV", "TRITON_INTERPRET", "AUTOFUSE_MEASURED", "OMP_NUM_THREADS", "KINETO_LOG_LEVEL",
 )  # fmt: skip
-FINDINGS = 1  # the exit code of `autofuse check` when it finds something
+FINDINGS = 1  # the exit code of `autofuse check` and of a hook when they find something
+_FINDS = ("autofuse check", "pre-commit run --all-files")
 
 
 @dataclass
@@ -48,12 +49,12 @@ class Newcomer:
         return printed
 
     def type(self, line: str) -> str:
-        """Types one line. `autofuse check` has to find something; every other command has to succeed."""
+        """Types one line. `autofuse check` and a hook have to find something; every other command has to succeed."""
         done = subprocess.run(
             ["sh", "-c", line], cwd=self.folder, env=self._environment(), capture_output=True, text=True,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        expected = FINDINGS if "autofuse check" in line else 0
+        expected = FINDINGS if any(words in line for words in _FINDS) else 0
         assert done.returncode == expected, f"$ {line}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stdout + done.stderr, f"$ {line}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -63,7 +64,8 @@ class Newcomer:
         kept = {k: v for k, v in os.environ.items() if k not in _SET_BY_TESTS}
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{kept['PATH']}"
         cache = str(self.folder / "cache")
-        return {**kept, "PATH": path, "COLUMNS": "120", "AUTOFUSE_CACHE_DIR": cache, **self.variables}
+        caches = {"AUTOFUSE_CACHE_DIR": cache, "PRE_COMMIT_HOME": f"{cache}/pre-commit"}
+        return {**kept, "PATH": path, "COLUMNS": "120", **caches, **self.variables}
 
 
 def interpreters() -> dict[str, str]:

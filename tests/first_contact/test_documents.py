@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from tests.first_contact.documents import Command, Saved, section, steps_in, steps_of
+from tests.first_contact.documents import REPOSITORY, Command, Saved, section, steps_in, steps_of
 
 PAGE = """\
 # A page
@@ -29,6 +30,12 @@ Like this:
 ```python
 y = 2
 ```
+
+`folder/c.py`
+
+```python
+z = 3
+```
 """
 
 
@@ -38,6 +45,7 @@ def test_files_and_commands_are_read_in_their_order() -> None:
         Command("python3 -m venv .venv"),
         Command(".venv/bin/pip install autofuse-torch"),
         Command(".venv/bin/autofuse check a.py"),
+        Saved("folder/c.py", "z = 3\n"),
     ]
 
 
@@ -53,6 +61,15 @@ def test_each_start_page_has_its_files_and_commands(page: str, files: set[str], 
     steps = steps_of(f"docs/start/{page}.md")
     assert {s.name for s in steps if isinstance(s, Saved)} == files
     assert len([s for s in steps if isinstance(s, Command)]) == commands
+
+
+def test_the_hook_on_the_page_is_the_one_of_the_repository() -> None:
+    (config,) = (s for s in steps_in(section("docs/configuration.md", "pre-commit")) if isinstance(s, Saved))
+    (printed,) = yaml.safe_load(config.text)["repos"][0]["hooks"]
+    described = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
+    (own,) = (hook for hook in described if hook["id"] == printed["id"])
+    assert printed.pop("additional_dependencies") == ["autofuse-torch"]
+    assert printed == {key: value for key, value in own.items() if key != "description"}
 
 
 def test_a_section_ends_at_the_next_heading() -> None:

@@ -18,10 +18,10 @@ import pytest
 from tests.first_contact.documents import Saved, section, steps_in, steps_of
 from tests.first_contact.newcomer import Newcomer, interpreters, pip_variables
 
-REPOSITORY = Path(__file__).parents[2]
 README_COMMANDS = "Which command is for you?"
 UNMEASURED = {"AUTOFUSE_MEASURED": "0", "OMP_NUM_THREADS": "1"}
 PYTHONS = interpreters() or {"python3": sys.executable}
+LOWEST_AND_NEWEST = list(dict.fromkeys([min(PYTHONS), max(PYTHONS)]))
 
 
 def saved(page: str, name: str) -> Saved:
@@ -57,6 +57,22 @@ def follow_readme(newcomer: Newcomer, *words: str) -> dict[str, str]:
     chosen = [s for s in steps if not isinstance(s, Saved) and any(w in s.line for w in words)]
     assert len(chosen) >= len(words)
     return newcomer.follow(chosen)
+
+
+def follow_page_on_hooks(newcomer: Newcomer) -> None:
+    """In a repository with the model of the page on files."""
+    (newcomer.folder / "model.py").write_text(saved("docs/start/files.md", "model.py").text)
+    newcomer.type("git init -q && git add model.py")
+    newcomer.follow(steps_in(section("docs/configuration.md", "pre-commit")))
+    assert "F.scaled_dot_product_attention(" in (newcomer.folder / "model.py").read_text()
+    newcomer.type("git add model.py && pre-commit run -a")  # the second run has nothing to do
+
+
+def follow_page_on_rules(newcomer: Newcomer, *words: str) -> None:
+    """Saves the files of the page on rules, and types those commands that contain one of the words."""
+    steps = steps_of("docs/writing-rules.md")
+    printed = newcomer.follow(s for s in steps if isinstance(s, Saved) or any(w in s.line for w in words))
+    assert "MY103" in "".join(printed.values())
 
 
 def test_the_page_on_files_works_as_printed(tmp_path: Path) -> None:
@@ -103,20 +119,23 @@ def test_without_torch_everything_that_needs_none_works_from_the_wheel(
     assert "torch" not in newcomer.type(".venv/bin/pip list --format freeze").replace("autofuse-torch", "")
     follow_page_on_profiles(newcomer, "A trace that you already have")
     follow_readme(newcomer, "check", "rewrite", "explain", "--trace")
+    follow_page_on_hooks(newcomer)
+    follow_page_on_rules(newcomer, "autofuse")
     refused = subprocess.run([newcomer.folder / ".venv/bin/autofuse", "demo"], capture_output=True, text=True)
     assert (refused.returncode, "pip install 'torch>=2.9'" in refused.stderr) == (2, True)
 
 
 @pytest.mark.night
+@pytest.mark.parametrize("python", LOWEST_AND_NEWEST)
 def test_with_torch_a_vision_transformer_is_fused_and_profiled_from_the_wheel(
-    tmp_path: Path, wheel: Path, trace: Path
+    python: str, tmp_path: Path, wheel: Path, trace: Path
 ) -> None:
-    newcomer = installing(tmp_path / "home", wheel, sys.executable)
+    newcomer = installing(tmp_path / "home", wheel, PYTHONS[python])
     shutil.copy(trace, newcomer.folder)
     follow_page_on_models(newcomer)
     follow_page_on_profiles(newcomer, "A script that trains")
     follow_readme(newcomer, "profile train.py", "--trace")
     newcomer.type("autofuse compare autofuse-profile/profile.json autofuse-profile/profile.json")
-    (demo,) = re.findall(r"<!-- command: demo -->\n```sh\n(.*)\n```", (REPOSITORY / "README.md").read_text())
-    newcomer.type(demo.split(" && ")[-1])
+    follow_page_on_rules(newcomer, "python train.py")
+    newcomer.follow(steps_in(section("docs/cli.md", "`autofuse demo`")))
     assert (newcomer.folder / "autofuse-demo" / "demo.html").exists()

@@ -12,7 +12,7 @@ from autofuse.results.distribution import OLDEST_TORCH
 from tools.matrix.__main__ import main
 from tools.matrix.cells import Cell, Result, merge, read_cells, results_as_json, results_from_json
 from tools.matrix.page import as_markdown
-from tools.matrix.running import read_report
+from tools.matrix.running import how_far, read_report
 from tools.matrix.smoke import losses_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -49,6 +49,12 @@ def test_a_report_of_pytest_is_counted() -> None:
     </testcase><testcase classname="a" name="three"><skipped/></testcase><testcase classname="a" name="four"><error/>
     </testcase></testsuite></testsuites>"""
     assert read_report(xml) == (1, 1, ("a::two", "a::four"))
+
+
+def test_tests_that_were_stopped_say_how_far_they_came() -> None:
+    output = b"....s... [ 10%]\n..F..E.. [ 20%]\n..F"
+    assert how_far(output) == "20 % done, 3 failed until then"
+    assert how_far(b"") == "0 % done, 0 failed until then"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from tools.matrix.cells import Cell, Result
 from tools.matrix.environments import REPOSITORY, NoEnvironment, environment
 
-_LIMIT = 3600  # seconds for the tests of one cell
+_LIMIT = 7200  # seconds for the tests of one cell; a busy machine needs more than one hour
 _TESTS = ("-m", "fast")
 
 
@@ -59,11 +59,19 @@ def _run_tests(python: Path, tests: tuple[str, ...]) -> tuple[int, int, tuple[st
             done = subprocess.run(
                 command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=_LIMIT
             )
-        except subprocess.TimeoutExpired:
-            return 0, 0, (f"pytest did not end within {_LIMIT:,} seconds",)
+        except subprocess.TimeoutExpired as late:
+            return 0, 0, (f"pytest did not end within {_LIMIT:,} seconds ({how_far(late.stdout or b'')})",)
         if not report.exists():
             return 0, 0, (f"pytest did not run: {next(reversed(done.stdout.splitlines()), done.stderr[-200:])}",)
         return read_report(report.read_text())
+
+
+def how_far(output: bytes) -> str:
+    """What pytest printed until it was stopped: its last percentage, and how many tests had failed."""
+    lines = re.findall(r"^([.sxXFE]+)(?: +\[ *(\d+)%\])?$", output.decode(errors="replace"), re.MULTILINE)
+    done = next((percent for _, percent in reversed(lines) if percent), "0")
+    failed = sum(marks.count("F") + marks.count("E") for marks, _ in lines)
+    return f"{done} % done, {failed} failed until then"
 
 
 def read_report(xml: str) -> tuple[int, int, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 
 REPOSITORY = Path(__file__).parents[2]
 if str(REPOSITORY) not in sys.path:
-    sys.path.insert(0, str(REPOSITORY))
+    sys.path.append(str(REPOSITORY))  # last: `autofuse` is the installed one, which has autofuse.rules
 
 from autofuse.loading.registry import load_rules  # noqa: E402
 from autofuse.match.pattern import LoadedRule  # noqa: E402
