@@ -74,8 +74,8 @@ CASES = [
     ),
     Refused(
         "forward-under-context",
-        "with torch.no_grad():\n    p = F.softmax(q @ k.mT, -1)\nreturn p @ v",
-        "p = F.softmax", "move that part to a child module",
+        ATTENDS + "with torch.no_grad():\n    v.mul_(2)\nreturn p @ v",
+        "v.mul_", "move that part to a child module",
     ),
     Refused(
         "forward-returns-object",
