@@ -58,7 +58,7 @@ class Layer(nn.Module):
         (3, []),
         (torch.ones(2), []),
     ],
-    ids=repr,
+    ids=["layer", "child", "held object", "slot", "containers", "class", "number", "tensor"],
 )
 def test_lists_and_iterators_of_classes_are_found(value: Any, holders: list[type]) -> None:
     found = {id(held) for _, held in class_state(value, EVERY)}
