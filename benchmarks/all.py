@@ -84,6 +84,7 @@ BY_HAND: Mapping[str, str] = {
     "launches.json": "it compares with Liger: python -m benchmarks.launches --with FOLDER",
     "gains-tuned.json": "python -m benchmarks.gains --only demo-256 demo-1024 gpt bert llama vit",
     "versions.json": "python -m tools.matrix",
+    "decoders.json": "python -m benchmarks.decoders",
     "peers-older-torch.json": "it needs a torch on which Thunder runs: see python -m benchmarks.peers --help",
 }
 

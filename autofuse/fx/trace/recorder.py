@@ -163,7 +163,7 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
 
     def _must_detach(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether the operation runs under no_grad, and this changes a gradient."""
-        if not self.is_under_no_grad() or not self._may_have_gradient((args, kwargs)):
+        if not self.is_under_no_grad() or not self.may_have_gradient((args, kwargs)):
             return False
         if not no_grad.can_detach(getattr(function, "__name__", ""), args, kwargs):
             self.refuse(because(forwards.UNDER_CONTEXT))

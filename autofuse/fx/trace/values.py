@@ -288,7 +288,7 @@ class Values:
             self.refuse(because(forwards.UNDER_CONTEXT))
         return True
 
-    def _may_have_gradient(self, operands: Any) -> bool:
+    def may_have_gradient(self, operands: Any) -> bool:
         """Returns whether an operation has a gradient. A mask made from sizes and constants has none."""
         return any((t.is_floating_point() or t.is_complex()) and not self.is_constant(t) for t in tensors(operands))
 
