@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import warnings
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -21,6 +20,7 @@ from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.module_calls import snapshot
 from autofuse.fx.trace.own_forward import own_forward
+from autofuse.fx.trace.quiet_log import quiet_log
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import plain_class, set_mode
 from autofuse.fx.trace.user_code import can_watch, watch
@@ -178,11 +178,6 @@ def _forms_of(module: nn.Module) -> Hashable:
 @contextmanager
 def quiet_steps() -> Iterator[None]:
     """In the block, steps do not change random generators, write to the log or show warnings."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with preserve_generators(), warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
+    with quiet_log(), preserve_generators(), warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        yield

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import logging
 import types
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from autofuse.fx.trace.ambient_state import autocast, preserve_generators, witho
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.external_state import ExternalState, restore_external_state
+from autofuse.fx.trace.quiet_log import quiet_log
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, mute_fake_tensor_log
@@ -274,12 +274,8 @@ def _without_logging(find: Callable[[], Calls]) -> Calls:
     except Untraceable as error:
         if error.reason != because(forwards.HAS_EFFECT, name="logging"):
             raise
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
+    with quiet_log():
         return find()
-    finally:
-        logging.disable(before)
 
 
 def _stop(why: Reason, has_lasting_effect: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from autofuse.fx.trace.ambient_state import preserve_generators
 from autofuse.fx.trace.external_state import ExternalState, restore_external_state
+from autofuse.fx.trace.quiet_log import quiet_log
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons.reason import Reason
@@ -29,7 +29,7 @@ def without_effects() -> Iterator[ExternalState]:
             raise Untraceable(why, user_place())
 
     try:
-        with preserve_generators(), _logging_off(), restore_external_state(stop, keeps_values=False) as outside:
+        with preserve_generators(), quiet_log(), restore_external_state(stop, keeps_values=False) as outside:
             yield outside
     except Exception as error:
         if stopped:
@@ -37,13 +37,3 @@ def without_effects() -> Iterator[ExternalState]:
         raise
     if stopped:
         raise Untraceable(stopped[0])
-
-
-@contextmanager
-def _logging_off() -> Iterator[None]:
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)

@@ -219,13 +219,13 @@ def _free(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
 
 
 def long_inputs() -> Tensor:
-    return torch.randint(CLASSES, (16, 512))
+    return torch.randint(CLASSES, (8, 260))
 
 
 def test_a_head_is_checked_on_a_part_of_the_call_if_the_whole_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     plain, given = Gpt(), long_inputs()
-    _free(monkeypatch, 40 * 2**20)  # of the whole, the logits in float64 alone take 39 MB
+    _free(monkeypatch, 10 * 2**20)  # of the whole, the logits in float64 alone take 10 MB
     model = optimized(copy.deepcopy(plain), given=given, loss_fn=F.cross_entropy)
     assert isinstance(model(given), LazyLogits)
     losses = [F.cross_entropy(m(given).flatten(0, 1), given.flatten()) for m in (plain, model)]
