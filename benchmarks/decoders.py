@@ -36,6 +36,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import autofuse
 from autofuse.measure.memory import measure_peak_memory, quiet_profiler
+from benchmarks.lazy_logits import step_of
 
 MODELS = ("llama", "qwen3", "mixtral", "gpt2", "gemma2", "gpt_oss")
 _COMPARED = 128  # tokens of the steps in float64
@@ -61,18 +62,6 @@ def decoder(kind: str, options: argparse.Namespace) -> nn.Module:
         config, attn_implementation="eager", experts_implementation="eager"
     )
     return model.train()
-
-
-def step_of(model: nn.Module, ids: Tensor) -> Callable[[], float]:
-    """A forward and a backward pass. The logits are held until the end of the step."""
-
-    def step() -> float:
-        model.zero_grad()
-        output = model(input_ids=ids, labels=ids)
-        output.loss.backward()
-        return float(output.loss)
-
-    return step
 
 
 def differences(plain: nn.Module, optimized: nn.Module, ids: Tensor) -> dict[str, Any]:

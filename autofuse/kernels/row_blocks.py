@@ -68,7 +68,7 @@ def gradients(
     early_share = torch.ones_like(share) if late_share is not None else share.contiguous()
     for block in parts:
         logits = head.logits(x[block])
-        if head.padding:
+        if head.padding:  # `gradient` would write rows without padding, whose products are slow
             logits_gradient = head.gradient_in_place(
                 softmax, logits, target[block], early_share[block], ignore_index, label_smoothing
             )[1]
