@@ -56,6 +56,7 @@ from autofuse.source.find.unwanted_edits import (
 from autofuse.source.place.author_text import author_text
 from autofuse.source.place.conflicts import Footprint, footprint
 from autofuse.source.place.edits import Edit, span_of
+from autofuse.source.place.function import EditedFunction
 from autofuse.source.place.placement import Placement
 from autofuse.source.targets import DEFAULT, NotInTarget
 from autofuse.source.targets.printing import SourceText
@@ -263,7 +264,8 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
         if context.files is not None
         else tuple[FileScope, ...]
     )
-    placement = Placement(text, captured, view, sizes, scope, target, defined.owner, importing=find_importers)
+    edited = EditedFunction(text, captured, view, sizes, scope, target, defined.owner, find_importers)
+    placement = Placement(edited)
     edits: dict[_SiteKey, Edit | Verdict] = {}
 
     def can_edit(site: Site) -> bool:

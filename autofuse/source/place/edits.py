@@ -33,6 +33,11 @@ def is_inside(inner: TextSpan, outer: TextSpan) -> bool:
     return starts and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
 
 
+def is_within(node: ast.expr, outer: ast.expr) -> bool:
+    """Whether the text of a node is part of that of another, or equal to it."""
+    return is_inside(span_of(node), span_of(outer))
+
+
 def start_of(statement: ast.stmt) -> TextSpan:
     """The empty span at the start of a statement, for an insertion that leaves the statement unchanged."""
     return TextSpan(statement.lineno, statement.col_offset, statement.lineno, statement.col_offset)
