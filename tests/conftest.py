@@ -81,3 +81,10 @@ def _walk() -> list[str]:
 def pytest_collection_finish() -> None:
     """Exclude the collected tests from garbage collection: visiting ten thousand of them takes time."""
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_imports() -> None:
+    """Exclude what earlier files imported from garbage collection, which some tests run often."""
+    gc.collect()
+    gc.freeze()

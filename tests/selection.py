@@ -55,13 +55,23 @@ def by_night() -> frozenset[tuple[Path, str]]:
 def mark_night(items: list[pytest.Item]) -> None:
     """Mark the tests that run by night, and the cells of large tables that do."""
     tables, whole = sampled_by_day(), by_night()
+    cells: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if (item.path, "") in whole or (item.path, item.name.partition("[")[0]) in whole:
-            item.add_marker(pytest.mark.night)
         function, bracket, _ = item.name.partition("[")
-        count = tables.get((item.path, "")) or tables.get((item.path, function)) or 1
-        if bracket and zlib.crc32(item.nodeid.encode()) % count:
+        if (item.path, "") in whole or (item.path, function) in whole:
             item.add_marker(pytest.mark.night)
+        if bracket:
+            cells.setdefault((item.path, function), []).append(item)
+    for (path, function), of_table in cells.items():
+        count = tables.get((path, function)) or tables.get((path, "")) or 1
+        for item in set(of_table) - set(by_day(of_table, count)):
+            item.add_marker(pytest.mark.night)
+
+
+def by_day(cells: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """About one in `count` of the cells of a table, and at least one of them."""
+    hashes = {item: zlib.crc32(item.nodeid.encode()) for item in cells}
+    return [item for item, value in hashes.items() if value % count == 0] or [min(hashes, key=hashes.__getitem__)]
 
 
 def deselect_night(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,8 +10,9 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,9 @@ NAMES = frozenset(
     "noted restored shifted mixed drawn rehearsed weighed imported decided described reduced ignored packaged "
     "prepared refused normed picked repeated widened traced transformed remembered".split()
 )
+DEFINITION = re.compile(r"^ *(?:async )?def (\w+)", re.MULTILINE)
+# Finds every phrase, and more. Most files have none, and need not be split into comments and strings.
+ANY_PHRASE = re.compile("|".join(phrase.replace("(?:^|[.!?] )", "") for phrase in PHRASES))
 PUBLIC_NAMES = frozenset({"given"})  # autofuse.rule.Call.given, which rules call
 
 
@@ -162,6 +166,15 @@ PUBLIC_NAMES = frozenset({"given"})  # autofuse.rule.Call.given, which rules cal
 def pages() -> list[Path]:
     found = [p for part in EDITED for p in (REPOSITORY.glob(part) if "." in part else (REPOSITORY / part).rglob("*"))]
     return sorted(p for p in found if p.suffix in (".md", ".py"))
+
+
+@cache
+def pages_by_folder() -> dict[Path, list[Path]]:
+    return {folder: list(found) for folder, found in groupby(sorted(pages(), key=parent), key=parent)}
+
+
+def parent(path: Path) -> Path:
+    return path.parent
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -186,7 +199,7 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
         line += part.count("\n")
 
 
-FOLDERS = sorted({path.parent for path in pages()})
+FOLDERS = sorted(pages_by_folder())
 of_each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: str(p.relative_to(REPOSITORY)))
 
 
@@ -194,8 +207,8 @@ of_each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: str(p.
 def test_a_text_has_no_rejected_phrase(folder: Path) -> None:
     stumbles = [
         f"{path.relative_to(REPOSITORY)}:{line}: {found[0]!r}, write: {better}"
-        for path in pages()
-        if path.parent == folder
+        for path in pages_by_folder()[folder]
+        if ANY_PHRASE.search(" ".join(path.read_text().split()))
         for line, text in texts(path)
         for phrase, better in PHRASES.items()
         if (found := re.search(phrase, text))
@@ -205,30 +218,30 @@ def test_a_text_has_no_rejected_phrase(folder: Path) -> None:
 
 @of_each_folder
 def test_a_function_is_not_named_by_a_participle_alone(folder: Path) -> None:
-    named = [(path, f) for path, f in functions_in(folder) if f.name.strip("_") in NAMES and f.name not in PUBLIC_NAMES]
-    assert [f"{path.name}:{f.lineno}: {f.name}" for path, f in named] == []
+    def is_participle(name: str) -> bool:
+        return name.strip("_") in NAMES and name not in PUBLIC_NAMES
+
+    assert list(functions_in(folder, is_participle)) == []
 
 
 @of_each_folder
 def test_a_functions_name_has_no_rejected_phrase(folder: Path) -> None:
-    assert [
-        f"{path.name}:{f.lineno}: {f.name}, write: {better}"
-        for path, f in functions_in(folder)
-        for phrase, better in NAME_PHRASES.items()
-        if re.search(phrase, f.name)
-    ] == []
+    for phrase, better in NAME_PHRASES.items():
+        assert list(functions_in(folder, re.compile(phrase).search)) == [], f"write: {better}"
+
+
+def functions_in(folder: Path, wanted: Callable[[str], object]) -> Iterator[tuple[str, str]]:
+    """The place and name of each function with a wanted name in the Python files of a folder, without those below."""
+    for path in (p for p in pages_by_folder()[folder] if p.suffix == ".py"):
+        if any(map(wanted, defined_names(path))):  # strings may hold definitions too
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and wanted(node.name):
+                    yield f"{path.name}:{node.lineno}", node.name
 
 
 @cache
-def functions_in(folder: Path) -> list[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """The functions of the Python files of a folder, without those below it."""
-    return [
-        (path, node)
-        for path in pages()
-        if path.parent == folder and path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+def defined_names(path: Path) -> list[str]:
+    return DEFINITION.findall(path.read_text())
 
 
 def test_a_phrase_is_found() -> None:
