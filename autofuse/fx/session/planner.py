@@ -22,6 +22,7 @@ from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
+from autofuse.fx.trace.quiet_log import mute_fake_tensor_log
 from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, trace_forward
 from autofuse.fx.trace.twin import EVERY_NAME, Twins, names_noted, set_mode
@@ -296,7 +297,7 @@ class Planner:
         set_mode(twin, training)
         with names_noted(self._names_read):
             trace = trace_forward(module, *copy_call(call), self.world, self.mode, dropped)
-        with torch.enable_grad(), names_noted(self._names_read):
+        with mute_fake_tensor_log(), torch.enable_grad(), names_noted(self._names_read):
             rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
             return plan_trace(trace, rules, without.sites_in(training), _PlannedChildren(self, training))
 

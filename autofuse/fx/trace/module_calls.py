@@ -21,10 +21,10 @@ from autofuse.fx.trace.ambient_state import autocast, preserve_generators, witho
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.external_state import ExternalState, restore_external_state
-from autofuse.fx.trace.quiet_log import quiet_log
+from autofuse.fx.trace.quiet_log import mute_fake_tensor_log, quiet_log
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
-from autofuse.fx.trace.tracer import ForwardArguments, mute_fake_tensor_log
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
 from autofuse.fx.trace.unseen_copies import SavedArguments, UnseenCopies
 from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, restore_parameters

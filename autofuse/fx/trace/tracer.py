@@ -7,10 +7,8 @@ number is drawn, and no autograd graph is kept.
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +26,7 @@ from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.operation_names import keep_checks
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
+from autofuse.fx.trace.quiet_log import mute_fake_tensor_log
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.result import add_output
 from autofuse.fx.trace.source_lines import definition_of
@@ -37,7 +36,7 @@ from autofuse.fx.trace.user_code import can_watch
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
-from autofuse.torch_private import FAKE_TENSOR_LOG, FakeTensorMode
+from autofuse.torch_private import FakeTensorMode
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 _LOCK = threading.RLock()
@@ -102,17 +101,6 @@ def trace_forward(
         raise Untraceable(because(forwards.REPLACED))
     with _LOCK, preserve_generators(), without_autocast_cache(), mute_fake_tensor_log(), mode, torch.enable_grad():
         return _trace(module, cls, (args, kwargs), world, mode, dropped)
-
-
-@contextmanager
-def mute_fake_tensor_log() -> Iterator[None]:
-    """Keeps torch from logging errors on fake tensors. autofuse reports them as reasons."""
-    log = logging.getLogger(FAKE_TENSOR_LOG)
-    disabled_before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = disabled_before
 
 
 def _trace(

@@ -21,8 +21,8 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.planner import copy_call
+from autofuse.fx.trace.quiet_log import mute_fake_tensor_log
 from autofuse.fx.trace.stand_ins import stand_in
-from autofuse.fx.trace.tracer import mute_fake_tensor_log
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.kernels.operation import record_calls
 from autofuse.profiling.live.listed_operators import ListedOperator, fresh, list_operators

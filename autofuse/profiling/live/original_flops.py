@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from autofuse.fx.install.dispatch import is_installed, reinstall, uninstall
-from autofuse.fx.trace.tracer import mute_fake_tensor_log
+from autofuse.fx.trace.quiet_log import mute_fake_tensor_log
 from autofuse.measure.step import Step, training_step
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.module_calls import ModuleNames

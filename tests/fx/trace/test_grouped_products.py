@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx.trace import grouped_products
-from autofuse.torch_private import FakeTensorMode
+from autofuse.torch_private import FAKE_TENSOR_LOG, FakeTensorMode
 
 pytestmark = pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
 
@@ -52,6 +53,27 @@ def test_the_gate_between_grouped_products_is_fused(dtype: torch.dtype) -> None:
     bound = 16 * torch.finfo(dtype).eps
     for actual, expected in zip(results[1], results[0], strict=True):
         assert (actual - expected).abs().max() <= bound * expected.abs().max()
+
+
+class SortedRows(Experts):
+    """The rows come sorted by expert, so the product gets the argument itself."""
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        ends = torch.cumsum(torch.histc(chosen.float(), bins=3, min=0, max=2), 0, dtype=torch.int32)
+        gate, up = F.grouped_mm(x, self.up, offs=ends).chunk(2, -1)
+        return F.grouped_mm(F.silu(gate) * up, self.down, offs=ends) * weights.unsqueeze(-1)
+
+
+def test_layouts_that_the_product_rejects_are_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the layout of an argument matters is found by runs with other layouts, which the product may reject."""
+    monkeypatch.setattr(logging.getLogger(FAKE_TENSOR_LOG), "handlers", [caplog.handler])
+    torch.manual_seed(0)
+    x, chosen, weights = call(torch.float32)
+    model = autofuse.optimize(SortedRows(), (x[:7], chosen[:7].sort().values, weights[:7]), tune=False)
+    assert [s.status for s in autofuse.report(model)] == ["fused"]
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 class Choices(Experts):

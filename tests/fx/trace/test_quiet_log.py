@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from autofuse.fx.trace.quiet_log import quiet_log
+from autofuse.fx.trace.quiet_log import mute_fake_tensor_log, quiet_log
+from autofuse.torch_private import FAKE_TENSOR_LOG
 
 
 def is_on() -> bool:
@@ -64,3 +65,18 @@ def test_what_another_thread_disabled_in_the_meantime_stays() -> None:
         assert logging.root.manager.disable == logging.WARNING
     finally:
         logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_torchs_log_of_fake_tensors_is_as_before_after_blocks_that_overlap(
+    disabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger(FAKE_TENSOR_LOG)
+    monkeypatch.setattr(log, "disabled", disabled)
+    first, second = mute_fake_tensor_log(), mute_fake_tensor_log()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert log.disabled
+    second.__exit__(None, None, None)
+    assert log.disabled is disabled
