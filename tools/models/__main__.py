@@ -20,13 +20,14 @@ from tools.models.row import Row
 from tools.models.running import SECONDS, run_row
 from tools.models.summary import as_json, as_markdown
 
-PACKAGES = (
-    "transformers",
-    "timm",
-    "vit_pytorch",
-    "x_transformers",
-    "diffusers",
-)  # the rows of each are in NAME_models.py
+# The rows of each package are in files NAME_models.py with these names.
+PACKAGES = {
+    "transformers": ("transformers", "transformers_decoders", "transformers_others"),
+    "timm": ("timm",),
+    "vit_pytorch": ("vit_pytorch",),
+    "x_transformers": ("x_transformers",),
+    "diffusers": ("diffusers",),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,9 +57,10 @@ def all_rows() -> tuple[list[Row], list[str]]:
     """Return the rows whose library is installed, and the names of libraries that are not."""
     rows: list[Row] = []
     absent: list[str] = []
-    for package in PACKAGES:
+    for package, names in PACKAGES.items():
         try:
-            rows += importlib.import_module(f"tools.models.{package}_models").ROWS
+            for name in names:
+                rows += importlib.import_module(f"tools.models.{name}_models").ROWS
         except (ImportError, RuntimeError):  # libraries raise either if a dependency is missing
             absent.append(package)
     return rows, absent

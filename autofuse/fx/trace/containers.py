@@ -115,7 +115,9 @@ class Containers(Values):
                 return self.tuples[id(x)][1]()
             items = [self.stored_node(v) for v in x]
             if isinstance(x, torch.Size):
-                return self.graph.call_function(torch.Size, (items,))
+                node = self.graph.call_function(torch.Size, (items,))
+                node.meta["v"] = x
+                return node
             if type(x) is not tuple and not hasattr(x, "_fields"):
                 self.refuse(because(forwards.PASSES_OBJECT, kind=type(x).__name__))
             return type(x)(*items) if hasattr(x, "_fields") else tuple(items)

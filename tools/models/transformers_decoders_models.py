@@ -1,0 +1,72 @@
+"""Decoders of transformers, most of them from 2024 on: dense ones, mixtures of experts, and hybrids."""
+
+from __future__ import annotations
+
+from tools.models.transformers_rows import (
+    GROUPED,
+    NO_DROPOUT,
+    PLAIN,
+    text,
+)
+
+_MLA = {
+    **PLAIN, "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8, "v_head_dim": 8,
+}  # fmt: skip
+_ROUTED = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+ROWS = (
+    text("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **GROUPED, **_ROUTED, head_dim=8),
+    text("Qwen2MoeForCausalLM", "Qwen2MoeConfig", **GROUPED, **_ROUTED, shared_expert_intermediate_size=24),
+    text("OlmoeForCausalLM", "OlmoeConfig", **GROUPED, num_experts=3, num_experts_per_tok=2),
+    text("Olmo3ForCausalLM", "Olmo3Config", **GROUPED, sliding_window=4),
+    text("Llama4ForCausalLM", "Llama4TextConfig", **GROUPED, head_dim=8, intermediate_size_mlp=48,
+        num_local_experts=2, attention_chunk_size=8),
+    text("GptOssForCausalLM", "GptOssConfig", **GROUPED, head_dim=8, num_local_experts=3, num_experts_per_tok=2,
+        sliding_window=4, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, expects=("AF104",)),
+    text("DeepseekV2ForCausalLM", "DeepseekV2Config", **_MLA, n_routed_experts=3, num_experts_per_tok=2,
+        moe_intermediate_size=24, first_k_dense_replace=1, n_shared_experts=1, topk_method="greedy"),
+    text("DeepseekV3ForCausalLM", "DeepseekV3Config", **_MLA, n_routed_experts=4, n_group=1, topk_group=1,
+        num_experts_per_tok=2, moe_intermediate_size=24, first_k_dense_replace=1, n_shared_experts=1),
+    text("Glm4MoeForCausalLM", "Glm4MoeConfig", **GROUPED, head_dim=8, n_routed_experts=4, n_group=1, topk_group=1,
+        num_experts_per_tok=2, moe_intermediate_size=24, first_k_dense_replace=1, n_shared_experts=1),
+    text("Glm4ForCausalLM", "Glm4Config", **GROUPED, head_dim=8),
+    text("GlmForCausalLM", "GlmConfig", **GROUPED, head_dim=8),
+    text("SmolLM3ForCausalLM", "SmolLM3Config", **GROUPED),
+    text("GraniteForCausalLM", "GraniteConfig", **GROUPED),
+    text("GraniteMoeForCausalLM", "GraniteMoeConfig", **GROUPED, num_local_experts=3, num_experts_per_tok=2),
+    text("Cohere2ForCausalLM", "Cohere2Config", **GROUPED, sliding_window=4),
+    text("NemotronForCausalLM", "NemotronConfig", **GROUPED, head_dim=8),
+    text("PhiForCausalLM", "PhiConfig", **GROUPED, resid_pdrop=0.0, embd_pdrop=0.0),
+    text("PhimoeForCausalLM", "PhimoeConfig", **GROUPED, num_local_experts=3, num_experts_per_tok=2),
+    text("PersimmonForCausalLM", "PersimmonConfig", **PLAIN),
+    text("MptForCausalLM", "MptConfig", d_model=32, n_layers=2, n_heads=4, max_seq_len=32),
+    text("Ernie4_5ForCausalLM", "Ernie4_5Config", **GROUPED, head_dim=8),
+    text("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Config", **GROUPED, head_dim=8),
+    text("Exaone4ForCausalLM", "Exaone4Config", **GROUPED, sliding_window=4),
+    text("ArceeForCausalLM", "ArceeConfig", **GROUPED),
+    text("ApertusForCausalLM", "ApertusConfig", **GROUPED),
+    text("HeliumForCausalLM", "HeliumConfig", **GROUPED, head_dim=8),
+    text("DiffLlamaForCausalLM", "DiffLlamaConfig", **GROUPED, expects=("AF102",)),
+    text("MiniMaxForCausalLM", "MiniMaxConfig", **GROUPED, num_local_experts=3, num_experts_per_tok=2, block_size=8),
+    text("Lfm2ForCausalLM", "Lfm2Config", **GROUPED, layer_types=["conv", "full_attention"]),
+    text("Mamba2ForCausalLM", "Mamba2Config", hidden_size=32, num_hidden_layers=2, state_size=4, num_heads=8,
+        head_dim=8, n_groups=2, chunk_size=8, expects=("AF202",), note="no attention"),
+    text("BambaForCausalLM", "BambaConfig", **GROUPED, attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=8,
+        mamba_d_state=4, mamba_n_groups=1, mamba_chunk_size=8, expects=("AF102",)),
+    text("JambaForCausalLM", "JambaConfig", **GROUPED, attn_layer_period=2, attn_layer_offset=1,
+        expert_layer_period=2, expert_layer_offset=1, num_experts=3, mamba_d_state=4, mamba_dt_rank=4,
+        use_mamba_kernels=False),
+    text("FalconMambaForCausalLM", "FalconMambaConfig", hidden_size=32, num_hidden_layers=2, state_size=4,
+        expects=("AF202",), note="no attention"),
+    text("RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", **GROUPED, lru_width=32, attention_window_size=4,
+        block_types=["recurrent", "attention"]),
+    text("ModernBertDecoderForCausalLM", "ModernBertDecoderConfig", **PLAIN, local_attention=4,
+        global_attn_every_n_layers=2, cls_token_id=1, sep_token_id=2),
+    text("XGLMForCausalLM", "XGLMConfig", d_model=32, num_layers=2, attention_heads=4, ffn_dim=48, dropout=0.0,
+        attention_dropout=0.0, activation_dropout=0.0, layerdrop=0.0),
+    text("BioGptForCausalLM", "BioGptConfig", **PLAIN, **NO_DROPOUT, activation_dropout=0.0, layerdrop=0.0,
+        max_position_embeddings=32),
+    text("CodeGenForCausalLM", "CodeGenConfig", n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=32,
+        n_ctx=32, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, expects=("AF102",)),
+)  # fmt: skip
