@@ -179,7 +179,7 @@ class Calls(Inlining, Elements):
         return result
 
     def _record_mutation(self, name: str, owner: Value, result: Value) -> None:
-        """Record that a method changes its object. `xs.pop()` returns an entry, and afterwards `xs` is still the list."""
+        """Record that a method changes its object. `xs.pop()` returns an entry, and `xs` is still the list."""
         changed = result if name.endswith("_") else self.unknown_value("changed by a method", owner, result)
         self.record_write(owner, changed)
 
