@@ -108,7 +108,7 @@ def _is_argument(operand: Value) -> bool:
 
 
 def _lengths_differ(key: Sizes | None, value: Sizes | None) -> bool:
-    """Whether the code raises an error for these shapes, and the fused call reads past the end of the values."""
+    """Whether the code raises an error for these shapes, and the fused call does not check it."""
     known = key is not None and value is not None and key[-2] is not None and value[-2] is not None
     return known and key[-2] != value[-2]  # type: ignore[index]
 

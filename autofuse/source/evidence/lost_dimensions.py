@@ -135,7 +135,7 @@ def _reduced_dimensions(v: Value) -> int | None:
 
 
 def _rank_by_creation(claim: Claim, v: Value) -> int | None:
-    """Returns the rank of a tensor whose creation shows it: `torch.linspace(0, 1, n)`, a parameter of `torch.ones(6)`."""
+    """Returns the rank of a tensor whose creation shows it, such as `torch.linspace(0, 1, n)`."""
     created = _creation(claim, v)
     facts = TensorReader(claim.defined.scope, lambda _: iter(())).read(created) if created is not None else None
     return len(facts.sizes) if facts is not None and facts.sizes is not None and not facts.number else None
