@@ -33,7 +33,7 @@ _CHANGES = {"select": -1, "squeeze": -1, "unsqueeze": 1, "stack": 1}
 
 
 @dataclass(frozen=True)
-class Source:
+class _Origin:
     """Where an operand comes from.
 
     Attributes:
@@ -67,19 +67,19 @@ def operands_keep_dimensions(claim: Claim) -> Iterator[Missing | Fails]:
             yield Missing(f"assumes that {describe_value(claim, operand, f'the {name}')} has two dimensions or more")
 
 
-def _follow(claim: Claim, operand: Value) -> Source:
+def _follow(claim: Claim, operand: Value) -> _Origin:
     """Follows an operand back to a value that no operation of this table computes."""
     v, change = operand, 0
     for _ in range(_MAX_STEPS):
         rank = claim.view.rank(v) if v.op != LEAF else claim.view.facts.rank(v.data)  # type: ignore[arg-type]
         rank = _rank_by_creation(claim, v) if rank is None else rank
         if rank is not None:
-            return Source(v, change, rank + change)
+            return _Origin(v, change, rank + change)
         step = _step_back(claim, v)
         if step is None:
             break
         v, change = step[0], change + step[1]
-    return Source(v, change)
+    return _Origin(v, change)
 
 
 def _step_back(claim: Claim, v: Value) -> tuple[Value, int] | None:
