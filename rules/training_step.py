@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     import torch
 
 _LIGHTNING = ("lightning", "Lightning")
-_COMPLEX = ("cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128")
+_COMPLEX = ("cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128", "complex", "polar")
+_SPECTRA = ("fft", "rfft", "ihfft", "fftn", "rfftn", "stft")  # complex, if their input is real
+
+
+def _may_have_complex_parameters(call: Call) -> bool:
+    makes_parameters = call.mentions("Parameter", "requires_grad")
+    return bool(call.mentions_word(*_COMPLEX) or makes_parameters and call.mentions_word(*_SPECTRA))
 
 
 class UnfusedAdam(CallRule):
@@ -38,7 +44,7 @@ class UnfusedAdam(CallRule):
             return None
         if call.mentions(*_LIGHTNING):
             return Holds("unsafe", "assumes that Lightning does not clip gradients in 16-bit mixed precision")
-        if call.mentions(*_COMPLEX):
+        if _may_have_complex_parameters(call):
             return Holds("unsafe", "assumes that no parameter is complex")
         return Holds("safe", "for real parameters on a CPU, CUDA, XPU or MPS device")
 
@@ -93,7 +99,12 @@ class UnfusedSgd(CallRule):
     def at(call: Call) -> Verdict | None:
         if call.mentions("torch_xla"):
             return None
-        return Holds("unsafe", "assumes that no gradient is sparse, such as that of `nn.Embedding(sparse=True)`")
+        why = "assumes that no gradient is sparse, such as that of `nn.Embedding(sparse=True)`"
+        if "Adagrad" in call.text:  # its constructor makes the sums of squares in the dtype of the parameters
+            why += ", that the parameters keep their dtype afterwards"
+        return Holds(
+            "unsafe", f"{why}, and that no parameter is complex" if _may_have_complex_parameters(call) else why
+        )
 
     examples = (
         Fused(

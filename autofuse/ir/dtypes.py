@@ -34,7 +34,7 @@ _KEEP_DTYPE = (
 _PROMOTE = frozenset("add sub rsub mul div pow maximum minimum".split())
 _PRODUCTS = frozenset("matmul einsum einops_einsum linear addmm baddbmm".split())
 _WITH_DTYPE = {"softmax": 2, "log_softmax": 2, "norm": 4, "vector_norm": 4}  # the position of their argument `dtype`
-_PARTS = frozenset({"chunk", "split", "unbind"})
+PARTS = frozenset({"chunk", "split", "unbind"})
 
 
 def dtype_of(v: Value, of: Callable[[Value], Dtype], number: bool | None) -> Dtype:
@@ -61,7 +61,7 @@ def dtype_of(v: Value, of: Callable[[Value], Dtype], number: bool | None) -> Dty
         sides = {of(side) for side in v.inputs[1:]} - {NUMBER}
         return sides.pop() if len(sides) == 1 else frozenset({v})
     if v.op == ITEM:
-        return of(v.inputs[0].inputs[0] if v.inputs[0].op in _PARTS else v.inputs[0])
+        return of(v.inputs[0].inputs[0] if v.inputs[0].op in PARTS else v.inputs[0])
     if v.op in _LIKE_FUNCTIONS and any(is_const(o) for o in v.inputs[-1].inputs) == bool(v.inputs[-1].inputs):
         return of(v.inputs[0])
     if v.op in _KEEP_DTYPE and v.inputs:

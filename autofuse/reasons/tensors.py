@@ -32,6 +32,14 @@ OTHERWISE_GIVEN = Code(
     "{value} passes {what} as `{name}`",
     IN_SENTENCE,
 )
+VECTOR = Code(
+    "vector-operand",
+    "The query or the value of an attention has one dimension, as its computation shows. Products accept vectors, and "
+    "torch's attention does not.",
+    "the {name} has one dimension, and torch's attention takes two or more",
+    "add a dimension to {value}, and remove it from the result",
+    "{value} has one dimension, and torch's attention takes a {name} of two or more",
+)
 NOT_FLOATING = Code(
     "not-floating-point",
     "The input of an activation or a norm holds integers, booleans or complex numbers, as its computation, its "

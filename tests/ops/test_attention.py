@@ -193,6 +193,19 @@ def test_heads_that_share_keys_agree_without_repeating_them(
     assert max(shape.numel() for shape in seen) <= max(q.numel(), math.prod((3, *key, S, D)))
 
 
+@pytest.mark.parametrize("batch", [(), (B,), (B, H)])
+@pytest.mark.parametrize(("keys", "values"), [(S, S - 2), (S, S + 2), (1, S), (80, 90), (90, 80)])
+@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_another_number_of_values_than_of_keys_is_refused(
+    batch: Any, keys: int, values: int, has_mask: bool, needs_gradient: bool
+) -> None:
+    query, key, value = (torch.randn(*batch, n, 8).requires_grad_(needs_gradient) for n in (T, keys, values))
+    mask = torch.ones(T, keys, dtype=torch.bool) if has_mask else None
+    with pytest.raises(RuntimeError):  # torch's flash kernel for CPUs would read past the end of the keys
+        ops.attention(query, key, value, mask=mask)
+
+
 def test_heads_that_are_no_multiple_of_the_keys_heads_are_refused() -> None:
     with pytest.raises(RuntimeError):
         ops.attention(qkv(B, 4)[0], *qkv(B, 3)[1:])

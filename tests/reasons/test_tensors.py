@@ -34,6 +34,12 @@ CASES = [
         "AF302",
     ),
     Refused(
+        "vector-operand",
+        "n = torch.arange(k.size(-2), dtype=q.dtype)\nreturn F.softmax(q @ k.mT / q.size(-1) ** 0.5, -1) @ n",
+        "n = torch.arange(",
+        "add a dimension to `n`, and remove it from the result",
+    ),
+    Refused(
         "not-floating-point",
         "n = torch.arange(q.size(-2))\nreturn n * torch.sigmoid(n)",
         "n = torch.arange(",

@@ -173,10 +173,15 @@ class Calls(Inlining, Elements):
         if self.in_helper and self.statement is not None and self.current_call is not None:
             self.captured.helper_calls.setdefault(self.statement, []).append((self.current_call, result))
         if name in _MUTATORS and function.inputs:
-            self.record_write(function.inputs[0], result)
+            self._record_mutation(name, function.inputs[0], result)
         elif self.may_write_self(node, function, inputs):
             self.forget_attributes(f"{name} may assign to self")
         return result
+
+    def _record_mutation(self, name: str, owner: Value, result: Value) -> None:
+        """Record that a method changes its object. `xs.pop()` returns an entry, and `xs` is still the list."""
+        changed = result if name.endswith("_") else self.unknown_value("changed by a method", owner, result)
+        self.record_write(owner, changed)
 
     @abstractmethod
     def make_choice(self, test: Value, yes: Value | None, no: Value | None) -> Value:

@@ -102,6 +102,17 @@ class CallArguments:
                     blocks += n.body
         return frozenset(id(n) for s in blocks for n in walk(s) if isinstance(n, ast.Call))
 
+    def calls_of_objects(self, d: DefinedFunction) -> list[BoundCall]:
+        """Returns the calls of variables, arguments and attributes of self that may be the module of a forward."""
+        if d.owner is None or d.function.name not in FORWARD:
+            return []
+        own = {id(c.call) for c in self.calls_of(d)}
+        known = {n.name for n in walk(self._tree) if isinstance(n, (Function, ast.ClassDef))}
+        known |= self.scope.qualified_names.keys()
+        calls = (c for found in list(self._calls.calls.values()) for c in found if id(c.node) not in own)
+        objects = [c for c in calls if c.argument_offset is None and _may_be_module(c.node.func, known)]
+        return [call for c in objects[:_MAX_CALLS] if (call := _bind_call(c, d.function, skip=True)) is not None]
+
     def constructor_calls(self, owner: str, init: Function) -> list[BoundCall]:
         """Returns the calls that create an instance of a class, bound to the arguments of its constructor."""
         calls = (c for name in self._calls.aliases_of([owner]) for c in self._calls.constructor_calls(name))

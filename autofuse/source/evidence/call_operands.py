@@ -14,7 +14,8 @@ Only operands that are arguments of the function can be checked.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from autofuse.canonical import CAST, LEAF, PERMUTE
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, ITEM, PARAMETER, Value
@@ -24,11 +25,13 @@ from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.evidence.call_arguments import BoundCall, CallArguments
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.minimum_ranks import MinimumRanks
 from autofuse.source.evidence.site_values import program_values, self_attribute_name
 from autofuse.source.evidence.tensor_expressions import Sizes, TensorFacts
 
 _FLOATING_OPERATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation", "layer_norm", "rms_norm"})
 _VIEWS = frozenset("view transpose permute chunk split unbind".split())
+_BATCHED = 4  # batch, heads, queries, keys
 _KEEP_SIZE = SAME_SIZES | frozenset("transpose permute mT identity".split())
 
 
@@ -79,7 +82,24 @@ def _operand_calls(claim: Claim) -> Iterator[Missing | Fails]:
         if mask_shape is not None and _broadcasts_beyond_scores(mask_shape, shapes.get("query"), shapes.get("key")):
             yield _fails(call, str(mask), "a mask that is larger than the scores")
             return
+    if mask is not None:
+        yield from _masks_of_batches(claim, mask, names)
     yield from _scales_of_constructor(claim, scale, index)
+
+
+def _masks_of_batches(claim: Claim, mask: str, names: Mapping[Any, str | None]) -> Iterator[Missing]:
+    """Reports a call that passes a mask of four dimensions or more, if nothing shows that the scores have them too."""
+    captures, index = claim.site.captures, claim.defined.scope.index(CallArguments)
+    ranks = MinimumRanks(claim.captured, claim.view, claim.site.root)
+    if max(ranks.bound_of(captures["query"]), ranks.bound_of(captures["key"])) >= _BATCHED:
+        return
+    for call in (*index.calls_of(claim.defined), *index.calls_of_objects(claim.defined)):
+        rank = len(_known_shape(index.passed_values(call, mask)) or ())
+        operands = [_known_shape(index.passed_values(call, a)) for n in ("query", "key") if (a := names.get(n))]
+        if rank >= _BATCHED and max((len(s) for s in operands if s is not None), default=0) < rank:
+            line = call.call.lineno
+            yield Missing(f"assumes that `{mask}`, as line {line} passes it, has no more dimensions than the scores")
+            return
 
 
 def _is_argument(operand: Value) -> bool:
@@ -88,7 +108,7 @@ def _is_argument(operand: Value) -> bool:
 
 
 def _lengths_differ(key: Sizes | None, value: Sizes | None) -> bool:
-    """Whether the code raises an error for these shapes, and the fused call reads past the end of the values."""
+    """Whether the code raises an error for these shapes, and the fused call does not check it."""
     known = key is not None and value is not None and key[-2] is not None and value[-2] is not None
     return known and key[-2] != value[-2]  # type: ignore[index]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from autofuse.canonical import CAST, LEAF, PERMUTE
 from autofuse.canonical.view import order_of
+from autofuse.ir.dtypes import PARTS
 from autofuse.ir.graph import CHOICE, CONST, ITEM, SLICE, TUPLE, Value
 from autofuse.ir.vocabulary import SAME_SIZES
 from autofuse.rule import Fails
@@ -19,6 +20,7 @@ from autofuse.source.evidence.site_values import describe_value, program_values
 
 _HEADS = 3  # the position of the head dimension, counted from the end
 _MAX_DEPTH = 40
+_USUAL_RANK = 3  # batch, positions, channels
 _ENTRYWISE = frozenset(
     "add sub rsub mul div eq ne lt le gt ge and or invert logical_and logical_or logical_not where masked_fill kept "
     "maximum minimum neg bool tril triu".split()
@@ -62,7 +64,7 @@ class _HeadSizes:
         if v.op == PERMUTE:
             order = order_of(v)
             return self._is_one_at(v.inputs[0], -order[-at] if at <= len(order) else at, depth - 1)
-        if v.op == CAST or v.op in SAME_SIZES:
+        if v.op == CAST or v.op in SAME_SIZES or v.op == "linear" and at > 1:
             return self._is_one_at(v.inputs[0], at, depth - 1)
         if v.op in ("view", "expand"):
             return self._is_one_in_view(v, at)
@@ -73,6 +75,8 @@ class _HeadSizes:
             return self._is_one_in_transpose(v, at, depth)
         if v.op == "unsqueeze":
             return self._is_one_in_unsqueeze(v, at, depth)
+        if v.op == ITEM and v.inputs[0].op in PARTS:
+            return self._is_one_in_part(v.inputs[0], at, depth)
         if v.op == ITEM:
             return v.inputs[1].op == TUPLE and self._is_one_in_index(v, at, depth)
         own = [o for o in program_values(self._claim, v) if o is not v]
@@ -97,10 +101,21 @@ class _HeadSizes:
         dim, rank = v.inputs[1].data, self._claim.view.rank(v)
         if type(dim) is not int:
             return False
-        if dim >= 0 and rank is None:
-            return dim == 1  # `x.unsqueeze(1)`, where x is (batch, positions, channels)
-        dim_from_end = -dim if dim < 0 else (rank or 0) - dim
+        if rank is None:  # `x.unsqueeze(1)`, where x is (batch, positions, channels), or a stack of such tensors
+            rank = _USUAL_RANK + 1 + (v.inputs[0].op == "stack")
+        dim_from_end = -dim if dim < 0 else rank - dim
         return at == dim_from_end or self._is_one_at(v.inputs[0], at if at < dim_from_end else at - 1, depth - 1)
+
+    def _is_one_in_part(self, parts: Value, at: int, depth: int) -> bool:
+        """Whether dimension `at` of each part has size 1: of `x.unsqueeze(1).chunk(3, -1)`, of `qkv.unbind(0)`."""
+        whole, dim, is_removed = parts.inputs[0], parts.inputs[-1].data, parts.op == "unbind"
+        rank = self._claim.view.rank(whole)
+        if type(dim) is not int or dim >= 0 and rank is None and not (is_removed and dim == 0):
+            return False
+        divided = -dim if dim < 0 else (rank - dim if rank is not None else None)  # counted from the end
+        if divided is None or is_removed and at < divided:
+            return self._is_one_at(whole, at, depth - 1)
+        return at != divided and self._is_one_at(whole, at + is_removed, depth - 1)
 
     def _is_one_in_index(self, v: Value, at: int, depth: int) -> bool:
         """Whether dimension `at` of an indexed value has size 1: `x[:, None]`, `mask[:, None, None, :]`."""

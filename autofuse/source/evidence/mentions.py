@@ -89,8 +89,9 @@ _DIFFERENTIATES = _Words(
     "autograd.grad* | torch.func* | functorch*"
 )
 _WATCHES = _Words(
-    "FlopCounterMode | TorchDispatchMode | TorchFunctionMode | __torch_function__ | __torch_dispatch__ | torch.fx | "
-    "import fx | create_selective_checkpoint_contexts | CheckpointPolicy | key_averages | saved_tensors_hooks"
+    "FlopCounterMode | TorchDispatchMode | TorchFunctionMode | __torch_function__ | __torch_dispatch__ | fx | "
+    "graph.nodes | find_nodes | pattern_matcher | create_selective_checkpoint_contexts | CheckpointPolicy | "
+    "key_averages | saved_tensors_hooks"
 )
 _LOOKS_INSIDE = _Words(
     "f_locals | getargvalues | getinnerframes | getouterframes | capture_locals | show_locals | getsource* | co_* | "

@@ -20,9 +20,11 @@ from autofuse.source.evidence.even_width import width_is_even
 from autofuse.source.evidence.floating_input import input_is_floating
 from autofuse.source.evidence.introspection import function_is_not_inspected
 from autofuse.source.evidence.loss_targets import loss_has_dtype_of_logits, targets_are_classes
+from autofuse.source.evidence.lost_dimensions import operands_keep_dimensions
 from autofuse.source.evidence.mask_heads import check_mask_heads
 from autofuse.source.evidence.memory_layout import check_memory_layout
 from autofuse.source.evidence.norm_weights import weight_has_dtype_of_sum
+from autofuse.source.evidence.passed_dimensions import calls_keep_dimensions
 from autofuse.source.evidence.passed_functions import function_is_only_called
 from autofuse.source.evidence.printed_result import check_printed_result
 from autofuse.source.evidence.printed_text import check_printed_text
@@ -49,6 +51,8 @@ QUESTIONS: tuple[Question, ...] = (
     width_is_even,
     weight_has_dtype_of_sum,
     attention_operands_fit,
+    operands_keep_dimensions,
+    calls_keep_dimensions,
     check_mask_heads,
     calls_pass_valid_operands,
     check_vmap,

@@ -24,12 +24,19 @@ from autofuse.source.evidence.claim import Claim, Missing
 
 _MODES = frozenset({"FlopCounterMode", "TorchDispatchMode", "TorchFunctionMode", "LoggingTensorMode"})
 _PROTOCOLS = frozenset({"__torch_function__", "__torch_dispatch__"})
-_PASSES = frozenset({"replace_pattern", "replace_pattern_with_filters", "SubgraphMatcher"})
+_PASSES = frozenset(
+    "replace_pattern replace_pattern_with_filters SubgraphMatcher register_replacement find_nodes".split()
+)
+_CLASSES_OF_PASSES = frozenset({"Interpreter", "Transformer", "Tracer", "PassBase"})  # of torch.fx, as base classes
+_CALLS_WITH_BACKEND = frozenset(
+    {"compile", "optimize", "register_backend", "aot_function", "aot_module", "aot_autograd"}
+)
 # These observe every operator of a step: whether to save its result, its time, the tensors that it saves.
 _STEP_OBSERVERS = frozenset({"create_selective_checkpoint_contexts", "key_averages", "saved_tensors_hooks"})
 _GRAPH_TEXTS = frozenset(
     "code graph_module inlined_graph findAllNodes code_with_constants print_readable graph".split()
 )
+_GRAPH_MODULES = ("torch.fx.", "torch._inductor.pattern_matcher.", "torch._dynamo.backends.", "functorch.compile.")
 _MAX_TEXT = 60  # characters of the code that a message quotes
 
 
@@ -67,18 +74,35 @@ def _find_watchers(scope: FileScope) -> tuple[ast.expr | ast.ClassDef, ...]:
 def _watchers_by_name(tree: ast.Module) -> tuple[ast.expr | ast.ClassDef, ...]:
     """The watchers that use a torch name, or define a method of torch's protocols."""
     index = node_index(tree)
-    imports, attributes = [*index.of(ast.Import), *index.of(ast.ImportFrom)], list(index.of(ast.Attribute))
-    traced = any("torch.fx" in ast.unparse(n) for n in imports) or any(n.attr == "fx" for n in attributes)
+    imports: list[ast.Import | ast.ImportFrom] = [*index.of(ast.Import), *index.of(ast.ImportFrom)]
+    attributes = list(index.of(ast.Attribute))
+    calls = list(index.of(ast.Call))
+    traced = any(map(_imports_graphs, imports)) or any(n.attr == "fx" for n in attributes)
+    traced = traced or any(map(_gives_graph_to_backend, calls))
     profiled = any(n.attr in ("profiler", "profile") for n in attributes) or any(
         "profile" in (n.module or "") for n in index.of(ast.ImportFrom)
     )
-    calls = list(index.of(ast.Call))
     has_graph = traced or any(map(_makes_graph, attributes)) or any(map(_makes_graph, calls))
     watchers: list[ast.expr | ast.ClassDef] = [n for n in index.of(ast.ClassDef) if _is_watcher(n, traced)]
     watchers += (n for n in calls if _is_watcher(n, traced) or profiled and _is_list_of_events(n))
     if has_graph:
         watchers += (n for n in attributes if _is_watcher(n, traced) or _is_text_of_graph(n))
     return tuple(watchers)
+
+
+def _imports_graphs(n: ast.Import | ast.ImportFrom) -> bool:
+    """Whether an import is of torch.fx, of a part of it, or of the pattern matcher of the compiler."""
+    module = f"{n.module}." if isinstance(n, ast.ImportFrom) else ""
+    return any(f"{module}{a.name}.".startswith(_GRAPH_MODULES) for a in n.names)
+
+
+def _gives_graph_to_backend(call: ast.Call) -> bool:
+    """Whether a call of the compiler names a backend that is not a string: it gets the graph."""
+    backends = [*(k.value for k in call.keywords if k.arg and k.arg.endswith(("backend", "compiler"))), *call.args[:1]]
+    name = _last_name(call.func)
+    if name in ("compile", "optimize"):
+        backends = [b for b in backends if b not in call.args]
+    return name in _CALLS_WITH_BACKEND and any(not isinstance(b, ast.Constant) for b in backends)
 
 
 def _makes_graph(n: ast.AST) -> bool:
@@ -104,8 +128,13 @@ def _is_list_of_events(n: ast.AST) -> bool:
 
 def _is_watcher(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
     match n:
-        case ast.ClassDef(body=body):
-            return any(isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)) and s.name in _PROTOCOLS for s in body)
+        case ast.ClassDef(body=body, bases=bases):
+            protocols = (s.name for s in body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))
+            return (
+                any(s in _PROTOCOLS for s in protocols)
+                or traced
+                and bool(set(map(_last_name, bases)) & _CLASSES_OF_PASSES)
+            )
         case ast.Call(func=function):
             name = _last_name(function)
             return name in _MODES or name in _STEP_OBSERVERS or traced and name in _PASSES

@@ -133,6 +133,8 @@ def _words_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield word, node.lineno
             case ast.Constant(value=str(word)) if len(word) <= _MAX_WORD:
                 yield word, node.lineno
+            case ast.Constant(value=complex()):
+                yield "complex", node.lineno
             case ast.ImportFrom(module=module, names=names):
                 yield from ((w, node.lineno) for w in (module or "", *(a.name for a in names)))
             case ast.Import(names=names):

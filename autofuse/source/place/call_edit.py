@@ -6,7 +6,9 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autofuse.ir.graph import Value
+from autofuse.ir.graph import CALL, Value
+from autofuse.ir.harmless import HARMLESS
+from autofuse.ir.vocabulary import OPS
 from autofuse.match.legality import written_in_place
 from autofuse.match.site import Site
 from autofuse.reasons import writing
@@ -202,9 +204,36 @@ class CallEdit:
             if at.statement in dead or self.function.statements.is_bound_between(new.name, at, self.root, dead):
                 raise Unwritable(because(writing.NAME_REBOUND))
             return
+        if at.statement not in dead and self._moves_before_effects(new):
+            raise Unwritable(because(writing.VALUE_OUT_OF_REACH, operation=new.value.op))
         self._insertions.append((span_of(at.statement), f"{new.name} = {self.function.text.of(at.node)}"))
         if at.statement not in dead and not isinstance(at.node, ast.Name) and not is_within(at.node, self.root.node):
             self._replacements.append((span_of(at.node), NewText(new.name)))
+
+    def _moves_before_effects(self, new: NewName) -> bool:
+        """Whether the statement binds a name or makes a call that must come before the new name is bound.
+
+        A value with effects must stay behind the calls before it: `self.count(x) @ self.count(y).mT`.
+        """
+        node = new.at.node
+        start = (node.lineno, node.col_offset)
+        before = [
+            n for n in ast.walk(new.at.statement)
+            if isinstance(n, ast.expr) and (n.end_lineno or 0, n.end_col_offset or 0) <= start
+        ]  # fmt: skip
+        read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        if any(isinstance(n, ast.NamedExpr) and n.target.id in read for n in before):
+            return True
+        positions = self.function.captured.positions.items()
+        effects = {id(p.node) for v, places in positions if _has_effects(v) for p in places}
+        return any(id(n) in effects for n in before) and any(id(n) in effects for n in ast.walk(node))
+
+
+def _has_effects(v: Value) -> bool:
+    """Whether a value is the result of a call that may have effects, or draws random numbers."""
+    if v.op == CALL:
+        return not (isinstance(v.data, tuple) and v.data[0] in HARMLESS)
+    return v.op in OPS and OPS[v.op].effect == "random"
 
 
 def _needs_contiguous(function: EditedFunction, call: TargetCall, site: Site) -> bool:
