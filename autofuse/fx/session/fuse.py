@@ -58,7 +58,8 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
 
         @cache
         def capture_calls() -> ModelCalls:
-            return calls_of(model, arguments, to_check=tuple(session.states) if checker else ())
+            to_check = tuple(session.states) if checker else ()
+            return calls_of(model, arguments, to_check, session.options.modes)
 
         def plan_and_check() -> Planner:
             calls = capture_calls()

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -128,14 +129,29 @@ def optimize(
     if os.environ.get(DISABLE, "").lower() not in ("", "0", "false", "no", "off"):
         _LOG.info("%s is set: %s stays unchanged.", DISABLE, name)
         return model
+    _optimize_or_note_failure(inner, named, options)
+    return model
+
+
+def optimize_on_paper(model: nn.Module, example_inputs: Any) -> None:
+    """Fuse a model of fake tensors in place, without verifying or timing.
+
+    Forwards are planned in the modes that the model's modules are in: a step on paper runs no other one.
+    """
+    named = user_modules(model)
+    options = options_of(named, example_inputs, None, None, None, False, False, None)
+    options = replace(options, modes=frozenset(module.training for _, module in named))
+    _optimize_or_note_failure(model, named, options)
+
+
+def _optimize_or_note_failure(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Options) -> None:
     states = states_of(named, options.wants)
     try:
         _optimize(inner, named, options, states)
     except Disagreement:  # the user must solve it
         raise
     except Exception as error:  # the model already has its original forwards again
-        _LOG.warning("%s: %s.", name, sessions.note_failure(inner, options, named, error))
-    return model
+        _LOG.warning("%s: %s.", type(inner).__name__, sessions.note_failure(inner, options, named, error))
 
 
 def _optimize(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Options, states: States) -> None:

@@ -38,6 +38,7 @@ class Options:
         rules: The selected rules.
         call: The example inputs.
         loss_fn: The user's loss function, or None.
+        modes: The modes in which forwards are planned at once: training or not. Others are planned at their first call.
     """
 
     codes: tuple[str, ...]
@@ -50,6 +51,7 @@ class Options:
     rules: tuple[LoadedRule, ...] = field(compare=False, repr=False)
     call: ForwardArguments | None = field(compare=False, repr=False)
     loss_fn: Callable[..., Any] | None = None
+    modes: frozenset[bool] = frozenset((False, True))
 
     def wants(self, name: str, module: nn.Module) -> bool:
         """Whether the module with this name may be rewritten."""

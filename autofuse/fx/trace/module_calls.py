@@ -174,12 +174,15 @@ class ModelCalls:
     created_bytes: Mapping[nn.Module, BytesByDevice] = field(default_factory=dict)
 
 
-def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.Module]) -> ModelCalls:
-    """The calls of the modules of `model` in both modes, and the calls on real tensors of the modules `to_check`."""
+def calls_of(
+    model: nn.Module, call: ForwardArguments, to_check: Collection[nn.Module],
+    modes: Collection[bool] = (False, True),
+) -> ModelCalls:  # fmt: skip
+    """The calls of the modules of `model` in these modes, and the calls on real tensors of the modules `to_check`."""
     problems: list[Reason] = []
-    by_mode: dict[bool, Calls] = {}
+    by_mode: dict[bool, Calls] = {False: {}, True: {}}
     created_bytes: dict[nn.Module, BytesByDevice] = {}
-    for training in (False, True):
+    for training in (mode for mode in (False, True) if mode in modes):
         try:
             by_mode[training] = calls_in_mode(model, call, training, created_bytes)
         except Untraceable as error:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autofuse.fx.session.optimize import optimize, report
+from autofuse.fx.session.optimize import optimize_on_paper, report
 from autofuse.measure.step import Step, call_model, clear_gradients
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
@@ -99,7 +99,7 @@ class PlannedModel:
         if self.fusing:
             example = (inputs,) if isinstance(inputs, Tensor) else inputs
             with _autocast(self.setting.autocast, cached=False):  # guards hold for the state that they are made in
-                optimize(model, example, verify=False, tune=False)
+                optimize_on_paper(model, example)
             fused = len(report(model).with_status("fused"))
         divided = spread(model, self.setting)
         apply_checkpointing(model, self.setting.checkpointing)

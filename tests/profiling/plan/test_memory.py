@@ -9,6 +9,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageCl
 
 import autofuse
 from autofuse.demo.gpt import GPT, Config
+from autofuse.fx.session import planner
+from autofuse.fx.session.optimize import optimize_on_paper
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan import memory
@@ -214,3 +216,19 @@ def test_an_offloaded_optimizer_leaves_parameters_and_gradients_on_the_device() 
 def test_settings_that_do_not_go_together_are_refused(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(Unplannable, match=sentence):
         plan(*_wide(), fuse=False, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_on_paper_is_fused_for_the_mode_of_its_step_and_reads_no_other(
+    training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced = []
+    trace = planner.trace_forward
+    monkeypatch.setattr(planner, "trace_forward", lambda m, a, k, world, *rest: (
+        traced.append(world.of(m).training), trace(m, a, k, world, *rest))[1])  # fmt: skip
+    model, x = llama()
+    optimize_on_paper(model.train(training), x)
+    assert set(traced) == {training}
+    assert autofuse.report(model).with_status("fused")
+    model(x)
+    assert not autofuse.report(model).fallbacks
