@@ -65,8 +65,8 @@ from autofuse.reasons.reason import because
 _FUNCTION_ATTRIBUTES = frozenset({"__defaults__", "__kwdefaults__", "__code__", "signature", "getfullargspec"})
 _PYTHON_NAMES = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
 # Attributes that lead to state by no name that code loads: the globals of any function, all subclasses of a class.
-_LEAD_ANYWHERE = frozenset({"__globals__", "__builtins__", "__subclasses__", "__doc__", "f_globals", "f_locals", "f_back",
-                            "f_builtins", "gi_frame", "cr_frame", "tb_frame"})  # fmt: skip
+_LEAD_ANYWHERE = frozenset({"__globals__", "__builtins__", "__subclasses__", "__doc__", "f_globals", "f_locals",
+                            "f_back", "f_builtins", "gi_frame", "cr_frame", "tb_frame"})  # fmt: skip
 _ATTRIBUTE_METHODS = frozenset({"__getattribute__", "__getattr__"})
 
 # Descriptors without a state: the fields of named tuples, and attributes that are implemented in C.
