@@ -199,7 +199,7 @@ class _Readable(ast.NodeTransformer):
             case ast.Call(func=ast.Name(id="_held"), args=[owner, _, ast.Constant(value=str(name))]):
                 return _member_of(self.visit(owner), name)
             case ast.Call(func=ast.Name(id=name), args=[]) if _refers(self._names.get(name)):
-                return self.visit(node.func)
+                return ast.Name(_label(self._names[name]))
         return self.generic_visit(node)
 
 

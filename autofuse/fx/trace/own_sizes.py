@@ -15,7 +15,7 @@ from autofuse.fx.trace.attribute_reads import guard_tensor
 
 
 def own_tensors_behind(origin: object, root: nn.Module) -> Iterator[str]:
-    """Yields the names of the tensors below `root` that a node depends on, directly or through a child that is called."""
+    """Yields the names of the tensors below `root` that a node depends on, directly or through a called child."""
     todo, seen = [origin], set[torch.fx.Node]()
     while todo:
         node = todo.pop()

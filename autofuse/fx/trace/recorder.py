@@ -24,8 +24,8 @@ from autofuse.fx.trace.attribute_reads import guard_tensor
 from autofuse.fx.trace.child_calls import ChildCalls, SizesInside
 from autofuse.fx.trace.expert_rows import NOT_HANDLED, ExpertRows
 from autofuse.fx.trace.mask_assignments import mask_of
-from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.own_sizes import own_tensors_behind, size_guard
+from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import Twins
 from autofuse.fx.trace.user_code import pause_watching
