@@ -60,7 +60,7 @@ class Guards:
         elif needs_strict_comparison(value):
             if is_container(value):
                 self.same(f"type({text})", type(value))
-            self.add(f"{'_holds' if is_container(value) else '_alike'}({text}, {self._kept(value)})")
+            self.add(f"{'_holds' if is_container(value) else '_alike'}({text}, {self._strong_name(value)})")
         else:
             self.add(f"{text} == {self.name_of(value)}")
 
@@ -79,7 +79,7 @@ class Guards:
         if value is None or isinstance(value, (bool, enum.Enum)):
             self.same(text, value)
         else:
-            self.add(f"_alike({text}, {self._kept(value)})")
+            self.add(f"_alike({text}, {self._strong_name(value)})")
 
     def constant(self, value: Any) -> str:
         """The text of the object itself. An object of a user's class is held weakly, so that guards do not keep it."""
@@ -91,15 +91,15 @@ class Guards:
             if type(known) is weakref.ref and known() is value:
                 return self._referent(name)
         if not may_be_released(value):
-            return self._kept(value)
-        return self._referent(self._kept(weakref.ref(value)))
+            return self._strong_name(value)
+        return self._referent(self._strong_name(weakref.ref(value)))
 
     def _referent(self, reference: str) -> str:
         """The text of the object that a weak reference refers to, with a guard that it is still alive."""
         self.add(f"{reference}() is not None")
         return f"{reference}()"
 
-    def _kept(self, value: Any) -> str:
+    def _strong_name(self, value: Any) -> str:
         """A name for the object itself, which lives as long as the guards."""
         if value is None or isinstance(value, bool):
             return repr(value)
