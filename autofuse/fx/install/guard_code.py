@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
@@ -155,8 +156,19 @@ class GuardWords(ast.NodeTransformer):
             return self._unreplaced(case, self.visit(node.func))
         return ast.Call(self.visit(node.func), args, [])
 
-    def _value_of(self, name: ast.expr) -> Any:
-        return self._names.get(name.id) if isinstance(name, ast.Name) else None
+    def _value_of(self, tree: ast.expr) -> Any:
+        """The object that a name, or a call of a weak reference, stands for now."""
+        return self._reader(tree)()
+
+    def _reader(self, tree: ast.expr) -> Callable[[], Any]:
+        """A function that returns the object that a name, or a call of a weak reference, stands for."""
+        match tree:
+            case ast.Name(name):
+                value = self._names.get(name)
+                return lambda: value
+            case ast.Call(ast.Name(name), []) if isinstance(reference := self._names.get(name), weakref.ref):
+                return reference
+        return lambda: None
 
     def _identity_function(self, left: ast.expr, right: ast.expr) -> Callable[[], bool] | None:
         """A function that makes an identity test, where Dynamo cannot trace the test; None elsewhere.
@@ -164,17 +176,17 @@ class GuardWords(ast.NodeTransformer):
         Dynamo fails with an internal error at a cell that a function of the compiled code closes over, too, and makes a
         new tuple of a class's `__mro__`. A compiler gets the answer as a constant. It does not notice a later change.
         """
-        value = self._value_of(right)
+        expected = self._reader(right)
         match left:
-            case ast.Attribute(owner, "cell_contents") if callable(value) and self._is_cell(owner):
+            case ast.Attribute(owner, "cell_contents") if callable(expected()) and self._is_cell(owner):
                 cell = self._value_of(owner)
-                return lambda: cell.cell_contents is value
+                return lambda: cell.cell_contents is expected()
             case ast.Call(function, [ast.Attribute(owner, "cell_contents")]) if self._is_cell(owner):
                 cell, applied = self._value_of(owner), self._value_of(function)
-                return lambda: applied(cell.cell_contents) is value
+                return lambda: applied(cell.cell_contents) is expected()
             case ast.Attribute(owner, "__mro__") if isinstance(self._value_of(owner), type):
                 cls = self._value_of(owner)
-                return lambda: cls.__mro__ is value
+                return lambda: cls.__mro__ is expected()
         return None
 
     def _is_cell(self, owner: ast.expr) -> bool:
@@ -182,7 +194,7 @@ class GuardWords(ast.NodeTransformer):
 
     def _may_be_tensor(self, owner: ast.expr) -> bool:
         """Whether an expression is not a known object of another kind."""
-        return not isinstance(owner, ast.Name) or owner.id not in self._names
+        return self._value_of(owner) is None
 
     def _lacks_names(self, owner: ast.expr, names: ast.expr, texts: frozenset[str]) -> ast.expr:
         """Whether an object has none of these names in its `__dict__`.

@@ -34,10 +34,17 @@ _PURE = frozenset({
 })  # fmt: skip
 _BUILTINS_WITH_EFFECTS = frozenset({
     "print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit", "quit", "globals",
+    "__import__",
 })  # fmt: skip
 _REFLECTIVE = frozenset({  # what they read cannot be guarded
     ("importlib", "import_module"), ("importlib", "reload"), ("inspect", "currentframe"), ("inspect", "stack"),
-    ("inspect", "trace"), ("inspect", "getouterframes"), ("inspect", "getframeinfo"),
+    ("inspect", "trace"), ("inspect", "getouterframes"), ("inspect", "getframeinfo"), ("inspect", "getclosurevars"),
+    ("inspect", "getattr_static"), ("inspect", "getmodule"), ("inspect", "getmembers"),
+    ("inspect", "getmembers_static"), ("inspect", "classify_class_attrs"), ("inspect", "get_annotations"),
+    ("inspect", "getdoc"), ("inspect", "getcomments"), ("inspect", "getsource"), ("inspect", "getsourcelines"),
+    ("inspect", "getsourcefile"), ("inspect", "getfile"), ("inspect", "findsource"), ("inspect", "unwrap"),
+    ("typing", "get_type_hints"), ("weakref", "getweakrefcount"), ("weakref", "getweakrefs"),
+    ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"),
 })  # fmt: skip
 _IMPURE = frozenset({  # functions of the modules above that warn, store something, or set a state of Python
     ("warnings", "warn"), ("warnings", "warn_explicit"), ("warnings", "simplefilter"), ("warnings", "filterwarnings"),
@@ -54,7 +61,7 @@ _DIGESTS = frozenset({"digest", "hexdigest", "copy"})
 _WITHOUT_LASTING_EFFECT = (
     "random.", "logging.", "ContextVar.", "time.time", "time.sleep", "time.perf_counter", "time.monotonic",
     "time.process_time", "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.", "exec", "eval",
-    "compile", "globals",
+    "compile", "globals", "__import__", "typing.", "_weakref.", "weakref.getweakref",
 )  # fmt: skip
 _QUERIES = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
@@ -127,7 +134,7 @@ def effect_of_builtin(function: Any) -> str:
     if top_package(module) == "torch":
         return f"torch.{name}" if name.startswith(_SETTERS) and not name.startswith("_set_grad") else ""
     if is_standard(module):
-        pure = (module in _PURE or module == "datetime") and (module, name) not in _IMPURE
+        pure = (module in _PURE or module == "datetime") and (module, name) not in _REFLECTIVE | _IMPURE
         return "" if pure else f"{module}.{name}"
     return ""
 

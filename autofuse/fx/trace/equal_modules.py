@@ -44,12 +44,11 @@ _DEPTH = 6  # of nested containers
 _MOST_PARTS = 10_000  # objects to which the constant of a guard may lead
 _ABSTRACT: Any = type(vars(Hashable)["_abc_impl"])  # what an abstract class knows about classes
 _NEVER_OWN: tuple[Any, ...] = (*_SCALARS, type, types.ModuleType, types.CodeType, _ABSTRACT)
-# Garbage collection does not follow weak references, and does not see all that runs in a frame.
+# Garbage collection does not see all that runs in a frame.
 _ALWAYS_OWN: tuple[Any, ...] = (
     nn.Module,
     Tensor,
     *weakref.ProxyTypes,
-    weakref.ReferenceType,
     types.FrameType,
     types.GeneratorType,
 )
@@ -250,4 +249,6 @@ def _parts_of(value: object) -> list[object]:
         return [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     if isinstance(value, types.BuiltinFunctionType):
         return [value.__self__]
+    if isinstance(value, weakref.ReferenceType):
+        return [value()]
     return gc.get_referents(value)

@@ -18,10 +18,12 @@ import enum
 import math
 import re
 import types
+import weakref
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autofuse.fx.trace.releasable import may_be_released
 from autofuse.fx.trace.same_values import is_container, is_same_value, needs_strict_comparison
 
 _SELF, _CONSTANT = re.compile(r"\bself\b"), re.compile(r"\b_c\d+\b")
@@ -58,7 +60,7 @@ class Guards:
         elif needs_strict_comparison(value):
             if is_container(value):
                 self.same(f"type({text})", type(value))
-            self.add(f"{'_holds' if is_container(value) else '_alike'}({text}, {self.constant(value)})")
+            self.add(f"{'_holds' if is_container(value) else '_alike'}({text}, {self._strong_name(value)})")
         else:
             self.add(f"{text} == {self.name_of(value)}")
 
@@ -77,10 +79,28 @@ class Guards:
         if value is None or isinstance(value, (bool, enum.Enum)):
             self.same(text, value)
         else:
-            self.add(f"_alike({text}, {self.constant(value)})")
+            self.add(f"_alike({text}, {self._strong_name(value)})")
 
     def constant(self, value: Any) -> str:
-        """A name for the object itself."""
+        """The text of the object itself. An object of a user's class is held weakly, so that guards do not keep it."""
+        if value is None or isinstance(value, bool):
+            return repr(value)
+        for name, known in self.names.items():
+            if known is value:
+                return name
+            if type(known) is weakref.ref and known() is value:
+                return self._referent(name)
+        if not may_be_released(value):
+            return self._strong_name(value)
+        return self._referent(self._strong_name(weakref.ref(value)))
+
+    def _referent(self, reference: str) -> str:
+        """The text of the object that a weak reference refers to, with a guard that it is still alive."""
+        self.add(f"{reference}() is not None")
+        return f"{reference}()"
+
+    def _strong_name(self, value: Any) -> str:
+        """A name for the object itself, which lives as long as the guards."""
         if value is None or isinstance(value, bool):
             return repr(value)
         for name, known in self.names.items():
@@ -140,6 +160,8 @@ def in_words(test: str, names: Mapping[str, Any]) -> str:
     """A test for a report: "x.dtype is torch.float32", "no hooks on self.ln", "self.mlp[0].bias is None"."""
     tree = _Readable(names).visit(ast.parse(test, mode="eval").body)
     match tree:
+        case ast.Compare(ast.Call(ast.Name(name), []), [ast.IsNot()], [ast.Constant(None)]) if _refers(names.get(name)):
+            return f"{_label(names[name])} still exists"
         case ast.Call(func=ast.Name(id=name)) if name in _PHRASES:
             return _PHRASES[name].format(*map(ast.unparse, tree.args))
         case ast.Call(ast.Name("_alike" | "_holds" | "_inherited" as word), [first, second]):
@@ -176,11 +198,20 @@ class _Readable(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id="_held"), args=[owner, _, ast.Constant(value=str(name))]):
                 return _member_of(self.visit(owner), name)
+            case ast.Call(func=ast.Name(id=name), args=[]) if _refers(self._names.get(name)):
+                return ast.Name(_label(self._names[name]))
         return self.generic_visit(node)
 
 
+def _refers(value: object) -> bool:
+    return type(value) is weakref.ref
+
+
 def _label(value: Any) -> str:
-    """The name of an object in a sentence."""
+    """The name of an object in a sentence. A weak reference has the name of its object."""
+    if type(value) is weakref.ref:
+        found = value()
+        return "an object that is gone" if found is None else _label(found)
     if isinstance(value, dict) and "__name__" in value:
         return str(value["__name__"])
     if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):

@@ -64,6 +64,9 @@ from autofuse.reasons.reason import because
 
 _FUNCTION_ATTRIBUTES = frozenset({"__defaults__", "__kwdefaults__", "__code__", "signature", "getfullargspec"})
 _PYTHON_NAMES = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
+# Attributes that lead to state by no name that code loads: the globals of any function, all subclasses of a class.
+_LEAD_ANYWHERE = frozenset({"__globals__", "__builtins__", "__subclasses__", "__doc__", "f_globals", "f_locals",
+                            "f_back", "f_builtins", "gi_frame", "cr_frame", "tb_frame"})  # fmt: skip
 _ATTRIBUTE_METHODS = frozenset({"__getattribute__", "__getattr__"})
 
 # Descriptors without a state: the fields of named tuples, and attributes that are implemented in C.
@@ -143,10 +146,7 @@ class ReadSet(ValueGuards):
         for cls, name in self.descriptors:
             self._guard_descriptor(cls, name)
         for each in every:
-            bypasses = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
-            if bypasses and each.code.co_name not in _ATTRIBUTE_METHODS:  # such a read does not reach the listener
-                self.place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
-                self.refuse(because(forwards.READS_DICT, name="__getattribute__()"))
+            self._refuse_unfollowed_reads(each)
             for load in each.loads():
                 self.place = SourceLine(each.code.co_filename, load.line)
                 self._guard_load(each, load)
@@ -173,6 +173,16 @@ class ReadSet(ValueGuards):
         """Adds a function that may have run earlier, and whose stored result is used, to those that ran."""
         if all(each.code is not function.__code__ for each in self._more):
             self._more.append(Execution(function.__code__, function.__globals__, {}, dict(closure_values(function))))
+
+    def _refuse_unfollowed_reads(self, ran: Execution) -> None:
+        """Refuses reads that reach no listener, and reads of state that no guard follows."""
+        read = set(facts_of(ran.code).attribute_names(ran.lines))
+        unfollowed = read & _LEAD_ANYWHERE
+        if "__getattribute__" in read and ran.code.co_name not in _ATTRIBUTE_METHODS:
+            unfollowed.add("__getattribute__()")
+        for name in sorted(unfollowed):
+            self.place = SourceLine(ran.code.co_filename, ran.code.co_firstlineno)
+            self.refuse(because(forwards.READS_DICT, name=name))
 
     def guard_unshadowed(self, cls: type, names: Iterable[str]) -> None:
         """Guards that a class does not get attributes of these names."""

@@ -24,6 +24,7 @@ from autofuse.fx.trace.attribute_reads import guard_tensor
 from autofuse.fx.trace.child_calls import ChildCalls, SizesInside
 from autofuse.fx.trace.expert_rows import NOT_HANDLED, ExpertRows
 from autofuse.fx.trace.mask_assignments import mask_of
+from autofuse.fx.trace.own_sizes import own_tensors_behind, size_guard
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import Twins
@@ -132,6 +133,13 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         node = self.graph.call_method("size", (self.node_of(x), dim))
         held = self.held[id(x)]
         return Length(self, self.annotate(node, x.shape[dim]), x.shape[dim], held.sizes[dim])
+
+    def fix_own_sizes(self, origin: Any) -> None:
+        """Guards the sizes of the module's own tensors from which a size was computed that forward uses as a number."""
+        with self.pause_recording():
+            tests = {name: size_guard(self.root, name) for name in own_tensors_behind(origin, self.root)}
+        for name, test in tests.items():
+            self.guards.add(test) if test else self.refuse(because(forwards.SYMBOLIC_SIZE, name=name))
 
     def _record(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `function` on fakes and adds a node for it."""

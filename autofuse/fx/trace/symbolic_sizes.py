@@ -27,6 +27,7 @@ class LengthKeeper(Protocol):
         self, function: Callable[..., Any], operands: tuple[int | Length, ...], value: int, size: Size
     ) -> Length: ...
     def assume(self, test: str | None, what: str) -> None: ...
+    def fix_own_sizes(self, origin: Any) -> None: ...
 
 
 class Length(torch.SymInt):
@@ -65,6 +66,7 @@ class Length(torch.SymInt):
         """Returns the number itself. The trace then treats the length as constant."""
         if not isinstance(self.size, int):
             self.keeper.assume(self.size and f"{self.size} == {self.value}", "a length")
+        self.keeper.fix_own_sizes(self.origin)
         return self.value
 
     def __int__(self) -> int:
@@ -119,6 +121,9 @@ class Length(torch.SymInt):
         if not isinstance(other, (int, float, Length)):
             return NotImplemented
         answer = bool(function(self.value, number(other)))
+        for length in (self, other):
+            if isinstance(length, Length):
+                self.keeper.fix_own_sizes(length.origin)
         own_size, other_size = self.size, size_of(other)
         if own_size is not None and own_size == other_size and isinstance(other, Length):
             return answer  # both have the same origin, so the answer holds for all sizes

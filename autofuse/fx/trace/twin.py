@@ -189,6 +189,8 @@ class Twins:
             return functools.partial(self.of(value.func), *map(self.of, value.args), **self._values(value.keywords))
         if isinstance(value, types.FunctionType):
             return self._function(value)
+        if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, (*CONTAINERS, Tensor)):
+            return getattr(self.of(value.__self__), value.__name__)  # `seen.append` would fill the user's list
         if isinstance(value, CODE) or effects.kind_of_state(value):
             return value
         if effects.is_array(value):

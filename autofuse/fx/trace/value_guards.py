@@ -106,7 +106,12 @@ class ValueGuards(ABC):
             return
         if kind := effects.kind_of_state(value):
             self.refuse(because(forwards.READS_STATE, name=name, kind=kind))
-        self.guards.same(text, value)
+        if type(value) is types.MethodType:  # its parts, so that guards do not keep its object
+            self.guards.same(f"type({text})", types.MethodType)
+            self.guards.same(f"{text}.__func__", value.__func__)
+            self.guards.same(f"{text}.__self__", value.__self__)
+        else:
+            self.guards.same(text, value)
         if isinstance(value, types.ModuleType):
             self.guard_attributes(value, ())
         elif isinstance(value, type):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -271,6 +272,10 @@ class Values:
             self.exact = True
         else:
             self.guards.add(test)
+
+    @abstractmethod
+    def fix_own_sizes(self, origin: Any) -> None:
+        """Guards the sizes of the module's own tensors from which the size at `origin` was computed."""
 
     # Refusals.
 

@@ -1,0 +1,39 @@
+"""Finds the tensors of a module from which a size was computed, so that a guard fixes their shapes.
+
+The sizes of a module's own tensors, and of what its children return, are numbers in a trace. They change if the program
+replaces a tensor or a child: a larger embedding, a wider layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch.fx
+from torch import Tensor, nn
+
+from autofuse.fx.trace.attribute_reads import guard_tensor
+
+
+def own_tensors_behind(origin: object, root: nn.Module) -> Iterator[str]:
+    """Yields the names of the tensors below `root` that a node depends on, directly or through a called child."""
+    todo, seen = [origin], set[torch.fx.Node]()
+    while todo:
+        node = todo.pop()
+        if not isinstance(node, torch.fx.Node) or node in seen:
+            continue
+        seen.add(node)
+        todo += node.all_input_nodes
+        if node.op == "get_attr":
+            yield str(node.target)
+        elif node.op == "call_module":
+            child = root.get_submodule(str(node.target))
+            yield from (f"{node.target}.{n}" for n, _ in child.named_parameters())
+            yield from (f"{node.target}.{n}" for n, _ in child.named_buffers())
+
+
+def size_guard(root: nn.Module, name: str) -> str:
+    """A test that the tensor `name` has the shape that it has now; "" if the name leads to a container of tensors."""
+    path, _, attribute = name.rpartition(".")
+    found = getattr(root.get_submodule(path), attribute, None)
+    shape = tuple(int(n) for n in found.shape) if isinstance(found, Tensor) else None
+    return "" if shape is None else f"{guard_tensor(root, name)}.shape == {shape}"
