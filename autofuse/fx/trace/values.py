@@ -143,6 +143,8 @@ class Values:
             return (keep or self.hold)(
                 result, node if isinstance(node, Item) else lambda: node, next(sizes, (None,) * result.dim())
             )
+        if isinstance(node, Item) and type(result) in (int, float):
+            node.example = result
         if type(result) is int:
             return Length(self, node, result, None)
         if type(result) is float:
@@ -339,6 +341,7 @@ class Item:
     def __init__(self, recorder: Values, owner: Any, key: Any, get: Callable[..., Any] = operator.getitem) -> None:
         self.recorder, self.owner, self.key, self.get = recorder, owner, key, get
         self.node: fx.Node | None = None
+        self.example: float | None = None  # the number that it is
         self.path: Path = (*(owner.path if isinstance(owner, Item) else ()), key)
 
     def __call__(self) -> fx.Node:
@@ -350,6 +353,8 @@ class Item:
             owner = resolved_node(self.owner)
             node = self.recorder.graph.call_function(self.get, (owner, self.key))
             node.meta["place"] = owner.meta.get("place")
+            if self.example is not None:
+                node.meta["v"] = self.example
             self.node = node
         return self.node
 

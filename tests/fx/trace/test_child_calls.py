@@ -106,3 +106,63 @@ def test_a_later_change_of_a_child_is_noticed(
     change(plain)
     change(model)
     torch.testing.assert_close(model(x), plain(x), rtol=1e-12, atol=1e-12)
+
+
+class Sized(nn.Module):
+    """A child that returns a tensor with its sizes, as the stages of vision models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = _linear()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[float, int, int]]:
+        return self.proj(x), (0.5, x.shape[-2], x.shape[-1])
+
+
+class Reshaping(nn.Module):
+    """A child that gets numbers or a shape. It ends with dropout, which its caller may fuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj, self.drop = _linear(), nn.Dropout(0.0)
+
+    def forward(self, x: Tensor, sizes: object, factor: float = 1.0) -> Tensor:
+        rows = sizes[-2] if isinstance(sizes, tuple) else sizes
+        return self.drop(self.proj(x).reshape(-1, rows, 8) * factor)  # type: ignore[operator]
+
+
+PASSED = {
+    "a number of a child's result": lambda x, sizes: (sizes[1],),
+    "a number and a factor of it": lambda x, sizes: (sizes[1], sizes[0]),
+    "numbers of it in a tuple": lambda x, sizes: ((sizes[1], sizes[2]),),
+    "the whole of it": lambda x, sizes: (sizes,),
+    "a shape": lambda x, sizes: (x.shape,),
+    "a part of a shape": lambda x, sizes: (x.shape[-2:],),
+    "a new shape": lambda x, sizes: (torch.Size((x.size(-2), sizes[2])),),
+    "a computed number": lambda x, sizes: (sizes[1] * 2 // 2,),
+}
+
+
+class Passing(nn.Module):
+    def __init__(self, passed: Callable[[Tensor, tuple[float, int, int]], tuple[object, ...]]) -> None:
+        super().__init__()
+        self.sized, self.reshaping, self.passed = Sized(), Reshaping(), passed
+        self.norm = nn.LayerNorm(8).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, sizes = self.sized(x)
+        return self.norm(x + self.reshaping(h, *self.passed(h, sizes)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("passed", PASSED, ids=list(PASSED))
+def test_numbers_and_shapes_are_passed_to_a_child(passed: str) -> None:
+    torch.manual_seed(0)
+    model = Passing(PASSED[passed])
+    inputs = [torch.randn(2, length, 8, dtype=torch.float64) for length in (5, 7)]
+    expected = [model(x) for x in inputs]
+    autofuse.optimize(model, inputs[0], tune=False)
+    reasons = [s.reason for s in autofuse.report(model)]
+    assert not any("failed" in reason for reason in reasons), reasons
+    assert "AF203" in [s.rule for s in autofuse.report(model).with_status("fused")]
+    for x, result in zip(inputs, expected, strict=True):
+        torch.testing.assert_close(model(x), result, rtol=1e-12, atol=1e-12)
