@@ -31,9 +31,17 @@ def own_tensors_behind(origin: object, root: nn.Module) -> Iterator[str]:
             yield from (f"{node.target}.{n}" for n, _ in child.named_buffers())
 
 
-def size_guard(root: nn.Module, name: str) -> str:
-    """A test that the tensor `name` has the shape that it has now; "" if the name leads to a container of tensors."""
+def size_guard(root: nn.Module, original: nn.Module, name: str) -> str:
+    """A test that the tensor `name` has the shape that it has now; "" if the name leads to a container of tensors.
+
+    Args:
+        root: the module on fakes, whose tensors have the shapes of the call.
+        original: the module itself.
+        name: the path of the tensor.
+    """
     path, _, attribute = name.rpartition(".")
-    found = getattr(root.get_submodule(path), attribute, None)
+    real = getattr(original.get_submodule(path), attribute, None)
+    # The trace holds the local part of a DTensor, and the guard sees the DTensor, which has the global shape.
+    found = real if hasattr(real, "placements") else getattr(root.get_submodule(path), attribute, None)
     shape = tuple(int(n) for n in found.shape) if isinstance(found, Tensor) else None
     return "" if shape is None else f"{guard_tensor(root, name)}.shape == {shape}"

@@ -137,7 +137,8 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
     def fix_own_sizes(self, origin: Any) -> None:
         """Guards the sizes of the module's own tensors from which a size was computed that forward uses as a number."""
         with self.pause_recording():
-            tests = {name: size_guard(self.root, name) for name in own_tensors_behind(origin, self.root)}
+            original = self.world.originals[id(self.root)]
+            tests = {name: size_guard(self.root, original, name) for name in own_tensors_behind(origin, self.root)}
         for name, test in tests.items():
             self.guards.add(test) if test else self.refuse(because(forwards.SYMBOLIC_SIZE, name=name))
 
