@@ -1,7 +1,7 @@
 """Decides which objects a guard may hold by a weak reference only.
 
-A program can notice that an object lives on: by a weak reference of its own, by a finalizer, by memory. Classes,
-functions and modules live as long as the program. Values that are compared by value are copies.
+A guard must not keep an object alive that the program has dropped: the program's own weak references and finalizers
+would notice. Classes, functions and modules live as long as the program. Values that are compared by value are copies.
 """
 
 from __future__ import annotations
