@@ -71,17 +71,12 @@ def computed(model: nn.Module, tokens: Tensor) -> list[Tensor]:
     return [output, *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-KNOWN = pytest.param(
-    x_transformer, marks=pytest.mark.xfail(reason="its record of intermediates holds the scores, so they count as read")
-)
-
-
-@pytest.mark.parametrize("make", [bert, gpt2, llama, KNOWN])
+@pytest.mark.parametrize("make", [bert, gpt2, llama, x_transformer])
 def test_attention_is_fused_and_everything_stays_the_same(make: Callable[[], nn.Module]) -> None:
     model = make()
-    fused = autofuse.optimize(copy.deepcopy(model), torch.randint(3, 50, (2, 7)), verify=False)
-    attention = [s for s in autofuse.report(fused).with_status("fused") if s.rule == "AF101"]
-    assert len(attention) == 2
+    fused = autofuse.optimize(copy.deepcopy(model), torch.randint(3, 50, (2, 7)), verify=False, tune=False)
+    layers = [s.module for s in autofuse.report(fused).with_status("fused") if s.rule == "AF101" and "." in s.module]
+    assert len(layers) == len(set(layers)) == 2, "the mask of the model is a place of the model itself"
     assert list(model.state_dict()) == list(fused.state_dict())
     for training in (True, False):
         for shape in ((2, 7), (3, 11), (1, 2)):

@@ -18,6 +18,8 @@ from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.twin import original_class
 from autofuse.fx.trace.user_code import Execution
 
+_WITHOUT_CONTENT = (type(None), bool, int, float, complex, str, bytes)
+
 
 class ChildWrites:
     """The writes of the children that one trace has called so far.
@@ -72,7 +74,7 @@ class ChildWrites:
             for value in self._values(ran, each):
                 if each.attribute:
                     self.attributes[id(value), each.attribute] = value
-                else:
+                elif type(value) not in _WITHOUT_CONTENT:
                     self._altered[id(value)] = value
 
     def _values(self, ran: Execution, each: Alteration) -> Iterator[Any]:

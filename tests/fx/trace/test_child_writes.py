@@ -55,3 +55,39 @@ def test_a_parent_that_reads_nothing_of_that_is_fused(monkeypatch: pytest.Monkey
     monkeypatch.setitem(TABLE, "length", 6)
     fused = autofuse.optimize(Parent("nothing"), (torch.randn(2, 6, 4),), tune=False)
     assert "AF101" in fused_rules(fused)
+
+
+class Optional(nn.Module):
+    """Holds a list or nothing, and adds to the list."""
+
+    def __init__(self, seen: list[int] | None) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.seen is not None:
+            self.seen.append(len(x))
+        return torch.tanh(x)
+
+
+class Asks(nn.Module):
+    """Reads None, as an attribute that has nothing to do with what its child holds."""
+
+    def __init__(self, seen: list[int] | None) -> None:
+        super().__init__()
+        self.child, self.token = Optional(seen), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.child(x)
+        scores = y @ y.mT if self.token is None else y @ self.token
+        return torch.softmax(scores * 0.3, -1) @ y
+
+
+def test_none_is_not_altered_by_a_child_that_may_hold_a_list_there() -> None:
+    model, x = Asks(None).double(), torch.randn(2, 6, 4, dtype=torch.float64)
+    fused = autofuse.optimize(copy.deepcopy(model), (x,), tune=False)
+    assert "AF101" in fused_rules(fused)
+    torch.testing.assert_close(fused(x), model(x))
+    fused.child.seen = []  # type: ignore[union-attr]
+    torch.testing.assert_close(fused(x), model(x))
+    assert fused.child.seen == [2]  # type: ignore[union-attr]
