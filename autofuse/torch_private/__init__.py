@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # names with types; all others are Any
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"  # the name of a logger
 COMPILER = "torch._dynamo.convert_frame"  # the name of a module; if it was not imported, nothing was compiled
 COMPILER_MODULES = (COMPILER, "torch._inductor")  # names of modules that compile, and do not run modules
+# Names of the modules with the frames between torch.utils.checkpoint.checkpoint and its caller.
+CALLERS_OF_CHECKPOINTS = ("torch._compile", "torch._dynamo.eval_frame")
 # Names of the modules whose dispatch modes count or print the operations of a program.
 COUNTING_MODULES = frozenset({
     "torch.utils.flop_counter", "torch.distributed._tools.mem_tracker", "torch.distributed.tensor.debug._comm_mode",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -94,6 +94,7 @@ class ModuleReference:
         copy_object: Callable[[Any], Any] = copy.deepcopy,
         copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy,
         parts_checked: bool = False,
+        modes: Collection[bool] = (True, False),
     ) -> None:
         """Take the arguments of `verify`.
 
@@ -106,8 +107,9 @@ class ModuleReference:
             copy_module: copies a module with its current forwards, to run it in double.
             parts_checked: whether the rewritten submodules have been checked one by one. Then dropout is sampled only
                 if the rates of both modules differ.
+            modes: the modes in which the call is made: True is training.
         """
-        self._original, self._parts_checked = original, parts_checked
+        self._original, self._parts_checked, self._modes = original, parts_checked, modes
         self._call = ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object, copy_module=copy_module)
         self._others: dict[int, ModuleRun | type[Exception]] = {}
 
@@ -149,10 +151,16 @@ class ModuleReference:
         """Whether the rewritten submodules have been checked one by one."""
         return self._parts_checked
 
+    @property
+    def modes(self) -> Collection[bool]:
+        """The modes in which the call is made."""
+        return self._modes
+
     def on(self, call: ModuleCall) -> ModuleReference:
         """Return the reference of the same original for another call."""
         return ModuleReference(self._original, call.args, call.kwargs, unread=call.unread, copy_object=call.copy_object,
-                               copy_module=call.copy_module, parts_checked=self._parts_checked)  # fmt: skip
+                               copy_module=call.copy_module, parts_checked=self._parts_checked,
+                               modes=self._modes)  # fmt: skip
 
     @property
     def is_exact(self) -> bool:
@@ -244,6 +252,8 @@ class ModuleReference:
 
     def _expected_runs(self, training: bool, other: ExpectedRuns | None) -> ExpectedRuns | str:
         error_text = ""
+        if training not in self._modes:
+            return "it is not called in this mode"
         # The gradients of parts that were checked in evaluation, too, are compared in training only.
         forward_only = self._parts_checked and other is not None
         # A tensor that is written in place may have no gradient.

@@ -121,7 +121,8 @@ class PartwiseReference:
     def _runs_of(self, module: nn.Module) -> list[ModuleRun] | None:
         """The runs of the whole call. Evaluation is left to a part if all parts of a training module were checked."""
         whole = self._whole_reference
-        return _run_modes(module, whole.call, evaluates=not (whole.parts_checked and whole.original.training))
+        evaluates = not (whole.parts_checked and whole.original.training)
+        return _run_modes(module, whole.call, [m for m in (True, False) if m in whole.modes and (m or evaluates)])
 
     def _reference_on(self, words: str, call: ModuleCall) -> ModuleReference | None:
         """The reference on a part; None if the original does not run on it in double."""
@@ -131,15 +132,12 @@ class PartwiseReference:
         return self._references[words]
 
 
-def _run_modes(module: nn.Module, call: ModuleCall, evaluates: bool) -> list[ModuleRun] | None:
-    """The runs in training with gradients and, if asked, in evaluation without; None if one raises an error."""
+def _run_modes(module: nn.Module, call: ModuleCall, modes: Sequence[bool]) -> list[ModuleRun] | None:
+    """The runs in training with gradients and in evaluation without; None if one raises an error."""
     for gradients in ("every", "asked"):
-        calls = [(replace(call, gradients=gradients), True), (replace(call, gradients="none"), False)]
+        calls = {True: replace(call, gradients=gradients), False: replace(call, gradients="none")}
         try:
-            return [
-                run(module, call, training, AsWrittenMode(), masks_too=False)
-                for call, training in calls[: 1 + evaluates]
-            ]
+            return [run(module, calls[training], training, AsWrittenMode(), masks_too=False) for training in modes]
         except Exception as error:  # a tensor that is written in place may have no gradient
             reraise_if_out_of_memory(error)
     return None

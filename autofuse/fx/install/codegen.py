@@ -6,19 +6,19 @@ The source runs the first variant whose guards hold (conditions.py). If none hol
 from __future__ import annotations
 
 import inspect
-import itertools
-import linecache
 import re
 import types
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from autofuse.fx.install.checkpointed import group_checkpointed
 from autofuse.fx.install.conditions import FOUND, SEEN, Dispatch, VariantTests, write_dispatch, write_guard_checker
 from autofuse.fx.install.failed_calls import may_run_again
+from autofuse.fx.install.generated_source import execute, python_source
 from autofuse.fx.install.guard_code import EAGER, UNRECORDED, identity
 from autofuse.fx.install.guarded_reads import reads_as_inputs
 from autofuse.fx.install.lowering import Settled, lower
@@ -29,9 +29,7 @@ from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.fx.trace.twin import signature_of
 
 Forward = Callable[..., Any]
-_SERIAL = itertools.count()
 _OF_A_REPETITION = re.compile(r"dtype|autocast|requires_grad|_unwatched|_unhooked|_plain|_holds_")
-_TORCHS_FUNCTION = re.compile(r"\btorch(?:\.\w+)+(?=\()")
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -98,38 +96,14 @@ def build_variant(trace: ForwardTrace) -> Variant:
     """The variant for a rewritten trace."""
     _guard_ambient_state(trace.guards.add, trace.around)
     settled = lower(trace)
-    inputs = (*trace.inputs, *reads_as_inputs(trace, len(trace.inputs)))
     again = may_run_again(trace.graph)
-    for node in trace.graph.nodes:
-        if node.name == "self":
-            node._rename("self_1")  # a submodule named `self` would shadow the argument
-    code = trace.graph.python_code("self", verbose=False)
+    given = (*trace.inputs, "self") if group_checkpointed(trace) else trace.inputs
+    inputs = (*given, *reads_as_inputs(trace, len(given)))
     names = tuple(trace.guards.names.items())
-    source, functions = _with_own_names(code.src, {n.target for n in trace.graph.nodes if n.op == "call_function"})
+    source, functions = python_source(trace.graph)
     return Variant(
-        source, tuple(trace.guards.tests), inputs, names, (*code.globals.items(), *functions.items()),
-        trace.twin.training, again, settled,
+        source, tuple(trace.guards.tests), inputs, names, tuple(functions.items()), trace.twin.training, again, settled,
     )  # fmt: skip
-
-
-def _with_own_names(source: str, called: Collection[Any]) -> tuple[str, dict[str, Any]]:
-    """Generated source that calls torch's functions by names of its own, and these names.
-
-    A program may put a kernel of its own in the place of `torch.nn.functional.silu`, which the original does not name.
-    """
-    functions: dict[str, Any] = {}
-
-    def rename(found: re.Match[str]) -> str:
-        function: Any = torch
-        for name in found[0].split(".")[1:]:
-            function = getattr(function, name, None)
-        if not callable(function) or function not in called:
-            return found[0]
-        own = found[0].replace(".", "_")
-        functions[own] = function
-        return own
-
-    return _TORCHS_FUNCTION.sub(rename, source), functions
 
 
 def _guard_ambient_state(add: Callable[[str], None], around: AmbientState) -> None:
@@ -260,10 +234,3 @@ def _call_arguments(signature: inspect.Signature) -> str:
         for p in signature.parameters.values()
     )
     return ", ".join(texts)
-
-
-def execute(source: str, namespace: dict[str, Any]) -> None:
-    """Execute generated source and register it with linecache, so that tracebacks show it."""
-    name = f"<autofuse {next(_SERIAL)}>"
-    linecache.cache[name] = len(source), None, source.splitlines(True), name
-    exec(compile(source, name, "exec"), namespace)

@@ -13,7 +13,7 @@ import inspect
 import types
 from weakref import WeakKeyDictionary
 
-from autofuse.fx.install.codegen import execute
+from autofuse.fx.install.generated_source import execute
 from autofuse.fx.trace.own_forward import ENTRY, has_other_code, original_of, register_dispatcher
 
 # The original is the default of a parameter that no caller passes. As a free variable it would be one more than the

@@ -14,8 +14,11 @@ import torch
 from torch import fx
 
 from autofuse.fx.trace import contents
+from autofuse.torch_private import CALLERS_OF_CHECKPOINTS
 
 _CHECKPOINTING = "torch.utils.checkpoint"  # raises an exception to stop a recomputation when it has all tensors
+# Modules with the frames between a forward and a function that it checkpoints.
+_CALLERS = frozenset({_CHECKPOINTING, *CALLERS_OF_CHECKPOINTS, "autofuse.fx.install.checkpointed"})
 _IN_PLACE = frozenset({"setitem", "setattr", "delitem", "delattr", "__setitem__", "__setattr__"})
 
 
@@ -37,13 +40,15 @@ def is_of_an_operation(error: Exception, run: Callable[..., Any]) -> bool:
     step = error.__traceback__
     while step is not None and step.tb_frame.f_code is not run.__code__:
         step = step.tb_next
-    while step is not None and step.tb_next is not None and _is_generated(step.tb_next.tb_frame):
-        step = step.tb_next  # a submodule's narrow forward
+    while step is not None and step.tb_next is not None and _runs_a_part(step.tb_next.tb_frame):
+        step = step.tb_next
     return step is not None and (step.tb_next is None or _is_ours(step.tb_next.tb_frame))
 
 
-def _is_generated(frame: types.FrameType) -> bool:
-    return frame.f_code.co_filename.startswith("<autofuse")
+def _runs_a_part(frame: types.FrameType) -> bool:
+    """Whether a frame is that of a submodule's narrow forward, of a checkpointed function, or of torch's checkpoint."""
+    generated = frame.f_code.co_filename.startswith("<autofuse")
+    return generated or str(frame.f_globals.get("__name__")) in _CALLERS
 
 
 def _is_ours(frame: types.FrameType) -> bool:

@@ -22,7 +22,7 @@ def reads_as_inputs(trace: ForwardTrace, count: int) -> list[str]:
         target = str(node.target)
         text = _guard_expression(trace, target)
         if text is None:
-            _guard_presence(trace, target)
+            guard_presence(trace, target)
             continue
         if target not in inputs:
             with trace.graph.inserting_before(first):
@@ -36,7 +36,7 @@ def reads_as_inputs(trace: ForwardTrace, count: int) -> list[str]:
     return expressions
 
 
-def _guard_presence(trace: ForwardTrace, target: str) -> None:
+def guard_presence(trace: ForwardTrace, target: str) -> None:
     """Guard that a parameter which is read at run time is not None: kernels treat None as a missing bias."""
     owner, _, name = target.rpartition(".")
     for table in ("_parameters", "_buffers"):

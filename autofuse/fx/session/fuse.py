@@ -68,11 +68,13 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
                 _LOG.info("%s: %s.", type(model).__name__, work)
             session.note_planned(plans, calls.problems)
             session.ledger.training = model.training
-            verdicts = checker.check(plans, calls.real, tell) if checker else {}
+            verdicts = checker.check(plans, calls.real, tell, calls.real_in_training) if checker else {}
             if tune:
                 if is_single_rank():
                     note_launch_regime(model, arguments, plans)
-                check_again = partial(checker.check, plans, calls.real, quietly) if checker else None
+                check_again = (
+                    partial(checker.check, plans, calls.real, quietly, calls.real_in_training) if checker else None
+                )
                 verdicts, slower = keep_faster_sites(plans, verdicts, check_again, tell)
                 session.note_slower(slower)
                 # Ranks could time steps differently and would then disagree.

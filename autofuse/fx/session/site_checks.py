@@ -45,13 +45,21 @@ class Checker:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Verdict] = {}
+        self._in_training: Calls = {}
 
-    def check(self, planner: Planner, real: Calls, tell: Tell) -> Verdicts:
+    def check(self, planner: Planner, real: Calls, tell: Tell, in_training: Calls | None = None) -> Verdicts:
         """A verdict for each module with fused sites. Sites that fail are excluded from its plans.
 
         A module that the fused code of its parent replaces has no verdict. It is not called, unless a guard of the
         parent fails; then it is captured and verified at that call.
+
+        Args:
+            planner: The plans.
+            real: The calls of modules on real tensors.
+            tell: Reports progress.
+            in_training: Those in training, of modules that get another kind of call there.
         """
+        self._in_training = in_training or {}
         verdicts: Verdicts = {}
         done: set[nn.Module] = set()
         # If the check of a parent fails, its children are called again, and follow in a further round.
@@ -117,10 +125,19 @@ class Checker:
             return Verdict(None, tuple((f, why) for f in found))
 
     def _verify(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
+        if (other := self._in_training.get(module)) is None:
+            return self._verify_call(planner, module, call, (True, False))
+        found = [self._verify_call(planner, module, c, (mode,)) for mode, c in ((True, other), (False, call))]
+        errors = [verdict.max_error for verdict in found if verdict.max_error is not None]
+        return replace(found[0], max_error=max(errors, default=None), failed=tuple(f for v in found for f in v.failed))
+
+    def _verify_call(
+        self, planner: Planner, module: nn.Module, call: ForwardArguments, modes: tuple[bool, ...]
+    ) -> Verdict:
         room = room_to_check(module, call, planner.created_bytes.get(module))
         if room.whole and room.part != "":
             return _not_verified(planner, module, f"{room.whole} {UNCHECKED}")
-        with ForwardTrial(module, call, planner, alone=room.whole) as trial:
+        with ForwardTrial(module, call, planner, alone=room.whole, modes=modes) as trial:
             outcome = trial.outcome()
             if outcome.ok:
                 return Verdict(outcome.max_error, size=outcome.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -38,7 +38,7 @@ class ForwardTrial:
 
     def __init__(
         self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset(),
-        length: int = LENGTH, alone: str = "", parts_checked: bool = False,
+        length: int = LENGTH, alone: str = "", parts_checked: bool = False, modes: Collection[bool] = (True, False),
     ) -> None:  # fmt: skip
         """Describe the call.
 
@@ -50,8 +50,9 @@ class ForwardTrial:
             length: The maximum sequence length in the part of the call that is checked in float64.
             alone: Why only that part runs, "" if the whole call runs.
             parts_checked: Whether the submodules have been checked one by one.
+            modes: The modes in which the call is made: True is training.
         """
-        self._length, self._alone, self._parts_checked = length, alone, parts_checked
+        self._length, self._alone, self._parts_checked, self._modes = length, alone, parts_checked, modes
         self._module, self._call, self._planner, self._unread = module, call, planner, unread
 
     def __enter__(self) -> ForwardTrial:
@@ -71,7 +72,8 @@ class ForwardTrial:
         original = copy_module(self._module, {}, self._planner.sharded)
         places = frozenset(int(path[0]) for path in self._unread)  # type: ignore[call-overload]
         return ModuleReference(original, *self._call, unread=places, copy_object=copied_object,
-                               copy_module=copy_module_with_forwards, parts_checked=self._parts_checked)  # fmt: skip
+                               copy_module=copy_module_with_forwards, parts_checked=self._parts_checked,
+                               modes=self._modes)  # fmt: skip
 
     @cached_property
     def _parts(self) -> PartwiseReference:

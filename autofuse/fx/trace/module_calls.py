@@ -164,12 +164,14 @@ class ModelCalls:
     Attributes:
         by_mode: training or not -> the calls, on stand-ins.
         real: the calls on real tensors, on which plans are verified.
+        real_in_training: those of the modules that get another kind of call in training. `real` then has evaluation's.
         problems: why the model could not be run, in one mode or on real tensors.
         created_bytes: the bytes of the tensors that operators created in a call on stand-ins, in the mode with more.
     """
 
     by_mode: dict[bool, Calls]
     real: Calls
+    real_in_training: Calls = field(default_factory=dict)
     problems: tuple[Reason, ...] = ()
     created_bytes: Mapping[nn.Module, BytesByDevice] = field(default_factory=dict)
 
@@ -189,12 +191,21 @@ def calls_of(
             by_mode[training] = {}
             problems.append(error.reason)
     real: Calls = {}
+    in_training: Calls = {}
     try:
         wanted = _one_of_each_kind(model, to_check, by_mode)
         real = _without_logging(lambda: calls_on_real_tensors(model, call, False, wanted)) if to_check else {}
+        if others := frozenset(m for m in wanted if _has_other_call(by_mode, m)):
+            in_training = _without_logging(lambda: calls_on_real_tensors(model, call, True, others))
     except Untraceable as error:  # each module is verified at its first call instead
         problems.append(because(outcomes.NOT_VERIFIED_YET, why=error.reason))
-    return ModelCalls(by_mode, real, tuple(problems), created_bytes)
+    return ModelCalls(by_mode, real, in_training, tuple(problems), created_bytes)
+
+
+def _has_other_call(by_mode: Mapping[bool, Calls], module: nn.Module) -> bool:
+    """Whether a module gets another kind of call in training: no cache, for example."""
+    calls = [by_mode[training].get(module) for training in (False, True)]
+    return all(calls) and kind_of(calls[0], False) != kind_of(calls[1], False)  # type: ignore[arg-type]
 
 
 def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode: Mapping[bool, Calls]

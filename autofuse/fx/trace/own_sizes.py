@@ -7,6 +7,7 @@ replaces a tensor or a child: a larger embedding, a wider layer.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import torch.fx
 from torch import Tensor, nn
@@ -23,12 +24,14 @@ def own_tensors_behind(origin: object, root: nn.Module) -> Iterator[str]:
             continue
         seen.add(node)
         todo += node.all_input_nodes
-        if node.op == "get_attr":
+        if node.op not in ("get_attr", "call_module"):
+            continue
+        found = attrgetter(str(node.target))(root)  # a child that is called under no_grad is read as an attribute
+        if not isinstance(found, nn.Module):
             yield str(node.target)
-        elif node.op == "call_module":
-            child = root.get_submodule(str(node.target))
-            yield from (f"{node.target}.{n}" for n, _ in child.named_parameters())
-            yield from (f"{node.target}.{n}" for n, _ in child.named_buffers())
+        else:
+            yield from (f"{node.target}.{n}" for n, _ in found.named_parameters())
+            yield from (f"{node.target}.{n}" for n, _ in found.named_buffers())
 
 
 def size_guard(root: nn.Module, original: nn.Module, name: str) -> str:

@@ -421,6 +421,9 @@ class ReadSet(ValueGuards):
             answer = function()
         except TypeError:  # it takes arguments
             return
+        except Exception as error:  # torch was built without that kind of device
+            self.guards.same(f"{self.guards.constant(_error_of)}({self.guards.constant(function)})", type(error))
+            return
         if is_plain(answer) or type(answer).__module__ == "torch":
             self.guards.alike(f"{self.guards.constant(function)}()", answer)
 
@@ -458,3 +461,12 @@ def _parts_of_descriptor(found: Any) -> tuple[Any, ...]:
     if isinstance(found, property):
         return found.fget, found.fset, found.fdel
     return (found.func,) if isinstance(found, functools.cached_property) else (found,)
+
+
+def _error_of(function: Callable[[], Any]) -> type[Exception] | None:
+    """The class of the error that a function raises."""
+    try:
+        function()
+    except Exception as error:
+        return type(error)
+    return None

@@ -17,6 +17,7 @@ from torch import fx, nn
 
 from autofuse.fx.trace.ambient_state import AmbientState, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.arguments import Arguments
+from autofuse.fx.trace.checkpoints import record_checkpoints
 from autofuse.fx.trace.child_calls import ResultSizes
 from autofuse.fx.trace.empty_experts import check_empty_experts
 from autofuse.fx.trace.expert_rows import is_rows
@@ -143,7 +144,8 @@ def _record(
             active.listener = recorder  # from here on, reads are reported
             with restore_external_state(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
-                result = _run(recorder, own_forward(cls), call)
+                with record_checkpoints(recorder):
+                    result = _run(recorder, own_forward(cls), call)
                 recorder.check_surroundings()
                 recorder.paused = True
                 recorder.runs, recorder.definition = False, definition_of(own_forward(cls))

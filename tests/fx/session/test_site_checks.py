@@ -119,3 +119,49 @@ def test_such_a_child_is_verified_if_the_check_of_its_parent_fails(
     assert [s.rule for s in autofuse.report(model).with_status("rolled-back")] == ["AF304"]
     assert "Gelu" in verified and "AF301" in fused_rules(model)
     assert_same(plain, model, x)
+
+
+class Cache:
+    """The keys and values of earlier calls."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+
+    def update(self, keys: Tensor) -> Tensor:
+        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], dim=1)
+        return self.keys
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        keys = self.project(x)
+        if cache is not None:
+            keys = cache.update(keys)
+        return torch.softmax(x @ keys.transpose(-2, -1) * 0.3, dim=-1) @ keys, keys
+
+
+class CachesInEvaluation(nn.Module):
+    """Its layer gets a cache in evaluation only, as under gradient checkpointing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Cached()
+
+    def forward(self, x: Tensor) -> Tensor:
+        results = self.layer(x, None if self.training else Cache())
+        return results[0] + sum(r.mean() for r in results)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_child_with_another_kind_of_call_in_training_is_checked_on_both(training: bool) -> None:
+    plain, x = CachesInEvaluation().train(training), torch.randn(2, 6, 8)
+    fused = autofuse.optimize(copy.deepcopy(plain), x, tune=False)
+    assert not autofuse.report(fused).with_status("rolled-back")
+    assert "AF101" in fused_rules(fused)
+    for mode in (True, False):
+        assert_same(fused.train(mode), plain.train(mode), x)
+    assert not autofuse.report(fused).fallbacks

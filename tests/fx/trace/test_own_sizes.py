@@ -24,11 +24,17 @@ class Attention(nn.Module):
         return torch.softmax(x @ x.transpose(-2, -1) * self.scale(self, x), -1) @ x
 
 
+def _of_a_child_without_gradients(m: Attention, x: Tensor) -> float:
+    with torch.no_grad():
+        return m.wide(x + 0).shape[-1] ** -0.5  # type: ignore[no-any-return]
+
+
 SCALES: dict[str, Callable[[Attention, Tensor], float]] = {
     "a parameter": lambda m, x: m.table.shape[0] / 16,
     "a buffer": lambda m, x: len(m.get_buffer("mask")) / 16,
     "a child's weight": lambda m, x: m.wide.weight.size(0) ** -0.5,
     "a child's result": lambda m, x: m.wide(x).shape[-1] ** -0.5,
+    "a child's result under no_grad": _of_a_child_without_gradients,
 }
 
 
