@@ -48,7 +48,7 @@ PARTS: tuple[tuple[Any, str, bool, str], ...] = (
     (fuse, "calls_of", False, "looking at the model"),
     (fuse, "plan_calls", False, "looking at the model"),
     (fuse, "keep_faster_sites", False, "looking at the model"),
-    (planner, "traced", True, "reading and rewriting it"),
+    (planner, "trace_forward", True, "reading and rewriting it"),
     (planner, "plan_trace", True, "reading and rewriting it"),
     (module_plan, "capture_trace", True, "reading and rewriting it"),
     (module_plan, "sites", True, "reading and rewriting it"),

@@ -98,7 +98,7 @@ def test_the_estimate_is_within_a_factor_of_two_of_what_a_check_takes(
     torch.manual_seed(0)
     model, x = Layer(256, 4, 704).to(dtype), torch.randn(2, 256, 256).to(dtype)
     peaks: list[tuple[int, int]] = []
-    judged = site_checks.Checker._judged
+    judged = site_checks.Checker._verify
 
     def measured(self: site_checks.Checker, planner: Planner, module: nn.Module, call: ForwardArguments) -> object:
         found: list[site_checks.Verdict] = []
