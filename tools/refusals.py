@@ -42,6 +42,7 @@ _SPECIAL = {
     "value-yielded": {"how": "yielded"},
     "value-seen": {"call": "locals"},
     "other-arguments": {"operation": "softmax", "given": "-2", "wanted": "-1"},
+    "step-before": {"step": "clamp", "operation": "softmax"},
     "operand-written": {"value": "keys"},
     "operand-passed-on": {"value": "keys"},
     "result-written": {"value": "out"},

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from autofuse.canonical import CAST, LEAF, PERMUTE, View, literal, strip_casts
-from autofuse.canonical.shapes import source_dimension
 from autofuse.canonical.view import order_of
-from autofuse.ir import layout
 from autofuse.ir.graph import (
     ATTRIBUTE,
     CALL,
@@ -32,10 +30,9 @@ from autofuse.match.choice import choose_sites
 from autofuse.match.legality import RemovedValues, Replaced, removed_values, written_after, written_between
 from autofuse.match.masks import Mask
 from autofuse.match.matcher import Matcher
+from autofuse.match.near_misses import near_miss
 from autofuse.match.pattern import Bindings, LoadedRule
 from autofuse.match.site import ReplacedValue, Site
-from autofuse.reasons import matches
-from autofuse.reasons.reason import because
 from autofuse.rule import Fails, Holds, RuleError, Unknown
 
 _ALONE = Replaced()
@@ -247,7 +244,7 @@ def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value, others: Re
         if not isinstance(site.verdict, Fails):
             return _with_assumption(site, _assumptions(view, core, bound))
         first = first or site
-    return first or (None if end.negated else _near_miss(view, rule, root, matcher))
+    return first or (None if end.negated else near_miss(view, rule, root, matcher))
 
 
 def _assumptions(view: View, core: Value, bound: Bindings) -> str:
@@ -350,22 +347,3 @@ def _operands(view: View, capture: Value) -> Iterator[Value]:
         yield from view.originals(v)
         if not view.originals(v) and isinstance(v.data, Value):
             yield v.data
-
-
-def _near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> Site | None:
-    """The site of a pattern that matched except for the arguments of its landmark; None if there is none."""
-    miss = matcher.miss
-    if miss.step is None or miss.found is None or miss.step.op != rule.rule.landmark or not matcher.rest_matches(miss):
-        return None
-    permuted = miss.found.op == PERMUTE  # the canonical form permutes an operation over another dimension than the last
-    actual = (
-        str(source_dimension(layout.inverse(order_of(miss.found)), -1))
-        if permuted
-        else ", ".join(str(v.data) for v in miss.found.inputs if v.op == CONST)
-    )
-    expected = ", ".join(str(v.data) for v in miss.step.inputs if v.op == CONST)
-    why = because(matches.OTHER_ARGUMENTS, operation=miss.step.op, given=actual, wanted=expected)
-    culprit = next(iter(view.originals(miss.found)), root)
-    return Site(
-        rule, root, (ReplacedValue(root),), {}, frozenset({root}), RemovedValues(frozenset()), Fails(why, culprit)
-    )

@@ -53,6 +53,7 @@ class Matcher:
         pattern: the pattern.
         view: the canonical form of the graph.
         miss: the nearest miss so far.
+        reached: operation -> the first step of the pattern with it whose operands did not match, and the value there.
         restored: an argument of the current call of `matches`.
         cast: an argument of the current call of `matches`.
     """
@@ -60,6 +61,7 @@ class Matcher:
     pattern: Pattern
     view: View
     miss: Miss = field(default_factory=lambda: Miss(0))
+    reached: dict[str, tuple[Value, Value]] = field(default_factory=dict)
     restored: Value | None = None
     cast: Value | None = None
 
@@ -178,8 +180,15 @@ class Matcher:
         inner = self.pattern.optional(pattern)
         if inner is not None:
             yield from self._match(inner, value, bound, depth)
-        elif not found and depth > self.miss.depth and _differs_in_arguments(pattern, value):
-            self.miss = Miss(depth, pattern, value)
+        elif not found and _differs_in_arguments(pattern, value):
+            if depth > self.miss.depth:
+                self.miss = Miss(depth, pattern, value)
+        elif not found and pattern.op == value.op:
+            self.reached.setdefault(pattern.op, (pattern, value))
+
+    def first_match(self, pattern: Value, value: Value) -> Bindings | None:
+        """The first match of a part of the pattern; None if there is none."""
+        return next(self._match(pattern, value, Bindings(), 1), None)
 
     def rest_matches(self, miss: Miss) -> bool:
         """Whether the operands of a missed step match, so that only its constants differ."""

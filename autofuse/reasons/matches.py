@@ -146,6 +146,13 @@ OTHER_ARGUMENTS = Code(
     "if you mean the last dimension, write `dim=-1`",
     line=IN_SENTENCE,
 )
+STEP_BEFORE = Code(
+    "step-before",
+    "An operation that the fused call does not have comes before the main operation.",
+    "`{step}` comes before the {operation}, and the fused call has no such step",
+    "compute it after the whole computation, or keep this code",
+    line=IN_SENTENCE,
+)
 PART_IN_BLOCK = Code(
     "part-in-block",
     "One part of the pattern is in a loop, `with` or `try` block, and the rest is not.",

@@ -80,6 +80,11 @@ CASES = [
         "softmax(-2)", "write `dim=-1`, then AF101 applies",
     ),
     Refused(
+        "step-before",
+        "s = (q @ k.mT).clamp(min=-5.0)\nreturn F.softmax(s, -1) @ v",
+        "clamp", "compute it after the whole computation",
+    ),
+    Refused(
         "part-in-block",
         PROBABILITIES + "for _ in range(3):\n    v = p @ v\nreturn v",
         "p = F.softmax", "move all of it into that block",
