@@ -148,19 +148,19 @@ def may_hold_a_site(module: nn.Module) -> bool:
     """Whether an untraced forward, or a function that it calls, may contain a site."""
     cls = plain_class(type(module))
     forward = inspect.unwrap(vars(definer_of(cls) or cls).get("forward", cls.forward))
-    return not isinstance(forward, types.FunctionType) or _may_hold_a_site(forward, cls, _HELPERS)
+    return not isinstance(forward, types.FunctionType) or _may_hold_a_site(forward, module, _HELPERS)
 
 
-def _may_hold_a_site(function: types.FunctionType, cls: type, depth: int) -> bool:
+def _may_hold_a_site(function: types.FunctionType, module: nn.Module, depth: int) -> bool:
     try:
         if _INTERESTING_CODE.search(inspect.getsource(function)):
             return True
     except (OSError, TypeError):
         return True
     names = function.__code__.co_names if depth else ()
-    helpers = [f for n in names for f in (inspect.getattr_static(cls, n, None), function.__globals__.get(n))]
+    helpers = [f for n in names for f in (inspect.getattr_static(module, n, None), function.__globals__.get(n))]
     plain = [inspect.unwrap(getattr(f, "__func__", f)) for f in helpers if f is not None]
-    return any(_may_hold_a_site(f, cls, depth - 1) for f in plain if _is_user_function(f))
+    return any(_may_hold_a_site(f, module, depth - 1) for f in plain if _is_user_function(f))
 
 
 def _is_user_function(function: Any) -> TypeGuard[types.FunctionType]:

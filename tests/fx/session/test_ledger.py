@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -44,3 +47,25 @@ def test_attention_whose_weights_are_not_read_is_not_fused_softmax_too(reads: bo
     torch.testing.assert_close(model(x), expected)
     result, weights = model.attention(x, model.mask)  # its weights are read here, and stay right
     torch.testing.assert_close(weights @ model.attention.qkv(x)[..., 64:], result)
+
+
+def _attend(_: Any, x: Tensor) -> Tensor:
+    return torch.softmax(x @ x.transpose(-2, -1) * float(x.max()), -1) @ x
+
+
+class Configured(nn.Module):
+    """Calls a function that it was made with."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def test_a_function_that_an_instance_holds_may_contain_a_site() -> None:
+    model = autofuse.optimize(Configured(_attend), torch.randn(2, 4, 8), tune=False)
+    reasons = [(s.status, s.reason) for s in autofuse.report(model)]
+    assert any(status == "declined" and "needs the values" in reason for status, reason in reasons), reasons
+    assert not list(autofuse.report(autofuse.optimize(Configured(lambda _, x: x + 1), torch.randn(2, 4), tune=False)))
