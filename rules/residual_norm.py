@@ -175,7 +175,7 @@ def check_residual_and_norm(captures: Captures) -> Verdict | None:
         why = "the added tensor is broadcast, so it is not a residual"
         return Fails(why, advice="expand {value}, or leave it as it is", capture="residual", enables=False)
     affine = check_norm_arguments(captures)
-    if isinstance(affine, Fails) or captures.literal("shape") == -1:
+    if isinstance(affine, (Fails, Unknown)) or captures.literal("shape") == -1:
         return affine
     if captures.literal("shape") is not None:
         why = "the norm is over more than the last dimension"
