@@ -175,11 +175,13 @@ def check_residual_and_norm(captures: Captures) -> Verdict | None:
         why = "the added tensor is broadcast, so it is not a residual"
         return Fails(why, advice="expand {value}, or leave it as it is", capture="residual", enables=False)
     affine = check_norm_arguments(captures)
-    if isinstance(affine, (Fails, Unknown)) or captures.literal("shape") == -1:
+    if isinstance(affine, Fails) or captures.literal("shape") == -1:
         return affine
     if captures.literal("shape") is not None:
         why = "the norm is over more than the last dimension"
         return Fails(why, advice="normalize over the last dimension only, if that is intended")
+    if isinstance(affine, Unknown):
+        return affine
     if not captures.attribute("shape"):
         why = "the text does not show whether the norm is over the last dimension only"
         return Unknown(why, advice=USE_LIVE_MODEL, capture="shape")
