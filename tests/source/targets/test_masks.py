@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.source.rewriting import module_of, rewritten, source
+from tests.source.rewriting import assert_same, module_of, rewritten, source
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom einops import repeat\n\n\n"
 SCORES = "scores = torch.bmm(q, k.transpose(1, 2)) * q.size(-1) ** -0.5"
@@ -80,3 +80,32 @@ def _with_gradients(function: object, mask: torch.Tensor | None) -> list[torch.T
     result.mul(torch.arange(8)).sum().backward()
     gradients = [o.grad for o in operands]
     return [result, *(g for g in gradients if g is not None)]
+
+
+RELATIVE = source("""
+    import torch
+    from torch import nn
+
+    class Attend(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias, self.drop = nn.Parameter(torch.ones(1, 2, 1, 4)), nn.Dropout(0.0)
+            self.scale = 2.0
+
+        def forward(self, q, k, v, positions, mask=None):
+            content = torch.matmul(q + self.bias, k.transpose(-2, -1))
+            score = (content + positions) / self.scale
+            if mask is not None:
+                score.masked_fill_(mask > 0, -1e9)
+            weights = self.drop(score.softmax(-1))
+            return torch.matmul(weights, v)
+""")
+
+
+def test_a_query_without_a_name_gets_one_if_a_mask_is_cast_to_its_dtype() -> None:
+    after = rewritten(RELATIVE)
+    assert "query = q + self.bias\n" in after and after.count("q + self.bias") == 1
+    assert ".masked_fill(mask > 0, -1e9).to(query.dtype)" in after and "torch.where" not in after
+    operands = [torch.randn(2, 2, n, 4).double() for n in (3, 5, 5)]
+    for mask in (None, torch.eye(3, 5).double()):
+        assert_same(RELATIVE, after, "Attend", [*operands, torch.randn(2, 2, 3, 5).double(), mask])
