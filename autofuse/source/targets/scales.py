@@ -104,15 +104,34 @@ def _without_scale(scaled: _ScaledQuery, args: Arguments, speller: Speller) -> t
 
 def _find_scaled_query(query: Value, speller: Speller) -> _ScaledQuery | None:
     """The product that the query is, perhaps after a change of layout; None if it is not one."""
-    v, user = query, speller.result
+    v, user, views = query, speller.result, list[Value]()
     while True:
         if not all(u is user or v is query and u in speller.removed_values for u in _readers(v, speller)):
             return None
         if v.op not in _LAYOUT_OPERATIONS:
             break
+        if _needs_layout(v, speller):
+            views.append(v)
         v, user = v.inputs[0], v
     scaled = _find_product(v, query, speller)
-    return scaled if scaled is not None and _is_unshared(scaled, speller) else None
+    if scaled is None or views and _may_be_slice(scaled.tensor):
+        return None
+    return scaled if _is_unshared(scaled, speller) else None
+
+
+def _needs_layout(v: Value, speller: Speller) -> bool:
+    """Whether `v` is a `.view` that joins dimensions, which raises for some layouts."""
+    if v.op != "view" or ".view" not in speller.captured.spellings.get(v, ()):
+        return False
+    before, after = speller.view.facts.rank(v.inputs[0]), speller.view.facts.rank(v)
+    return before is None or after is None or after <= before
+
+
+def _may_be_slice(v: Value) -> bool:
+    """Whether `v` may be a part of a larger tensor. A product with a number copies it, so that any view of it works."""
+    while v.inputs and (v.op in _LAYOUT_OPERATIONS or v.op == "identity"):
+        v = v.inputs[0]
+    return v.op in (PARAMETER, ATTRIBUTE, ITEM) or v.op in OPS and OPS[v.op].effect == "view"
 
 
 def _find_product(v: Value, query: Value, speller: Speller) -> _ScaledQuery | None:

@@ -106,3 +106,40 @@ def test_a_number_is_folded_only_out_of_the_product_that_the_name_of_the_query_h
     after = rewritten(before, unsafe=False)
     assert "scaled_dot_product_attention" in after
     assert_same(before, after, "Attend", inputs())
+
+
+# How the query is laid out after its product with a number. The product copied a part of a larger tensor.
+LAID_OUT = {
+    "a view that joins dimensions": ("q = q.view(4, 4, 5).transpose(1, 2)", False),
+    "a view that joins all dimensions": ("q = q.view(-1).view(4, 4, 5).transpose(1, 2)", False),
+    "a view that splits a dimension": ("q = q.view(2, 2, 4, 5).reshape(4, 4, 5).transpose(1, 2)", None),
+    "a reshape": ("q = q.reshape(4, 4, 5).transpose(1, 2)", True),
+    "a view after a copy": ("q = q.contiguous().view(4, 4, 5).transpose(1, 2)", None),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_a_product_that_makes_a_view_possible_stays(name: str) -> None:
+    lines, is_folded = LAID_OUT[name]
+    before = source(f"""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Attend(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale, self.qkv = 0.5, nn.Conv1d(8, 24, 1)
+
+            def forward(self, x):
+                q, k, v = self.qkv(x).chunk(3, dim=1)
+                q = q * self.scale
+                {lines}
+                k, v = k.reshape(4, 4, 5), v.reshape(4, 4, 5).transpose(1, 2)
+                return (q @ k).softmax(-1) @ v
+    """)
+    after = rewritten(before, unsafe=False)
+    assert "scaled_dot_product_attention" in after
+    if is_folded is not None:
+        assert ("scale=self.scale" in after) is is_folded
+    assert_same(before, after, "Attend", [torch.randn(2, 8, 5, dtype=torch.float64)])
