@@ -142,7 +142,7 @@ def test_a_norm_after_a_with_block_is_always_computed() -> None:
     assert_same(text, after, "Block", [torch.randn(2, 3, 8).double()])
 
 
-def test_a_tensor_that_is_added_to_the_norm_is_no_part_of_its_bias() -> None:
+def test_a_tensor_added_to_the_result_of_a_norm_does_not_join_its_bias() -> None:
     text = program("""
         y = self.second(x)
         x = x + y
