@@ -36,7 +36,7 @@ class GatedMlp(Rule):
         x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None,
         up_bias: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        return ops.gated_mlp(x, gate_weight, up_weight, gate_bias, up_bias, activation=activation)
+        return ops.gated_mlp(x, gate_weight, up_weight, gate_bias=gate_bias, up_bias=up_bias, activation=activation)
 
     examples = (
         Fused(
@@ -92,7 +92,7 @@ class SigmoidGatedMlp(Rule):
     def after(
         x: Tensor, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
     ) -> Tensor:  # fmt: skip
-        return ops.gated_mlp(x, gate_weight, up_weight, gate_bias, up_bias, activation="sigmoid")
+        return ops.gated_mlp(x, gate_weight, up_weight, gate_bias=gate_bias, up_bias=up_bias, activation="sigmoid")
 
     examples = (
         Fused(

@@ -126,16 +126,17 @@ def check_norm_arguments(captures: Captures) -> Verdict:
     if captures.number("eps") is False and not captures.absent("eps"):  # torch's RMS norm accepts eps=None
         why = "eps is a tensor, but torch's norms take a number"
         return Fails(why, advice="make {value} a number", capture="eps")
-    for name in ("weight", "bias"):
-        if captures.absent(name) or captures.rank(name) == 1:
-            continue
+    names = [n for n in ("weight", "bias") if not captures.absent(n) and captures.rank(n) != 1]
+    for name in names:
         if captures.rank(name) is not None or captures.number(name):
             why, advice = f"the {name} does not have the shape of the last dimension", "apply {value} after the norm"
             return Fails(why, advice=advice, capture=name)
+    for name in names:
         if not captures.attribute(name):
             why = f"the text does not show whether the {name} has the shape of the last dimension"
             return Unknown(why, advice=USE_LIVE_MODEL, capture=name)
-        return Holds("unsafe", f"assumes that the {name} has the shape of the last dimension")
+    if names:
+        return Holds("unsafe", f"assumes that the {names[0]} has the shape of the last dimension")
     if captures.number("eps") is None:
         return Holds("unsafe", "assumes that eps is a number")
     return Holds()

@@ -180,6 +180,8 @@ def check_residual_and_norm(captures: Captures) -> Verdict | None:
     if captures.literal("shape") is not None:
         why = "the norm is over more than the last dimension"
         return Fails(why, advice="normalize over the last dimension only, if that is intended")
+    if isinstance(affine, Unknown):
+        return affine
     if not captures.attribute("shape"):
         why = "the text does not show whether the norm is over the last dimension only"
         return Unknown(why, advice=USE_LIVE_MODEL, capture="shape")

@@ -9,8 +9,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
+from html import escape
 from itertools import groupby
-from xml.sax.saxutils import escape, quoteattr
 
 from autofuse.display.findings import annotation_of, line_of, plural
 from autofuse.display.sarif import sarif
@@ -86,7 +86,7 @@ def _junit(found: Sequence[Finding], fixes: Fixes) -> str:
         here = list(group)
         cases = "".join(_case(f) for f in here)
         suites.append(
-            f'  <testsuite name={quoteattr(visible(path))} tests="{len(here)}" failures="{len(here)}" errors="0">\n'
+            f'  <testsuite name={_attribute(visible(path))} tests="{len(here)}" failures="{len(here)}" errors="0">\n'
             f"{cases}  </testsuite>\n"
         )
     counts = f'tests="{len(found)}" failures="{len(found)}" errors="0"'
@@ -95,12 +95,20 @@ def _junit(found: Sequence[Finding], fixes: Fixes) -> str:
 
 
 def _case(f: Finding) -> str:
-    said = escape(_for_xml(f"{f.place}:{f.column}: {said_of(f)}"))
+    said = escape(_for_xml(f"{f.place}:{f.column}: {said_of(f)}"), quote=False)
     return (
-        f"    <testcase name={quoteattr(_for_xml(f'{f.code} {f.symbol}'))} classname={quoteattr(visible(f.path))} "
+        f"    <testcase name={_attribute(_for_xml(f'{f.code} {f.symbol}'))} classname={_attribute(visible(f.path))} "
         f'line="{f.line}" column="{f.column}">\n'
-        f"      <failure message={quoteattr(_for_xml(said_of(f)))}>{said}</failure>\n    </testcase>\n"
+        f"      <failure message={_attribute(_for_xml(said_of(f)))}>{said}</failure>\n    </testcase>\n"
     )
+
+
+def _attribute(text: str) -> str:
+    """A quoted value of an XML attribute. Line breaks and tabs are written as references, or readers drop them."""
+    escaped = escape(text)
+    for character in "\n\r\t":
+        escaped = escaped.replace(character, f"&#{ord(character)};")
+    return f'"{escaped}"'
 
 
 def _for_xml(text: str) -> str:

@@ -70,6 +70,8 @@ class ModuleClass:
         read: the arguments that are attributes of the instance, read at each call.
         operands: the number of tensors that its forward takes.
         kept: the arguments among `fixed` that the instance also has as attributes.
+        switches: arguments of the constructor that leave parameters out if they are False: the name, the position, and
+            the parameters.
     """
 
     op: str
@@ -77,6 +79,7 @@ class ModuleClass:
     read: tuple[str, ...] = ()
     operands: int = 1
     kept: tuple[str, ...] = ()
+    switches: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
 
 
 def operation(signature: str, names: str, effect: Effect = "pure", heavy: bool = False, commutes: bool = False) -> Op:

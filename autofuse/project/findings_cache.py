@@ -139,13 +139,13 @@ class FindingsCache:
         paths = list(dict.fromkeys((*self._other_paths, *FILE_LOOKUPS.paths)))
         if not are_unchanged(self._states) or not are_settled(paths, self.start_time):
             return
-        self._other_paths = digest_paths(paths)
-        self._project_key = self._digest_project(self._other_paths)
         if not any(self.rules.values()):
             for settings in self.rules:
                 self.entries.put(_settings_key(settings, self.options), {"holds": True})
         if not self._new:
             return
+        self._other_paths = digest_paths(paths)
+        self._project_key = self._digest_project(self._other_paths)
         self.entries.put(f"w-{self._texts_key}", {"places": self._other_paths})
         packs: dict[str, list[tuple[FileState, NewFindings]]] = defaultdict(list)
         for state, new in self._new:

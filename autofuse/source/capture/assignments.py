@@ -77,6 +77,7 @@ class Assignments(Expressions):
                 )
             return
         parts = [self.element(result, i) for i in range(len(elements))]
+        self.captured.unpacked[result] = len(elements)
         sizes = result.op == "size" and is_const(result.inputs[1], None)
         if sizes or result.op == ATTRIBUTE and result.data == "shape":
             self.require_rank(result.inputs[0], len(elements))

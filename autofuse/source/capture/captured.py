@@ -116,6 +116,7 @@ class CapturedFunction:
         attribute_write_serials: The number of values in the graph at each assignment to an attribute.
         spellings: The names under which each operation is called, and its keyword arguments.
         returned: The value that the function returns.
+        unpacked: For each value that is unpacked into a fixed number of targets, that number.
     """
 
     function: Function
@@ -134,6 +135,7 @@ class CapturedFunction:
     attribute_write_serials: list[int] = field(default_factory=list)
     spellings: dict[Value, set[str]] = field(default_factory=dict)
     returned: Value | None = None
+    unpacked: dict[Value, int] = field(default_factory=dict)
     _binders: dict[Value, list[ast.stmt]] = field(default_factory=dict)
 
     def binding_statements(self, value: Value) -> list[ast.stmt]:

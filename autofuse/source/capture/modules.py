@@ -140,7 +140,20 @@ def _layer(module: ModuleClass, constructor: ast.Call, path: tuple[int, ...]) ->
             fixed.append((key, ast.literal_eval(arguments[key]) if key in arguments else default))
         except ValueError:
             return None
-    return [AppliedLayer(module.op, path, tuple(fixed), module.read)]
+    absent = _absent_parameters(module, constructor)
+    return [AppliedLayer(module.op, path, tuple(fixed), tuple(n for n in module.read if n not in absent))]
+
+
+def _absent_parameters(module: ModuleClass, constructor: ast.Call) -> set[str]:
+    """The parameters that the constructor leaves out: the bias of `nn.Linear(8, 8, bias=False)`."""
+    given = {k.arg: k.value for k in constructor.keywords}
+    positional = [] if any(isinstance(a, ast.Starred) for a in constructor.args) else constructor.args
+    absent = set[str]()
+    for name, position, parameters in module.switches:
+        value = positional[position] if position < len(positional) else given.get(name)
+        if isinstance(value, ast.Constant) and value.value is False:
+            absent.update(parameters)
+    return absent
 
 
 def _conditional_layer(

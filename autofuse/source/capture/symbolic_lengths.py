@@ -8,7 +8,7 @@ The analysis works on a captured graph and on its canonical view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autofuse.canonical import PERMUTE, View
@@ -26,9 +26,15 @@ _PARTS = ("chunk", "split")
 
 @dataclass
 class GraphSizes:
-    """The sizes of the values of one graph."""
+    """The sizes of the values of one graph.
+
+    Attributes:
+        facts: what is known about the values.
+        unpacked: the number of targets that each unpacked value has.
+    """
 
     facts: Facts
+    unpacked: Mapping[Value, int] = field(default_factory=dict)
     _lengths: dict[Value, Lengths | None] = field(default_factory=dict)
 
     def lengths(self, v: Value) -> Lengths | None:
@@ -157,7 +163,15 @@ def _item(sizes: GraphSizes, v: Value) -> Lengths | None:
     lengths = sizes.lengths(parts.inputs[0]) if split_dim is not None else None
     if lengths is None or split_dim is None:
         return None
-    return tuple(("size", v, split_dim) if i == split_dim + len(lengths) else x for i, x in enumerate(lengths))
+    key = _part_size(sizes, v) or ("size", v, split_dim)
+    return tuple(key if i == split_dim + len(lengths) else x for i, x in enumerate(lengths))
+
+
+def _part_size(sizes: GraphSizes, v: Value) -> Key | None:
+    """Return the key of the size of a part that `split` makes; the last part may be smaller."""
+    parts, index = v.inputs[0], v.inputs[1].data
+    is_full = type(index) is int and 0 <= index < sizes.unpacked.get(parts, 0) - 1
+    return sizes.size_key(parts.inputs[1]) if parts.op == "split" and is_full else None
 
 
 def _product(sizes: GraphSizes, v: Value) -> Lengths | None:
@@ -221,7 +235,7 @@ def recorded_lengths(view: View, v: Value) -> Lengths | None:
 
 def record_lengths(captured: CapturedFunction) -> GraphSizes:
     """Add the sizes that the program proves to the facts of each value, and return all sizes."""
-    sizes = GraphSizes(Facts(captured.known))
+    sizes = GraphSizes(Facts(captured.known), captured.unpacked)
     graph: Graph = captured.graph
     for v in graph.values:
         if sizes.facts.number(v) and v.op != CONST:

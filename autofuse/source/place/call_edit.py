@@ -110,7 +110,7 @@ class CallEdit:
         """Writes the call, the statements of kept values, and the reads of what is removed."""
         permutation = self.site.results[-1].permutation
         if self.site.results[-1].negated:
-            call = replace(call, tail=f"{call.tail}.neg()")
+            call = _negate(call, self.place, is_last=not permutation)
         contiguous = ".contiguous()" if _needs_contiguous(self.function, call, self.site) else ""
         if contiguous and not permutation:
             call, contiguous = replace(call, tail=call.tail + contiguous), ""
@@ -227,6 +227,30 @@ class CallEdit:
         positions = self.function.captured.positions.items()
         effects = {id(p.node) for v, places in positions if _has_effects(v) for p in places}
         return any(id(n) in effects for n in before) and any(id(n) in effects for n in ast.walk(node))
+
+
+def _negate(call: TargetCall, place: ValuePosition, is_last: bool) -> TargetCall:
+    """`-f(x)` if that needs no parentheses where the call stands, else `f(x).neg()`."""
+    if is_last and id(place.node) in _operand_free(place.statement):
+        return replace(call, function=f"-{call.function}")
+    return replace(call, tail=f"{call.tail}.neg()")
+
+
+def _operand_free(statement: ast.stmt) -> frozenset[int]:
+    """The ids of the expressions that are no operands: values of statements, arguments, items of tuples and lists."""
+    found: list[ast.expr | None] = []
+    for n in ast.walk(statement):
+        match n:
+            case (
+                ast.Assign(value=value)
+                | ast.AnnAssign(value=value)
+                | ast.Return(value=value)
+                | ast.keyword(value=value)
+            ):
+                found.append(value)
+            case ast.Call(args=items) | ast.Tuple(elts=items) | ast.List(elts=items):
+                found += items
+    return frozenset(map(id, found))
 
 
 def _has_effects(v: Value) -> bool:

@@ -94,8 +94,10 @@ class EditWithNewNames:
         missing, named = reason.value, {new.value for new in bound}
         if missing is None or missing in named:
             return None
-        view = self.function.view
-        for value in (missing, *view.originals(view.of(missing))):
+        view, captures = self.function.view, set(self.site.captures.values())
+        # If the value is a part of an operand, the whole operand gets the name.
+        operands = [o for v, _ in reversed(reason.within) if v in captures for o in view.originals(v)]
+        for value in (*operands, missing, *view.originals(view.of(missing))):
             definition = self._find_definition(value)
             if definition is not None:
                 return None if value in named else NewName(value, self._new_name(value, bound), *definition)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
-from autofuse.source.capture.captured import CapturedFunction, ValuePosition
+from autofuse.source.capture.captured import CapturedFunction, ValuePosition, is_unconditional
 from autofuse.source.capture.lambdas import is_expression_function
 from autofuse.source.capture.scope import blocks_of
 from autofuse.source.capture.syntax import walk
@@ -78,6 +79,21 @@ class Statements:
             statement = around if around not in place.region else None
         return False
 
+    def always_reaches(self, place: ValuePosition, root: ValuePosition) -> bool:
+        """Whether `root` is computed exactly once each time that the statement of `place` runs, unless code raises."""
+        if not self.dominates(place, root) or not is_unconditional(root):
+            return False
+        statement: ast.stmt | None = place.statement
+        while statement is not None:
+            block, index = self.blocks[id(statement)]
+            between = list(itertools.takewhile(lambda s: not _runs_directly(s, root.statement), block[index:]))
+            if any(_may_leave(s) for s in between):
+                return False
+            if len(between) < len(block) - index:
+                return True
+            statement = self._around.get(id(statement))
+        return False
+
     def is_bound_between(self, name: str, at: ValuePosition, root: ValuePosition, dead: set[ast.stmt]) -> bool:
         """Whether a statement that stays may bind `name` after the statement of `at`, before that of `root` runs."""
         if at.region != root.region:
@@ -124,6 +140,18 @@ def target_node(statement: ast.stmt) -> ast.expr:
     """What an assignment binds."""
     assert isinstance(statement, ast.Assign)
     return statement.targets[0]
+
+
+def _runs_directly(statement: ast.stmt, inner: ast.stmt) -> bool:
+    """Whether `inner` is a statement or, perhaps in nested blocks, always runs with it: in the body of a `with`."""
+    if statement is inner:
+        return True
+    return isinstance(statement, ast.With) and any(_runs_directly(s, inner) for s in statement.body)
+
+
+def _may_leave(statement: ast.stmt) -> bool:
+    """Whether the statements after this one may be skipped."""
+    return any(isinstance(n, (ast.Return, ast.Raise, ast.Break, ast.Continue)) for n in walk(statement))
 
 
 def _contains(statement: ast.stmt, inner: ast.stmt) -> bool:

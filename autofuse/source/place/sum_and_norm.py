@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 from autofuse.match.site import Site
 from autofuse.reasons import writing
@@ -11,7 +12,7 @@ from autofuse.source.capture.captured import ValuePosition
 from autofuse.source.capture.imports import Imports
 from autofuse.source.place.edits import Edit, NewText, span_of
 from autofuse.source.place.function import EditedFunction
-from autofuse.source.place.statements import target_text
+from autofuse.source.place.statements import own_name, target_text
 from autofuse.source.targets import call_of
 from autofuse.source.targets.printing import unused_name
 from autofuse.source.targets.speller import Unwritable, computing_places, find_call_places
@@ -29,7 +30,7 @@ def edit_sum_and_norm(function: EditedFunction, site: Site) -> Edit:
         raise Unwritable(because(writing.SUM_UNNAMED))
     # One call can replace both only if the norm always runs after the sum, in the same state and block.
     if (
-        not function.statements.dominates(first, root)
+        not function.statements.always_reaches(first, root)
         or first.attribute_writes != root.attribute_writes
         or first.region != root.region
     ):
@@ -40,13 +41,14 @@ def edit_sum_and_norm(function: EditedFunction, site: Site) -> Edit:
     dead = function.dead.find(site, speller.used, root, first, retyped=speller.retyped)
     function.dead.keep_statements_of_read_names(dead, first, first, set())
     replacements = [(span_of(first.node), NewText(call.text(), call))]
-    name = _name_in_next_statement(function, first, root)
-    if name is not None:
-        dead.add(root.statement)
+    names = _names_bound_later(function, first, root)
+    if names is not None:
+        dead.update(names.statements)
+        replacements.append((span_of(target), NewText(f"{names.of_sum}, {names.of_norm}")))
     else:
         name = unused_name("normed", function.used_names({}))
         replacements.append((span_of(root.node), NewText(name)))
-    replacements.append((span_of(target), NewText(f"{target.id}, {name}")))
+        replacements.append((span_of(target), NewText(f"{target.id}, {name}")))
     pure_tests = function.dead.pure_tests(dead)
     return Edit(
         tuple(replacements), tuple(sorted(map(span_of, dead))), pure_tests, imports=tuple(imports.needed),
@@ -54,11 +56,26 @@ def edit_sum_and_norm(function: EditedFunction, site: Site) -> Edit:
     )  # fmt: skip
 
 
-def _name_in_next_statement(function: EditedFunction, first: ValuePosition, root: ValuePosition) -> str | None:
-    """The name that the next statement assigns the norm to, if it does nothing else."""
+@dataclass(frozen=True, eq=False)
+class _LaterNames:
+    """The names of the sum and of its norm after the statements that bind them, which the call makes unnecessary."""
+
+    of_sum: str
+    of_norm: str
+    statements: tuple[ast.stmt, ...]
+
+
+def _names_bound_later(function: EditedFunction, first: ValuePosition, root: ValuePosition) -> _LaterNames | None:
+    """The names that the next statements give to the sum and the norm, if they do nothing else.
+
+    The next statement is `y = norm(x)`, or `residual = x` before `x = norm(x)`.
+    """
+    name_of_sum, norm_name = target_text(first.statement), own_name(root)
     following = function.statements.following(first.statement)
-    if following is not root.statement or not isinstance(following, ast.Assign) or following.value is not root.node:
-        return None
-    target, name_of_sum = following.targets[0], target_text(first.statement)
-    is_simple = len(following.targets) == 1 and isinstance(target, ast.Name) and target.id != name_of_sum
-    return target.id if is_simple and isinstance(target, ast.Name) else None
+    if following is root.statement:
+        return _LaterNames(name_of_sum, norm_name, (root.statement,)) if norm_name not in ("", name_of_sum) else None
+    match following:
+        case ast.Assign(targets=[ast.Name(id=kept)], value=ast.Name(id=read)) if read == norm_name == name_of_sum:
+            is_next = kept != read and function.statements.following(following) is root.statement
+            return _LaterNames(kept, norm_name, (following, root.statement)) if is_next else None
+    return None

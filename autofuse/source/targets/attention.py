@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, NOT, Value, is_const
 from autofuse.source.targets.call import Arguments, TargetCall
-from autofuse.source.targets.masks import is_causal, write_mask
-from autofuse.source.targets.printing import fill
+from autofuse.source.targets.masks import casts_to_query, is_causal, mask_rank, write_mask
+from autofuse.source.targets.printing import fill, unused_name, without_views
 from autofuse.source.targets.scales import fold_scale, scale_argument
 from autofuse.source.targets.speller import Speller
 
@@ -20,24 +20,31 @@ def attention(args: Arguments, speller: Speller) -> TargetCall:
         del args["mask"]
     adds_heads = lacks_heads(args, speller)
     args, folded = fold_scale(args, speller)
-    query, mask = speller.text(args["query"]), write_mask(args, speller)
+    query, naming = _query_and_its_name(args, speller)
+    mask = write_mask(args, speller, query, adds_heads)
     if mask.row_factor:
         query = fill("{0} * {1}", query, mask.row_factor) if not mask.query else mask.query
     operands = [query, speller.text(args["key"]), speller.text(args["value"])]
     if adds_heads:
         operands = [fill("{0}.unsqueeze(1)", t) for t in operands]
-    mask_text = (
-        fill("{0}.unsqueeze(1)", mask.text)
-        if adds_heads and "mask" in args and speller.view.rank(args["mask"]) == 3
-        else mask.text
-    )
-    keywords = ["is_causal=True"] if causal else [f"attn_mask={mask_text}"] if mask_text else []
+    keywords = ["is_causal=True"] if causal else [f"attn_mask={mask.text}"] if mask.text else []
     if may_drop(args):
         keywords.append(f"dropout_p={dropout_probability(args['dropout_p'], args['training'], speller)}")
     operands[0], scale = (operands[0], folded) if folded is not None else scale_argument(args, operands[0], speller)
     function = speller.imports.text("torch.nn.functional.scaled_dot_product_attention", speller.place)
     tail = (".squeeze(1)" if adds_heads else "") + _cast_back(speller)
-    return TargetCall(function, (*operands, *keywords, *scale), tail, mask.before)
+    return TargetCall(function, (*operands, *keywords, *scale), tail, (*naming, *mask.before))
+
+
+def _query_and_its_name(args: Arguments, speller: Speller) -> tuple[str, tuple[str, ...]]:
+    """The text of the query, and the statement that gives it a name if the mask needs the query's dtype, too."""
+    text = speller.text(args["query"])
+    is_short = all(part.isidentifier() for part in without_views(text).split("."))
+    if is_short or "mask" not in args or not speller.may_insert or not casts_to_query(args, speller):
+        return text, ()
+    name = unused_name("query", speller.taken)
+    speller.taken.add(name)
+    return name, (f"{name} = {text}",)
 
 
 def _cast_back(speller: Speller) -> str:
@@ -54,7 +61,7 @@ def _cast_back(speller: Speller) -> str:
 def lacks_heads(args: Arguments, speller: Speller) -> bool:
     """Whether the operands are known to have no head dimension, which the fused kernels need."""
     ranks = {speller.view.rank(args[n]) for n in ("query", "key", "value")}
-    return ranks == {3} and ("mask" not in args or speller.view.rank(args["mask"]) in (2, 3))
+    return ranks == {3} and ("mask" not in args or mask_rank(args["mask"], speller) in (None, 1, 2, 3))
 
 
 def may_drop(args: Arguments) -> bool:

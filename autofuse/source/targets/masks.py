@@ -53,26 +53,69 @@ class WrittenMask:
     query: str = ""
 
 
-def write_mask(args: Arguments, speller: Speller) -> WrittenMask:
-    """Return the mask of an attention as text."""
+def casts_to_query(args: Arguments, speller: Speller) -> bool:
+    """Whether the text of the mask reads the dtype of the query."""
+    speller.query = args["query"]
+    return _needs_cast(args["mask"], speller)
+
+
+def write_mask(args: Arguments, speller: Speller, query: str, adds_heads: bool = False) -> WrittenMask:
+    """Return the mask of an attention as text.
+
+    Args:
+        args: the captured arguments.
+        speller: writes them.
+        query: the text of the query.
+        adds_heads: whether the mask gets the head dimension that it lacks.
+    """
     if "mask" not in args:
         return WrittenMask()
     mask, speller.query = args["mask"], args["query"]
     # A causal row keeps at least its first key, so a finite fill never makes its weights equal.
     filled = not {"mask_is_causal", "kept"} & args.keys() and "fill" in args
-    query = speller.text(args["query"]) if _needs_cast(mask, speller) else ""
-    text = _mask_text(mask, query, speller)
+    heads = _heads_template(mask, speller) if adds_heads else "{0}"
+    if filled:
+        text = _mask_text(mask, query, speller)
+    else:
+        text = _with_heads(mask, query, speller, heads)
     if speller.view.rank(mask) == 1:  # torch needs a mask with two dimensions or more
         text = fill("{0}.unsqueeze(0)", text)
     lines: tuple[str, ...] = ()
     if speller.may_insert and (text.count(" if ") > 1 or " if " in text and len(text) > _MAX_CONDITIONAL):
         name = unused_name("attn_mask", speller.taken)
-        lines = ("\n".join(_mask_lines(mask, name, lambda v, inner: _mask_text(v, query, inner), speller)) + "\n",)
-        text = name
-    return _open_empty_rows(args, text, lines, speller) if filled else WrittenMask(text, lines)
+        side_heads = "{0}" if filled else heads
+        branches = _mask_lines(mask, name, lambda v, inner: _with_heads(v, query, inner, side_heads), speller)
+        lines, text = ("\n".join(branches) + "\n",), name
+    return _open_empty_rows(args, text, lines, speller, query, heads) if filled else WrittenMask(text, lines)
 
 
-def _open_empty_rows(args: Arguments, text: str, lines: tuple[str, ...], speller: Speller) -> WrittenMask:
+def mask_rank(mask: Value, speller: Speller) -> int | None:
+    """The number of dimensions of a mask that may be None; None if unknown."""
+    if mask.op != CHOICE:
+        return speller.view.rank(mask)
+    ranks = {mask_rank(side, speller) for side in mask.inputs[1:] if not is_const(side, None)}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _heads_template(mask: Value, speller: Speller) -> str:
+    """How a mask for scores without heads becomes one for scores with one head.
+
+    A mask of two dimensions is the same for both. One of an unknown number has two or three.
+    """
+    rank = mask_rank(mask, speller)
+    return "{0}.unsqueeze(1)" if rank == 3 else "{0}.unsqueeze(-3)" if rank is None else "{0}"
+
+
+def _with_heads(mask: Value, query: str, speller: Speller, heads: str) -> str:
+    if heads != "{0}" and mask.op == CHOICE and _may_be_none(mask):
+        return speller.conditional_text(mask, lambda side, inner: _with_heads(side, query, inner, heads))
+    text = _mask_text(mask, query, speller)
+    return text if is_const(mask, None) else fill(heads, text)
+
+
+def _open_empty_rows(
+    args: Arguments, text: str, lines: tuple[str, ...], speller: Speller, query_text: str, heads: str
+) -> WrittenMask:
     """Return the mask, opened for rows that keep no key, with the factor that sets their queries to zero.
 
     Raises:
@@ -88,12 +131,12 @@ def _open_empty_rows(args: Arguments, text: str, lines: tuple[str, ...], speller
         name = text
     any_kept = fill("{0}.any(-1, keepdim=True)", name)
     # `mask | ~kept_rows` keeps every key of a row that kept none, so that its softmax is not nan.
+    opened_mask = fill(heads, fill("{0} | ~{1}", name, rows))
     if not _may_be_none(args["mask"]):
-        return WrittenMask(fill("{0} | ~{1}", name, rows), (*lines, f"{rows} = {any_kept}"), rows)
+        return WrittenMask(opened_mask, (*lines, f"{rows} = {any_kept}"), rows)
     mask = unused_name("attn_mask", used_names)
-    query_text = speller.text(args["query"])
     start = (f"{query} = {query_text}",) if name == mask else (f"{query}, {mask} = {query_text}, {name}",)
-    opened = f"{query}, {mask} = {query} * {rows}, {name} | ~{rows}"
+    opened = f"{query}, {mask} = {query} * {rows}, {opened_mask}"
     change = f"if {name} is not None:\n    {rows} = {any_kept}\n    {opened}\n"
     return WrittenMask(mask, (*lines, *start, change), rows, query)
 
@@ -163,13 +206,22 @@ def _mask_text(mask: Value, query: str, speller: Speller) -> str:
         return " + ".join(
             speller.text(i) if speller.view.number(i) else _mask_text(i, query, speller) for i in mask.inputs
         )
-    text = speller.text(mask)
+    text = _filled_text(mask, speller) or speller.text(mask)
     in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
     return (
         fill("{0}.to({1}.dtype)", text, without_views(query))
         if _needs_cast(mask, speller) and not in_its_dtype
         else text
     )
+
+
+def _filled_text(mask: Value, speller: Speller) -> str | None:
+    """A bias of which scores are dropped, as `bias.masked_fill(dropped, -1e9)`, if the code has no text for it."""
+    if mask.op != "where" or speller.view.originals(mask) or not speller.view.number(mask.inputs[2]):
+        return None
+    kept, bias, fill_value = mask.inputs
+    dropped = speller.text(speller.view.make("invert", kept))
+    return fill("{0}.masked_fill({1}, {2})", speller.text(bias), dropped, speller.text(fill_value))
 
 
 def is_boolean(mask: Value) -> bool:

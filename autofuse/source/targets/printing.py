@@ -9,13 +9,16 @@ from __future__ import annotations
 import ast
 import io
 import math
+import re
 import tokenize
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from autofuse.ir.layout import Tail
 from autofuse.ir.steps import spend
+
+_SPACED_POWER = re.compile(rb"\w \*\* -?\w")
 
 
 @dataclass
@@ -33,6 +36,11 @@ class SourceText:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(self.source).readline)
         encoded = self.source if encoding == "utf-8" else self.source.decode(encoding).encode()
         self.lines = encoded.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+
+    @cached_property
+    def hugs_powers(self) -> bool:
+        """Whether the file writes `x**2`, as formatters do, and not `x ** 2`."""
+        return _SPACED_POWER.search(self.source) is None
 
     def size_of(self, node: ast.stmt) -> int:
         """How many bytes the lines of a statement have; the whole file for a node without an end line."""
@@ -67,6 +75,11 @@ class SourceText:
             if is_same_expression(text, node)
             else ast.unparse(node)
         )
+
+
+def is_simple_operand(text: str) -> bool:
+    """Whether formatters write no spaces around `**` next to this operand: a name, an attribute, or a number."""
+    return re.fullmatch(r"-?[\w.]+", text) is not None
 
 
 def is_same_expression(text: str, node: ast.expr) -> bool:
@@ -161,4 +174,4 @@ def literal_text(data: object) -> str:
         return f"{data:g}".replace("e+0", "e").replace("e-0", "e-")
     if isinstance(data, str) and '"' not in data:
         return f'"{data}"' if repr(data) == f"'{data}'" else repr(data)
-    return repr(data)
+    return repr(data).replace("e+", "e") if isinstance(data, float) else repr(data)

@@ -50,7 +50,14 @@ from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.syntax import walk
-from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text, without_views
+from autofuse.source.targets.printing import (
+    SourceText,
+    fill,
+    is_simple_operand,
+    literal_text,
+    permuted_text,
+    without_views,
+)
 
 _STRUCTURE = frozenset({CONST, PARAMETER, ATTRIBUTE, ITEM, TUPLE, IS_NONE, CHOICE, NOT, SLICE, MODULE, GLOBAL, SYNTAX})
 _SAME_SHAPE = frozenset({"mul", "add", "keep", "softmax", "dropout", "cast", CHOICE})
@@ -513,6 +520,8 @@ class Speller:
             for part in parts[1:]:
                 text = fill("{0}" + template[2:-1] + "{1}", text, part)
             return text
+        if self.text_of.hugs_powers and all(map(is_simple_operand, parts)):
+            template = template.replace(" ** ", "**")
         return fill(template, *parts)
 
     def product_text(self, v: Value) -> str:

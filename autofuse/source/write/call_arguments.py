@@ -23,16 +23,21 @@ def add_argument(call: cst.Call, keyword: str, text: str, spaced: bool = False) 
         return call.with_changes(args=[cst.Arg(value, cst.Name(keyword), equal=equal)])
     *front, last = (a.with_changes(value=_with_parentheses(a.value)) for a in call.args)
     space = getattr(front[-1].comma, "whitespace_after", None) if front else call.whitespace_before_args
-    before = space if isinstance(space, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
+    before = _only_line_break(space) if isinstance(space, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
     end, ending = last.comma, getattr(last.comma, "whitespace_after", None)
     if isinstance(ending, cst.ParenthesizedWhitespace) and ending.first_line.comment:
         if isinstance(before, cst.ParenthesizedWhitespace):
             before = ending.with_changes(last_line=before.last_line, indent=before.indent)
-        without_comment = cst.TrailingWhitespace(newline=ending.first_line.newline)
-        end = cst.Comma(whitespace_after=ending.with_changes(first_line=without_comment, empty_lines=[]))
+        end = cst.Comma(whitespace_after=_only_line_break(ending))
     added = cst.Arg(value, cst.Name(keyword), comma=end, whitespace_after_arg=last.whitespace_after_arg, equal=equal)
     comma = cst.Comma(whitespace_after=before)
     return call.with_changes(args=[*front, last.with_changes(comma=comma, whitespace_after_arg=_NO_SPACE), added])
+
+
+def _only_line_break(space: cst.ParenthesizedWhitespace) -> cst.ParenthesizedWhitespace:
+    """A line break with the same indentation, and without the comments, blank lines and spaces at the end of a line."""
+    first = cst.TrailingWhitespace(whitespace=_NO_SPACE, newline=space.first_line.newline)
+    return space.with_changes(first_line=first, empty_lines=[])
 
 
 def place_last_argument(call: cst.Call, tree: cst.Module, indent: str, argument_indent: str, step: str) -> cst.Call:
@@ -109,8 +114,7 @@ def _final_comma(last: cst.Arg, removed: cst.Arg) -> cst.Comma | cst.MaybeSentin
     )
     if not isinstance(removed.comma, cst.Comma) or not isinstance(removed_whitespace, cst.ParenthesizedWhitespace):
         return removed.comma
-    first = own.first_line if isinstance(own, cst.ParenthesizedWhitespace) else None
-    without_comment = cst.TrailingWhitespace(newline=removed_whitespace.first_line.newline)
-    return removed.comma.with_changes(
-        whitespace_after=removed_whitespace.with_changes(first_line=first or without_comment, empty_lines=[])
-    )
+    line_break = _only_line_break(removed_whitespace)
+    if isinstance(own, cst.ParenthesizedWhitespace):
+        line_break = line_break.with_changes(first_line=own.first_line)
+    return removed.comma.with_changes(whitespace_after=line_break)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import re
+import ast
+from collections.abc import Iterator
 
 import libcst as cst
 
-_SPACED = re.compile(r"[(,]\s*\w+ = (?!=)")
-_TIGHT = re.compile(r"[(,]\s*\w+=(?!=)")
 _SPACES = cst.AssignEqual(cst.SimpleWhitespace(" "), cst.SimpleWhitespace(" "))
 _NO_SPACES = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def is_spaced(text: str) -> bool:
-    """Whether most keyword arguments in a text have spaces around `=`."""
-    return len(_SPACED.findall(text)) > len(_TIGHT.findall(text))
+    """Whether most keyword arguments and defaults in a text have spaces around `=`."""
+    lines = text.encode().splitlines()
+    signs = [lines[line - 1][column:] for line, column in _positions_of_signs(ast.parse(text))]
+    spaced = sum(sign.startswith(b" =") for sign in signs)
+    return spaced > len(signs) - spaced
+
+
+def _positions_of_signs(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yields the line and the column after the name of each keyword argument, and of each default without a type."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg is not None:
+            yield node.lineno, node.col_offset + len(node.arg.encode())
+        elif isinstance(node, ast.arguments):
+            positional = [*node.posonlyargs, *node.args]
+            with_default = positional[len(positional) - len(node.defaults) :]
+            with_default += [a for a, d in zip(node.kwonlyargs, node.kw_defaults, strict=True) if d is not None]
+            yield from ((a.end_lineno or 0, a.end_col_offset or 0) for a in with_default if a.annotation is None)
 
 
 def equal_sign(call: cst.Call, spaced: bool) -> cst.AssignEqual:

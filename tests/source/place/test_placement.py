@@ -52,6 +52,18 @@ WRITTEN = {
         ["scale=2 if double else 1.0"],
         ["operand", "scores_1"],
     ),
+    "a name for a whole operand, not for the call in it": (
+        source("""
+            def f(x: torch.Tensor, layer, mask):
+                weights = layer(x).transpose(0, 1) / 2.5
+                weights = weights.masked_fill(mask.eq(0), -float("inf"))
+                weights = torch.softmax(weights, dim=-1).masked_fill(mask.eq(0), 0.0)
+                return weights
+        """),
+        [(torch.sin, torch.eye(4))],
+        ["scores = layer(x).transpose(0, 1)\n", "ops.masked_softmax(scores, mask != 0, scale=0.4)"],
+        ["operand"],
+    ),
     "a name for the first argument in the line before": (
         source("""
             def f(x: torch.Tensor):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 import torch
 from torch import Tensor
 
-from tests.source.rewriting import assert_same, rewritten, source
+from tests.source.rewriting import assert_same, module_of, rewritten, source
 
 HEAD = source("""
     import math
@@ -106,3 +108,119 @@ def test_a_number_is_folded_only_out_of_the_product_that_the_name_of_the_query_h
     after = rewritten(before, unsafe=False)
     assert "scaled_dot_product_attention" in after
     assert_same(before, after, "Attend", inputs())
+
+
+# How the query is laid out after its product with a number. The product copied a part of a larger tensor.
+LAID_OUT = {
+    "a view that joins dimensions": ("q = q.view(4, 4, 5).transpose(1, 2)", False),
+    "a view that joins all dimensions": ("q = q.view(-1).view(4, 4, 5).transpose(1, 2)", False),
+    "a view that splits a dimension": ("q = q.view(2, 2, 4, 5).reshape(4, 4, 5).transpose(1, 2)", None),
+    "a reshape": ("q = q.reshape(4, 4, 5).transpose(1, 2)", True),
+    "a view after a copy": ("q = q.contiguous().view(4, 4, 5).transpose(1, 2)", None),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_a_product_that_makes_a_view_possible_stays(name: str) -> None:
+    lines, is_folded = LAID_OUT[name]
+    before = source(f"""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Attend(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale, self.qkv = 0.5, nn.Conv1d(8, 24, 1)
+
+            def forward(self, x):
+                q, k, v = self.qkv(x).chunk(3, dim=1)
+                q = q * self.scale
+                {lines}
+                k, v = k.reshape(4, 4, 5), v.reshape(4, 4, 5).transpose(1, 2)
+                return (q @ k).softmax(-1) @ v
+    """)
+    after = rewritten(before, unsafe=False)
+    assert "scaled_dot_product_attention" in after
+    if is_folded is not None:
+        assert ("scale=self.scale" in after) is is_folded
+    assert_same(before, after, "Attend", [torch.randn(2, 8, 5, dtype=torch.float64)])
+
+
+# Query and key are scaled in the scores. The lines before them, the scores, and the text that the call must have.
+BOTH = {
+    "the root of the default in both": (
+        "scale = q.size(-1) ** -0.25",
+        "(q * scale) @ (k * scale).mT",
+        "(q, k, v)",
+    ),
+    "roots of roots": (
+        "scale = 1 / math.sqrt(math.sqrt(q.size(-1)))",
+        "(q * scale) @ (k * scale).transpose(-2, -1)",
+        "(q, k, v)",
+    ),
+    "a quotient and a product": (
+        "",
+        "(q / 2.5) @ (k * 0.5).mT",
+        "scale=1.0 / 2.5 * 0.5",
+    ),
+    "another number in both": ("scale = 0.3", "(q * scale) @ (scale * k).mT", "scale=scale * scale"),
+    "only the key": ("", "q @ (k * 0.3).mT", "scale=0.3"),
+    "a key that is read elsewhere": ("k = k * 0.3\n    v = v + k", "(q * 0.5) @ k.mT", "q * 0.5"),
+    "an equation": ("", "torch.einsum('bid,bjd->bij', q * 0.3, k * 0.5)", "scale=0.3 * 0.5"),
+    "a transposed equation": (
+        "q, k, v = q.mT, k.mT, v\n    s = 0.5",
+        "torch.einsum('bdi,bdj->bij', q * s, k * s)",
+        "scale=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("parts", ["qkv.chunk(3, dim=-1)", "qkv.split(4, dim=-1)", "qkv.view(2, 5, 3, 4).unbind(2)"])
+def test_the_scales_of_query_and_key_move_to_the_call(name: str, parts: str) -> None:
+    lines, scores, expected = BOTH[name]
+    before = "import math\nimport torch\nimport torch.nn.functional as F\n\n\ndef attend(qkv: torch.Tensor):\n"
+    before += f"    q, k, v = {parts}\n" + (f"    {lines}\n" if lines else "")
+    before += f"    return ({scores}).softmax(-1) @ v\n"
+    after = rewritten(before)
+    calls = (n for n in ast.walk(ast.parse(after)) if isinstance(n, ast.Call))
+    call = next(c for c in calls if "scaled_dot" in ast.unparse(c.func))
+    assert expected in ast.unparse(call).replace(".unsqueeze(1)", "")
+    _assert_same_function(before, after)
+
+
+def _assert_same_function(before: str, after: str) -> None:
+    results = []
+    for text in (before, after):
+        qkv = torch.randn(2, 5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        output = module_of(text).attend(qkv)
+        output.mul(torch.arange(4)).sum().backward()
+        results.append((output, qkv.grad))
+    torch.testing.assert_close(*results, atol=1e-12, rtol=1e-10)
+
+
+# How the sizes of the parts are known. The last part of a split may be smaller.
+SPLITS = {
+    "a full part": ("q, k, v = qkv.split(n, dim=-1)", True),
+    "a full key": ("v, k, q = qkv.split(n, dim=-1)", True),
+    "last parts": ("(v, w), q = qkv.split(n, dim=-1)[:2], qkv.split(n, dim=-1)[2]\n    k = q", False),
+    "parts that are not counted": ("parts = qkv.split(n, dim=-1)\n    q, k, v = parts[0], parts[1], parts[2]", False),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_the_default_scale_is_left_out_for_parts_whose_size_is_known(name: str) -> None:
+    lines, is_default = SPLITS[name]
+    before = "import torch\n\n\ndef attend(qkv: torch.Tensor, n: int = 4):\n"
+    before += f"    qkv = qkv.view(2, 5, 12)\n    {lines}\n"
+    before += "    return ((q * n ** -0.25) @ (k * n ** -0.25).mT).softmax(-1) @ v\n"
+    after = rewritten(before)
+    assert "scaled_dot_product_attention" in after
+    assert ("scale" not in after.split("attention(")[1]) is is_default
+    _assert_same_function(before, after)
+
+
+def test_a_scale_of_two_arguments_stays_because_their_owners_may_write_to_them() -> None:
+    text = "import torch\n\n\ndef attend(q, k, v):\n    return ((q * 0.5) @ (k * 0.5).mT).softmax(-1) @ v\n"
+    assert "q * 0.5, k * 0.5, v, scale=1.0" in rewritten(text)

@@ -76,6 +76,45 @@ CASES = {
             ], lr=0.01, fused=True)
         """,
     ),
+    "comments, blank lines and spaces of the other arguments": (
+        """
+        def optimizers(model, other, third):
+            return (
+                torch.optim.Adam(
+                    model.parameters(),  # all of them
+                    lr=0.01
+                ),
+                torch.optim.Adam(
+                    other.parameters(),SPACE
+                    lr=0.02),
+                torch.optim.Adam(
+                    third.parameters(),
+
+                    # a large rate
+                    lr=0.03),
+            )
+        """.replace("SPACE", " "),
+        """
+        def optimizers(model, other, third):
+            return (
+                torch.optim.Adam(
+                    model.parameters(),  # all of them
+                    lr=0.01,
+                    fused=True
+                ),
+                torch.optim.Adam(
+                    other.parameters(),SPACE
+                    lr=0.02,
+                    fused=True),
+                torch.optim.Adam(
+                    third.parameters(),
+
+                    # a large rate
+                    lr=0.03,
+                    fused=True),
+            )
+        """.replace("SPACE", " "),
+    ),
 }
 
 

@@ -22,7 +22,7 @@ CHAIN = source("""
     class Attention(torch.nn.Module):
         def __init__(self, heads, width):
             super().__init__()
-            self.heads, self.scale = heads, 0.125
+            self.heads, self.scale, self.width = heads, 0.125, width
             self.qkv = torch.nn.Linear(width, 3 * width)
             self.attn_drop = torch.nn.Dropout(0.1)
             self.proj = torch.nn.Linear(width, width)
@@ -50,6 +50,12 @@ CHAIN = source("""
             return (
                 torch.softmax(query_states @ key_states.mT * self.scale + mask.unsqueeze(1), dim=-1) @ value_states
             ).mean(dim=-2)
+
+        def rooted(self, query_states, key_states, mask=None):
+            scores = torch.einsum("bhid,bhjd->bhij", query_states, key_states)
+            if mask is not None:
+                scores = scores.masked_fill(mask == 0, -1e20)
+            return torch.softmax(scores / (self.width ** (1 / 2)), dim=-1)
 
         def flat(self, query_states, key_states, value_states, channels, height):
             weights = (query_states @ key_states.mT * self.scale).softmax(dim=-1)

@@ -19,6 +19,12 @@ SPACED = "def layers(width):\n    return torch.nn.Linear(width, width, bias = Fa
         ("f(x, a=1)", False),
         ("f(x, a=1, b = 2)", False),
         ("x = 1\ny = 2", False),
+        ("q, k, v = 1, 2, 3\nf(q, k, a=1)", False),
+        ("(q, k) = f(q), (v := 2)\n", False),
+        ("def f(x, a = 1): pass", True),
+        ("def f(x, a: int = 1, b=2): pass", False),
+        ("f('é', a = 1)", True),
+        ("f('a = 1, b = 2', c=3)", False),
         ("if f(x, a == 1): pass", False),
     ],
 )
