@@ -20,6 +20,7 @@ from autofuse.fx.trace.child_reads import ChildReads
 from autofuse.fx.trace.child_writes import ChildWrites
 from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
 from autofuse.fx.trace.code_facts import facts_of
+from autofuse.fx.trace.decimal_context import guard_decimal_context
 from autofuse.fx.trace.dict_reads import iterates_over_dict
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
@@ -205,6 +206,7 @@ class AttributeReads(ForeignCalls):
             reads.guard_constants([r for r in outside.ran if r.paused])
         module_classes = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
         reads.close(ran, module_classes, self.argument_classes, self.operators)
+        guard_decimal_context(self.guards, reads.compared())
         self._refuse_written_outside(reads, ran)
         for ask in outside.queries:
             ask(reads)

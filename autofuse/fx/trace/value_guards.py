@@ -16,7 +16,7 @@ import types
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -80,6 +80,11 @@ class ValueGuards(ABC):
     @abstractmethod
     def add_function(self, function: types.FunctionType) -> None:
         """Adds a function that may have run earlier, and whose stored result is used."""
+
+    def compared(self) -> Iterator[Any]:
+        """Yields the objects that are compared by identity."""
+        for part in self.parts:
+            yield from part.objects
 
     def refuse(self, reason: Reason) -> None:
         """Raises for this reason, at the current line."""
