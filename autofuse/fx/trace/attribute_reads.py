@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.assigned_names import guard_assigned_names, reads_assigned_names
 from autofuse.fx.trace.child_reads import ChildReads
 from autofuse.fx.trace.child_writes import ChildWrites
 from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
@@ -206,10 +207,18 @@ class AttributeReads(ForeignCalls):
             reads.guard_constants([r for r in outside.ran if r.paused])
         module_classes = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
         reads.close(ran, module_classes, self.argument_classes, self.operators)
-        guard_decimal_context(self.guards, reads.compared())
+        self._guard_unnamed_reads(reads, ran)
         self._refuse_written_outside(reads, ran)
         for ask in outside.queries:
             ask(reads)
+
+    def _guard_unnamed_reads(self, reads: ReadSet, ran: list[Execution]) -> None:
+        """Guard what no name in the code shows: the context of `decimal`, and the names of classes and functions."""
+        compared = list(reads.compared())
+        guard_decimal_context(self.guards, compared)
+        if any(reads_assigned_names(each, self.guards, compared) for each in ran):
+            of_modules = {original_class(type(m)) for m in self.world.twins() if isinstance(m, nn.Module)}
+            guard_assigned_names(self.guards, (*compared, *of_modules, *reads.functions.known()))
 
     def _guard_child_classes(self, outside: ExternalState) -> None:
         """Guard the class of each child whose class forward may have queried. The child may also be absent."""

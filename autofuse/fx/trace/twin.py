@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.contents import empty_like, is_sentinel, keeps_in_slots, state_of, store_attributes
-from autofuse.fx.trace.derived_class import TWIN, derived_class
+from autofuse.fx.trace.derived_class import TWIN, derived_class, update_names
 from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.user_code import is_user_code
@@ -395,6 +395,7 @@ def watched_module(cls: type[nn.Module]) -> type[nn.Module]:
     if cls not in _WATCHED:
         equal = {} if cls.__eq__ is not object.__eq__ else {"__eq__": _equal, "__hash__": _hash}
         _WATCHED[cls] = _subclass(cls, {"__call__": _call, "__getattr__": _getattr_of(cls), **equal})
+    update_names(_WATCHED[cls], cls)
     return _WATCHED[cls]
 
 
@@ -405,6 +406,7 @@ def watched_object(cls: type) -> type:
             _WATCHED[cls] = _subclass(cls, {"__getattr__": _getattr_of(cls)} if hasattr(cls, "__getattr__") else {})
         except Exception:  # the class or its metaclass may raise anything
             return cls
+    update_names(_WATCHED[cls], cls)
     return _WATCHED[cls]
 
 
