@@ -65,10 +65,10 @@ def guard_assigned_names(guards: Guards, objects: Iterable[Any]) -> None:
     for value in (*guards.names.values(), *objects):
         _collect(value, found)
     if found:
-        guards.add(f"{guards.constant(combined_test([_unrenamed(found.values())]))}()")
+        guards.add(f"{guards.constant(combined_test([_same_names(found.values())]))}()")
 
 
-def _unrenamed(named: Iterable[Any]) -> Comparisons:
+def _same_names(named: Iterable[Any]) -> Comparisons:
     """Tests that these classes and functions have the same names."""
     named = list(named)
     part = Comparisons(f"the names of {', '.join(dict.fromkeys(each.__name__ for each in named))} are the same")

@@ -214,7 +214,7 @@ class AttributeReads(ForeignCalls):
 
     def _guard_unnamed_reads(self, reads: ReadSet, ran: list[Execution]) -> None:
         """Guard what no name in the code shows: the context of `decimal`, and the names of classes and functions."""
-        compared = list(reads.compared())
+        compared = list(reads.compared_objects())
         guard_decimal_context(self.guards, compared)
         if any(reads_assigned_names(each, self.guards, compared) for each in ran):
             of_modules = {original_class(type(m)) for m in self.world.twins() if isinstance(m, nn.Module)}

@@ -81,7 +81,7 @@ class ValueGuards(ABC):
     def add_function(self, function: types.FunctionType) -> None:
         """Adds a function that may have run earlier, and whose stored result is used."""
 
-    def compared(self) -> Iterator[Any]:
+    def compared_objects(self) -> Iterator[Any]:
         """Yields the objects that are compared by identity."""
         for part in self.parts:
             yield from part.objects
