@@ -40,7 +40,7 @@ class FunctionsFound:
             if function not in known:
                 known.append(function)
 
-    def known(self) -> Iterator[types.FunctionType]:
+    def all_known(self) -> Iterator[types.FunctionType]:
         """Yields all functions that are remembered."""
         for functions in self._known.values():
             yield from functions
