@@ -72,7 +72,7 @@ _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 def is_mutable_class(cls: type) -> bool:
-    """Returns whether a program can add attributes to a class, whoever defines it."""
+    """Returns whether a program can add attributes to a class. It can, except to those of Python written in C."""
     return not cls.__flags__ & _IMMUTABLE
 
 
