@@ -202,6 +202,7 @@ class AttributeReads(ForeignCalls):
         for cls, names in self._names_read.items():
             reads.guard_unshadowed(cls, names)
         reads.descriptors = list(self._computed)
+        reads.guard_special_methods(original_class(type(self.root)), runs=True)
         for cls in dict.fromkeys(original_class(type(o)) for o in (*self.owners_read(), *self._children_asked)):
             reads.guard_special_methods(cls)
         for cls, names in self._machinery.items():

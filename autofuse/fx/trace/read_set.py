@@ -27,7 +27,7 @@ from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, wrapped_functions
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.identity_tests import compares_objects, names_compared_with_outside
-from autofuse.fx.trace.own_forward import ENTRY, own_forward, own_function
+from autofuse.fx.trace.own_forward import ENTRY, definer_of, own_forward, own_function
 from autofuse.fx.trace.read_names import (
     asks_for_classes,
     attributes_asked_of_values,
@@ -345,12 +345,15 @@ class ReadSet(ValueGuards):
             names = self.names if is_user_class(each) else self.literal
             yield from (n for n in vars(each) if n in names)
 
-    def guard_special_methods(self, cls: type) -> None:
-        """Guards that the classes in the MRO get or lose no method that Python looks up implicitly."""
+    def guard_special_methods(self, cls: type, runs: bool = False) -> None:
+        """Guards that the classes in the MRO get or lose no method that Python looks up implicitly.
+
+        `runs` says whether instances run the rewritten forward.
+        """
         for base in filter(is_mutable_class, cls.__mro__):
             if base not in self._classes_tested:
                 self._classes_tested.add(base)
-                self.parts.append(without_new_methods(base))
+                self.parts.append(without_new_methods(base, runs and base is definer_of(cls)))
 
     def guard_machinery(self, cls: type, names: Iterable[str]) -> None:
         """Guards the methods of nn.Module that forward called, and those that they called."""

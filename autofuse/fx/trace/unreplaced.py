@@ -176,24 +176,30 @@ _IMPLICIT = frozenset(
 )
 
 
-def without_new_methods(cls: type) -> Comparisons:
+# Of these, a class of a library that has one of its own is compared, because forward may have called it.
+_COMPARED = _IMPLICIT & frozenset(
+    f"__{word}__" for word in "bool len iter next contains getitem eq getattr getattribute".split()
+)
+
+
+def without_new_methods(cls: type, runs: bool = False) -> Comparisons:
     """Tests that a class gets or loses no method that Python looks up implicitly, such as `__bool__`.
 
-    Those of a class of torch or Python are compared, too. `__call__` of modules has a test of its own. The number of
-    attributes changes when a class gets a dispatcher.
+    Those of a class of torch or Python are compared, too. `__call__` of modules has a test of its own.
+
+    Args:
+        cls: The class.
+        runs: Whether its forward is the one that is rewritten. A class gets one more attribute with its dispatcher.
     """
     part = Comparisons(f"no special method of {cls.__name__} is new or gone")
-    namespace, ours = _namespace(cls), ENTRY in vars(cls)
+    namespace, count = _namespace(cls), len(vars(cls)) - (ENTRY in vars(cls))
     here, missing = _once(_IMPLICIT.intersection(vars(cls))), _once(_IMPLICIT.difference(vars(cls)))
-    as_many = f"len({{0}}) == {len(vars(cls)) - ours}"
-    if issubclass(cls, nn.Module) and cls.__module__.partition(".")[0] != "torch":
-        as_many += f" + ({ENTRY!r} in {{0}})"
-    part.add(
-        f"({as_many} or {{1}}.isdisjoint({{0}}) and {{2}} <= {{0}}.keys())", namespace, missing, here, usual=as_many
-    )
-    if belongs_to_library(cls):
-        for name in sorted(here - {"__call__", "__hash__"}):
-            part.add(f"{{0}}[{name!r}] is {{1}}", namespace, vars(cls)[name])
+    may_dispatch = issubclass(cls, nn.Module) and "forward" in vars(cls) and not belongs_to_library(cls)
+    exact = f"len({{0}}) == {count}" + (f" + ({ENTRY!r} in {{0}})" if may_dispatch else "")
+    usual = f"len({{0}}) == {count + 1}" if may_dispatch and runs else exact
+    part.add(f"({exact} or {{1}}.isdisjoint({{0}}) and {{2}} <= {{0}}.keys())", namespace, missing, here, usual=usual)
+    for name in sorted(here & _COMPARED if belongs_to_library(cls) else ()):
+        part.add(f"{{0}}[{name!r}] is {{1}}", namespace, vars(cls)[name])
     return part
 
 
