@@ -10,7 +10,7 @@ from tests.adversary.program import Program, programs_of, sections
 AREAS = (
     "plain", "effects", "arguments", "replaced", "ambient", "identity", "inplace", "uncopyable", "wrappers", "masks",
     "losses", "between", "later", "holders", "layers", "uses", "patches", "experts", "heads", "variants",
-    "residuals", "weak", "lookups", "children", "reached", "sizes",
+    "residuals", "weak", "lookups", "children", "reached", "sizes", "decimals", "names", "bases",
 )  # fmt: skip
 
 

@@ -51,7 +51,8 @@ def plain(value: Any, own: str, seen: dict[int, Any] | None = None) -> Any:
     kept = _numbers(value)
     if kept is not None:
         lazy = isinstance(value, LazyLogits)
-        return (kept, _plain_parts(vars(value), own, seen)) if getattr(value, "__dict__", None) and not lazy else kept
+        marks = {n: v for n, v in getattr(value, "__dict__", {}).items() if not n.startswith("_dynamo_")}  # torch's own
+        return (kept, _plain_parts(marks, own, seen)) if marks and not lazy else kept
     return _structure(value, own, seen)
 
 

@@ -207,3 +207,15 @@ def test_a_captured_model_has_the_mask_that_it_has_by_then(capture: str, how: st
     assert_close(captured(*operands), plain(*operands))
     causal = how in ("as it was", "another causal buffer")
     assert fused_run(lambda: captured(*operands)).get("scaled_dot_product_attention", 0) == causal
+
+
+def test_a_compiled_model_sees_a_buffer_that_is_replaced_later() -> None:
+    torch._dynamo.reset()
+    operands = tuple(torch.randn(2, 3, 6, 4, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    plain, model = Masked(), autofuse.optimize(Masked(), operands, tune=False)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert fused_run(lambda: compiled(*operands)).get("scaled_dot_product_attention", 0)
+    for mask in (torch.ones(12, 12).tril(2), torch.ones(12, 12).tril()):
+        plain.mask = mask
+        model.mask = mask.clone()
+        assert_close(compiled(*operands), plain(*operands))

@@ -14,6 +14,7 @@ import types
 from weakref import WeakKeyDictionary
 
 from autofuse.fx.install.generated_source import execute
+from autofuse.fx.trace.derived_class import NAMES
 from autofuse.fx.trace.own_forward import ENTRY, has_other_code, original_of, register_dispatcher
 
 # The original is the default of a parameter that no caller passes. As a free variable it would be one more than the
@@ -23,8 +24,8 @@ from autofuse.fx.trace.own_forward import ENTRY, has_other_code, original_of, re
 _ORIGINAL, _FOUND = "_autofuse_original", "_autofuse_entry"
 
 
-# Dispatcher -> the defaults and keyword defaults with which it was created.
-_given: WeakKeyDictionary[types.FunctionType, tuple[object, object]] = WeakKeyDictionary()
+# Dispatcher -> the defaults, the keyword defaults and the names with which it was created.
+_given: WeakKeyDictionary[types.FunctionType, tuple[object, ...]] = WeakKeyDictionary()
 
 
 def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
@@ -56,8 +57,8 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
         tuple(cells[name] for name in written.co_freevars) or None,
     )  # fmt: skip
     made.__kwdefaults__ = original.__kwdefaults__ if _holds_code(code) else {_ORIGINAL: original}
-    _given[made] = made.__defaults__, made.__kwdefaults__
     functools.update_wrapper(made, original)
+    _given[made] = made.__defaults__, made.__kwdefaults__, *(getattr(made, name) for name in NAMES)
     if hasattr(original, "__wrapped__"):  # a decorator may keep its state in __dict__; both functions share it
         made.__dict__ = original.__dict__
     register_dispatcher(made, original)
@@ -79,10 +80,13 @@ def refer_to(function: types.FunctionType, to: types.FunctionType) -> None:
 
 
 def transfer_assignments(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
-    """Copy code, defaults and keyword defaults that were assigned to the dispatcher to the original."""
+    """Copy code, names, defaults and keyword defaults that were assigned to the dispatcher to the original."""
     if has_other_code(dispatcher):
         original.__code__ = dispatcher.__code__
-    defaults, options = _given.get(dispatcher, (None, None))
+    defaults, options, *names = _given.get(dispatcher, (None, None))
+    for name, given in zip(NAMES, names, strict=False):
+        if getattr(dispatcher, name) is not given:
+            setattr(original, name, getattr(dispatcher, name))
     if dispatcher.__defaults__ is not defaults:
         original.__defaults__ = dispatcher.__defaults__
     if dispatcher.__kwdefaults__ is not options:

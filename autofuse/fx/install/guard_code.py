@@ -145,6 +145,8 @@ class GuardWords(ast.NodeTransformer):
                 return self._alike(args[0], args[1], node.args[1])
             case ast.Name("_holds"):
                 return self._holds(args[0], args[1], node.args[1])
+            case ast.Name("_holds_form" | "_holds_number"):  # a compiler guards a tensor of which the id is read
+                return parsed(f"{{0}} and ({EAGER} or id({{1}}) == id({{1}}))", ast.Call(node.func, args, []), args[0])
             case ast.Name("_autocast"):
                 return ast.BoolOp(ast.And(), [parsed("_any_autocast()"), ast.Call(node.func, args, [])])
         match node.func, node.args:

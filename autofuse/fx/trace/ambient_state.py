@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from autofuse.fx.trace.decimal_context import keep_decimal_signals
 from autofuse.torch_private import (
     COUNTING_MODULES,
     DeviceContext,
@@ -161,11 +162,11 @@ def without_autocast_cache() -> Iterator[None]:
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Restore the generators of torch, Python and numpy after the block."""
+    """Restore the generators of torch, Python and numpy, and the signals of `decimal`, after the block."""
     numpy: Any = sys.modules.get("numpy")  # importing it would be a side effect
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     try:
-        with torch.random.fork_rng(_initialised_devices()):
+        with torch.random.fork_rng(_initialised_devices()), keep_decimal_signals():
             yield
     finally:
         random.setstate(python_state)

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.assigned_names import guard_assigned_names, reads_assigned_names
 from autofuse.fx.trace.child_reads import ChildReads
 from autofuse.fx.trace.child_writes import ChildWrites
 from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torch_class
 from autofuse.fx.trace.code_facts import facts_of
+from autofuse.fx.trace.decimal_context import guard_decimal_context
 from autofuse.fx.trace.dict_reads import iterates_over_dict
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
@@ -77,6 +79,8 @@ class AttributeReads(ForeignCalls):
         self._tensors_read: dict[str, type] = {}  # guard text of a module's tensor that was read -> its class
         self._names_read: dict[type, set[str]] = {}  # class of a module -> names of its tensors that were read
         self._computed: dict[tuple[type, str], None] = {}  # classes and names of the descriptors that were read
+        self._machinery: dict[type, set[str]] = {}  # class of a module -> names of nn.Module's methods that were read
+        self._children_asked: list[nn.Module] = []  # children of which code asks more than a call
         self.result_types_depend_on_children = False  # whether a child returns more than a tensor
         self.reads_of_child: list[tuple[Any, str, Any]] | None = None  # owner, name and value of a child's own reads
 
@@ -198,16 +202,30 @@ class AttributeReads(ForeignCalls):
         for cls, names in self._names_read.items():
             reads.guard_unshadowed(cls, names)
         reads.descriptors = list(self._computed)
-        for cls in dict.fromkeys(original_class(type(o)) for o in self.owners_read()):
+        reads.guard_special_methods(original_class(type(self.root)), runs=True)
+        for cls in dict.fromkeys(original_class(type(o)) for o in (*self.owners_read(), *self._children_asked)):
             reads.guard_special_methods(cls)
+        for cls, names in self._machinery.items():
+            reads.guard_machinery(cls, names)
+        if probed := self.probed_attributes():
+            reads.guard_lacking(nn.Parameter, probed)
         ran = [r for r in outside.ran if not r.paused]
         if self.result_types_depend_on_children:
             reads.guard_constants([r for r in outside.ran if r.paused])
         module_classes = [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners]
         reads.close(ran, module_classes, self.argument_classes, self.operators)
+        self._guard_unnamed_reads(reads, ran)
         self._refuse_written_outside(reads, ran)
         for ask in outside.queries:
             ask(reads)
+
+    def _guard_unnamed_reads(self, reads: ReadSet, ran: list[Execution]) -> None:
+        """Guard what no name in the code shows: the context of `decimal`, and the names of classes and functions."""
+        compared = list(reads.compared_objects())
+        guard_decimal_context(self.guards, compared)
+        if any(reads_assigned_names(each, self.guards, compared) for each in ran):
+            of_modules = {original_class(type(m)) for m in self.world.twins() if isinstance(m, nn.Module)}
+            guard_assigned_names(self.guards, (*compared, *of_modules, *reads.functions.all_known()))
 
     def _guard_child_classes(self, outside: ExternalState) -> None:
         """Guard the class of each child whose class forward may have queried. The child may also be absent."""
@@ -215,6 +233,7 @@ class AttributeReads(ForeignCalls):
         known = [m for path, m in self.root.named_modules() if path in called]
         for child in self.child_reads.with_class_guard([r for r in outside.ran if not r.paused], known):
             path = self.paths.get(id(child))
+            self._children_asked.append(child)
             if path:
                 cls = self.guards.constant(plain_class(original_class(type(child))))
                 self.guards.add(f"_of_class({guard_path(path)}, {cls})")
@@ -357,6 +376,7 @@ class AttributeReads(ForeignCalls):
         if text is None:
             self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
         if "hook" not in name:
+            self._children_asked.append(owner)
             self.guards.add(keys_guard(f"{text}.{name}", table, isinstance(owner, nn.ModuleList)))
             self.child_reads.read_table(m for m in vars(owner)[name].values() if isinstance(m, nn.Module))
         elif table:
@@ -382,6 +402,10 @@ class AttributeReads(ForeignCalls):
         text = self.owners.get(id(owner))
         if text is not None:
             self.guards.add(f"_lacks({text}, {name!r})")
+
+    def on_machinery(self, owner: Any, name: str) -> None:
+        """A method of nn.Module was read, such as `children`."""
+        self._machinery.setdefault(original_class(type(owner)), set()).add(name)
 
     def on_store(self, owner: Any, name: str, value: Any) -> None:
         """Refuse an assignment, unless it stores what is there already: `self.mask = self.mask.to(x.device)`."""

@@ -9,6 +9,7 @@ import dis
 import types
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _CELLS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
@@ -20,6 +21,7 @@ _BY_NAME = frozenset({
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ASSIGNS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _INPLACE = frozenset({"out", "inplace"})  # names of arguments
+_FORMATS = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"})
 _REBINDS = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
@@ -54,6 +56,8 @@ class CodeFacts:
         assigned: the attributes that the code sets, of any object.
         writes: whether the code may write to a tensor in place.
         by_name: whether the code can read attributes whose names it computes.
+        formats: the lines on which values become parts of a text: `f"{value}"`.
+        remainders: the lines with `%`, which makes a text or a remainder.
     """
 
     loads: list[Load] = field(default_factory=list)
@@ -65,6 +69,8 @@ class CodeFacts:
     assigned: frozenset[str] = frozenset()
     writes: bool = False
     by_name: bool = False
+    formats: tuple[int, ...] = ()
+    remainders: tuple[int, ...] = ()
 
     def loaded(self, lines: Collection[int] | None) -> Iterator[Load]:
         """The loads on these lines; all loads if `lines` is None, because it is unknown which lines ran."""
@@ -123,6 +129,10 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
     names = {load.name for load in facts.loads} | {name for name, _ in facts.names}
     facts.writes = any(_writes(step) for step in steps) or not _INPLACE.isdisjoint(facts.texts)
     facts.by_name = not names.isdisjoint(_BY_NAME)
+    facts.formats = tuple(_line(step) or code.co_firstlineno for step in steps if step.opname in _FORMATS)
+    facts.remainders = tuple(
+        _line(step) or code.co_firstlineno for before, step in pairwise(steps) if _is_remainder(before, step)
+    )
     return facts
 
 
@@ -134,6 +144,11 @@ def _writes(step: dis.Instruction) -> bool:
     return step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (
         step.opname == "BINARY_OP" and step.argrepr.endswith("=")
     )
+
+
+def _is_remainder(before: dis.Instruction, step: dis.Instruction) -> bool:
+    """Whether a step is `%`, and its right operand is not a constant."""
+    return step.opname == "BINARY_OP" and step.argrepr.startswith("%") and before.opname != "LOAD_CONST"
 
 
 def _line(step: dis.Instruction) -> int | None:

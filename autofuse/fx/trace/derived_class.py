@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 TWIN = "_autofuse_twin"  # the attribute of a derived class that holds the user's class
+NAMES = ("__name__", "__qualname__", "__module__")  # attributes that a program may assign
 
 
 class _NoSubclassHook:
@@ -33,3 +34,10 @@ def derived_class(cls: type, names: dict[str, Any]) -> Any:
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, TWIN: cls}
     bases = (cls,) if issubclass(cls, _NoSubclassHook) else (_NoSubclassHook, cls)
     return type.__new__(type(cls), cls.__name__, bases, {**namespace, **names})
+
+
+def update_names(derived: type, cls: type) -> None:
+    """Gives a class derived from `cls` the names that `cls` has now."""
+    for name in NAMES:
+        if getattr(derived, name) is not getattr(cls, name):
+            type.__setattr__(derived, name, getattr(cls, name))

@@ -40,6 +40,11 @@ class FunctionsFound:
             if function not in known:
                 known.append(function)
 
+    def all_known(self) -> Iterator[types.FunctionType]:
+        """Yields all functions that are remembered."""
+        for functions in self._known.values():
+            yield from functions
+
     def of(self, ran: Execution, everywhere: bool) -> types.FunctionType | None:
         """The function that ran; None if it no longer exists.
 

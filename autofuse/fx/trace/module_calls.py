@@ -90,6 +90,9 @@ class CallLog:
     def on_missing(self, owner: Any, name: str) -> None:
         """Nothing to record."""
 
+    def on_machinery(self, owner: Any, name: str) -> None:
+        """Nothing to record."""
+
     def on_store(self, owner: Any, name: str, value: Any) -> None:
         """A twin may be written to."""
 

@@ -16,7 +16,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, wrapped_functions
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.identity_tests import compares_objects, names_compared_with_outside
-from autofuse.fx.trace.own_forward import own_forward, own_function
+from autofuse.fx.trace.own_forward import ENTRY, definer_of, own_forward, own_function
 from autofuse.fx.trace.read_names import (
     asks_for_classes,
     attributes_asked_of_values,
@@ -38,6 +38,7 @@ from autofuse.fx.trace.read_names import (
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
 from autofuse.fx.trace.snapshots import EVERYTHING, closure_values
 from autofuse.fx.trace.source_lines import SourceLine
+from autofuse.fx.trace.special_names import is_special
 from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.type_calls import line_of_type_use
 from autofuse.fx.trace.unreplaced import (
@@ -48,12 +49,14 @@ from autofuse.fx.trace.unreplaced import (
     unreplaced_methods,
     unreplaced_names,
     unshadowed,
+    without_attributes,
     without_new_methods,
 )
 from autofuse.fx.trace.user_code import Execution
 from autofuse.fx.trace.value_facts import (
     IDENTICAL,
     is_bound_builtin,
+    is_mutable_class,
     is_plain,
     is_user_class,
     lookup_classes,
@@ -154,6 +157,10 @@ class ReadSet(ValueGuards):
             self.place = None
             self._guard_function(each, ran)
             self._guard_class_arguments(each)
+            if any(load.name == "super" for load in each.loads()) and is_user_class(cls := receiving_class(each)):
+                self.guard_class(cls)
+        for function in list(self.reached.values()):
+            self._guard_function_attributes(function)
         return len(ran) + len(self._more), self.computed
 
     def _refuse_identity_tests(self, ran: Execution) -> None:
@@ -271,9 +278,9 @@ class ReadSet(ValueGuards):
             self._within.pop()
         elif attributes and type(value).__module__.startswith("torch.backends"):
             self._guard_flags(value, attributes[:1])
-        elif isinstance(value, type) and is_user_class(value):
+        elif isinstance(value, type) and is_mutable_class(value):
             self.guard_class(value, attributes)
-            if isinstance(value, abc.ABCMeta):  # changes if a class is registered
+            if is_user_class(value) and isinstance(value, abc.ABCMeta):  # changes if a class is registered
                 self.guards.add(f"{self.guards.constant(abc.get_cache_token)}() == {abc.get_cache_token()}")
         elif isinstance(value, types.FunctionType):
             self._guard_function_attributes(value)
@@ -300,13 +307,16 @@ class ReadSet(ValueGuards):
     def _guard_function_attributes(self, function: Any) -> None:
         """Guards attributes of a function: `helper.calls`."""
         inside = getattr(function, "__dict__", {})
-        for name in [n for n in inside if n in self.names and not n.startswith("__")]:
+        for name in [n for n in inside if n in self.names and not is_special(n)]:
             if own_function(function) is not function or function.__name__ == "forward":
                 self.refuse(because(forwards.READS_UNREACHED, name=name, kind="function"))
             self.guard(f"{self.guards.constant(function)}.__dict__[{name!r}]", vars(function)[name], name)
+        if missing := self.missing_names(inside):
+            self.guard_absence(f"{self.guards.constant(function)}.__dict__", (), (), missing)
 
     def guard_class(self, cls: type, attributes: tuple[str, ...] = ()) -> None:
         """Guards the chain `attributes` of a class, or, if it is empty, everything that is read from the class."""
+        attributes = () if attributes[:1] == ("__dict__",) else attributes
         if attributes:
             names: Iterable[str] = attributes[:1]
         elif id(cls) in self.seen:
@@ -314,33 +324,42 @@ class ReadSet(ValueGuards):
         else:
             self.seen[id(cls)] = cls
             self.guard_special_methods(cls)
-            bases = (c for c in lookup_classes(cls) if is_user_class(c))
-            names = sorted({n for c in bases for n in vars(c) if n in self.names})
+            names = sorted(set(self._names_in_classes(cls)))
         for name in names:
-            found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c) and is_user_class(c)), NOTHING)
-            if found is NOTHING:  # it may be an attribute of the metaclass
-                found = next(
-                    (vars(c)[name] for c in lookup_classes(cls) if name in vars(c) and is_user_class(c)), NOTHING
-                )
+            found = next((vars(c)[name] for c in _classes_of_lookup(cls) if name in vars(c)), NOTHING)
             if issubclass(cls, enum.Enum):
                 found = cls.__members__.get(name, found)
             if found is NOTHING:
                 self._guard_class_absence(cls, [name])
-            elif name[:2] != "__" or name == "__annotations__" and name in self.literal:
+            elif not is_special(name) or name == "__annotations__" and name in self.literal:
                 self._guard_class_attribute(cls, name, found)
         if not attributes:
-            self._guard_class_absence(
-                cls, [n for n in self.missing_names(()) if not any(n in vars(c) for c in lookup_classes(cls))]
-            )
-            for base in filter(is_user_class, cls.__mro__[1:] if self._upwards else ()):
+            missing = [n for n in self.missing_names(()) if not any(n in vars(c) for c in lookup_classes(cls))]
+            self._guard_class_absence(cls, missing)
+            for base in filter(is_mutable_class, cls.__mro__[1:] if self._upwards else ()):
                 self.guard_class(base)
 
-    def guard_special_methods(self, cls: type) -> None:
-        """Guards that the user's classes in the MRO get or lose no method that Python looks up implicitly."""
-        for base in cls.__mro__:
-            if is_user_class(base) and base not in self._classes_tested:
+    def _names_in_classes(self, cls: type) -> Iterator[str]:
+        """Yields the names in a class, its bases and its metaclass that are read. Computed names are the user's."""
+        for each in _classes_of_lookup(cls):
+            names = self.names if is_user_class(each) else self.literal
+            yield from (n for n in vars(each) if n in names)
+
+    def guard_special_methods(self, cls: type, runs: bool = False) -> None:
+        """Guards that the classes in the MRO get or lose no method that Python looks up implicitly.
+
+        `runs` says whether instances run the rewritten forward.
+        """
+        for base in filter(is_mutable_class, cls.__mro__):
+            if base not in self._classes_tested:
                 self._classes_tested.add(base)
-                self.parts.append(without_new_methods(base))
+                self.parts.append(without_new_methods(base, runs and base is definer_of(cls)))
+
+    def guard_machinery(self, cls: type, names: Iterable[str]) -> None:
+        """Guards the methods of nn.Module that forward called, and those that they called."""
+        here = {n for n in names if n not in ("forward", ENTRY) and hasattr(cls, n)}
+        if here:
+            self.parts.append(unreplaced_methods(cls, here))
 
     def _guard_descriptor(self, cls: type, name: str) -> None:
         """Guards a property, or another descriptor, that a class of the user's defines."""
@@ -349,8 +368,15 @@ class ReadSet(ValueGuards):
             self._guard_class_attribute(cls, name, vars(definer)[name])
 
     def _guard_class_absence(self, cls: type, missing_names: list[str]) -> None:
-        for base in filter(is_user_class, lookup_classes(cls) if missing_names else ()):
-            self.guard_absence(f"{self.guards.constant(base)}.__dict__", (), (), missing_names)
+        for base in filter(is_mutable_class, lookup_classes(cls) if missing_names else ()):
+            if is_user_class(base):
+                self.guard_absence(f"{self.guards.constant(base)}.__dict__", (), (), missing_names)
+            else:
+                self.parts.append(without_attributes(base, missing_names))
+
+    def guard_lacking(self, cls: type, names: Collection[str]) -> None:
+        """Guards that a class and its bases get no attribute of these names."""
+        self._guard_class_absence(cls, sorted(names))
 
     def _guard_class_attribute(self, cls: type, name: str, found: Any) -> None:
         if name == "forward" and issubclass(cls, nn.Module):
@@ -358,7 +384,8 @@ class ReadSet(ValueGuards):
             self.parts.append(unreplaced_forwards([cls]))
             return
         text = f"{self.guards.constant(cls)}.{name}"
-        self.functions.remember(found)
+        in_library = all(name not in vars(c) for c in _classes_of_lookup(cls) if is_user_class(c))
+        self.functions.remember(found) if not in_library else None
         if isinstance(found, classmethod):
             self.guards.same(f"{text}.__func__", found.__func__)
         elif isinstance(found, (staticmethod, types.FunctionType)):
@@ -369,7 +396,7 @@ class ReadSet(ValueGuards):
             return
         elif hasattr(type(found), "__get__"):
             self.guards.same(f"_inherited({self.guards.constant(cls)}, {name!r})", found)
-            for part in _parts_of_descriptor(found):
+            for part in () if in_library else _parts_of_descriptor(found):
                 self.guard_content(part, name)
         else:
             self.guard(text, found, f"{cls.__name__}.{name}")
@@ -452,6 +479,11 @@ class ReadSet(ValueGuards):
     def guard_idle_variable(self, variable: contextvars.ContextVar[Any]) -> None:
         """Guards that no outputs are requested in a context variable in which a library collects outputs."""
         self.guards.add(f"not {self.guards.constant(variable.get)}()")
+
+
+def _classes_of_lookup(cls: type) -> list[type]:
+    """Returns the classes in which an attribute of a class can be added or replaced."""
+    return [c for c in lookup_classes(cls) if is_mutable_class(c)]
 
 
 def _parts_of_descriptor(found: Any) -> tuple[Any, ...]:

@@ -26,9 +26,10 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.contents import empty_like, is_sentinel, keeps_in_slots, state_of, store_attributes
-from autofuse.fx.trace.derived_class import TWIN, derived_class
+from autofuse.fx.trace.derived_class import TWIN, derived_class, update_names
 from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.slots import slots
+from autofuse.fx.trace.special_names import is_special
 from autofuse.fx.trace.user_code import is_user_code
 from autofuse.fx.trace.wrappers import PassThrough, wrapped_name
 
@@ -72,6 +73,7 @@ class Listener(Protocol):
     def on_read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None: ...
     def on_read_table(self, owner: nn.Module, name: str) -> None: ...
     def on_missing(self, owner: Any, name: str) -> None: ...
+    def on_machinery(self, owner: Any, name: str) -> None: ...
     def on_store(self, owner: Any, name: str, value: Any) -> None: ...
     def on_unrecorded_store(self, owner: Any, name: str, value: Any) -> None: ...  # while it is paused
 
@@ -395,6 +397,7 @@ def watched_module(cls: type[nn.Module]) -> type[nn.Module]:
     if cls not in _WATCHED:
         equal = {} if cls.__eq__ is not object.__eq__ else {"__eq__": _equal, "__hash__": _hash}
         _WATCHED[cls] = _subclass(cls, {"__call__": _call, "__getattr__": _getattr_of(cls), **equal})
+    update_names(_WATCHED[cls], cls)
     return _WATCHED[cls]
 
 
@@ -405,6 +408,7 @@ def watched_object(cls: type) -> type:
             _WATCHED[cls] = _subclass(cls, {"__getattr__": _getattr_of(cls)} if hasattr(cls, "__getattr__") else {})
         except Exception:  # the class or its metaclass may raise anything
             return cls
+    update_names(_WATCHED[cls], cls)
     return _WATCHED[cls]
 
 
@@ -441,8 +445,15 @@ def _hash(self: nn.Module) -> int:
 def _getattribute_of(cls: type) -> Callable[[Any, str], Any]:
     plain: Any = cls.__getattribute__
 
+    custom = hasattr(cls, "__getattr__")  # it reports what is missing
+
     def __getattribute__(self: Any, name: str) -> Any:
-        value = plain(self, name)
+        try:
+            value = plain(self, name)
+        except AttributeError:
+            if not custom and active.listener is not None and not active.listener.paused:
+                active.listener.on_missing(self, name)
+            raise
         if name == "__class__" and isinstance(value, type):
             return original_class(value)  # user code sees its own class here; type(self) returns the twin's
         listener, names = active.listener, active.names
@@ -450,11 +461,13 @@ def _getattribute_of(cls: type) -> Callable[[Any, str], Any]:
             names.add(EVERY_NAME if name == "__dict__" and is_user_code(sys._getframe(1)) else name)
         if name == "__dict__" and listener is not None and not listener.paused and is_user_code(sys._getframe(1)):
             listener.on_read_dict(self, value, sys._getframe(1).f_code)
-        if listener is None or name[:2] == "__":
+        if listener is None or is_special(name):
             return value
         if name in _TABLES and not listener.paused and isinstance(self, nn.Module):
             listener.on_read_table(self, name)
         if name in MACHINERY and not _is_own(self, name):
+            if name not in _STATE and not listener.paused:
+                listener.on_machinery(self, name)
             return value
         return listener.on_read(self, name, value)
 

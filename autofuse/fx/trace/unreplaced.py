@@ -18,7 +18,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from autofuse.fx.trace.cached_tensors import is_unwritten
-from autofuse.fx.trace.own_forward import calls_plainly, own_function
+from autofuse.fx.trace.effects import is_library, is_standard
+from autofuse.fx.trace.own_forward import ENTRY, calls_plainly, own_function
 from autofuse.torch_private import assumed_constant, module_call
 
 _MAX_TESTS = 4096
@@ -174,26 +175,45 @@ _IMPLICIT = frozenset(
     "getattr getattribute add radd sub rsub mul rmul truediv rtruediv floordiv mod pow neg abs format str".split()
 )
 
-_LOOKUPS = ("__getattr__", "__getattribute__")
+
+# Of these, a class of a library that has one of its own is compared, because forward may have called it.
+_COMPARED = _IMPLICIT & frozenset(
+    f"__{word}__" for word in "bool len iter next contains getitem eq getattr getattribute".split()
+)
 
 
-def without_new_methods(cls: type) -> Comparisons:
-    """Tests that a user's class gets or loses no method that Python looks up implicitly, such as `__bool__`.
+def without_new_methods(cls: type, runs: bool = False) -> Comparisons:
+    """Tests that a class gets or loses no method that Python looks up implicitly, such as `__bool__`.
 
-    The classes of modules are tested for lookups of attributes only: `__call__` has a test of its own.
+    Those of a class of torch or Python are compared, too. `__call__` of modules has a test of its own.
+
+    Args:
+        cls: The class.
+        runs: Whether its forward is the one that is rewritten. A class gets one more attribute with its dispatcher.
     """
     part = Comparisons(f"no special method of {cls.__name__} is new or gone")
-    namespace = _namespace(cls)
-    if issubclass(cls, nn.Module):  # the number of attributes changes when a dispatcher is installed
-        for name in _LOOKUPS:
-            part.add(f"{name!r} {'in' if name in vars(cls) else 'not in'} {{0}}", namespace)
-        return part
+    namespace, count = _namespace(cls), len(vars(cls)) - (ENTRY in vars(cls))
     here, missing = _once(_IMPLICIT.intersection(vars(cls))), _once(_IMPLICIT.difference(vars(cls)))
-    as_many = f"len({{0}}) == {len(vars(cls))}"
-    part.add(
-        f"({as_many} or {{1}}.isdisjoint({{0}}) and {{2}} <= {{0}}.keys())", namespace, missing, here, usual=as_many
-    )
+    may_dispatch = issubclass(cls, nn.Module) and "forward" in vars(cls) and not belongs_to_library(cls)
+    exact = f"len({{0}}) == {count}" + (f" + ({ENTRY!r} in {{0}})" if may_dispatch else "")
+    usual = f"len({{0}}) == {count + 1}" if may_dispatch and runs else exact
+    part.add(f"({exact} or {{1}}.isdisjoint({{0}}) and {{2}} <= {{0}}.keys())", namespace, missing, here, usual=usual)
+    for name in sorted(here & _COMPARED if belongs_to_library(cls) else ()):
+        part.add(f"{{0}}[{name!r}] is {{1}}", namespace, vars(cls)[name])
     return part
+
+
+def without_attributes(cls: type, names: Collection[str]) -> Comparisons:
+    """Tests that a class gets no attribute of these names."""
+    part = Comparisons(f"{cls.__name__} has no attribute {', '.join(sorted(names))}")
+    as_many = f"len({{0}}) == {len(vars(cls))}"
+    part.add(f"({as_many} or {{1}}.isdisjoint({{0}}))", _namespace(cls), _once(frozenset(names)), usual=as_many)
+    return part
+
+
+def belongs_to_library(cls: type) -> bool:
+    """Whether a class belongs to Python, to torch or to another library that only computes."""
+    return is_library(cls.__module__) or is_standard(cls.__module__)
 
 
 @cache

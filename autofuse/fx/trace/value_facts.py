@@ -68,6 +68,14 @@ def is_user_class(cls: type) -> bool:
     return not effects.is_library(cls.__module__) and not effects.is_standard(cls.__module__)
 
 
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def is_mutable_class(cls: type) -> bool:
+    """Returns whether a program can add attributes to a class. It can, except to those of Python written in C."""
+    return not cls.__flags__ & _IMMUTABLE
+
+
 def matters_only_when_called(value: Any) -> bool:
     """Returns whether a value from a library or from Python only matters when it is called, which is checked then."""
     kind = type(value)

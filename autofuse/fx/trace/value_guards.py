@@ -16,7 +16,7 @@ import types
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from autofuse.fx.trace.same_values import needs_strict_comparison
 from autofuse.fx.trace.slots import has_hidden_state, slots
 from autofuse.fx.trace.snapshots import EVERYTHING, closure_values, is_opaque
 from autofuse.fx.trace.source_lines import SourceLine
+from autofuse.fx.trace.special_names import is_special
 from autofuse.fx.trace.twin import is_twin
 from autofuse.fx.trace.unreplaced import (
     Comparisons,
@@ -63,6 +64,7 @@ class ValueGuards(ABC):
         self.place: SourceLine | None = None  # the line of the code that is examined
         self.names: Collection[str] = frozenset()
         self.seen: dict[int, Any] = {}
+        self.reached: dict[int, types.FunctionType] = {}  # the user's functions that values lead to
         self.parts: list[Comparisons] = []  # the parts of one test for everything that is compared by identity
         self.computed = False  # whether attributes are read by names that are not literals in the code
         self.compares = False  # whether two objects are compared by identity
@@ -81,13 +83,18 @@ class ValueGuards(ABC):
     def add_function(self, function: types.FunctionType) -> None:
         """Adds a function that may have run earlier, and whose stored result is used."""
 
+    def compared_objects(self) -> Iterator[Any]:
+        """Yields the objects that are compared by identity."""
+        for part in self.parts:
+            yield from part.objects
+
     def refuse(self, reason: Reason) -> None:
         """Raises for this reason, at the current line."""
         self._refuse_at(reason, place=self.place)
 
     def missing_names(self, inside: Collection[str]) -> list[str]:
         """Returns the names that are read but missing, if the code can go on without them."""
-        return sorted(n for n in self.literal if n not in inside and n[:2] != "__") if self.asks else []
+        return sorted(n for n in self.literal if n not in inside and not is_special(n)) if self.asks else []
 
     def guard_value(self, text: str, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
         """Guards what an attribute of the module holds, if it is not a twin."""
@@ -168,6 +175,8 @@ class ValueGuards(ABC):
                 self.guards.same(f"{text}.{part}", getattr(value, part))
                 self.guard_content(getattr(value, part), name)
         else:
+            if not effects.is_library(value.__module__) and not effects.is_standard(value.__module__):
+                self.reached[id(value)] = value
             for inner, closed in closure_values(value):
                 called = isinstance(closed, (types.FunctionType, types.MethodType))
                 if called or isinstance(closed, dict) and effects.is_standard(value.__globals__.get("__name__")):
@@ -278,6 +287,11 @@ class ValueGuards(ABC):
         in_dict = hasattr(value, "__dict__")
         for attribute in sorted({n for c in cls.__mro__ if is_user_class(c) for n in vars(c) if n in self.names}):
             found = next(vars(c)[attribute] for c in cls.__mro__ if attribute in vars(c))
-            if attribute not in inside and attribute[:2] != "__" and not hasattr(type(found), "__set__") and in_dict:
+            if (
+                attribute not in inside
+                and not is_special(attribute)
+                and not hasattr(type(found), "__set__")
+                and in_dict
+            ):
                 self.guards.add(f'"{attribute}" not in {text}.__dict__')
         self.guard_class(cls)

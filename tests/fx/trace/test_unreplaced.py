@@ -15,6 +15,8 @@ from autofuse.fx.trace.unreplaced import (
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
+    without_attributes,
+    without_new_methods,
 )
 
 
@@ -89,4 +91,33 @@ def test_a_cache_that_was_extended_is_noticed() -> None:
     doubled(1)
     assert test()
     doubled(2)
+    assert not test()
+
+
+def test_a_special_method_that_is_added_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Block(nn.Module):
+        pass
+
+    for cls in (Block, nn.Module):
+        test = combined_test([without_new_methods(cls)])
+        assert test()
+        with monkeypatch.context() as patch:
+            patch.setattr(cls, "extra", 1, raising=False)
+            assert test()
+            patch.setattr(cls, "__bool__", lambda self: False, raising=False)
+            assert not test()
+
+
+def test_a_replaced_lookup_of_a_class_of_torch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    test = combined_test([without_new_methods(nn.Module)])
+    plain = nn.Module.__getattr__
+    monkeypatch.setattr(nn.Module, "__getattr__", lambda self, name: plain(self, name))
+    assert not test()
+
+
+def test_an_attribute_that_is_added_to_a_class_of_torch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    test = combined_test([without_attributes(nn.Module, ["extra"])])
+    monkeypatch.setattr(nn.Module, "other", 1, raising=False)
+    assert test()
+    monkeypatch.setattr(nn.Module, "extra", 1, raising=False)
     assert not test()
