@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.codegen import Variant
@@ -77,6 +78,7 @@ class EqualLayers:
         self._structures: dict[tuple[nn.Module, bool], Structure] = {}
         self._representatives: dict[Hashable, list[nn.Module]] = {}  # key -> the planned modules of almost equal ones
         self._groups: dict[bool, dict[Hashable, list[Structure]]] = {}
+        self._fakes: dict[int, tuple[Tensor, Tensor]] = {}  # id of a tensor in an object -> it, its fake
 
     @cached_property
     def _held_once(self) -> frozenset[int]:
@@ -186,15 +188,20 @@ class EqualLayers:
         if uses.others or (call := self._calls[training].get(double)) is None:
             return False
         with (
-            mute_fake_tensor_log(), preserve_generators(), self._mode, restore_external_state(keeps_values=False),
+            mute_fake_tensor_log(), preserve_generators(), self._mode, torch.enable_grad(),
+            restore_external_state(keeps_values=False),
         ):  # fmt: skip
             return uses.repeat_on(double, call, self._fake)
 
     def _fake(self, x: Tensor) -> Tensor:
-        """A fake tensor of the twins' mode: the calls were recorded in another one."""
-        source = x if isinstance(x, FakeTensor) else self._mode.from_tensor(x.detach(), static_shapes=True)
-        made = source.new_empty_strided(source.shape, source.stride())
-        return made.requires_grad_(x.requires_grad)
+        """A fake tensor of the twins' mode, as a trace makes it. Caches of many layers hold the same tensors."""
+        if id(x) not in self._fakes or self._fakes[id(x)][1]._version:  # a method may have written to it
+            source = x if isinstance(x, FakeTensor) else self._mode.from_tensor(x.detach(), static_shapes=True)
+            with torch.no_grad():
+                made = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
+            differentiable = x.requires_grad and x.dtype.is_floating_point
+            self._fakes[id(x)] = x, made.requires_grad_().clone() if differentiable else made
+        return self._fakes[id(x)][1]
 
     def without_index_guards(self, key: PlanKey, variant: Variant) -> Variant:
         """The variant without guards on integers of children that differ between equal layers, if it may lose them.
