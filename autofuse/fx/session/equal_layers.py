@@ -78,6 +78,7 @@ class EqualLayers:
         self._structures: dict[tuple[nn.Module, bool], Structure] = {}
         self._representatives: dict[Hashable, list[nn.Module]] = {}  # key -> the planned modules of almost equal ones
         self._groups: dict[bool, dict[Hashable, list[Structure]]] = {}
+        self._repeated: dict[Hashable, bool] = {}  # uses of objects, module, mode -> whether its objects allow them
         self._fakes: dict[int, tuple[Tensor, Tensor]] = {}  # id of a tensor in an object -> it, its fake
 
     @cached_property
@@ -187,11 +188,15 @@ class EqualLayers:
         """Whether the objects among another module's arguments behave in the same way."""
         if uses.others or (call := self._calls[training].get(double)) is None:
             return False
+        key = uses.form, double, training
+        if key in self._repeated:
+            return self._repeated[key]
         with (
             mute_fake_tensor_log(), preserve_generators(), self._mode, torch.enable_grad(),
             restore_external_state(keeps_values=False),
         ):  # fmt: skip
-            return uses.repeat_on(double, call, self._fake)
+            self._repeated[key] = uses.repeat_on(double, call, self._fake)
+        return self._repeated[key]
 
     def _fake(self, x: Tensor) -> Tensor:
         """A fake tensor of the twins' mode, as a trace makes it. Caches of many layers hold the same tensors."""

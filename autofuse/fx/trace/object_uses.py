@@ -7,7 +7,7 @@ same there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,14 @@ class ObjectUses:
     others: bool = False
     children: set[str] = field(default_factory=set)
 
+    @property
+    def form(self) -> Hashable:
+        """Equal for uses that have equal results on the same objects."""
+        return tuple(
+            (c.text, c.method, tuple(_forms(c.args)), tuple(c.kwargs), tuple(_forms(c.kwargs.values())), c.form)
+            for c in self.calls
+        )
+
     def repeat_on(self, module: nn.Module, call: ForwardArguments, fake: Callable[[Tensor], Tensor]) -> bool:
         """Whether the same calls on the objects of another module's call have results of the same form.
 
@@ -91,6 +99,11 @@ def call_and_form(method: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
     result = method(*args, **kwargs)
     written = tuple(x._version - version for x, version in zip(operands, before, strict=True))
     return result, (written, tuple(_form(result, operands, {})))
+
+
+def _forms(values: Iterable[Any]) -> Iterator[Hashable]:
+    for x in values:
+        yield x.attribute if type(x) is OpenInteger else tuple(_form(x, [], {}))
 
 
 def _form(value: Any, operands: list[Tensor], seen: dict[int, int]) -> Iterator[Hashable]:
