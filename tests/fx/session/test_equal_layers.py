@@ -35,7 +35,7 @@ class Cache:
     def narrow_or_wide(self, x: Tensor, index: int) -> tuple[Tensor, Tensor]:
         return self.update(x, index), x[:, : 1 + index % 2]
 
-    def named(self, x: Tensor, name: str) -> Tensor:
+    def update_by_name(self, x: Tensor, name: str) -> Tensor:
         return self.update(x, len(name))
 
 
@@ -112,7 +112,7 @@ def _scales_dropout(self: Any, x: Tensor, cache: Cache) -> Tensor:
 
 
 def _makes_a_name(self: Any, x: Tensor, cache: Cache) -> Tensor:
-    return self.gelu(cache.named(self.inner(x), "l" * self.index))
+    return self.gelu(cache.update_by_name(self.inner(x), "l" * self.index))
 
 
 def _formats_a_name(self: Any, x: Tensor, cache: Cache) -> Tensor:
@@ -206,7 +206,7 @@ def result_and_gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> set[nn.Module]:
+def planned_modules(monkeypatch: pytest.MonkeyPatch) -> set[nn.Module]:
     """The modules whose traces were rewritten."""
     modules: set[nn.Module] = set()
 
@@ -222,12 +222,12 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> set[nn.Module]:
     ("forward", "expected"), (SHARED | SPLIT | REFUSED).items(), ids=lambda x: getattr(x, "__name__", "")
 )
 def test_layers_share_a_plan_only_if_it_does_not_depend_on_their_index(
-    forward: Callable[..., Tensor], expected: int, planned: set[nn.Module]
+    forward: Callable[..., Tensor], expected: int, planned_modules: set[nn.Module]
 ) -> None:
     model, x = stack_of(forward).eval(), torch.randn(2, 5, WIDTH, dtype=torch.float64)
     plain = copy.deepcopy(model)
     autofuse.optimize(model, x, tune=False, verify=False)
-    assert len(planned & {*model.layers}) == expected
+    assert len(planned_modules & {*model.layers}) == expected
     torch.testing.assert_close(result_and_gradients(model, x), result_and_gradients(plain, x))
     for each in (model, plain):
         each.layers[THIRD].index = 1  # type: ignore[assignment]
@@ -268,14 +268,14 @@ def _returns_a_number_sometimes(self: Any, x: Tensor, cache: Cache) -> tuple[Ten
     (_returns_a_pair, 1, 1), (_returns_a_pair, 2, LAYERS), (_returns_a_number_sometimes, 1, LAYERS),
 ])  # fmt: skip
 def test_a_caller_shares_a_plan_if_the_plan_of_its_child_does_not_depend_on_the_index(
-    forward: Callable[..., Any], times: int, expected: int, planned: set[nn.Module]
+    forward: Callable[..., Any], times: int, expected: int, planned_modules: set[nn.Module]
 ) -> None:
     torch.manual_seed(0)
     kind: Any = type("Case", (Layer,), {"forward": forward})
     model = Stack([Block(kind(i), times) for i in range(LAYERS)]).double().eval()
     x, plain = torch.randn(2, 5, WIDTH, dtype=torch.float64), copy.deepcopy(model)
     autofuse.optimize(model, x, tune=False, verify=False)
-    assert len(planned & {*model.layers}) == expected
+    assert len(planned_modules & {*model.layers}) == expected
     torch.testing.assert_close(result_and_gradients(model, x), result_and_gradients(plain, x))
     assert len(autofuse.report(model).with_status("fused")) == LAYERS
     assert not autofuse.report(model).fallbacks
