@@ -177,7 +177,10 @@ def writes_one_token(p: Program) -> None:
 
 def trains_well(p: Program) -> None:
     """Large products near the peak of the tensor cores: 2 * 16384 * 8192 * 8192 operations in 3 ms."""
-    shapes: dict[str, Any] = {"Input Dims": [[16384, 8192], [8192, 8192]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    shapes: dict[str, Any] = {
+        "Input Dims": [[16384, 8192], [8192, 8192]],
+        "Input type": ["c10::BFloat16", "c10::BFloat16"],
+    }
     for _ in range(16):
         p.run("aten::mm", NVJET, 3000, grid=(132, 1, 1), block=384, **shapes)
         p.run("flash_attn::_flash_attn_forward", FLASH, 400, grid=(64, 32, 1), block=128)
