@@ -215,7 +215,8 @@ SECTIONS: dict[str, tuple[str, str, Callable[[], Iterable[Case]]]] = {
     "Model FLOPs": (
         "TFLOP/s of a device", "Published throughput times the model FLOPs that autofuse counts, against the published "
         "TFLOP/s or MFU. Only the count of FLOPs is tested: no speed is predicted. torchtitan's figures count the "
-        "input embedding as a product, 5 % of the 8B model; MosaicML's count position embeddings.", utilisation_cases,
+        "input embedding as a product, 5 % of the 8B model; MosaicML's count position embeddings. "
+        "PyTorch's blog rounds its figures to two digits.", utilisation_cases,
     ),
 }  # fmt: skip
 

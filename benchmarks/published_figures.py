@@ -67,6 +67,7 @@ _TITAN = "torchtitan, docs/performance.md at 0413364, 64 A100"
 _MOSAIC = "MosaicML llm-foundry, scripts/train/benchmarking/README.md at 061f2c7, H100"
 _NEMO = "NVIDIA NeMo 24.12, performance summary, H100, FP8"
 _PALM = "PaLM, Chowdhery et al. 2022, table 3, 6144 TPU v4"
+_FSDP = "PyTorch blog, Maximizing training throughput using PyTorch FSDP, March 2024, table 1, 128 A100"
 _A100, _H100, _TPU4 = 312.0, 989.5, 275.0  # peak TFLOP/s in bfloat16 that the sources divide by
 
 THROUGHPUTS: tuple[Throughput, ...] = (
@@ -88,5 +89,8 @@ THROUGHPUTS: tuple[Throughput, ...] = (
     Throughput(_NEMO, "Llama 2 70B", 4096, 1728, 768),
     Throughput(_NEMO, "Llama 3 8B", 8192, 12273, 711),
     Throughput(_NEMO, "Llama 3 70B", 8192, 1524, 734),
+    Throughput(_FSDP, "Llama 2 7B", 4096, 3700, 0.57 * _A100),
+    Throughput(_FSDP, "Llama 2 13B", 4096, 1800, 0.51 * _A100),
+    Throughput(_FSDP, "Llama 2 70B", 4096, 370, 0.50 * _A100),
     Throughput(_PALM, "PaLM 540B", 2048, 238.3e3 / 6144, 0.462 * _TPU4),
 )

@@ -155,7 +155,9 @@ class Plan(Shown):
         told = [SIMULATED, f"{self.name}: {self._settings()}."]
         if self.capacity is not None and self.capacity.source:
             told.append(f"Capacity: {self.capacity.device or 'given'}, {self.capacity.source}.")
-        errors = f"{percent(self.before.error)} before and {percent(self.after.error)} after fusion"
+        errors = f"{percent(self.before.error)} before"
+        if not self.after.reason:
+            errors += f" and {percent(self.after.error)} after fusion"
         told.append(f"Largest error where estimates were checked: {errors} ({self.error_basis}).")
         told += [f"After fusion: {self.after.reason}"] if self.after.reason else []
         return (*told, *self.notes)

@@ -130,9 +130,16 @@ class Report(Shown):
 
     @property
     def summary(self) -> str:
-        """One line, for example "8 fused, 1 declined": the statuses that occur, or "no sites found"."""
-        counts = Counter(site.status for site in self.sites)
-        return ", ".join(f"{counts[status]} {status}" for status in _TONES if counts[status]) or "no sites found"
+        """One line, for example "9 fused (and 4 within them), 1 declined"; "no sites found" if there are none.
+
+        A place that is part of a larger fused one is counted apart: the table has no line for it.
+        """
+        counts = Counter("within" if _is_part(site) else site.status for site in self.sites)
+        within = f" (and {counts['within']} within them)" if counts["within"] else ""
+        told = {status: f"{counts[status]} {status}" for status in _TONES if counts[status]}
+        if within:
+            told["fused"] = f"{counts['fused']} fused{within}"
+        return ", ".join(told.values()) or "no sites found"
 
     @property
     def headline(self) -> str:
@@ -145,7 +152,7 @@ class Report(Shown):
 
     def table(self) -> Table:
         """The places, one line for each kind: equal places of repeated layers are one line. Without empty columns."""
-        whole = [s for s in self.sites if not (s.status == "fused" and s.reason.startswith(PART))]
+        whole = [s for s in self.sites if not _is_part(s)]
         names = patterns_of({s.module: "" for s in whole})
         groups: defaultdict[tuple[str, ...], list[SiteReport]] = defaultdict(list)
         for s in whole:
@@ -209,6 +216,11 @@ class ReportDetails(Shown):
         rows = tuple(map(_row, self.report.sites))
         sites = without_empty_columns(Table(self.report.headline, _COLUMNS, rows, self.report.summary))
         return sites, *self.report.tables()[1:]
+
+
+def _is_part(site: SiteReport) -> bool:
+    """Whether a site is fused as a part of another one."""
+    return site.status == "fused" and site.reason.startswith(PART)
 
 
 def _short_row(module: str, sites: list[SiteReport]) -> tuple[Cell, ...]:

@@ -159,6 +159,12 @@ def test_a_place_that_is_fused_as_part_of_another_has_no_line() -> None:
     assert any("AF301" in line for line in lines(Report((SiteReport("AF301", "mlp", "fused", kernel="gelu"),))))
 
 
+def test_the_number_of_fused_places_is_the_number_that_the_lines_show() -> None:
+    report = Report(layers(3))
+    assert report.summary == "6 fused (and 3 within them)" and len(report.with_status("fused")) == 9
+    assert Report(layers(3)[:3]).summary == "3 fused"
+
+
 @pytest.mark.parametrize("changed", [{"status": "declined"}, {"kernel": "flash"}, {"rule": "AF102"}])
 def test_places_that_differ_in_more_than_the_layer_have_separate_lines(changed: dict[str, object]) -> None:
     found = lines(Report(layers(4, **changed)))

@@ -15,17 +15,18 @@ from torch import nn
 from autofuse.display.progress import Tell
 from autofuse.fx.install.codegen import Variant
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_trace
+from autofuse.fx.session.equal_layers import Dependence, EqualLayers, PlanKey, doubles_of, guard_on, parts_of
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import call_key
 from autofuse.fx.session.state import Exclusions, ModuleState
-from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
+from autofuse.fx.trace.equal_modules import Structure
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.quiet_log import mute_fake_tensor_log
 from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, trace_forward
-from autofuse.fx.trace.twin import EVERY_NAME, Twins, names_noted, set_mode
+from autofuse.fx.trace.twin import IntegersRead, Twins, integers_noted, note_integers, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.pattern import LoadedRule
 from autofuse.measure.created_bytes import BytesByDevice
@@ -79,19 +80,14 @@ class Planner:
         self._child_calls: dict[
             tuple[nn.Module, bool], ForwardArguments
         ] = {}  # calls that a caller's trace makes of a child
-        self._child_traces: dict[Hashable, ForwardTrace | None] = {}
-        self._structures: dict[tuple[nn.Module, bool], Structure] = {}
-        self._representatives: dict[Hashable, list[nn.Module]] = {}  # key -> the planned modules of almost equal ones
-        self._names_read: set[str] = set()  # names of the attributes that the traces read
+        self._child_traces: dict[Hashable, tuple[ForwardTrace | None, IntegersRead]] = {}
+        self._equal = EqualLayers(states, calls, lambda: self.world, self.mode, lambda key: self.plan(key[0], *key[1]))
+        self._considered: list[PlanKey] = []  # the plans that the current plan has asked for
 
     @cached_property
     def sharded(self) -> Forms:
         """The forms of the tensors that are not on this rank now."""
         return forms(m for mode in self.calls.values() for m in mode) | self._sharded
-
-    @cached_property
-    def _held_once(self) -> frozenset[int]:
-        return tensors_held_once(self.states)
 
     @cached_property
     def world(self) -> Twins:
@@ -110,7 +106,8 @@ class Planner:
             call: The call, if the planner has none for the module.
         """
         key = (module, (training, dropped))
-        if key not in self.plans and call is None and self._copy_equal_plans(module, training, dropped):
+        self._considered.append(key)
+        if key not in self.plans and call is None and self._copy_equal_plans(key):
             return self.plans[key]
         if key not in self.plans:
             if call is not None:
@@ -122,47 +119,31 @@ class Planner:
             self.plans[key] = plan
         return self.plans[key]
 
-    def _copy_equal_plans(self, module: nn.Module, training: bool, dropped: frozenset[Path]) -> bool:
+    def _copy_equal_plans(self, key: PlanKey) -> bool:
         """Copy the plans of an equal module with an equal call. Returns whether there is one."""
-        mine = self._structure(module, training)
-        if mine is None:
+        module, (training, dropped) = key
+        found, mine = self._equal.representative(key), self._equal.structure(module, training)
+        if found is None or mine is None:
             return False
-        other, theirs = self._representative(module, training, mine)
-        if other is module or theirs is None:
-            return False
-        double = {path: m for m, path in mine.paths.items()}
-        doubles = {m: double[path] for m, path in theirs.paths.items() if path in double}
+        other, theirs = found
+        doubles = doubles_of(theirs, mine)
         # Equal modules with different exclusions need different plans.
         if any(self._excluded(m) != self._excluded(d) for m, d in doubles.items()):
             return False
         plans = self._plans_for_equal_modules(other, training, dropped, theirs, doubles)
-        for key, plan in (plans or {}).items():
-            self.plans.setdefault(key, plan)
-        return plans is not None
+        if plans is None or any(self._guards_difference(p, mine, theirs) for (m, _), p in plans.items() if m is module):
+            return False
+        for each, plan in plans.items():
+            self.plans.setdefault(each, plan)
+        return True
 
-    def _representative(self, module: nn.Module, training: bool, mine: Structure) -> tuple[nn.Module, Structure | None]:
-        """A planned module that differs only in what no trace read; the module itself if there is none."""
-        known = self._representatives.setdefault((training, mine.key), [])
-        for other in known:
-            theirs = self._structure(other, training)
-            differing = mine.differing_names(theirs) if theirs is not None else set()
-            if not differing or not differing & self._names_read and EVERY_NAME not in self._names_read:
-                return other, theirs
-        known.append(module)
-        return module, mine
+    def _guards_difference(self, plan: ModulePlan, mine: Structure, theirs: Structure) -> bool:
+        """Whether a guard requires the number of the other module."""
+        tests = plan.variant.tests if plan.variant is not None else ()
+        return any(guard_on(*place, theirs.integers[place]) in tests for place in mine.differing_integers(theirs))
 
     def _excluded(self, module: nn.Module) -> Exclusions | None:
         return self.states[module].exclusions if module in self.states else None
-
-    def _structure(self, module: nn.Module, training: bool) -> Structure | None:
-        """The structure of a module and its call; None if it cannot equal another one."""
-        call = self.calls[training].get(module)
-        if call is None or module not in self.states or len(self.calls[training]) < 2:
-            return None
-        if (module, training) not in self._structures:
-            self._structures[module, training] = Structure(module, call, self._held_once)
-        found = self._structures[module, training]
-        return found if found.key is not None else None
 
     def _plans_for_equal_modules(
         self, module: nn.Module, training: bool, dropped: frozenset[Path], of: Structure,
@@ -197,7 +178,7 @@ class Planner:
         """
         texts = (variant.source, *variant.tests, *variant.inputs)
         numbers = {int(n) for text in texts for n in _NUMBER.findall(text)}
-        ids = of.ids | {id(x) for m in of.paths for x in _parts_of(self.world.of(m))}
+        ids = of.ids | {id(x) for m in of.paths for x in parts_of(self.world.of(m))}
         return any(n >= _ADDRESSES or n in ids for n in numbers)
 
     def plan_again(self, module: nn.Module, exclusions: Exclusions) -> None:
@@ -295,27 +276,36 @@ class Planner:
     ) -> ModulePlan:
         twin = self.world.of(module)
         set_mode(twin, training)
-        with names_noted(self._names_read):
-            trace = trace_forward(module, *copy_call(call), self.world, self.mode, dropped)
-        with mute_fake_tensor_log(), torch.enable_grad(), names_noted(self._names_read):
-            rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
-            return plan_trace(trace, rules, without.sites_in(training), _PlannedChildren(self, training))
+        key, opened = (module, (training, dropped)), self._equal.open_integers(module, training)
+        outer, self._considered, read = self._considered, [], IntegersRead()
+        try:
+            with integers_noted(read):
+                trace = trace_forward(module, *copy_call(call), self.world, self.mode, dropped, opened)
+                rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
+                called, of_children, uses = trace.called, trace.integers_of_children, trace.object_uses
+                with mute_fake_tensor_log(), torch.enable_grad():
+                    plan = plan_trace(trace, rules, without.sites_in(training), _PlannedChildren(self, training))
+            self._equal.dependences[key] = Dependence(read, called, of_children, uses, self._considered)
+        finally:
+            self._considered = outer
+        if plan.variant is not None:
+            plan.variant = self._equal.without_index_guards(key, plan.variant)
+        return plan
 
     def trace_child(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """The trace of a child's call, which is not rewritten; None if the child cannot be traced."""
-        key = (child, self.world.of(child).training, call_key(call))
+        training = self.world.of(child).training
+        key, opened = (child, training, call_key(call)), self._equal.open_integers(child, training)
         if key not in self._child_traces:
+            read = IntegersRead()
             try:
-                with names_noted(self._names_read):
-                    self._child_traces[key] = trace_forward(child, *copy_call(call), self.world, self.mode)
+                with integers_noted(read):
+                    trace = trace_forward(child, *copy_call(call), self.world, self.mode, open_integers=opened)
+                self._child_traces[key] = trace, read.union(*trace.integers_of_children.values())
             except Untraceable:
-                self._child_traces[key] = None
-        return self._child_traces[key]
-
-
-def _parts_of(twin: nn.Module) -> Iterator[object]:
-    """The twin, its tables and its tensors."""
-    yield from (twin, vars(twin), twin._modules, *twin._parameters.values(), *twin._buffers.values())
+                self._child_traces[key] = None, read
+        note_integers(self._child_traces[key][1])
+        return self._child_traces[key][0]
 
 
 def require_replaceable_forward(module: nn.Module) -> None:

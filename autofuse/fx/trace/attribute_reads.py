@@ -26,12 +26,13 @@ from autofuse.fx.trace.dict_reads import iterates_over_dict
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
+from autofuse.fx.trace.open_integers import OpenInteger, OpenIntegers
 from autofuse.fx.trace.read_set import ReadSet
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
-from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class, plain_class
+from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, note_integers, original_class, plain_class
 from autofuse.fx.trace.user_code import Execution
 from autofuse.fx.trace.value_facts import is_plain
 from autofuse.fx.trace.values import HeldTensor, Untraceable, tensors
@@ -83,6 +84,7 @@ class AttributeReads(ForeignCalls):
         self._children_asked: list[nn.Module] = []  # children of which code asks more than a call
         self.result_types_depend_on_children = False  # whether a child returns more than a tensor
         self.reads_of_child: list[tuple[Any, str, Any]] | None = None  # owner, name and value of a child's own reads
+        self.open = OpenIntegers()
 
     def finish_watching(self) -> None:
         """Check what forward left behind.
@@ -246,6 +248,10 @@ class AttributeReads(ForeignCalls):
         Returns:
             What forward sees.
         """
+        if type(value) is OpenInteger:
+            return self._on_open_read(owner, name, value)
+        if type(value) is int and (not self.paused or self.reads_of_child is None):
+            note_integers([(id(owner), name)])
         value = self._twin_of_object(owner, name, value)
         if isinstance(value, types.FunctionType) and self.outside is not None:
             self.outside.note(value, name, ())  # its variables
@@ -259,6 +265,16 @@ class AttributeReads(ForeignCalls):
             return value
         with self.pause_recording():
             self._guard_read(owner, name, value)
+        return value
+
+    def _on_open_read(self, owner: Any, name: str, value: OpenInteger) -> Any:
+        """Forward reads an open integer of its module. What a child or a method sees of it is the number."""
+        if self.paused or owner is not self.root:
+            return value.used()
+        with self.pause_recording():
+            self._refuse_written(owner, name, value.example)
+            self.guards.same(f"type({self.owners[id(owner)]}.{name})", int)
+        self.open.read.add(name)
         return value
 
     def _refuse_written(self, owner: Any, name: str, value: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,13 @@ from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.attribute_reads import AttributeReads, guard_path, is_known, is_light
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.containers import holds_container
+from autofuse.fx.trace.foreign_calls import holds_objects
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.no_grad import call_without_gradients
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.real_run import result_on_random_numbers
 from autofuse.fx.trace.size_origins import Sizes
-from autofuse.fx.trace.twin import Twins, original_class, plain_class
+from autofuse.fx.trace.twin import EVERY_NAME, IntegersRead, Twins, note_integers, original_class, plain_class
 from autofuse.fx.trace.values import Untraceable, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -55,6 +57,8 @@ class ChildCalls(AttributeReads):
     def __init__(self, root: nn.Module, world: Twins, inside: SizesInside) -> None:
         super().__init__(root, world)
         self.inside = inside
+        self.called: Counter[str] = Counter()  # names of the children that were called
+        self.integers_of_children: dict[str, IntegersRead] = {}  # name of a child -> the integers that its calls read
 
     def on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the call of a child and compute its result on fake tensors."""
@@ -68,6 +72,7 @@ class ChildCalls(AttributeReads):
             self.entered_children.add(path)
             return module.forward(*args, **kwargs)
         arguments = self.argument_nodes(args), self.keyword_nodes(kwargs)
+        self._note_child(path, (*args, *kwargs.values()))
         before = self.versions((args, kwargs))  # shows which arguments the child writes to
         with self.pause_recording():
             call = self._copy_arguments(args, kwargs)
@@ -80,6 +85,14 @@ class ChildCalls(AttributeReads):
             self.forget_state((args, kwargs))
             return self.keep_result(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
+    def _note_child(self, path: str | None, arguments: tuple[Any, ...]) -> None:
+        """Note that a child is called, and whether it gets an object."""
+        if path is not None:
+            self.called[path] += 1
+        if any(holds_objects(x) for x in arguments):
+            self.object_uses.others |= path is None
+            self.object_uses.children |= {path} if path is not None else set()
+
     def _run_and_guard(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> Any:
         """The result of a child. If it is more than a tensor, guard the flags that the child read."""
         before, self.reads_of_child = self.reads_of_child, []
@@ -90,8 +103,21 @@ class ChildCalls(AttributeReads):
                 self.guard_child_flags(self.reads_of_child)
                 self.result_types_depend_on_children = True
         finally:
+            self._note_integers_of_child(path, self.reads_of_child)
             self.reads_of_child = before
         return result
+
+    def _note_integers_of_child(self, path: str | None, reads: list[tuple[Any, str, Any]]) -> None:
+        """Note the integers that a call of a child read. Whether the result depends on them is for its own plan."""
+        integers = {(id(owner), name) for owner, name, value in reads if type(value) is int}
+        if path is None:
+            note_integers(integers)
+        else:
+            self.integers_of_children.setdefault(path, set()).update(integers)
+
+    def all_integers_of_children(self) -> IntegersRead:
+        """The integers that the calls of all children read."""
+        return IntegersRead().union(*self.integers_of_children.values())
 
     def _may_test_result_type(self) -> bool:
         """Whether forward may test whether a child returned a tensor or a tuple."""
@@ -110,6 +136,7 @@ class ChildCalls(AttributeReads):
             mode = fake_mode()
             assert isinstance(mode, FakeTensorMode)
             arguments, keywords = self.example_value(args), self.example_keywords(kwargs)
+            note_integers([EVERY_NAME])  # nothing reports what a run on numbers reads
             try:
                 return result_on_random_numbers(
                     self.world.originals[id(module)], module.training, arguments, keywords, mode

@@ -2,12 +2,15 @@
 
 Two equal modules have the same class, the same children, no hooks, the same attributes, tensors of the same shape and
 dtype, the same tensors that occur twice, and the same numbers in buffers. A value that is neither plain nor a container
-of plain values is compared by identity. If this file does not understand something, a module is equal to no other. This
+of plain values is compared by identity. An object among the arguments is compared by its class only, because each layer
+gets the same cache in another state. If this file does not understand something, a module is equal to no other. This
 file does not depend on plans.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
 import gc
 import sys
 import types
@@ -21,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.trace.contents import is_mutable
+from autofuse.fx.trace.twin import original_class
 from autofuse.torch_private import FakeTensor
 
 _SCALARS: tuple[Any, ...] = (
@@ -44,6 +49,8 @@ _DEPTH = 6  # of nested containers
 _MOST_PARTS = 10_000  # objects to which the constant of a guard may lead
 _ABSTRACT: Any = type(vars(Hashable)["_abc_impl"])  # what an abstract class knows about classes
 _NEVER_OWN: tuple[Any, ...] = (*_SCALARS, type, types.ModuleType, types.CodeType, _ABSTRACT)
+# Values among the arguments that are compared by identity.
+_NAMED_OBJECTS = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, functools.partial, enum.Enum)
 # Garbage collection does not see all that runs in a frame.
 _ALWAYS_OWN: tuple[Any, ...] = (
     nn.Module,
@@ -61,12 +68,14 @@ class _NotComparable(Exception):
 class Structure:
     """The structure of a module and its call.
 
-    A plan for one module fits another if both keys are equal and not None, and if no trace of the first module read an
-    attribute in which they differ: the index of a layer, for instance.
+    A plan for one module fits another if both keys are equal and not None, and if no trace of the first module depended
+    on an integer or an object in which they differ (session/equal_layers.py).
 
     Attributes:
-        key: equal for modules that are equal apart from `integers`; None if the module counts as equal to no other.
+        key: equal for modules that are equal apart from `integers` and from the objects among the arguments; None if
+            the module counts as equal to no other.
         integers: plain integers that modules of user classes hold, by the module's place and the attribute's name.
+        objects: the ids of the objects among the arguments.
         paths: the names of the modules below this one.
     """
 
@@ -83,6 +92,7 @@ class Structure:
         self._numbers: dict[int, int] = {}
         self.paths: dict[nn.Module, str] = {}
         self.integers: dict[tuple[str, str], int] = {}
+        self.objects: list[int] = []
         self.key: Hashable = None
         try:
             self.key = self._module(module, ""), self._value(call, _DEPTH, contents=False)
@@ -91,12 +101,12 @@ class Structure:
 
     @property
     def strict_key(self) -> Hashable:
-        """Equal for modules that are equal in their integers, too; None if the module counts as equal to no other."""
-        return None if self.key is None else (self.key, tuple(self.integers.items()))
+        """Equal for modules that have equal integers and the same objects, too; None if `key` is None."""
+        return None if self.key is None else (self.key, tuple(self.integers.items()), tuple(self.objects))
 
-    def differing_names(self, other: Structure) -> set[str]:
-        """The names of the integers in which two structures with equal keys differ."""
-        return {name for (path, name), n in self.integers.items() if other.integers.get((path, name)) != n}
+    def differing_integers(self, other: Structure) -> set[tuple[str, str]]:
+        """The integers in which two structures with equal keys differ."""
+        return {place for place, n in self.integers.items() if other.integers.get(place) != n}
 
     def may_own(self, value: object) -> bool:
         """Whether `value` may refer to a part of this module: to any module or tensor, or to a container that it holds.
@@ -196,7 +206,10 @@ class Structure:
                 if type(value) in (set, frozenset) and not all(isinstance(v, _SCALARS) for v in value):
                     raise _NotComparable
             return type(value), tuple(self._value(v, depth - 1, contents) for v in items)
-        return "the same", id(value)
+        if contents or isinstance(value, _NAMED_OBJECTS) or is_mutable(value):
+            return "the same", id(value)
+        self.objects.append(id(value))
+        return "an object", original_class(type(value)), self._number(value)
 
 
 def _is_user_class(cls: type[nn.Module]) -> bool:

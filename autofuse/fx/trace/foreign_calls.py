@@ -20,7 +20,10 @@ from autofuse.fx.trace.code_effects import is_harmless, is_harmless_method, is_u
 from autofuse.fx.trace.containers import Containers
 from autofuse.fx.trace.contents import is_mutable
 from autofuse.fx.trace.foreign_objects import ForeignObject
+from autofuse.fx.trace.object_uses import ObjectCall, ObjectUses, call_and_form
+from autofuse.fx.trace.open_integers import OpenInteger
 from autofuse.fx.trace.slots import slots
+from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import SCALARS, original_class
 from autofuse.fx.trace.values import tensors
 from autofuse.reasons import forwards
@@ -43,6 +46,7 @@ class ForeignCalls(Containers):
         self._changed: set[int] = set()  # ids of objects whose methods ran, and of what they refer to
         self._seen: dict[tuple[int, str], Any] = {}  # id of an object, name of an attribute -> what forward sees
         self._objects: dict[int, ForeignObject] = {}  # id of an object -> its stand-in
+        self.object_uses = ObjectUses()
 
     def stand_in(self, node: Any, real: Any, text: str | None) -> ForeignObject:
         """The stand-in for an object in this trace."""
@@ -81,6 +85,7 @@ class ForeignCalls(Containers):
             return value
         if inspect.isroutine(value) or isinstance(value, functools.partial):
             return lambda *args, **kwargs: self.foreign_call(owner, name, args, kwargs)
+        self.object_uses.others = True
         if text is None or id(real) in self._changed:
             return self._read_changed(owner, name, value)
         seen = self._read_unchanged(owner, name, value, text)
@@ -134,6 +139,7 @@ class ForeignCalls(Containers):
 
     def foreign_store(self, owner: ForeignObject, name: str, value: Any) -> None:
         """Forward sets an attribute of a foreign object."""
+        self.object_uses.others = True
         _, real, _ = foreign.parts(owner)
         cls = original_class(type(real))
         slot = name in contents.slots_of(cls)
@@ -156,16 +162,42 @@ class ForeignCalls(Containers):
         _, real, _ = foreign.parts(owner)
         self._check_method(real, name)
         self.record_changes()
-        nodes = tuple(map(self.stored_node, (owner, *args))), {k: self.stored_node(v) for k, v in kwargs.items()}
+        nodes = tuple(map(self._passed_node, (owner, *args))), {k: self._passed_node(v) for k, v in kwargs.items()}
+        given = args, kwargs
+        args, kwargs = tuple(map(_example, args)), {k: _example(v) for k, v in kwargs.items()}
         before = self.versions((args, kwargs))
         with self.pause_recording():
             self.example_value(owner)
-            result = getattr(real, name)(*self.example_value(args), **self.example_keywords(kwargs))
+            result = self._call_example(owner, name, given, (self.example_value(args), self.example_keywords(kwargs)))
             node = self.annotate(self.graph.create_node("call_method", name, *nodes), result)
             node.meta["foreign"] = True  # so that the method `add` of an object does not count as an addition
             self.record_changes_of_others()
             self.forget_state((owner, args, kwargs))
             return self.keep_result(node, result, before, [(None,) * t.dim() for t in tensors(result)])
+
+    def _passed_node(self, x: Any) -> Any:
+        """The node for an argument of a method. The graph reads an open integer of the module at each call."""
+        return self.graph.get_attr(x.attribute) if type(x) is OpenInteger else self.stored_node(x)
+
+    def _call_example(self, owner: ForeignObject, name: str, given: Any, example: Any) -> Any:
+        """The result of a method in the example. Notes the call.
+
+        Args:
+            owner: The stand-in of the object.
+            name: The method.
+            given: The arguments that forward passes.
+            example: Their values in the example.
+        """
+        _, real, text = foreign.parts(owner)
+        passed = (*given[0], *given[1].values())
+        if text is None or any(map(_may_change, passed)):
+            self.object_uses.others = True
+            return getattr(real, name)(*example[0], **example[1])
+        result, form = call_and_form(getattr(real, name), *example)
+        args = tuple(g if type(g) is OpenInteger else e for g, e in zip(given[0], example[0], strict=True))
+        kwargs = {k: g if type(g) is OpenInteger else example[1][k] for k, g in given[1].items()}
+        self.object_uses.calls.append(ObjectCall(text, name, args, kwargs, form))
+        return result
 
     def _check_method(self, real: Any, name: str, changes: bool = True) -> None:
         own_function = getattr(real, "__dict__", {}).get(name)  # a function in an attribute of the object
@@ -193,6 +225,7 @@ class ForeignCalls(Containers):
     def foreign_fact(self, owner: ForeignObject, text: str, answer: object) -> None:
         """Guard that the expression `text`, with `{0}` for the object, has this value. "" is always refused."""
         _, real, reach = foreign.parts(owner)
+        self.object_uses.others = True
         if not text or reach is None or id(real) in self._changed:
             self.refuse(because(forwards.ASKS_OBJECT))
         self.guards.equal(text.format(reach), answer)
@@ -200,8 +233,25 @@ class ForeignCalls(Containers):
     def foreign_answer(self, owner: ForeignObject, name: str) -> None:
         """Check that the method that answers a question about the object has no side effects."""
         real = foreign.parts(owner)[1]
+        self.object_uses.others = True
         if is_user_class(original_class(type(real))):
             self._check_method(real, name, changes=False)
+
+
+def _example(x: Any) -> Any:
+    return x.example if type(x) is OpenInteger else x
+
+
+def _may_change(x: Any) -> bool:
+    """Whether an argument of a method is an object or a container, whose state differs between calls."""
+    if isinstance(x, tuple):
+        return any(map(_may_change, x))
+    return type(x) is not OpenInteger and not isinstance(x, (*SCALARS, Tensor, Length))
+
+
+def holds_objects(x: Any) -> bool:
+    """Whether a value is the stand-in of an object, or contains one."""
+    return next(_foreign_in(x), None) is not None
 
 
 def _foreign_in(x: Any) -> Iterator[ForeignObject]:

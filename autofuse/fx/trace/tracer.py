@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ from autofuse.fx.trace.expert_rows import is_rows
 from autofuse.fx.trace.external_state import restore_external_state
 from autofuse.fx.trace.fold_experts import NotALoop, fold
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.object_uses import ObjectUses
+from autofuse.fx.trace.open_integers import OpenIntegers
 from autofuse.fx.trace.operation_names import keep_checks
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
@@ -31,7 +33,7 @@ from autofuse.fx.trace.quiet_log import mute_fake_tensor_log
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.result import add_output
 from autofuse.fx.trace.source_lines import definition_of
-from autofuse.fx.trace.twin import Twins, active, plain_class, signature_of
+from autofuse.fx.trace.twin import IntegersRead, Twins, active, integers_noted, note_integers, plain_class, signature_of
 from autofuse.fx.trace.twin_state import restore_on_exit
 from autofuse.fx.trace.user_code import can_watch
 from autofuse.fx.trace.values import Untraceable
@@ -61,6 +63,9 @@ class ForwardTrace:
         results: For each call of a child, the tensors in its result.
         dropped: Paths of the result that the graph does not return.
         loops: The nodes that sort the rows of a loop over experts, of which the graph has one turn.
+        called: How often each child was called.
+        integers_of_children: For each child, the integers of twins that its calls read.
+        object_uses: The uses of objects among the arguments.
     """
 
     module: nn.Module
@@ -75,11 +80,14 @@ class ForwardTrace:
     results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)
     dropped: frozenset[Path] = frozenset()
     loops: tuple[fx.Node, ...] = ()
+    called: Mapping[str, int] = field(default_factory=dict)
+    integers_of_children: Mapping[str, IntegersRead] = field(default_factory=dict)
+    object_uses: ObjectUses = field(default_factory=ObjectUses)
 
 
 def trace_forward(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], world: Twins, mode: FakeTensorMode,
-    dropped: frozenset[Path] = frozenset(),
+    dropped: frozenset[Path] = frozenset(), open_integers: frozenset[str] = frozenset(),
 ) -> ForwardTrace:  # fmt: skip
     """Traces `module(*args, **kwargs)`.
 
@@ -90,6 +98,8 @@ def trace_forward(
         world: Makes the twins.
         mode: The mode of the twins' fake tensors.
         dropped: Paths of the result that the graph does not return.
+        open_integers: Names of integers of the module. If forward only passes them on, the trace does not depend on
+            their numbers, and has no guard on these.
 
     Raises:
         Untraceable: The forward depends on the numbers in a tensor, changes something that outlives the call, or does
@@ -101,7 +111,7 @@ def trace_forward(
     if "forward" in module.__dict__:
         raise Untraceable(because(forwards.REPLACED))
     with _LOCK, preserve_generators(), without_autocast_cache(), mute_fake_tensor_log(), mode, torch.enable_grad():
-        return _trace(module, cls, (args, kwargs), world, mode, dropped)
+        return _trace(module, cls, (args, kwargs), world, mode, dropped, open_integers)
 
 
 def _trace(
@@ -111,21 +121,42 @@ def _trace(
     world: Twins,
     mode: FakeTensorMode,
     dropped: frozenset[Path],
+    open_integers: frozenset[str],
 ) -> ForwardTrace:
-    recorder, arguments = _record(module, cls, example, world, mode, dropped)
+    recorder, arguments = _record_open(module, cls, example, world, mode, dropped, open_integers)
     loops = _fold(recorder, mode, lambda: _record(module, cls, example, world, mode, dropped, alternates=True)[0])
     keep_checks(recorder.graph)
     sizes = {h.node: h.sizes for h in recorder.held.values() if h.node is not None}
     sizes = {n: tuple(None if is_rows(s) else s for s in known) for n, known in sizes.items()}
     return ForwardTrace(
         module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,
-        frozenset(recorder.entered_children), sizes, recorder.items, dropped, loops,
+        frozenset(recorder.entered_children), sizes, recorder.items, dropped, loops, recorder.called,
+        recorder.integers_of_children, recorder.object_uses,
     )  # fmt: skip
+
+
+def _record_open(
+    module: nn.Module, cls: type[nn.Module], example: ForwardArguments, world: Twins, mode: FakeTensorMode,
+    dropped: frozenset[Path], names: frozenset[str],
+) -> tuple[Recorder, Arguments]:  # fmt: skip
+    """Runs a forward and records it without the numbers of these attributes; with them if forward needs them."""
+    opened, read = OpenIntegers(names), IntegersRead()
+    if names:
+        try:
+            with integers_noted(read):
+                recorded = _record(module, cls, example, world, mode, dropped, opened=opened)
+            if not opened.may_be_noticed(recorded[0].outside.ran):
+                note_integers(read)
+                return recorded
+        except Untraceable:
+            if not opened.read:
+                raise
+    return _record(module, cls, example, world, mode, dropped)
 
 
 def _record(
     module: nn.Module, cls: type[nn.Module], example: ForwardArguments, world: Twins, mode: FakeTensorMode,
-    dropped: frozenset[Path], alternates: bool = False,
+    dropped: frozenset[Path], alternates: bool = False, opened: OpenIntegers | None = None,
 ) -> tuple[Recorder, Arguments]:  # fmt: skip
     """Runs a forward and records it; with `alternates`, as if every other expert of a loop had no rows."""
     args, kwargs = example
@@ -144,7 +175,8 @@ def _record(
             active.listener = recorder  # from here on, reads are reported
             with restore_external_state(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
-                with record_checkpoints(recorder):
+                recorder.open = opened or recorder.open
+                with record_checkpoints(recorder), recorder.open.replaced(recorder.root):
                     result = _run(recorder, own_forward(cls), call)
                 recorder.check_surroundings()
                 recorder.paused = True
@@ -155,9 +187,11 @@ def _record(
                 add_output(recorder, result, dropped)
             recorder.close(outside)
     except Untraceable:
+        note_integers(recorder.all_integers_of_children())
         raise
     except Exception as error:  # user code may raise anything
         scripted = isinstance(error, torch.jit.Error) or _OF_TORCH_JIT in str(error)  # it does not run on fakes
+        note_integers(recorder.all_integers_of_children())
         why = because(forwards.CALLS_SCRIPTED) if scripted else because(forwards.RAISED, error=_one_line_text(error))
         raise Untraceable(why) from error
     finally:
@@ -190,6 +224,8 @@ def _child_result_sizes(
         trace = trace_forward(child, args, kwargs, world, mode)
     except Untraceable:
         return None
+    for read in trace.integers_of_children.values():
+        note_integers(read)
     (result,) = next(n for n in trace.graph.nodes if n.op == "output").args
     depends_on_sizes = any(".shape" in test and "self" not in test for test in trace.guards.tests)
     if not isinstance(result, fx.Node) or result not in trace.sizes or depends_on_sizes:

@@ -16,7 +16,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -78,25 +78,35 @@ class Listener(Protocol):
     def on_unrecorded_store(self, owner: Any, name: str, value: Any) -> None: ...  # while it is paused
 
 
-EVERY_NAME = "*"  # stands for all attributes of a module
+IntegersRead = set[tuple[int, str]]  # id of a twin, name of its attribute
+EVERY_NAME = (0, "*")  # stands for all integers of all modules
 
 
 class _Active(threading.local):
     listener: Listener | None = None
-    names: set[str] | None = None  # of the attributes of twins that were read, or EVERY_NAME; None notes nothing
+    integers: IntegersRead | None = None  # the integers of twins that traces read; None notes nothing
 
 
 active = _Active()
 
 
 @contextmanager
-def names_noted(names: set[str]) -> Iterator[None]:
-    """In the block, `names` grows with the name of each attribute that any code reads from a twin."""
-    before, active.names = active.names, names
+def integers_noted(integers: IntegersRead) -> Iterator[None]:
+    """In the block, `integers` grows with each integer on which a trace may depend.
+
+    It does not grow with those that a recorder attributes to the call of a child.
+    """
+    before, active.integers = active.integers, integers
     try:
         yield
     finally:
-        active.names = before
+        active.integers = before
+
+
+def note_integers(integers: Iterable[tuple[int, str]]) -> None:
+    """Note integers on which the current trace depends."""
+    if active.integers is not None:
+        active.integers.update(integers)
 
 
 class Twins:
@@ -456,9 +466,9 @@ def _getattribute_of(cls: type) -> Callable[[Any, str], Any]:
             raise
         if name == "__class__" and isinstance(value, type):
             return original_class(value)  # user code sees its own class here; type(self) returns the twin's
-        listener, names = active.listener, active.names
-        if names is not None:
-            names.add(EVERY_NAME if name == "__dict__" and is_user_code(sys._getframe(1)) else name)
+        listener = active.listener
+        if name == "__dict__" and active.integers is not None and is_user_code(sys._getframe(1)):
+            note_integers([EVERY_NAME])
         if name == "__dict__" and listener is not None and not listener.paused and is_user_code(sys._getframe(1)):
             listener.on_read_dict(self, value, sys._getframe(1).f_code)
         if listener is None or is_special(name):

@@ -21,6 +21,7 @@ from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.ambient_state import current_ambient_state
 from autofuse.fx.trace.child_numbers import Number
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.open_integers import OpenInteger
 from autofuse.fx.trace.paths import Path, is_record, record_maker
 from autofuse.fx.trace.size_origins import Sizes
 from autofuse.fx.trace.source_lines import SourceLine, user_place
@@ -216,6 +217,8 @@ class Values:
             number = resolved_node(x.origin)
             number.meta.setdefault("v", x.value)
             return number
+        if type(x) is OpenInteger:
+            return x.used()
         if foreign.is_foreign(x):
             return resolved_node(foreign.parts(x)[0])
         if foreign.is_unusable(x):
@@ -243,6 +246,8 @@ class Values:
         """Returns the value of an argument in the example. Lengths become numbers, and stand-ins their objects."""
         if isinstance(x, Length) or type(x) is Number:
             return x.value
+        if type(x) is OpenInteger:
+            return x.used()
         if foreign.is_foreign(x):
             return foreign.parts(x)[1]
         if isinstance(x, slice):

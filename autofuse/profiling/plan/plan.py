@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autofuse.fx.trace.user_code import can_watch
 from autofuse.measure.step import Inputs, Step
 from autofuse.profiling.live.batch_size import batch_of
 from autofuse.profiling.plan.memory import ERROR_BASIS, PlannedModel
@@ -15,6 +16,8 @@ from autofuse.profiling.plan.paper import Paper, Unplannable
 from autofuse.profiling.plan.settings import check_setting
 from autofuse.profiling.plan.sharding import sources
 from autofuse.profiling.plan.spreading import Scale, scaling_of
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import because
 from autofuse.results import plan as report
 from autofuse.results.plan import Capacity, Fit, Plan, Setting
 from autofuse.results.profile import Memory
@@ -24,6 +27,10 @@ _MOST_RUNS = 24
 _NOT_COUNTED = (
     "Not counted: the device's context, gaps of its allocator, and communication buffers. "
     "Operators and kernels are those of a CPU."
+)
+_PROFILED = (
+    "A Python profiler, such as cProfile, is active, so forwards cannot be read and nothing can be fused: plan again "
+    "without the profiler."
 )
 
 
@@ -106,6 +113,8 @@ class _Sizes:
 
 
 def _side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
+    if side.fusing and not can_watch():  # nothing would be fused, and the two sides would look alike
+        return report.Side(Memory(reason=str(because(forwards.PROFILED))), reason=_PROFILED)
     try:
         estimate = side.estimate(sizes.of())
     except (Unplannable, torch.OutOfMemoryError):

@@ -57,3 +57,18 @@ def test_the_report_has_the_measured_numbers() -> None:
     assert decide(noisy, "", "").words == (
         "too noisy to decide: 26 ms, the original 19.8 ms, and identical runs differ by up to 16.5x; the original stays"
     )
+
+
+def test_a_fused_site_that_is_not_faster_says_why_it_is_chosen() -> None:
+    trials = [
+        Trial(FUSED, seconds=0.0127, peak_bytes=MIB, held_bytes=0),
+        Trial(ORIGINAL, seconds=0.0122, peak_bytes=3 * MIB, held_bytes=0),
+    ]
+    draws = random.Random(0)
+    samples = {t.name: [(t.seconds or 0.0) * draws.uniform(0.9, 1.1) for _ in range(30)] for t in trials}
+    timing = decide(CandidateTime(trials, samples, Estimate(1.0, Interval(0.9, 1.1))), "", "")
+    assert not timing.kept
+    assert timing.words == (
+        "12.7 ms, the original 12.2 ms; of the candidates that are equally fast, it takes the least memory, at its "
+        "peak and saved for the backward: 1.0 MiB, against 3.0 MiB for original"
+    )

@@ -153,7 +153,7 @@ def test_integers_of_user_classes_are_listed_and_those_of_torch_are_compared() -
     one, two = (Structure(m, ((), {}), tensors_held_once([m])) for m in pair)
     assert one.key is not None
     assert one.key == two.key
-    assert one.differing_names(two) == {"index"}
+    assert one.differing_integers(two) == {("0", "index")}
     assert one.strict_key != two.strict_key
     other = Structure(nn.Sequential(Indexed(0), nn.Softmax(dim=1)), ((), {}), frozenset())
     assert other.key != one.key

@@ -19,6 +19,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from autofuse.profiling.trace.diagnosis.host import Host
 from autofuse.profiling.trace.intervals import Interval, difference, intersection, length, union
@@ -28,6 +30,8 @@ from autofuse.profiling.trace.trace import Event
 
 LATENCY = 25_000  # nanoseconds from a launch to its start on an idle GPU: we saw 3 to 20 us
 STRETCH = 1_000_000  # nanoseconds without a launch after which the host does something else than dispatch
+# The same if the host usually launches far more often. So much Python between two operators would be unusual.
+_SHORT_STRETCH, _FAR_LONGER = 300_000, 20
 _FROM_HOST = ("HtoD", "HostToDevice", "HOST_TO_DEVICE", "H2D")
 _TO_HOST = ("DtoH", "DeviceToHost", "DEVICE_TO_HOST", "D2H")
 _BETWEEN = ("PtoP", "PeerToPeer", "P2P")
@@ -72,7 +76,7 @@ def waiting_of(scope: Scope, host: Host) -> WaitedFor:
         parts.append(intersection(remaining, moments))
         remaining = difference(remaining, moments)
     data, collective, staging, allocation = parts
-    supplied, pause = _stretches(remaining, scope)
+    supplied, pause = _stretches(remaining, scope, _shortest_pause(host))
     remaining = difference(remaining, union([*supplied, *pause]))
     has_host = host.has_events
     return WaitedFor(
@@ -116,16 +120,31 @@ def _split_by_latency(idle: Sequence[Interval], queued: Sequence[Interval]) -> t
     return [m for m in both if m[1] - m[0] > LATENCY], [m for m in both if m[1] - m[0] <= LATENCY]
 
 
-def _stretches(idle: Sequence[Interval], scope: Scope) -> tuple[list[Interval], list[Interval]]:
-    """Return long times without launches: those that end with a copy to the GPU (input preparation), and the rest."""
+def _shortest_pause(host: Host) -> int:
+    """Return the nanoseconds without a launch that are not dispatch, given how often this host launches."""
+    ends = sorted(end for end, _ in host.queued)
+    if len(ends) < 2:
+        return STRETCH
+    usual = int(median(after - before for before, after in pairwise(ends)))
+    return min(STRETCH, max(_SHORT_STRETCH, _FAR_LONGER * usual))
+
+
+def _stretches(idle: Sequence[Interval], scope: Scope, shortest: int) -> tuple[list[Interval], list[Interval]]:
+    """Return long times without launches: those that end with a copy to the GPU (input preparation), and the rest.
+
+    The rest may be shorter, but not than `shortest`: a short gap before a copy says nothing about input.
+    """
     supplied: list[Interval] = []
     pause: list[Interval] = []
     starts = [work.start for work in scope.work]
     for moment in idle:
-        if moment[1] - moment[0] < STRETCH:
+        if moment[1] - moment[0] < shortest:
             continue
         after = bisect_left(starts, moment[1] - LATENCY)
         next_ = scope.work[after] if after < len(starts) and starts[after] <= moment[1] + LATENCY else None
         ended_by_input = next_ is not None and from_host(next_)
-        (supplied if ended_by_input else pause).append(moment)
+        if not ended_by_input:
+            pause.append(moment)
+        elif moment[1] - moment[0] >= STRETCH:
+            supplied.append(moment)
     return supplied, pause
