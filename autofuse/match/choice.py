@@ -32,8 +32,10 @@ def choose_sites(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[
     replaced = _without_overlap([s for s, can in zip(ranked, can_replace, strict=True) if can])
     replaced = [replace(site, covers=_covered_codes(site, ranked)) for site in replaced]
     reported: dict[object, Site] = {}
+    matched = {site.root for site in ranked if site.captures}
     for site in others:
-        if any(_is_replaced(site, by) for by in replaced):
+        # A near miss of one rule, which captures nothing, is pointless where another rule matches.
+        if not site.captures and site.root in matched or any(_is_replaced(site, by) for by in replaced):
             continue
         key = (site.root, site.rule.rule.code)
         best = reported.get(key)

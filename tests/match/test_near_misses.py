@@ -25,6 +25,7 @@ OTHERS = {
     "the output of a layer": "s = torch.tanh(self.score(q))",
     "no matrix product": "s = torch.sin(q[:, :, :5])",
     "a product with a weight": "s = torch.tanh(q @ self.weight)",
+    "a soft cap, which another rule fuses": "s = torch.tanh(s / 30.0) * 30.0",
 }
 PROGRAM = """
 import torch

@@ -308,9 +308,12 @@ class ReadSet(ValueGuards):
         """Guards attributes of a function: `helper.calls`."""
         inside = getattr(function, "__dict__", {})
         for name in [n for n in inside if n in self.names and not is_special(n)]:
-            if own_function(function) is not function or function.__name__ == "forward":
+            owner = own_function(function)
+            # The dispatcher of a forward shares the attributes of a forward that wraps another function.
+            shared = name == "__wrapped__" and vars(owner) is inside
+            if not shared and (owner is not function or function.__name__ == "forward"):
                 self.refuse(because(forwards.READS_UNREACHED, name=name, kind="function"))
-            self.guard(f"{self.guards.constant(function)}.__dict__[{name!r}]", vars(function)[name], name)
+            self.guard(f"{self.guards.constant(owner)}.__dict__[{name!r}]", inside[name], name)
         if missing := self.missing_names(inside):
             self.guard_absence(f"{self.guards.constant(function)}.__dict__", (), (), missing)
 
