@@ -31,7 +31,7 @@ def end() -> None:
     """Marks the end of a checkpointed function."""
 
 
-class Recording(Protocol):
+class RecordsCheckpoints(Protocol):
     """What this file needs of the recorder."""
 
     graph: fx.Graph
@@ -42,7 +42,7 @@ class Recording(Protocol):
     def refuse(self, reason: Reason) -> Any: ...
 
 
-def record_checkpoints(recorder: Recording) -> AbstractContextManager[None]:
+def record_checkpoints(recorder: RecordsCheckpoints) -> AbstractContextManager[None]:
     """Inside the block, checkpointed functions that this thread's forward calls are recorded between two marks."""
     marks, thread = _Marks(recorder), threading.get_ident()
 
@@ -65,7 +65,7 @@ def record_checkpoints(recorder: Recording) -> AbstractContextManager[None]:
 class _Marks:
     """Adds the marks to the graph, and refuses functions that do more than to compute."""
 
-    def __init__(self, recorder: Recording) -> None:
+    def __init__(self, recorder: RecordsCheckpoints) -> None:
         self._recorder = recorder
         self._begin: fx.Node | None = None
 
