@@ -7,8 +7,8 @@ backward pass as before. Reentrant checkpoints and context functions are refused
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -42,7 +42,8 @@ class RecordsCheckpoints(Protocol):
     def refuse(self, reason: Reason) -> Any: ...
 
 
-def record_checkpoints(recorder: RecordsCheckpoints) -> AbstractContextManager[None]:
+@contextmanager
+def record_checkpoints(recorder: RecordsCheckpoints) -> Iterator[None]:
     """Inside the block, checkpointed functions that this thread's forward calls are recorded between two marks."""
     marks, thread = _Marks(recorder), threading.get_ident()
 
@@ -59,7 +60,9 @@ def record_checkpoints(recorder: RecordsCheckpoints) -> AbstractContextManager[N
 
         return generator
 
-    return checkpoints.replaced(recording)
+    with checkpoints.replaced(recording):
+        yield
+    marks.close()
 
 
 class _Marks:
@@ -87,6 +90,11 @@ class _Marks:
             self._recorder.refuse(because(forwards.UNDER_CONTEXT))
         self._mark(end, {})
         self._begin = None
+
+    def close(self) -> None:
+        """Refuses a forward that caught the error of a checkpointed function, which so has no end."""
+        if self._begin is not None:
+            self._recorder.refuse(because(forwards.UNDER_CONTEXT))
 
     def _mark(self, target: Callable[..., None], options: dict[str, Any]) -> fx.Node:
         node = self._recorder.graph.call_function(target, (), options)

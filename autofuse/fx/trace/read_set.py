@@ -388,7 +388,8 @@ class ReadSet(ValueGuards):
             return
         text = f"{self.guards.constant(cls)}.{name}"
         in_library = all(name not in vars(c) for c in _classes_of_lookup(cls) if is_user_class(c))
-        self.functions.remember(found) if not in_library else None
+        if not in_library:
+            self.functions.remember(found)
         if isinstance(found, classmethod):
             self.guards.same(f"{text}.__func__", found.__func__)
         elif isinstance(found, (staticmethod, types.FunctionType)):
