@@ -25,19 +25,22 @@ DONE, DOES_NOT_FIT, FAILED = 0, 1, 2
 
 
 def main(options: Namespace) -> int:
-    """The plan goes to stdout. Returns 0; 1 where it fits neither before nor after fusion; 2 for what cannot be."""
+    """Prints the plan to stdout.
+
+    Returns 0; 1 if the step fits neither before nor after fusion; 2 if it cannot be planned.
+    """
     try:
         capacity, scale = _capacity(options), _scale(options)
     except ValueError as error:
         say(str(error))
         return FAILED
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what a factory prints is no part of the plan
+        with contextlib.redirect_stdout(sys.stderr):  # the factory's own output is not a part of the plan
             found = _planned(options, capacity, scale)
     except (Unplannable, NoSubject) as error:
         say(str(error))
         return FAILED
-    except Exception as error:  # the factory's own
+    except Exception as error:  # an error of the factory
         traceback.print_exception(error, limit=-3)
         say(f"{options.target} raised {type(error).__name__}, and nothing was planned.")
         return FAILED
@@ -69,26 +72,26 @@ def _capacity(options: Namespace) -> Capacity | None:
 
 
 def _scale(options: Namespace) -> Scale | None:
-    """Raises Unplannable where half of what it takes is given."""
+    """Returns what --scale requests; None without it. Raises Unplannable if an option that it needs is missing."""
     if options.scale is None:
         return None
     if options.link is None or (options.step_seconds is None) == (options.profile is None):
         raise Unplannable(
-            "How a step scales follows from its time on one device and from the link: pass --link, as 50GB, and either "
-            "--profile with a profile.json or --step-seconds."
+            "--scale needs the link between devices and the time of a step on one device: pass --link, such as 50GB, "
+            "and either --profile with a profile.json or --step-seconds."
         )
     seconds, constant, source = options.step_seconds, 0.0, "as given"
     if options.profile is not None:
         seconds, constant, source = _measured(options.profile)
     if not 0 < seconds < math.inf:
-        raise Unplannable(f"A step takes more than no time, and --step-seconds is {seconds}: say what one takes.")
+        raise Unplannable(f"--step-seconds is {seconds}, but a step takes more than 0 s: pass the time of one step.")
     across = Link(parse_capacity(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
     link = Link(parse_capacity(options.link).bytes, options.latency * 1e-6)
     return Scale(seconds, source, link, options.scale, constant, across)
 
 
 def _measured(path: Path) -> tuple[float, float, str]:
-    """Of a profile: the step's seconds, what of them does not grow with the batch, and where they come from."""
+    """Returns the seconds of a profile's step, the part that does not grow with the batch, and their source."""
     try:
         profile = read(path)
     except NotOurs as error:
@@ -96,7 +99,10 @@ def _measured(path: Path) -> tuple[float, float, str]:
     if not isinstance(profile, Profile) or not profile.timing.seconds:
         raise Unplannable(f"{path} holds no profile with a timed step: pass a profile.json of one device.")
     if len(profile.ranks) > 1:
-        raise Unplannable(f"{path} is of {len(profile.ranks)} processes, and scaling is planned from one.")
+        raise Unplannable(
+            f"{path} is a profile of {len(profile.ranks)} processes, but scaling is planned from one device. "
+            "Pass a profile of one process."
+        )
     step, ratio = profile.timing.median, profile.probe.ratio
     constant = 0.0 if ratio is None else step * min(1.0, max(0.0, 2 - ratio))
     return step, constant, f"measured, {path.name}, {profile.roof.device or 'device not known'}"

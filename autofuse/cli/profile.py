@@ -1,6 +1,7 @@
-"""`autofuse profile` of what runs here: a script, a module or what a factory makes. Options -> a run -> files, summary.
+"""`autofuse profile` of a program on this machine: a script, a module, or the result of a factory.
 
-Checks all options first, so that bad input is reported before minutes of work. Measures nothing itself.
+This file reads options, starts the run, and writes files and a summary. All options are checked first, so that bad
+input is reported before minutes of work. Other files measure.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ _INTERRUPTED = 130
 
 
 def main(options: Namespace) -> int:
-    """Results go to stdout, what is said about the run to stderr. Returns 0; 1 where a condition of --fail-if holds;
-    2 for what cannot be profiled, or not as a whole; 130 after Ctrl-C. What was measured until then is written."""
+    """Prints results to stdout, and messages about the run to stderr.
+
+    Returns 0; 1 if a condition of --fail-if holds; 2 if the profile is missing or incomplete; 130 after Ctrl-C. The
+    measurements up to then are written.
+    """
     if options.ncu:
-        say("--ncu adds to what a trace tells: pass the trace of the same program with --trace.")
+        say("--ncu adds numbers to a trace: pass the trace of the same program with --trace.")
         return FAILED
     try:
         results = Results.of(options, _rank())
@@ -59,7 +63,7 @@ def _target(options: Namespace) -> list[str]:
 
 def _factory(target: str, arguments: list[str], options: Namespace, results: Results) -> int:
     if arguments:
-        raise NoSubject(f"A factory is called without arguments, and {arguments[0]!r} follows {target}.")
+        raise NoSubject(f"A factory is called without arguments: remove {arguments[0]!r} after {target}.")
     try:
         with _aside(options):
             made = load(target)
@@ -96,7 +100,7 @@ def _program(what: Program, options: Namespace, results: Results) -> int:
         say(outcome.trouble)
     code = FAILED
     if conductor.profile is not None:
-        by = f"A step is what lies between {outcome.by}."
+        by = f"A step is the time between {outcome.by}."
         code = results.finish(replace(conductor.profile, notes=(by, *conductor.profile.notes)))
     if outcome.interrupted:
         return _INTERRUPTED
@@ -104,14 +108,14 @@ def _program(what: Program, options: Namespace, results: Results) -> int:
 
 
 def _rank() -> int:
-    """The number of this process in the job that torchrun or the like started; 0 for one by itself."""
+    """Returns the number of this process in the job that torchrun, for example, started; 0 without a job."""
     text = os.environ.get("RANK", "0")
     return int(text) if text.isdecimal() else 0
 
 
 @contextlib.contextmanager
 def _aside(options: Namespace) -> Iterator[None]:
-    """With --format json, what the program prints goes to stderr: stdout is for the profile."""
+    """Sends the program's own output to stderr with --format json, because stdout then holds the profile only."""
     if options.format != "json":
         yield
         return

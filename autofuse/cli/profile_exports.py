@@ -29,7 +29,7 @@ _FROM_PROFILE: dict[str, Callable[[Profile], str]] = {
 
 
 class CannotExport(ValueError):
-    """A file cannot be made; the message says why."""
+    """A file cannot be written. The message says why."""
 
 
 def file_names(kinds: Sequence[str]) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def exported(
         trace: The file of the profile's trace, for perfetto; None if there is none.
 
     Raises:
-        CannotExport: "perfetto" is asked for, and the trace cannot be read.
+        CannotExport: The kind is "perfetto", and the trace cannot be read.
     """
     if kind == "perfetto":
         return FILE_NAMES[kind], _perfetto(profile, trace)
@@ -65,7 +65,7 @@ def exported(
 
 
 def append_to_github(text: str) -> bool:
-    """Appends Markdown to the summary of the step of GitHub Actions that runs this; whether there is one.
+    """Appends Markdown to the summary of the running step of GitHub Actions. Returns whether there is one.
 
     Raises OSError if the file cannot be written.
     """
@@ -79,7 +79,7 @@ def append_to_github(text: str) -> bool:
 
 def _perfetto(profile: Profile, path: Path | None) -> bytes:
     if path is None:
-        raise CannotExport("There is no trace to annotate: no step was recorded.")
+        raise CannotExport("There is no trace to annotate, because no step was recorded. Let the program run longer.")
     try:
         content = traces.read_json(path)
         found = annotate_trace(content, traces.parse_trace(content, path.name), profile)
@@ -87,5 +87,5 @@ def _perfetto(profile: Profile, path: Path | None) -> bytes:
         raise CannotExport(str(error)) from error
     except OSError as error:
         raise CannotExport(f"{path} cannot be read: {error.strerror or error}.") from error
-    # Numbers that the trace keeps exactly are decimals, which json does not know: as floats they are as Perfetto reads.
+    # json cannot write the decimals in which a trace keeps exact numbers. Perfetto reads floats.
     return gzip.compress(json.dumps(found, default=float).encode(), mtime=0)

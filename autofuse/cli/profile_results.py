@@ -1,8 +1,7 @@
-"""What a command of profiles leaves behind: files, a summary on the terminal, an exit code. Runs nothing.
+"""Writes the results of a profile: files, a summary on the terminal, and the exit code.
 
-The exit code is 1 where a condition of --fail-if holds, and 2 where results cannot be written.
-
-Files are replaced whole or not at all, and whether they can be written is asked before anything runs.
+The exit code is 1 if a condition of --fail-if holds, and 2 if results cannot be written. A file is replaced completely
+or not at all. Before anything runs, this file checks that results can be written.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ _NOTHING = Profile("", Timing((), Interval(0.0, 0.0)), ())
 
 
 class CannotWriteResults(ValueError):
-    """Results have nowhere to go, or what is to be done with them is not clear; the message says why."""
+    """Results cannot be written, or an option about them is invalid. The message says why."""
 
 
 def say(sentence: str) -> None:
-    """Something about the run, on standard error."""
+    """Prints a message about the run to standard error."""
     console = Console(stderr=True)
     console.print(f"autofuse: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def unwritable(folder: Path, names: tuple[str, ...] = (DATA, PAGE, TRACE)) -> str | None:
-    """Why files of these names cannot be written there, in a sentence; None if they can. Makes the folder."""
+    """Returns why files of these names cannot be written to the folder; None if they can. Creates the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(str(folder))
@@ -57,18 +56,18 @@ def unwritable(folder: Path, names: tuple[str, ...] = (DATA, PAGE, TRACE)) -> st
         return f"the profile cannot be written to {folder} ({error.strerror or error}). Name a folder with --output."
     for path in (folder / name for name in names):
         if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
-            return f"{path} is there already and cannot be replaced. Name another folder with --output."
+            return f"{path} already exists and cannot be replaced. Name another folder with --output."
     return None
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file, or replace the one that is there. Raises OSError, and then the old one is untouched."""
+    """Writes a file, or replaces an existing one. If it raises OSError, the existing file is unchanged."""
     files.put(str(path), text.encode("utf-8", errors="backslashreplace"))
 
 
 @dataclass(frozen=True)
 class Results:
-    """Where results go. rank: in a job of several processes each writes files of its own, and the first one prints."""
+    """The place of results. Each process (`rank`) of a job writes its own files, and only the first one prints."""
 
     folder: Path
     format: str
@@ -81,14 +80,13 @@ class Results:
 
     @classmethod
     def of(cls, options: Namespace, rank: int = 0) -> Results:
-        """As the options say.
+        """Returns the place that the options name.
 
-        Raises CannotWriteResults, before anything runs, where nothing can be written there, and where the baseline or a
-        condition is not one.
+        Raises CannotWriteResults if nothing can be written there, or if the baseline or a condition is invalid.
         """
         try:
             gate = Gate(tuple(condition(text) for text in options.fail_if), options.strict)
-            gate.outcomes(quantities.of_profile(_NOTHING))  # names what there is not, if a condition does
+            gate.outcomes(quantities.of_profile(_NOTHING))  # raises an error for an unknown quantity
             baseline = _profile(options.baseline) if options.baseline else None
         except (NotACondition, NotOurs) as error:
             raise CannotWriteResults(str(error)) from error
@@ -101,16 +99,16 @@ class Results:
         return results
 
     def name(self, file: str) -> str:
-        """profile.json, and profile.rank1.json of the process numbered 1."""
+        """Returns the file's name for this process: profile.json, or profile.rank1.json for the process numbered 1."""
         stem, _, ending = file.partition(".")
         return f"{stem}.rank{self.rank}.{ending}" if self.rank else file
 
     def path(self, file: str) -> Path:
-        """Of the file of that name."""
+        """Returns the path of the file of that name."""
         return self.folder / self.name(file)
 
     def finish(self, profile: Profile) -> int:
-        """Write the profile and its page, and show it on stdout. Returns the exit code."""
+        """Writes the profile and its page, and shows it on stdout. Returns the exit code."""
         data = profile.to_json() + "\n"
         try:
             put(self.path(DATA), data)
@@ -162,7 +160,7 @@ class Results:
         console.print(f"Written: {written}", markup=False, highlight=False, soft_wrap=True)
 
     def _judged(self, profile: Profile) -> tuple[Mapping[str, Quantity], Difference | None]:
-        """What conditions may name, and the difference from the baseline if there is one."""
+        """Returns the quantities that conditions may name, and the difference from the baseline if there is one."""
         if self.baseline is None:
             return quantities.of_profile(profile), None
         difference = of_profiles(self.baseline, profile, anyway=self.anyway)
@@ -180,8 +178,8 @@ class Results:
 
 
 def _profile(path: Path) -> Profile:
-    """The baseline. Raises NotOurs where there is no profile in the file."""
+    """Returns the baseline. Raises NotOurs if the file contains no profile."""
     found = read(path)
     if not isinstance(found, Profile):
-        raise NotOurs(f"{path} holds a comparison, and --baseline wants a profile.json that `autofuse profile` wrote.")
+        raise NotOurs(f"{path} holds a comparison, but --baseline needs a profile.json that `autofuse profile` wrote.")
     return found

@@ -20,9 +20,9 @@ from autofuse.profiling.trace.trace import Unreadable
 
 
 def files_of(given: Sequence[Path]) -> list[Path]:
-    """The files given, and of folders the traces anywhere in them, in order of their names.
+    """Returns the given files, and the traces in given folders at any depth, in order of their names.
 
-    Raises Unreadable for a folder in which there is none.
+    Raises Unreadable if a folder contains no trace.
     """
     found: list[Path] = []
     for path in given:
@@ -42,10 +42,15 @@ def _ours(path: Path) -> bool:
 
 
 def main(options: Namespace) -> int:
-    """Results go to stdout, what is said about the run to stderr. Returns 0, 1 where a condition of --fail-if holds, or
-    2 for a file that is no trace and results that cannot be written."""
+    """Prints results to stdout, and messages about the run to stderr.
+
+    Returns 0; 1 if a condition of --fail-if holds; 2 if a file is not a trace or results cannot be written.
+    """
     if options.target or options.module:
-        say(f"--trace reads traces, and {(options.target or options.module)[0]!r} is to be run: one at a time.")
+        say(
+            f"--trace reads traces and cannot be combined with {(options.target or options.module)[0]!r}, which would "
+            "be run: use two commands."
+        )
         return FAILED
     try:
         results = Results.of(options)

@@ -57,7 +57,7 @@ def value_of(level: Level) -> str:
 
 
 def missing(level: Level) -> str:
-    """Why a level has no value, and what to do: "n/a, because ...; get it: ..."."""
+    """The reason why a level has no value, and what to do: "n/a, because ...; get it: ..."."""
     return missing_in_words(level.reason, level.kind.get)
 
 

@@ -21,7 +21,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # (batch, length, heads, he
 def attention_refusal(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: Any, is_causal: bool, mask_is_causal: bool
 ) -> str:
-    """Why such kernels do not support a call, as a sentence; "" if they do."""
+    """The reason why such kernels do not support a call, as a sentence; "" if they do."""
     if not isinstance(scale, (int, float)):
         return "It needs a number as scale."
     if not query.ndim == key.ndim == value.ndim == 4:
@@ -72,7 +72,7 @@ def _pad_to_width(width: int, *operands: Tensor) -> tuple[Tensor, ...]:
 def packed_refusal(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool
 ) -> str:
-    """Why kernels of packed sequences do not support a call. Lengths are on the device and are not read."""
+    """The reason why kernels of packed sequences do not support a call. Lengths are on the device and are not read."""
     if not query.ndim == key.ndim == value.ndim == 3 or key.shape != value.shape or key.shape[-1] != query.shape[-1]:
         return "It takes (tokens, heads, head_dim), with keys and values of one shape."
     if not key.shape[1] or query.shape[1] % key.shape[1] or not query.numel() or not key.numel():

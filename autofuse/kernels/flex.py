@@ -19,7 +19,7 @@ _LEAST_WIDTH = 16  # of a head, for its kernels on GPUs
 
 
 def refusal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> str:
-    """Why FlexAttention does not support a call, as a sentence; "" if it does."""
+    """The reason why FlexAttention does not support a call, as a sentence; "" if it does."""
     if p:
         return "It has no dropout."
     if not query.numel() or not key.numel() or not value.numel():

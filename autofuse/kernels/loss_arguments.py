@@ -12,7 +12,7 @@ from autofuse.kernels.requirements import first_refusal, index_targets, must_be_
 
 
 def row_loss_refusal(logits: Tensor, target: Tensor, dim: int, weight: Tensor | None) -> str:
-    """Why such kernels do not support a call of `cross_entropy`, as a sentence; "" if they do."""
+    """The reason why such kernels do not support a call of `cross_entropy`, as a sentence; "" if they do."""
     if target.is_floating_point():
         return "It takes class indices, not probabilities."
     expected = list(logits.shape)

@@ -183,7 +183,7 @@ def _compiler_missing() -> str:
 
 @cache
 def _no_compiler() -> str:
-    """Why there is no C++ compiler. Inductor uses $CXX, otherwise g++ or clang++."""
+    """The reason why there is no C++ compiler. Inductor uses $CXX, otherwise g++ or clang++."""
     from_environment = os.environ.get("CXX", "")
     if any(shutil.which(command) for command in (from_environment, "g++", "clang++") if command):
         return ""

@@ -27,7 +27,7 @@ _LOG = logging.getLogger("autofuse")
 
 
 def backward_compile_error(provider: Provider, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Why a provider's kernels of a training step do not compile, as a sentence; "" if they do.
+    """The reason why a provider's kernels of a training step do not compile, as a sentence; "" if they do.
 
     Args:
         provider: the provider.

@@ -19,7 +19,7 @@ Rotation = Callable[
 
 
 def rotary_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
-    """Why such kernels do not support a call of `rotary`, as a sentence; "" if they do."""
+    """The reason why such kernels do not support a call of `rotary`, as a sentence; "" if they do."""
     if any(t.dtype is not x.dtype or t.device != x.device for t in (cos, sin)):
         return "It needs angles in the dtype of x and on its device."
     if not cos.ndim or cos.shape != sin.shape or 2 * cos.shape[-1] != x.shape[-1]:

@@ -103,7 +103,7 @@ def _by_torch(groups: Any, options: dict[str, Any]) -> Optimizer:
 
 
 def _torch_refusal(groups: Iterable[Any]) -> str:
-    """Why torch has no fused step for some parameter; "" if it has one for all.
+    """The reason why torch has no fused step for some parameter; "" if it has one for all.
 
     torch reports this only when a step runs. So this tries a step with a single number for each dtype and device.
     """

@@ -93,7 +93,7 @@ differentiate(_biased, _gradients, _save)
 
 
 def reason_torch_is_as_fast(x: Tensor, name: str) -> str:
-    """Why torch is as fast as a compiled loop; "" if it is not.
+    """The reason why torch is as fast as a compiled loop; "" if it is not.
 
     torch's exact GELU in 16 bits comes from oneDNN and takes half the time of a loop.
     """

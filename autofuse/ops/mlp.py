@@ -172,7 +172,7 @@ def _refusal(
 
 
 def _shape_refusal(x: Tensor, up_weight: Tensor, up_bias: Any, down_weight: Tensor, down_bias: Any) -> str:
-    """Why the shapes do not fit. F.linear then raises its own, better known error."""
+    """The reason why the shapes do not fit. F.linear then raises its own, better known error."""
     fits = up_weight.ndim == down_weight.ndim == 2 and x.shape[-1:] == up_weight.shape[1:]
     fits = fits and down_weight.shape[1:] == up_weight.shape[:1]
     for bias, weight in ((up_bias, up_weight), (down_bias, down_weight)):

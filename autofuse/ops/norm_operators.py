@@ -229,7 +229,7 @@ def prepare_norm(
 
 
 def norm_refusal(x: Tensor, weight: Affine = None, bias: Affine = None, eps: object = 1e-5) -> str:
-    """Why our kernels do not support a norm with these operands, as a sentence; "" if they do."""
+    """The reason why our kernels do not support a norm with these operands, as a sentence; "" if they do."""
     if x.layout is not torch.strided or x.dtype not in HALVES_AND_SINGLE or not x.numel():
         return "It needs dense, non-empty tensors in fp32, bf16 or fp16."
     if not isinstance(eps, float | int):

@@ -129,7 +129,7 @@ def _dtype(x: Tensor, cos: Tensor, sin: Tensor) -> torch.dtype:
 
 
 def _kernel_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
-    """Why our kernels do not support a call."""
+    """The reason why our kernels do not support a call."""
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         return "cos or sin need gradients, which torch's own code computes."
     if not cos.ndim or not sin.ndim:
@@ -146,7 +146,7 @@ def _kernel_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = Fal
 
 
 def _region_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
-    """Why the compiled region does not support a call."""
+    """The reason why the compiled region does not support a call."""
     if interleaved:
         return "torch rotates neighbouring pairs faster, as complex numbers."
     return _kernel_refusal(x, cos, sin)

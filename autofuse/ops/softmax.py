@@ -117,7 +117,7 @@ operators.differentiate(_FORWARD, _backward, _save)
 def _kernel_refusal(
     scores: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fill: float | None = None
 ) -> str:
-    """Why our kernels do not support a call."""
+    """The reason why our kernels do not support a call."""
     if mask is None:
         return "torch's own kernel is as fast without a mask." if scale == 1 else ""
     if not mask.ndim or mask.shape[-1] not in (1, scores.shape[-1]) or not broadcasts_to(mask, scores):

@@ -34,7 +34,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something is not done: a code, with the data for its templates."""
+    """The reason why something is not done: a code, with the data for its templates."""
 
     code: Code
     data: tuple[tuple[str, str], ...] = ()

@@ -16,7 +16,7 @@ from examples import bert, gpt, llama
 
 
 def missing(device: torch.device) -> str:
-    """Why Liger is not usable, as a sentence; "" if it is."""
+    """The reason why Liger is not usable, as a sentence; "" if it is."""
     if device.type != "cuda":
         return "Liger's kernels run on GPUs."
     try:

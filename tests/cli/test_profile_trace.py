@@ -63,7 +63,7 @@ def test_a_rate_has_a_decimal_prefix(trace: Path, capsys: pytest.CaptureFixture[
     assert main([*run, "--peak-flops", "989T", "--peak-bandwidth", "3.35e12"]) == 0
     with pytest.raises(SystemExit):
         main([*run, "--peak-flops", "fast"])
-    assert "is no rate" in capsys.readouterr().err
+    assert "is not a rate" in capsys.readouterr().err
 
 
 def test_stdout_contains_json_and_nothing_else(trace: Path, capsys: pytest.CaptureFixture[str]):

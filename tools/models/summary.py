@@ -79,7 +79,7 @@ def _rules(rows: Sequence[Measured]) -> str:
 
 
 def _left(rows: Sequence[Measured]) -> str:
-    """Why sites are left and modules unread, for each model."""
+    """The reason why sites are left and modules unread, for each model."""
     lines = ["## What was left, and why\n"]
     for r in rows:
         told = [(f"rolled back, {k}", n) for k, n in r.rolled_back.items()]

@@ -55,7 +55,7 @@ def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def why_not_compiled(model: nn.Module) -> str:
-    """Why autofuse does not compile `model`, or ""."""
+    """The reason why autofuse does not compile `model`, or ""."""
     if any(vars(m).get(_COMPILED) is not None for m in model.modules()):
         return "it is compiled already, by Module.compile"
     return ""

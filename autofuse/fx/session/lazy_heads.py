@@ -281,7 +281,7 @@ def _parts(x: Any, depth: int) -> Iterator[Any]:
 
 
 def why_no_loss(name: str, head: nn.Module) -> Reason:
-    """Why the output of a layer stays as it is, if no loss of it is seen."""
+    """The reason why the output of a layer stays as it is, if no loss of it is seen."""
     weight = head.weight
     if isinstance(weight, Tensor) and weight.is_cuda and weight.shape[0] % _FAST_FEATURES:
         return because(outcomes.SLOW_PRODUCTS, head=name, features=weight.shape[0])

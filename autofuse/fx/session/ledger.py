@@ -182,7 +182,7 @@ def _site_report(
 
 
 def _choice_and_check(found: Found, verdict: Verdict | None, why: Reason | None) -> str:
-    """Why the kernel of a fused site was chosen, and on which part of the call it was checked in float64."""
+    """The reason why the kernel of a fused site was chosen, and on which part of the call it was checked in float64."""
     if why is not None or not found.fused:
         return ""
     part = verdict.size if verdict is not None else ""

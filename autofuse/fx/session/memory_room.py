@@ -110,7 +110,7 @@ def checked_part(call: ForwardArguments, length: int = LENGTH) -> float | None:
 
 
 def why_no_room(takes: Mapping[torch.device, int], doing: str = "checking") -> str:
-    """Why memory does not suffice; "" if it does, or if the free memory is unknown."""
+    """The reason why memory does not suffice; "" if it does, or if the free memory is unknown."""
     for device, count in takes.items():
         free = free_bytes(device)
         if free is not None and count > free:

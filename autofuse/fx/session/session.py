@@ -497,7 +497,7 @@ def _overrides_functions(call: ForwardArguments) -> bool:
 def _why_not_captured(
     state: ModuleState, module: nn.Module, call: ForwardArguments, unread: frozenset[Path] = frozenset()
 ) -> str:
-    """Why such a call is not captured, as the end of a sentence, or "".
+    """The reason why such a call is not captured, as the end of a sentence, or "".
 
     Tensors of classes that override functions are not inspected.
     """

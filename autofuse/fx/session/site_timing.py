@@ -62,7 +62,7 @@ class SiteTiming:
 
     @property
     def reason(self) -> Reason:
-        """Why the original stays."""
+        """The reason why the original stays."""
         if self.noisy:
             return because(outcomes.TOO_NOISY, why=self.words)
         return because(outcomes.NOT_FASTER, why=self.words)

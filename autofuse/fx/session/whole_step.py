@@ -268,7 +268,7 @@ def _running_modules(planner: Planner, verdicts: Verdicts | None, training: bool
 
 
 def _out_of_range(steps: ModelSteps) -> str:
-    """Why steps of this duration are not timed, or ""."""
+    """The reason why steps of this duration are not timed, or ""."""
     if _SURELY_LONG < steps.first_seconds <= longest_step():
         return ""  # no estimate is needed, and a run of such a step is expensive
     seconds = estimate_seconds(steps.step(()), steps.device)

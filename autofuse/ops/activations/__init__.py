@@ -43,7 +43,7 @@ def activation(x: Tensor, name: Activation) -> Tensor:
 
 
 def activation_refusal(name: Activation) -> str:
-    """Why our kernels do not compute an activation, as a sentence; "" if they do."""
+    """The reason why our kernels do not compute an activation, as a sentence; "" if they do."""
     if not isinstance(name, str):
         return "It needs an activation by name, not a function."
     return "" if in_kernels(name) else f"Our kernels do not have the activation {name!r}."

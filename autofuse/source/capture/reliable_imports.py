@@ -26,7 +26,7 @@ LineRange = tuple[int, int]  # the first and the last line
 
 @dataclass(frozen=True)
 class ImportDoubt:
-    """Why a name may not have its imported meaning.
+    """The reason why a name may not have its imported meaning.
 
     Attributes:
         star: The module of an `import *` that may rebind the name; "" if the import itself may not run.
