@@ -108,14 +108,16 @@ def row(name: str) -> dict[str, Any]:
     first, last, control = in_turns((before, after, again), inputs)
     steps = [sum(own.values()) for own in (first, last)]
     predicted = with_places(_layers(before, first), read_places(before, inputs), Costs(roofs("cpu")), steps[0])
-    sides = [_profile(step, layers) for step, layers in zip(steps, (predicted, _fused(predicted)), strict=True)]
+    sides = [
+        _profile(step, layers) for step, layers in zip(steps, (predicted, _with_all_fused(predicted)), strict=True)
+    ]
     measured, _ = with_measured_savings(*sides, *map(_by_layer, (first, last)))
     kinds = _kinds(measured, steps[0])
     saving = sum(kind["predicted_saving"] for kind in kinds)
     step = {
         "before": steps[0], "after": steps[1], "predicted_ratio": steps[0] / (steps[0] - saving),
         "measured_ratio": steps[0] / steps[1], "control_ratio": steps[0] / sum(control.values()),
-        "met": _met(saving, steps[0] - steps[1], steps[0]), "load": load,
+        "met": _is_within_factor(saving, steps[0] - steps[1], steps[0]), "load": load,
     }  # fmt: skip
     return {
         "name": name, "tuned": name in TUNED, "step": step, "places": kinds,
@@ -140,7 +142,7 @@ def _layers(model: nn.Module, own: OwnSeconds) -> list[Layer]:
     return [Layer(name, "", 1, *both, *both) for name, both in zip(names, work, strict=True)]
 
 
-def _fused(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+def _with_all_fused(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """The same, with every place fused: optimize was told to measure nothing."""
     return tuple(
         replace(layer, places=tuple(replace(p, status="fused") if p.status == "applies" else p for p in layer.places))
@@ -171,12 +173,17 @@ def _kinds(measured: Profile, step: float) -> list[dict[str, Any]]:
             measured_saving=place.measured_saving,
         )  # fmt: skip
     return [
-        {"rule": rule, "layer": name, **sums, "met": _met(sums["predicted_saving"], sums["measured_saving"], step)}
+        {
+            "rule": rule,
+            "layer": name,
+            **sums,
+            "met": _is_within_factor(sums["predicted_saving"], sums["measured_saving"], step),
+        }
         for (rule, name), sums in found.items()
     ]
 
 
-def _met(predicted: float, measured: float, step: float) -> bool:
+def _is_within_factor(predicted: float, measured: float, step: float) -> bool:
     """Within the factor, or both too little to matter."""
     if max(abs(predicted), abs(measured)) < LEAST * step:
         return True

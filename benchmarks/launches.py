@@ -89,7 +89,7 @@ def cases(compiles: bool, device: torch.device) -> dict[str, tuple[Tensor, dict[
 
 def time_call(call: Call, x: Tensor) -> dict[str, float]:
     """Microseconds of one call: forward, with its backward pass, and in a row of ten with the backward pass."""
-    grad, least = torch.ones_like(x), _least_on_gpu if x.is_cuda else _least
+    grad, least = torch.ones_like(x), _least_on_gpu if x.is_cuda else _least_seconds
 
     def step(calls: int) -> None:
         y = x
@@ -104,7 +104,7 @@ def time_call(call: Call, x: Tensor) -> dict[str, float]:
     }
 
 
-def _least(action: Callable[[], object], calls: int = 40, repeats: int = 60) -> float:
+def _least_seconds(action: Callable[[], object], calls: int = 40, repeats: int = 60) -> float:
     for _ in range(3 * calls):
         action()
     times = []

@@ -53,7 +53,7 @@ def _ids(batch: int, length: int, classes: int) -> Tensor:
     return torch.randint(2, classes, (batch, length))
 
 
-def _padded(batch: int, length: int, classes: int) -> tuple[Tensor, Tensor]:
+def _padded_inputs(batch: int, length: int, classes: int) -> tuple[Tensor, Tensor]:
     """Ids, and a mask with 0 on the last quarter of every other row."""
     mask = torch.ones(batch, length, dtype=torch.long)
     mask[::2, -length // 4 :] = 0
@@ -71,7 +71,7 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
         ),
         "bert": Example(
             lambda: bert.Bert(bert.Config(numbers=998, length=256, width=384, heads=6, layers=4, inner=1536)),
-            lambda: _padded(4, 256, 1000), 1000,
+            lambda: _padded_inputs(4, 256, 1000), 1000,
         ),
         "llama": Example(
             lambda: llama.Llama(

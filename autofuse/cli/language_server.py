@@ -165,7 +165,7 @@ def _quick_fixes(f: Finding, reading: CheckedText, document: TextDocument) -> li
         kind = "unsafe" if f.status == "unsafe" else "safe"
         actions.append(
             lsp.CodeAction(
-                f"autofuse: {f.code}: {_short(f.message)} ({kind})", kind=lsp.CodeActionKind.QuickFix,
+                f"autofuse: {f.code}: {_shorten_message(f.message)} ({kind})", kind=lsp.CodeActionKind.QuickFix,
                 diagnostics=diagnostics, is_preferred=kind == "safe", edit=_edit(document, changes),
             )
         )  # fmt: skip
@@ -179,7 +179,7 @@ def _quick_fixes(f: Finding, reading: CheckedText, document: TextDocument) -> li
     return actions
 
 
-def _short(message: str) -> str:
+def _shorten_message(message: str) -> str:
     becomes = message.partition(": ")[2].partition(" (")[0]
     return becomes or message
 

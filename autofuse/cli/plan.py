@@ -36,7 +36,7 @@ def main(options: Namespace) -> int:
         return FAILED
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the factory's own output is not a part of the plan
-            found = _planned(options, capacity, scale)
+            found = _make_plan(options, capacity, scale)
     except (Unplannable, NoSubject) as error:
         say(str(error))
         return FAILED
@@ -53,7 +53,7 @@ def main(options: Namespace) -> int:
     return DOES_NOT_FIT if fits and set(fits) == {"does not fit"} else DONE
 
 
-def _planned(options: Namespace, capacity: Capacity | None, scale: Scale | None) -> Plan:
+def _make_plan(options: Namespace, capacity: Capacity | None, scale: Scale | None) -> Plan:
     strategy = "none" if options.shard == 1 else options.strategy or "fsdp"
     if options.shard == 1 and options.strategy:
         raise Unplannable(f"{options.strategy} is for several devices: say how many with --shard.")
@@ -82,7 +82,7 @@ def _scale(options: Namespace) -> Scale | None:
         )
     seconds, constant, source = options.step_seconds, 0.0, "as given"
     if options.profile is not None:
-        seconds, constant, source = _measured(options.profile)
+        seconds, constant, source = _read_step_time(options.profile)
     if not 0 < seconds < math.inf:
         raise Unplannable(f"--step-seconds is {seconds}, but a step takes more than 0 s: pass the time of one step.")
     across = Link(parse_capacity(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
@@ -90,7 +90,7 @@ def _scale(options: Namespace) -> Scale | None:
     return Scale(seconds, source, link, options.scale, constant, across)
 
 
-def _measured(path: Path) -> tuple[float, float, str]:
+def _read_step_time(path: Path) -> tuple[float, float, str]:
     """Returns the seconds of a profile's step, the part that does not grow with the batch, and their source."""
     try:
         profile = read(path)

@@ -65,7 +65,7 @@ def _factory(target: str, arguments: list[str], options: Namespace, results: Res
     if arguments:
         raise NoSubject(f"A factory is called without arguments: remove {arguments[0]!r} after {target}.")
     try:
-        with _aside(options):
+        with _redirect_program_output(options):
             made = load(target)
             found = profile(
                 made.subject, made.inputs, step=made.step, warmup=options.warmup, steps=options.steps,
@@ -94,7 +94,7 @@ def _program(what: Program, options: Namespace, results: Results) -> int:
 
     schedule = Schedule(options.warmup, options.steps, options.trace_steps, options.samples, options.tokens)
     conductor = Conductor(schedule, what.name, profile_of, spoken(what.name), options.to_the_end)
-    with what.in_place() as start, _aside(options):
+    with what.in_place() as start, _redirect_program_output(options):
         outcome = run(start, what.name, conductor, options.inference)
     if outcome.trouble:
         say(outcome.trouble)
@@ -114,7 +114,7 @@ def _rank() -> int:
 
 
 @contextlib.contextmanager
-def _aside(options: Namespace) -> Iterator[None]:
+def _redirect_program_output(options: Namespace) -> Iterator[None]:
     """Sends the program's own output to stderr with --format json, because stdout then holds the profile only."""
     if options.format != "json":
         yield

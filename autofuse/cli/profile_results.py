@@ -119,19 +119,19 @@ class Results:
         if self.rank:
             return DONE
         try:
-            known, difference = self._judged(profile)
+            known, difference = self._compare_with_baseline(profile)
             outcomes = self.gate.outcomes(known)
         except NotACondition as error:  # a condition names a layer that the model does not have
             say(str(error))
             outcomes = None
-        exports = self._exported(profile, outcomes or ())
+        exports = self._write_exports(profile, outcomes or ())
         self._show(profile, data)
         if outcomes is None or exports:
             return FAILED
         self._show_difference(profile, difference)
         return self.gate.exit_code(outcomes, say)
 
-    def _exported(self, profile: Profile, outcomes: Sequence[ConditionOutcome]) -> int:
+    def _write_exports(self, profile: Profile, outcomes: Sequence[ConditionOutcome]) -> int:
         """Writes the files of --export. Returns how many could not be written."""
         failed = 0
         recorded = self.path(TRACE) if profile.trace_file else self.source
@@ -159,7 +159,7 @@ class Results:
         written = ", ".join(str(self.path(name)) for name in names if self.path(name).is_file())
         console.print(f"Written: {written}", markup=False, highlight=False, soft_wrap=True)
 
-    def _judged(self, profile: Profile) -> tuple[Mapping[str, Quantity], Difference | None]:
+    def _compare_with_baseline(self, profile: Profile) -> tuple[Mapping[str, Quantity], Difference | None]:
         """Returns the quantities that conditions may name, and the difference from the baseline if there is one."""
         if self.baseline is None:
             return quantities.of_profile(profile), None

@@ -29,14 +29,16 @@ def files_of(given: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(ENDINGS) and not _ours(p))
+        inside = sorted(
+            p for p in path.rglob("*") if p.is_file() and p.name.endswith(ENDINGS) and not _is_own_output(p)
+        )
         if not inside:
             raise Unreadable(f"{path} holds no trace: no file in it ends with {' or '.join(ENDINGS)}.")
         found += inside
     return found
 
 
-def _ours(path: Path) -> bool:
+def _is_own_output(path: Path) -> bool:
     """Whether an earlier run wrote the file next to the traces."""
     return path.name == DATA or path.name in file_names(EXPORT_KINDS)
 

@@ -48,12 +48,12 @@ def speedscope(profile: Profile) -> dict[str, Any]:
         "name": profile.name,
         "exporter": "autofuse",
         "activeProfileIndex": 0,
-        "profiles": [_sampled(name, group, frames) for name, group in groups.items() if group],
+        "profiles": [_sampled_profile(name, group, frames) for name, group in groups.items() if group],
         "shared": {"frames": [{"name": name} for name in frames]},
     }
 
 
-def _sampled(name: str, group: list[tuple[Stack, str, float]], frames: dict[str, int]) -> dict[str, Any]:
+def _sampled_profile(name: str, group: list[tuple[Stack, str, float]], frames: dict[str, int]) -> dict[str, Any]:
     """One sample for each stack. frames: the index of each frame; new ones are added."""
     samples = [[frames.setdefault(frame, len(frames)) for frame in (*path, phase)] for path, phase, _ in group]
     weights = [seconds for *_, seconds in group]

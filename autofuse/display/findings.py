@@ -46,15 +46,15 @@ def annotation_of(finding: Finding) -> str:
     reason += f"; {finding.advice}" if finding.advice else ""
     title = _property(f"{finding.code} {finding.rule}")
     within = f"cell {finding.cell}, line {finding.line}: " if finding.cell is not None else ""
-    return f"::{level} {place},title={title}::{_escaped(within + finding.message + reason)}\n"
+    return f"::{level} {place},title={title}::{_escape(within + finding.message + reason)}\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return harmless(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def counted(findings: Sequence[Finding]) -> str:

@@ -44,7 +44,7 @@ def short_layers_table(profile: Profile, most: int) -> Table:
     folds = fold_layers(profile.layers)
     rows = [_short_row(fold) for fold in folds[:most]]
     if len(folds) > most:
-        rest = _together(folds[most:])
+        rest = _combine_folds(folds[most:])
         count = Cell(f"{rest.count} more layers", "quiet")
         rows.append((count, *_short_numbers(rest)[:3], *(Cell("") for _ in _SHORT_COLUMNS[4:])))
     return without_empty_columns(Table("", _SHORT_COLUMNS, tuple(rows)))
@@ -184,13 +184,13 @@ def _fold_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
 
 
 def _rest_row(folds: Sequence[RepeatedLayers]) -> tuple[Cell, ...]:
-    rest = _together(folds)
+    rest = _combine_folds(folds)
     numbers = _numbers(rest.forward, rest.backward, rest, rest.share)
     kept = [Cell(cell.text if i in (0, 1, 2) else "", "quiet") for i, cell in enumerate(numbers)]
     return (Cell(f"{rest.count} more", "quiet"), Cell(""), *kept)
 
 
-def _together(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
+def _combine_folds(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
     return RepeatedLayers("", "", tuple(layer for fold in folds for layer in fold.layers))
 
 
@@ -276,12 +276,12 @@ def _flop(count: float | None) -> str:
     return units.amount(count, "FLOP")
 
 
-def _saved(count: int, shown: Callable[[float | None], str]) -> str:
+def _saving_text(count: int, shown: Callable[[float | None], str]) -> str:
     """The saving; for a negative one, how much more is needed."""
     return shown(count) if count > 0 else f"{shown(-count)} more"
 
 
-def _predicted(place: RepeatedPlaces) -> str:
+def _predicted_text(place: RepeatedPlaces) -> str:
     """The saving that is predicted: the range if there is one, otherwise the number."""
     if place.predicted_saving is None:
         return ""
@@ -292,11 +292,11 @@ def _predicted(place: RepeatedPlaces) -> str:
 
 
 def _place_row(place: RepeatedPlaces) -> tuple[Cell, ...]:
-    saving = _predicted(place)
+    saving = _predicted_text(place)
     if place.measured_saving is not None:
         saving = f"{saving} (measured {units.duration(place.measured_saving)})".strip()
-    saved = [_saved(place.saved_bytes, units.size)] if place.saved_bytes else []
-    saved += [_saved(place.saved_flops, _flop)] if place.saved_flops else []
+    saved = [_saving_text(place.saved_bytes, units.size)] if place.saved_bytes else []
+    saved += [_saving_text(place.saved_flops, _flop)] if place.saved_flops else []
     told = "; ".join(part for part in (place.operation, place.reason, place.where) if part)
     return (
         Cell(place.rule), Cell(titled(place)), Cell(place.status, STATUS_TONES[place.status]),

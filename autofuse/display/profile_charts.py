@@ -76,7 +76,7 @@ def shares_chart(sides: Sides) -> BarChart | None:
     if not longest or not any(share_of(p, name).share for p in sides.values() for name in names):
         return None
     rows = [
-        BarRow(side or "one step", units.duration(_step(profile)), (_stacked(profile, names, longest),))
+        BarRow(side or "one step", units.duration(_step(profile)), (_stacked_segments(profile, names, longest),))
         for side, profile in sides.items()
     ]
     # A part that is zero or unknown on all sides needs no bar: the table has it, with the reason.
@@ -206,7 +206,7 @@ def _step(profile: Profile) -> float:
     return middle if math.isfinite(middle) else next(iter(known), 0.0)
 
 
-def _stacked(profile: Profile, names: Iterable[str], longest: float) -> tuple[Segment, ...]:
+def _stacked_segments(profile: Profile, names: Iterable[str], longest: float) -> tuple[Segment, ...]:
     segments = []
     for name in names:
         share = share_of(profile, name).share

@@ -36,11 +36,11 @@ def facts_of(profile: Profile) -> Iterator[tuple[str, Text]]:
     if len(profile.ranks) > 1:
         yield "ranks", _ranks(profile)
     facts = (_memory(profile), _regime(profile), _power(profile))
-    yield from ((name, _joined(told)) for name, told, _ in facts if told)
-    yield from _unknown(facts)
+    yield from ((name, _join_facts(told)) for name, told, _ in facts if told)
+    yield from _unknown_facts(facts)
 
 
-def _unknown(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
+def _unknown_facts(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
     """The unknown facts, grouped by reason."""
     unknown: defaultdict[str, list[str]] = defaultdict(list)
     for name, told, reason in facts:
@@ -52,7 +52,7 @@ def _unknown(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
 
 def step_of(profile: Profile) -> Text:
     """The step time with its interval, and the throughput."""
-    return _joined(_step(profile))
+    return _join_facts(_step(profile))
 
 
 def _step(profile: Profile) -> list[str]:
@@ -86,7 +86,7 @@ def _shares(shares: Sequence[Share]) -> Text:
         if share.share is None:
             unknown[share.reason].append(share_title(share.name))
     reasons = [f"{', '.join(names)}: {units.because(why)}" for why, names in unknown.items()]
-    return _joined(known, reasons)
+    return _join_facts(known, reasons)
 
 
 def _memory(profile: Profile) -> _Fact:
@@ -104,7 +104,7 @@ def _categories(profile: Profile) -> Text:
     if not total:
         return Text("")
     longest = sorted(profile.categories.items(), key=lambda item: -item[1].seconds)[:6]
-    return _joined([f"{name} {units.percent(category.seconds / total)}" for name, category in longest])
+    return _join_facts([f"{name} {units.percent(category.seconds / total)}" for name, category in longest])
 
 
 def _ranks(profile: Profile) -> Text:
@@ -112,8 +112,8 @@ def _ranks(profile: Profile) -> Text:
     slowest = max(profile.ranks, key=lambda rank: rank.seconds)
     spread = (max(seconds) - min(seconds)) / max(seconds) if max(seconds) else 0.0
     if spread <= NOISE:
-        return _joined([f"{len(seconds)}", f"all take {units.duration(slowest.seconds)} within {NOISE:.0%}"])
-    return _joined([
+        return _join_facts([f"{len(seconds)}", f"all take {units.duration(slowest.seconds)} within {NOISE:.0%}"])
+    return _join_facts([
         f"{len(seconds)}", f"the slowest is rank {slowest.rank} with {units.duration(slowest.seconds)}",
         f"spread {units.percent(spread)} of it",
     ])  # fmt: skip
@@ -145,17 +145,17 @@ def facts_of_both(sides: Sides) -> Iterator[tuple[str, Text]]:
     shares = {name: [share_of(profile, name).seconds for profile in sides.values()] for name in names}
     changes = [f"{share_title(n)} {' → '.join(map(units.duration, pair))}" for n, pair in shares.items()]
     if changes:
-        yield "time", _joined(changes)
+        yield "time", _join_facts(changes)
     memories = [profile.memory for profile in sides.values()]
     if all(memory.peak_bytes is not None for memory in memories):
         parts = ("peak_bytes", *(part for part in MEMORY_PARTS if any(getattr(m, part) for m in memories)))
         sizes = {part: " → ".join(units.size(getattr(m, part)) for m in memories) for part in parts}
-        yield "memory", _joined([f"{part.removesuffix('_bytes')} {both}" for part, both in sizes.items()])
+        yield "memory", _join_facts([f"{part.removesuffix('_bytes')} {both}" for part, both in sizes.items()])
     else:
-        yield from _unknown(_memory(profile) for profile in sides.values() if profile.memory.peak_bytes is None)
+        yield from _unknown_facts(_memory(profile) for profile in sides.values() if profile.memory.peak_bytes is None)
 
 
-def _joined(known: Sequence[str], quiet: Sequence[str] = ()) -> Text:
+def _join_facts(known: Sequence[str], quiet: Sequence[str] = ()) -> Text:
     text = Text(" · ".join(known))
     if quiet:
         text.append((" · " if known else "") + " · ".join(quiet), _QUIET)

@@ -25,7 +25,7 @@ def figures(profile: Profile) -> list[Figure]:
     for value, unit in ((timing.tokens_per_second, "tokens"), (timing.samples_per_second, "samples")):
         if value is not None:
             found.append(Figure(f"{unit} a second", units.digits(value)))
-    found += [Figure(level.kind.title, units.percent(level.value)) for level in _leading(profile)]
+    found += [Figure(level.kind.title, units.percent(level.value)) for level in _leading_levels(profile)]
     if memory.peak_bytes is not None:
         found.append(Figure("peak memory", units.size(memory.peak_bytes)))
     if profile.power.watts is not None:
@@ -35,7 +35,7 @@ def figures(profile: Profile) -> list[Figure]:
     return found
 
 
-def _leading(profile: Profile) -> list[Level]:
+def _leading_levels(profile: Profile) -> list[Level]:
     """Busy time, and the strictest known level of utilisation."""
     known = {level.name: level for level in profile.ladder if level.value is not None}
     telling = next((known[n] for n in ("mfu", "hfu", "tensor_active", "sm_efficiency") if n in known), None)

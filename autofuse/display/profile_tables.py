@@ -26,7 +26,7 @@ def ladder_table(sides: Sides) -> Table:
     """Each level in order: its value, its loss, and its source, or how to get it."""
     columns = [Column("utilisation", wraps=True)]
     for side in sides:
-        columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
+        columns += [Column(_column_title(side, "value"), "right"), Column(_column_title(side, "lost"), "right")]
     columns.append(Column("source, or why it is missing and how to get it", wraps=True))
     return Table("", tuple(columns), tuple(_level_row(levels) for levels in levels_of(sides)))
 
@@ -77,7 +77,7 @@ def shares_table(sides: Sides) -> Table:
     """The parts of a step; those that overlap with the others come last."""
     columns = [Column("part of the step")]
     for side in sides:
-        columns += [Column(_headed(side, "time"), "right"), Column(_headed(side, "share"), "right")]
+        columns += [Column(_column_title(side, "time"), "right"), Column(_column_title(side, "share"), "right")]
     columns.append(Column("how it was measured", wraps=True))
     return Table("", tuple(columns), tuple(_share_row(name, sides) for name in share_names(sides)))
 
@@ -92,7 +92,7 @@ def memory_table(sides: Sides) -> Table:
     """The bytes at the step's peak, by purpose."""
     columns = [Column("memory at the peak")]
     for side in sides:
-        columns += [Column(_headed(side, "bytes"), "right"), Column(_headed(side, "share"), "right")]
+        columns += [Column(_column_title(side, "bytes"), "right"), Column(_column_title(side, "share"), "right")]
     known = {side: profile.memory for side, profile in sides.items()}
     rows = [(Cell(part), *_memory_cells(part, known)) for part in MEMORY_PARTS]
     peak = [cell for memory in known.values() for cell in (Cell(units.size(memory.peak_bytes)), Cell(""))]
@@ -104,7 +104,7 @@ def categories_table(sides: Sides) -> Table:
     """The operators or kernels of one step by category, the longest first."""
     columns = [Column("category")]
     for side in sides:
-        columns += [Column(_headed(side, "count"), "right"), Column(_headed(side, "time"), "right")]
+        columns += [Column(_column_title(side, "count"), "right"), Column(_column_title(side, "time"), "right")]
     columns.append(Column("most frequent", wraps=True))
     return Table("", tuple(columns), tuple(_category_row(name, sides) for name in category_names(sides)))
 
@@ -179,7 +179,7 @@ def _wait(end: Callable[[Sequence[float]], float], waiting: Sequence[float], ran
     return f"{units.duration(seconds)}, rank {ranks[waiting.index(seconds)].rank}"
 
 
-def _headed(side: str, name: str) -> str:
+def _column_title(side: str, name: str) -> str:
     return f"{side} {name}".strip()
 
 

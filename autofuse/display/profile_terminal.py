@@ -71,8 +71,8 @@ def summary(profile: Profile) -> RenderableType:
         *_diagnosis(profile),
         _facts(facts_of(profile)),
         *_layers(profile),
-        *_headed("where fusing would help", *places(profile)),
-        *_headed("how much of the machine it uses", ladder(sides)),
+        *_with_heading("where fusing would help", *places(profile)),
+        *_with_heading("how much of the machine it uses", ladder(sides)),
         *_ranks(profile),
         *_notes(profile),
     )
@@ -88,9 +88,9 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
         Text(f"{title_of(before)}, before and after", "bold"),
         *verdict,
         _facts([*why, *steps, *facts_of_both(sides)]),
-        *_headed("how much of the machine it uses", ladder(sides)),
+        *_with_heading("how much of the machine it uses", ladder(sides)),
         *_layers_of_both(before, after),
-        *_headed("predicted and measured savings of fusing", *places(most_informative((before, after)))),
+        *_with_heading("predicted and measured savings of fusing", *places(most_informative((before, after)))),
         *_notes(after),
     )
 
@@ -153,14 +153,14 @@ def _layers(profile: Profile) -> list[RenderableType]:
     if not profile.layers:
         return []
     table = _Fitted(short_layers_table(profile, _LAYERS), (("ops",), ("MiB",), ("FLOP/B",), ("GFLOP",), ("roof",)))
-    return _headed("layers by own time", table, _attribution(profile))
+    return _with_heading("layers by own time", table, _attribution(profile))
 
 
 def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
     if not before.layers or not after.layers:
         return []
     table = _Fitted(both_layers_table(before, after, _LAYERS), (("whole before", "whole after"),))
-    return _headed("layers by own time", table)
+    return _with_heading("layers by own time", table)
 
 
 def _attribution(profile: Profile) -> Text:
@@ -180,17 +180,17 @@ def places(profile: Profile) -> list[RenderableType]:
 
 def _ranks(profile: Profile) -> list[RenderableType]:
     found = heat_map(profile.rank_steps)
-    return _headed("ranks and steps", found.text()) if found else []
+    return _with_heading("ranks and steps", found.text()) if found else []
 
 
-def _headed(heading: str, *parts: RenderableType) -> list[RenderableType]:
+def _with_heading(heading: str, *parts: RenderableType) -> list[RenderableType]:
     return [Text(), Text(heading, "bold"), *parts] if parts else []
 
 
 def _notes(profile: Profile) -> list[RenderableType]:
     if not profile.notes:
         return []
-    return _headed("notes", *(Padding(Text(note), (0, 0, 0, 2)) for note in profile.notes))
+    return _with_heading("notes", *(Padding(Text(note), (0, 0, 0, 2)) for note in profile.notes))
 
 
 def _diagnosis(profile: Profile) -> list[RenderableType]:

@@ -162,12 +162,12 @@ def _axes(x: _Decades, y: _Decades, frame: _Box, most: int) -> str:
 
 def _roofs(roof: Roof, x: _Decades, y: _Decades) -> list[_Roof]:
     """The lines of the known rates: memory bandwidth, compute peak, cache bandwidth."""
-    lines = [_slope(roof, roof.bytes_per_second, x, y), _flat(roof, x, y)]
+    lines = [_slope(roof, roof.bytes_per_second, x, y), _flat_roof(roof, x, y)]
     lines.append(_slope(roof, roof.cached_bytes_per_second, x, y, "roofline cache"))
     return [line for line in lines if line]
 
 
-def _flat(roof: Roof, x: _Decades, y: _Decades) -> _Roof | None:
+def _flat_roof(roof: Roof, x: _Decades, y: _Decades) -> _Roof | None:
     if not roof.flops_per_second:
         return None
     fastest = max(roof.bytes_per_second or 0.0, roof.cached_bytes_per_second or 0.0)

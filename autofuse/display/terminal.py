@@ -91,10 +91,10 @@ class Fitted:
         if self.most_lines is not None:
             narrow = without_columns(table, [name for names in self.droppable for name in names])
             yield narrow
-            yield from (_shortened(narrow, length, self.elsewhere) for length in _LENGTHS)
+            yield from (_shorten_texts(narrow, length, self.elsewhere) for length in _LENGTHS)
 
 
-def _shortened(table: Table, length: int, elsewhere: str) -> Table:
+def _shorten_texts(table: Table, length: int, elsewhere: str) -> Table:
     """The table with texts of at most `length` characters in columns that wrap. `elsewhere` is added to the caption."""
 
     def shorten(cell: Cell) -> Cell:

@@ -43,7 +43,7 @@ class TimelineChart:
         top = row * (_LABEL + _BAR + _BELOW)
         label = f'<text class="label" x="0" y="{top + 13}">{escape(shortened(name, letters_in(NARROW)))}</text>'
         track = f'<rect class="track" x="0" y="{top + _LABEL}" width="100%" height="{_BAR}"/>'
-        return label + track + "".join(self._span(span, top + _LABEL, end) for span in _visible(spans, end))
+        return label + track + "".join(self._span(span, top + _LABEL, end) for span in _visible_spans(spans, end))
 
     def _span(self, span: Span, top: float, end: float) -> str:
         start, length = 100 * max(0.0, span.start) / end, 100 * span.seconds / end
@@ -53,7 +53,7 @@ class TimelineChart:
         return f'<rect class="fill {kind}" {place}><title>{title}</title></rect>'
 
 
-def _visible(spans: Sequence[Span], end: float) -> list[Span]:
+def _visible_spans(spans: Sequence[Span], end: float) -> list[Span]:
     """The spans without those that another span of their kind covers. A trace may have a hundred thousand."""
     seen: dict[tuple[int, int, str], Span] = {}
     for span in spans:

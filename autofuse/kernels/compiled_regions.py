@@ -107,7 +107,7 @@ class CompiledRegion:
     def _compile(self, args: Sequence[Any], key: tuple[Any, ...]) -> _Loop | None:
         with _LOCK:
             try:
-                symbolic = [_symbolic(x, by) for x, by in zip(args, self._rows, strict=True)]
+                symbolic = [_symbolic_dimensions(x, by) for x, by in zip(args, self._rows, strict=True)]
                 compiled = compilation(self.function, args, symbolic, repr(key))
                 return _Loop(compiled, compiled.runner())
             except Exception as error:  # a compiler may raise anything
@@ -117,7 +117,7 @@ class CompiledRegion:
                 return None
 
 
-def _symbolic(x: Any, by_row: bool) -> tuple[int, ...]:
+def _symbolic_dimensions(x: Any, by_row: bool) -> tuple[int, ...]:
     """The dimensions of an argument that are not compiled in: the first one, if it is the number of rows."""
     return (0,) if by_row and isinstance(x, Tensor) and x.shape[0] > 1 else ()
 

@@ -49,11 +49,11 @@ class Failures:
         _LOG.warning("autofuse.ops.%s no longer uses %s%s: %s", self._operation, provider, calls, why)
 
     def for_all(self, provider: str) -> str:
-        """The reason why the provider gets no calls at all any more, as a sentence; "" if it still does."""
+        """The reason why the provider is no longer used for any call, as a sentence; "" if it is used."""
         return self._for_all.get(provider, "")
 
     def at(self, provider: str, kind: CallKind) -> str:
-        """The reason why the provider gets no calls of this kind any more, as a sentence; "" if it still does."""
+        """The reason why the provider is no longer used for this kind of call, as a sentence; "" if it is used."""
         return self._of_kinds.get(provider, {}).get(kind, "")
 
     def last_reasons(self) -> dict[str, str]:

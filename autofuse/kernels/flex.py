@@ -41,7 +41,9 @@ def attend(
     """Attention of (B, H, T, d), (B, G, S, d) and (B, G, S, dv), masked. A cap of 0 means no capping."""
     grouped = query.shape[1] != key.shape[1]
     modify, blocks = modifications(query, key, mask, is_causal, scale, cap)
-    result: Tensor = _compiled()(query, key, value, score_mod=modify, block_mask=blocks, scale=1.0, enable_gqa=grouped)
+    result: Tensor = _compiled_attention()(
+        query, key, value, score_mod=modify, block_mask=blocks, scale=1.0, enable_gqa=grouped
+    )
     return result
 
 
@@ -76,6 +78,6 @@ def score_mod(mask: Tensor | None, is_causal: bool, scale: float, cap: float) ->
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
+def _compiled_attention() -> Callable[..., Any]:
     compiled: Callable[..., Any] = torch.compile(load_module("torch.nn.attention.flex_attention").flex_attention)
     return compiled

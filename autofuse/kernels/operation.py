@@ -226,7 +226,7 @@ class Operation:
         return tuple(p for p in self.providers if not self.refusal(p, kind, dtype))
 
     def refusal(self, provider: Provider, kind: Kind, dtype: torch.dtype) -> str:
-        """The reason why a provider supports no call of this kind, as a sentence; "" if it may support some."""
+        """The reason why a provider does not support this kind of call, as a sentence; "" if it may support it."""
         if provider is self.torch:
             return ""
         if failed := self._failures.for_all(provider.name):
@@ -262,7 +262,7 @@ class Operation:
         return self._failures.last_reasons()
 
     def failure(self, provider: str) -> str:
-        """The reason why a provider gets no calls at all any more, as a sentence; "" if it still does."""
+        """The reason why a provider is no longer used for any call, as a sentence; "" if it is used."""
         return self._failures.for_all(provider)
 
     def _give_up(self, provider: Provider, why: str, kind: CallKind | None) -> None:

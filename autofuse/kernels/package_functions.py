@@ -48,7 +48,7 @@ class PackageFunction:
         return _function(self)(*args, **kwargs)
 
     def refusal(self, parameters: Sequence[inspect.Parameter]) -> str:
-        """The reason why a function with these parameters cannot be called like this one, as a sentence; "" if it can."""
+        """The reason why a function with these parameters cannot be called like this one; "" if it can."""
         if any(p.kind in _VARIADIC for p in parameters):
             return f"{self.path} takes arbitrary arguments, so its signature cannot be checked."
         by_position = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]

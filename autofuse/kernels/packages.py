@@ -25,7 +25,7 @@ class Unavailable(Exception):
     """A package, or a part of it, that is required but not usable. The message is a sentence."""
 
 
-def _nothing() -> str:
+def _empty_text() -> str:
     return ""
 
 
@@ -71,7 +71,7 @@ class Package:
     name: str
     missing: Callable[[], str]
     install: str
-    version: Callable[[], str] = _nothing
+    version: Callable[[], str] = _empty_text
     parts: Parts | None = None
 
 

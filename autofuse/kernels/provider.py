@@ -64,7 +64,7 @@ class Provider:
     prepare: Callable[..., Callable[..., Any]] | None = None
 
     def unsuited(self, device: str, dtype: torch.dtype, deterministic: bool) -> str:
-        """The reason why it is no candidate for any call of this kind, as a sentence; "" if it is one."""
+        """The reason why it is not a candidate for calls of this kind, as a sentence; "" if it is one."""
         if device not in self.devices:
             return f"It runs on {' and '.join(self.devices)}, not on {device}."
         if dtype not in self.dtypes:

@@ -59,7 +59,7 @@ class CandidateTime:
         return math.exp(max(abs(math.log(end)) for end in self.control.interval))
 
     def unclear(self, name: str) -> str:
-        """The reason why a choice of `name` for its speed means nothing, as a sentence; "" if it means something."""
+        """The reason why the speed of `name` does not justify choosing it, as a sentence; "" if it does."""
         if self.noise < TOO_NOISY or all(t.name == name or self.slower(t.name, name) for t in self.trials):
             return ""
         return f"Too noisy to decide: identical runs differ by up to {self.noise:.1f}x. The default holds."

@@ -44,7 +44,7 @@ def is_fused(total: Tensor, operand: Tensor) -> bool:
         return False
     if torch.version.hip is not None or not _has_overloads():
         return False
-    return not torch.cuda.is_current_stream_capturing() and _works(total.device, operand.dtype)
+    return not torch.cuda.is_current_stream_capturing() and _adds_correctly(total.device, operand.dtype)
 
 
 @lru_cache(maxsize=1)
@@ -53,7 +53,7 @@ def _has_overloads() -> bool:
 
 
 @lru_cache(maxsize=64)
-def _works(device: torch.device, dtype: torch.dtype) -> bool:
+def _adds_correctly(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this device adds the product correctly. Tried once, with matrices of ones that fit one tile."""
     if torch.cuda.get_device_capability(device)[0] < 8:
         return False

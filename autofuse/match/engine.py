@@ -49,43 +49,43 @@ class _Captures:
     names: frozenset[str]  # the parameters of `before`
 
     def absent(self, name: str) -> bool:
-        return (v := self._captured(name)) is None or is_const(v, None)
+        return (v := self._captured_value(name)) is None or is_const(v, None)
 
     def literal(self, name: str) -> object:
-        return v.data if (v := self._captured(name)) is not None and v.op == CONST else None
+        return v.data if (v := self._captured_value(name)) is not None and v.op == CONST else None
 
     def number(self, name: str) -> bool | None:
-        return self.view.number(v) if (v := self._captured(name)) is not None else True
+        return self.view.number(v) if (v := self._captured_value(name)) is not None else True
 
     def rank(self, name: str) -> int | None:
-        return self.view.rank(v) if (v := self._captured(name)) is not None else None
+        return self.view.rank(v) if (v := self._captured_value(name)) is not None else None
 
     def attribute(self, name: str) -> bool:
-        return (v := self._captured(name)) is not None and _from_self(v)
+        return (v := self._captured_value(name)) is not None and _from_self(v)
 
     def written(self, name: str) -> bool:
-        v = self._captured(name)
+        v = self._captured_value(name)
         return v is None or _is_written(self.view, v)
 
     def branches(self, first: str, second: str) -> bool:
-        one, other = self._captured(first), self._captured(second)
+        one, other = self._captured_value(first), self._captured_value(second)
         if one is None or other is None or one is other:
             return False
         inputs = [{_layer_inputs(o) for o in _operands(self.view, v)} - {None} for v in (one, other)]
         return bool(inputs[0] & inputs[1])
 
     def scores(self, name: str) -> bool:
-        return (v := self._captured(name)) is not None and _is_scores(v)
+        return (v := self._captured_value(name)) is not None and _is_scores(v)
 
     def boolean(self, name: str) -> bool:
-        self._captured(name)
+        self._captured_value(name)
         return self.mask is not None and self.mask.boolean
 
     def approximation(self, name: str) -> str:
-        self._captured(name)
+        self._captured_value(name)
         return self.mask.approximate if self.mask is not None else ""
 
-    def _captured(self, name: str) -> Value | None:
+    def _captured_value(self, name: str) -> Value | None:
         """The value captured as `name`, if any. Raises RuleError if `before` has no such parameter."""
         if name not in self.names:
             known = ", ".join(sorted(self.names))

@@ -399,6 +399,6 @@ _DESCRIPTIONS = {
 
 
 def _descriptions(v: Value) -> dict[str, str]:
-    """What a report calls `v`, with an article: `what` for the first mention, `which` before its name."""
+    """The words for `v` in a report, with an article: `what` for the first mention, `which` before its name."""
     known = _DESCRIPTIONS.get(v.op, "")
     return {"what": known or f"an intermediate value ({v.op})", "which": known or "the intermediate value"}

@@ -97,7 +97,7 @@ class Matcher:
                 continue
             if restored is None and self._names_dtype(found):
                 continue  # the result of the program has that dtype, and the operands may have another
-            captures = {n: self._uncast(v) if n in operands else v for n, v in found.captures.items()}
+            captures = {n: self._without_casts(v) if n in operands else v for n, v in found.captures.items()}
             yield Bindings(captures, found.steps, found.notes, found.mask, found.casts)
 
     def _share_a_dtype(self, found: Bindings, operands: list[str]) -> bool:
@@ -199,15 +199,15 @@ class Matcher:
             found = strip_casts(plain.inputs[0])
         pairs = [(p, v) for p, v in zip(miss.step.inputs, found.inputs, strict=False) if p.op != CONST]
         if plain.op == PERMUTE:
-            pairs = [(p, self._permuted(v, order_of(plain))) for p, v in pairs]
+            pairs = [(p, self._permute(v, order_of(plain))) for p, v in pairs]
         return all(any(True for _ in self._match(p, v, Bindings(), 1)) for p, v in pairs)
 
-    def _permuted(self, v: Value, order: layout.Tail) -> Value:
+    def _permute(self, v: Value, order: layout.Tail) -> Value:
         """`v` with permuted dimensions. The transpose of a matrix product is the product of the transposes."""
         if v.op == "matmul" and order == (-1, -2):
             return self.view.plain("matmul", *(self.view.permuted(i, order) for i in reversed(v.inputs)))
         if v.op in OPS and OPS[v.op].keeps_sizes and v.op not in _WEIGHTS:
-            inputs = (i if self.view.number(i) else self._permuted(i, order) for i in v.inputs)
+            inputs = (i if self.view.number(i) else self._permute(i, order) for i in v.inputs)
             return self.view.plain(v.op, *inputs, data=v.data)
         return self.view.permuted(v, order)
 
@@ -388,7 +388,7 @@ class Matcher:
         elif _is_number(value, bound.captures[name]):
             yield bound
 
-    def _uncast(self, value: Value) -> Value:
+    def _without_casts(self, value: Value) -> Value:
         if value.op == PERMUTE and value.inputs[0].op == CAST:
             return self.view.permuted(strip_casts(value.inputs[0]), order_of(value))
         return strip_casts(value)

@@ -59,7 +59,7 @@ def refusal(verdict: Fails | Unknown, rule: str, written: Callable[[Value], Auth
 
 
 def _advice(verdict: Fails | Unknown, rule: str, value: str) -> str:
-    """What to change: the rule's own advice, else the reason's."""
+    """The advice: the rule's own, or else the reason's."""
     own = verdict.advice.replace("{value}", f"`{value}`" if value else "it")
     advice = own or verdict.reason.advice(value)
     enables = isinstance(verdict, Fails) and verdict.enables and rule not in advice

@@ -1,4 +1,4 @@
-"""What a monitor measures in one interval of steps, as plain data."""
+"""The figures that a monitor measures in one interval of steps, as plain data."""
 
 from __future__ import annotations
 

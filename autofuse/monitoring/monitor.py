@@ -167,7 +167,7 @@ class Monitor:
         self.last = IntervalFigures(
             self.steps, steps, seconds, seconds / steps, self._shortest, self._longest,
             None if self._waited is None else self._waited / seconds,
-            (time.process_time() - self._cpu_began) / seconds / len(_cores()), _busy(device),
+            (time.process_time() - self._cpu_began) / seconds / len(_cores()), _device_share(device),
             rates["samples"], rates["tokens"], flops, flops / peak if flops and peak else None, _memory(device),
             _name(device),
         )  # fmt: skip
@@ -245,7 +245,7 @@ def _memory(device: torch.device) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _busy(device: torch.device) -> float | None:
+def _device_share(device: torch.device) -> float | None:
     """NVML's share; None on a CPU, and if NVML or its package is missing."""
     if device.type != "cuda":
         return None

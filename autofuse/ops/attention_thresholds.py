@@ -39,7 +39,7 @@ def blocks_are_slower(
 def steps_are_slower(
     query: Tensor, key: Tensor, dtype: torch.dtype, has_dropout: bool, mask_gets_gradient: bool
 ) -> str:
-    """The reason why another way is faster than the formula in steps, as a sentence; "" if the steps are the fastest."""
+    """The reason why another way is faster than the formula in steps; "" if the steps are the fastest."""
     if has_dropout or dtype is not torch.bfloat16 or not flash_is_slow_in_half():
         return "It supports half precision without dropout, on CPUs where torch's flash kernel is slow."
     size = scores(query, key)

@@ -296,7 +296,7 @@ def _refusal(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    """The reason why our kernels do not take a call. Invalid calls are left to torch, whose error messages are well known."""
+    """The reason why our kernels do not take a call. torch takes invalid calls: its error messages are well known."""
     dim = 0 if logits.ndim == 1 else dim
     if target.dtype is not torch.int64:
         return f"Targets are {target.dtype}, and it takes class indices in torch.int64."

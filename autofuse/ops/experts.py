@@ -161,7 +161,7 @@ class _GroupedLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():  # the caller differentiates this backward pass too
-            return _differentiable(ctx, x, weight, bias, grad)
+            return _differentiable_gradients(ctx, x, weight, bias, grad)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         x_gradient = torch.empty_like(x) if wants_x else None
         # Experts after the last one of `ends` get gradients of zeros.
@@ -191,7 +191,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
         out.zero_()
 
 
-def _differentiable(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor) -> Any:
+def _differentiable_gradients(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor) -> Any:
     inputs = [t for t, needed in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if needed and t is not None]
     out = expert_linear(x, weight, bias, ctx.ends, ctx.transposed)
     gradients = iter(torch.autograd.grad(out, inputs, grad, create_graph=True, allow_unused=True))
@@ -206,7 +206,7 @@ def _on_fake_tensors(x: Tensor, weight: Tensor, bias: Tensor | None, transposed:
 
 
 def _bounds(ends: Tensor, rows: int) -> list[tuple[int, int]]:
-    """Where the rows of each expert begin and end.
+    """The positions at which the rows of each expert begin and end.
 
     Raises:
         ValueError: if they do not cover all rows.

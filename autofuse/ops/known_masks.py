@@ -1,4 +1,4 @@
-"""What attention masks contain. A mask is read once, and the result is valid until the mask is written.
+"""Finds out what attention masks contain. A mask is read once, and the result is valid until the mask is written.
 
 A model computes one mask and passes it to each of its layers. Usually it is causal or keeps everything, and kernels
 then need no mask. One read serves all layers; on a GPU it costs one synchronization. Many models slice the mask in each
@@ -180,7 +180,7 @@ def _causal_fill(entries: Tensor) -> float | None:
 
 
 def _read_on_device(mask: Tensor) -> KnownMask:
-    """What a mask on a GPU contains, with one synchronization."""
+    """Reads the contents of a mask on a GPU, with one synchronization."""
     entries = _without_repeats(mask)
     boolean = entries.dtype is torch.bool
     if not boolean and not entries.dtype.is_floating_point:

@@ -157,7 +157,7 @@ class LazyMask(Tensor):
         kwargs = kwargs or {}
         if args and isinstance(args[0], LazyMask) and _is_whole(func, args[0], args[1:], kwargs):
             return _mask_of(args[0].memory)
-        written = _written(func, args, kwargs)
+        written = _written_masks(func, args, kwargs)
         if written and torch.Tag.inplace_view in func.tags:
             raise RuntimeError(
                 f"{func} changes the shape of a lazy mask in place. autofuse does not support this. {_ADVICE}"
@@ -224,7 +224,7 @@ def _set_data(x: LazyMask, value: Tensor) -> None:
     x.memory = value.memory if type(value) is LazyMask else _Memory(x.memory.form, value.detach())
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LazyMask]:
+def _written_masks(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LazyMask]:
     """The lazy masks that an operator writes to."""
     found: list[LazyMask] = []
     if func._schema.is_mutable:

@@ -60,7 +60,7 @@ def linear_divergence(
         log_probs = log_probs.reshape(target.shape) if has_rows else log_probs
         return divergence(log_probs, target, kind=kind, log_target=log_target, reduction=reduction)
     dtype = torch.promote_types(_result_dtype(x, in_float32), target.dtype)
-    x, weight, bias = _lowered(x, weight, bias)
+    x, weight, bias = _autocast_operands(x, weight, bias)
     wide = wide_dtype(x.dtype)
 
     def of_row(logits: Tensor, part: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def linear_entropy(
         made = entropy(F.log_softmax(_logits(x, weight, bias, arithmetic, in_float32), -1))
         return made.flatten() if flat else made
     dtype, shape = _result_dtype(x, in_float32), x.shape[:-1]
-    x, weight, bias = _lowered(x, weight, bias)
+    x, weight, bias = _autocast_operands(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     made = weighed_rows([arithmetic], rows, weight, bias, x.new_zeros(rows.shape[0]), _entropy_of_logits, None, False)
     return (made if flat else made.reshape(shape)).to(dtype)
@@ -128,7 +128,7 @@ def linear_logsumexp(
         made = torch.logsumexp(_logits(x, weight, bias, arithmetic, in_float32), -1)
     else:
         dtype = _result_dtype(x, in_float32)
-        x, weight, bias = _lowered(x, weight, bias)
+        x, weight, bias = _autocast_operands(x, weight, bias)
         made = logsumexp_after([arithmetic], x.reshape(-1, x.shape[-1]), weight, bias).reshape(shape).to(dtype)
     made = made.flatten() if flat else made
     return made.unsqueeze(-1) if keepdim else made
@@ -212,7 +212,7 @@ def _result_dtype(x: Tensor, in_float32: bool) -> torch.dtype:
     return wide_dtype(x.dtype) if in_float32 or is_autocast_on(x.device.type) else x.dtype
 
 
-def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _autocast_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The operands as autocast gives them to a linear layer."""
     if not is_autocast_on(x.device.type) or x.dtype is torch.float64:
         return x, weight, bias

@@ -88,10 +88,10 @@ class _Ahead(torch.autograd.Function):
         target: Tensor, of_row: _OfRow,
     ) -> Tensor:  # fmt: skip
         counted = torch.ones((), device=x.device) if counted is None else counted
-        counted = counted.to(_wide(x.dtype))
+        counted = counted.to(_wide_dtype(x.dtype))
         share = (1.0 / counted).expand(x.shape[0])
         wanted = tuple(ctx.needs_input_grad[:3])
-        losses, gradients = _blockwise(x, weight, bias, numbers, target, of_row, share, wanted)
+        losses, gradients = _losses_in_blocks(x, weight, bias, numbers, target, of_row, share, wanted)
         ctx.save_for_backward(*(g if w else None for g, w in zip(gradients, wanted, strict=True)))
         return losses.sum() / counted
 
@@ -111,7 +111,7 @@ class _Rows(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, bias, target)
         ctx.rest = numbers, of_row
-        return _blockwise(x, weight, bias, numbers, target, of_row, None, (False,) * 3)[0]
+        return _losses_in_blocks(x, weight, bias, numbers, target, of_row, None, (False,) * 3)[0]
 
     @staticmethod
     @once_differentiable
@@ -119,17 +119,17 @@ class _Rows(torch.autograd.Function):
         x, weight, bias, target = ctx.saved_tensors
         numbers, of_row = ctx.rest
         wanted = tuple(ctx.needs_input_grad[:3])
-        _, made = _blockwise(x, weight, bias, numbers, target, of_row, gradients[0], wanted)
+        _, made = _losses_in_blocks(x, weight, bias, numbers, target, of_row, gradients[0], wanted)
         return *(g if w else None for g, w in zip(made, wanted, strict=True)), *(None,) * 3
 
 
-def _blockwise(
+def _losses_in_blocks(
     x: Tensor, weight: Tensor, bias: Tensor | None, numbers: _Numbers, target: Tensor, of_row: _OfRow,
     share: Tensor | None, wanted: tuple[bool, ...],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """The losses of the rows, and the gradients of their sum weighted by `share`; None: no gradients."""
     parts = blocks_of(x, weight, 4)
-    losses = torch.zeros(x.shape[0], dtype=_wide(x.dtype), device=x.device)
+    losses = torch.zeros(x.shape[0], dtype=_wide_dtype(x.dtype), device=x.device)
     with torch.autocast(x.device.type, enabled=False):
         head = Head(x, weight, bias)
         sums = GradientSums(x, head, (wanted[0], wanted[1], wanted[2]), len(parts) > 1)
@@ -149,5 +149,5 @@ def _blockwise(
     return losses, sums.results() if share is not None else ()
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32

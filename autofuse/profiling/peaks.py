@@ -35,7 +35,7 @@ def peak_of(device_name: str) -> DevicePeak | None:
 
     Examples of names: "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "AMD Instinct MI300X".
     """
-    name = _normal(device_name)
+    name = _normalized_name(device_name)
     return next((peak for pattern, peak in _TABLE if re.fullmatch(pattern, name)), None)
 
 
@@ -62,7 +62,7 @@ def override_peak(flops: float | None, bytes_per_second: float | None, known: De
 _DTYPES = ("float16", "bfloat16", "tensorfloat32", "float32", "float64", "float8")
 
 
-def _normal(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """Return the name in lower case, with single blanks, and without makers and brands, which vary between drivers."""
     words = re.sub(r"[^a-z0-9]+", " ", re.sub(r"\((tm|r)\)", " ", name.lower())).split()
     return " ".join(word for word in words if word not in _BRANDS)

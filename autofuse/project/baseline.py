@@ -89,7 +89,7 @@ def _keys(findings: Iterable[Finding], folder: str) -> list[_Key]:
     for f in findings:
         if f.path not in lines:
             lines = {f.path: _lines(f.path)}  # findings are sorted by file, so one file at a time is enough
-        keys.append((_relative(f.path, folder), f.code, f.symbol, _digest_text(f, lines[f.path])))
+        keys.append((_relative_path(f.path, folder), f.code, f.symbol, _digest_text(f, lines[f.path])))
     return keys
 
 
@@ -97,7 +97,7 @@ def _folder_of(file: str) -> str:
     return os.path.dirname(os.path.abspath(file))
 
 
-def _relative(path: str, folder: str) -> str:
+def _relative_path(path: str, folder: str) -> str:
     """Return a path relative to the folder of the baseline, so that the working folder does not matter."""
     return Path(os.path.relpath(os.path.abspath(path), folder)).as_posix()
 

@@ -64,7 +64,7 @@ def to_plain_python(cell: str) -> PlainCell | None:
     name = re.match(r"%%(\S*)", magic.strip())
     if name and name[1] not in _PYTHON_CELLS:
         return None
-    if _parses(text):
+    if _is_python(text):
         return PlainCell(text, magic)
     magics: list[str] = []
     lines = []
@@ -94,7 +94,7 @@ def _split_cell_magic(cell: str) -> tuple[str, str]:
     return "".join(lines[: first + 1]), "".join(lines[first + 1 :])
 
 
-def _parses(text: str) -> bool:
+def _is_python(text: str) -> bool:
     try:
         ast.parse(text)
     except SyntaxError:

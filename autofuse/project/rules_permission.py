@@ -71,7 +71,7 @@ class RulesPermission:
         except ConfigError:  # the project of the working folder is unknown, so no project is trusted
             started_in = ""
         if str(root) == started_in:
-            if _has_trusted_owner(settings, here) or self._allowed.covers(root):
+            if _has_trusted_owner(settings, here) or self._allowed_projects.covers(root):
                 return None
             return "it belongs to another user than the working folder. --allow-rules executes them."
         if above := _configuration_above(root):
@@ -79,7 +79,7 @@ class RulesPermission:
                 f"it is inside the project of {display_path(above)}. Start autofuse in the folder of the inner project "
                 "to execute them."
             )
-        if self._allowed.covers(root):
+        if self._allowed_projects.covers(root):
             return None
         return "autofuse was not started in that project. Start it there, or allow it with --allow-rules."
 
@@ -89,7 +89,7 @@ class RulesPermission:
         return tuple(map(visible, announced_rules()))
 
     @cached_property
-    def _allowed(self) -> AllowedProjects:
+    def _allowed_projects(self) -> AllowedProjects:
         return AllowedProjects(every=True) if self.allow else read_user_permission()
 
     def _announce(self, files: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""What autofuse finds and measures, as plain data, and its JSON. This folder imports no other folder of autofuse."""
+"""The results of autofuse as plain data, and their JSON. This folder imports no other folder of autofuse."""

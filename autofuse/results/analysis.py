@@ -96,9 +96,13 @@ class Analysis(Shown):
         unfused = [s for s in self.sites if s.status == "unfused"]
         declined = sum(s.count for s in self.sites if s.status == "declined")
         rules = len({s.rule for s in unfused})
-        found = f"{_many(sum(s.count for s in unfused), 'site')} of {_many(rules, 'rule')} unfused" if unfused else ""
+        found = (
+            f"{_plural(sum(s.count for s in unfused), 'site')} of {_plural(rules, 'rule')} unfused" if unfused else ""
+        )
         told = ", ".join(filter(None, (found or "nothing unfused", f"{declined} declined" if declined else "")))
-        return "; ".join((told, _many(sum(b.count for b in self.breaks), "graph break"), _many(self.graphs, "graph")))
+        return "; ".join(
+            (told, _plural(sum(b.count for b in self.breaks), "graph break"), _plural(self.graphs, "graph"))
+        )
 
     def with_status(self, status: Status) -> tuple[UnfusedSite, ...]:
         """The sites with this status, in order."""
@@ -166,5 +170,5 @@ def where(file: str, line: int | None) -> str:
     return name if line is None else f"{name}:{line}"
 
 
-def _many(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -67,7 +67,7 @@ def with_measured_savings(before: Profile, after: Profile, now: Seconds, then: S
         replace(layer, places=tuple(_outcome(place, became.get(_key(layer, place))) for place in layer.places))
         for layer in before.layers
     ]
-    saved = dict(_saved(layers, now, then))
+    saved = dict(_savings(layers, now, then))
     layers = [_with_seconds(layer, saved) for layer in layers]
     known = {_key(layer, place): place for layer in layers for place in layer.places}
     fused = tuple(
@@ -89,7 +89,7 @@ def _outcome(place: Place, found: Place | None) -> Place:
     return replace(place, status=found.status, reason=reason, reason_code=found.reason_code)
 
 
-def _saved(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[tuple[int, float]]:
+def _savings(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[tuple[int, float]]:
     """The seconds that each place saved, by the identity of the place, in the time of its profile."""
     own = {layer.fqn: layer.own_seconds for layer in layers}
     for group in _sharing(layers):

@@ -114,7 +114,7 @@ class Comparison(Shown):
 
     def table(self) -> Table:
         """Time, memory and verdict, before and after."""
-        return Table("step", _SIDES, (*self._measured(), *self._judged()), self.reason)
+        return Table("step", _SIDES, (*self._measured_rows(), *self._verdict_rows()), self.reason)
 
     def operators_table(self) -> Table:
         """How often each kind of operator ran in one step and for how long, and which fused operators are new."""
@@ -148,7 +148,7 @@ class Comparison(Shown):
             return (self.table(),)
         return (self.table(), self.operators_table())
 
-    def _measured(self) -> tuple[tuple[Cell, ...], ...]:
+    def _measured_rows(self) -> tuple[tuple[Cell, ...], ...]:
         times = (Cell("median step"), Cell(milliseconds(self.before_median)), Cell(milliseconds(self.after_median)))
         peaks = (Cell("peak memory"), Cell(size(self.before_peak_bytes)), Cell(size(self.after_peak_bytes)))
         rows: list[tuple[Cell, ...]] = [times]
@@ -159,7 +159,7 @@ class Comparison(Shown):
             rows.append(peaks)
         return tuple(rows)
 
-    def _judged(self) -> tuple[tuple[Cell, ...], ...]:
+    def _verdict_rows(self) -> tuple[tuple[Cell, ...], ...]:
         tone = TONES[self.verdict]
         return (
             (Cell(f"ratio, {self.pairs} pairs"), Cell(""), Cell(str(Estimate(self.ratio, self.interval)), tone)),

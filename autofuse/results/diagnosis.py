@@ -1,4 +1,4 @@
-"""What limits a step, in one sentence, and what to do about it. Plain data: it knows neither traces nor models."""
+"""The diagnosis of a step: what limits it, and what to do about it. Plain data that knows no traces and no models."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def judged(
     if found and not anyway:
         why = "The two were not measured under the same conditions: " + " ".join(found)
         return Difference("inconclusive", f"{why} With --anyway they are judged nevertheless.", ratio, found)
-    if not (_sticks(before) and _sticks(after)) and not anyway:
+    if not (_has_yardsticks(before) and _has_yardsticks(after)) and not anyway:
         why = "No yardstick was timed next to the steps, so a slower machine and a slower model look alike."
         return Difference("inconclusive", f"{why} With --anyway they are judged nevertheless.", ratio, found)
     return Difference(*_verdict(ratio.interval), ratio, found)
@@ -125,17 +125,19 @@ def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
     if not before.seconds or not after.seconds or min(*before.seconds, *after.seconds) <= 0:
         return None
     ways: list[Callable[[Sequence[int], Sequence[int]], float]] = [
-        _of(before, after, median),
-        _of(before, after, lambda times: sorted(times)[(len(times) - 1) // 4]),
+        _ratio_function(before, after, median),
+        _ratio_function(before, after, lambda times: sorted(times)[(len(times) - 1) // 4]),
     ]
-    if _sticks(before) and _sticks(after):
+    if _has_yardsticks(before) and _has_yardsticks(after):
         ways.append(_by_yardstick(before, after))
-    intervals = [_bootstrapped(way, len(before.seconds), len(after.seconds)) for way in ways]
+    intervals = [_bootstrap_interval(way, len(before.seconds), len(after.seconds)) for way in ways]
     envelope = Interval(min(i.low for i in intervals), max(i.high for i in intervals))
     return Estimate(median(before.seconds) / median(after.seconds), envelope)
 
 
-def _of(before: MeasuredSide, after: MeasuredSide, typical: Callable[[Sequence[float]], float]) -> Callable[..., float]:
+def _ratio_function(
+    before: MeasuredSide, after: MeasuredSide, typical: Callable[[Sequence[float]], float]
+) -> Callable[..., float]:
     def ratio(ones: Sequence[int], others: Sequence[int]) -> float:
         return typical([before.seconds[i] for i in ones]) / typical([after.seconds[i] for i in others])
 
@@ -149,14 +151,14 @@ def _by_yardstick(before: MeasuredSide, after: MeasuredSide) -> Callable[..., fl
     return lambda ones, others: of(before, ones) / of(after, others)
 
 
-def _bootstrapped(way: Callable[[Sequence[int], Sequence[int]], float], ones: int, others: int) -> Interval:
+def _bootstrap_interval(way: Callable[[Sequence[int], Sequence[int]], float], ones: int, others: int) -> Interval:
     """The interval of the percentile bootstrap. The runs are resampled independently, each step with its yardstick."""
     draws = random.Random(0)
     found = [way(draws.choices(range(ones), k=ones), draws.choices(range(others), k=others)) for _ in range(_RESAMPLES)]
     return percentile_interval(found, _LEVEL)
 
 
-def _sticks(side: MeasuredSide) -> bool:
+def _has_yardsticks(side: MeasuredSide) -> bool:
     return len(side.yardstick) == len(side.seconds) and min(side.yardstick, default=0) > 0
 
 

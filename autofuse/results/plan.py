@@ -139,8 +139,8 @@ class Plan(Shown):
             Column("after fusion", align="right"),
         )
         sides = (self.before, self.after)
-        rows = [(Cell(kind), *(Cell(_of(side, kind)) for side in sides)) for kind in _KINDS]
-        rows.append((Cell("peak"), *(Cell(_of(side, "peak_bytes")) for side in sides)))
+        rows = [(Cell(kind), *(Cell(_size_text(side, kind)) for side in sides)) for kind in _KINDS]
+        rows.append((Cell("peak"), *(Cell(_size_text(side, "peak_bytes")) for side in sides)))
         if any(side.host_bytes for side in sides):
             rows.append((Cell("in the host's memory"), *(Cell(size(side.host_bytes)) for side in sides)))
         if self.capacity is not None:
@@ -178,7 +178,7 @@ class Plan(Shown):
         return ", ".join(filter(None, parts))
 
 
-def _of(side: Side, field: str) -> str:
+def _size_text(side: Side, field: str) -> str:
     value: int | None = getattr(side.memory, field)
     return size(None if side.memory.peak_bytes is None else value)
 

@@ -39,7 +39,7 @@ def _of_profile(after: Profile) -> dict[str, Quantity]:
         reason = found.reason if found else "the profile does not have it"
         timed = kind.name in ("mfu", "hfu", "ideal")  # a count / the time of a step
         known[kind.name] = Quantity(
-            kind.title, value, _scaled(value, known["step_seconds"]) if timed else None, _end(reason)
+            kind.title, value, _scaled_interval(value, known["step_seconds"]) if timed else None, _end(reason)
         )
     return known
 
@@ -98,7 +98,7 @@ def _rate(name: str, count: int | None, step: Quantity) -> Quantity:
     return Quantity(meaning, count / step.value, Interval(count / step.ends.high, count / step.ends.low))
 
 
-def _scaled(value: float | None, step: Quantity) -> Interval | None:
+def _scaled_interval(value: float | None, step: Quantity) -> Interval | None:
     """The interval of a value that is divided by the step's time."""
     if value is None or not step.value or step.ends.low <= 0:
         return None

@@ -41,12 +41,12 @@ def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return {
         "description": inspect.cleandoc(kind.__doc__ or ""),
         "type": "object",
-        "properties": {key_of(field): _of(hints[field.name], definitions) for field in fields(kind)},
+        "properties": {key_of(field): _schema_of(hints[field.name], definitions) for field in fields(kind)},
         "required": [key_of(field) for field in fields(kind) if not has_default(field)],
     }
 
 
-def _of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return {}
@@ -56,26 +56,26 @@ def _of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": _NAMES[kind]}
     if origin in (Union, types.UnionType):
         (kind,) = (k for k in inner if k is not type(None))
-        return _or_null(_of(kind, definitions))
+        return _or_null(_schema_of(kind, definitions))
     if is_dataclass(kind):
         return _reference(kind, definitions)
     if is_named_tuple(kind):
-        return _fixed(list(get_type_hints(kind).values()), definitions)
+        return _tuple_schema(list(get_type_hints(kind).values()), definitions)
     if origin is tuple:
-        return _fixed(inner, definitions) if inner[-1] is not Ellipsis else _array(inner[0], definitions)
+        return _tuple_schema(inner, definitions) if inner[-1] is not Ellipsis else _array(inner[0], definitions)
     if origin is Literal:
         return {"enum": list(inner)}
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {"type": "object", "additionalProperties": _of(inner[1], definitions)}
+        return {"type": "object", "additionalProperties": _schema_of(inner[1], definitions)}
     raise TypeError(f"No schema is defined for {kind}. Add one here, and a reader in data.py.")
 
 
 def _array(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": _of(kind, definitions)}
+    return {"type": "array", "items": _schema_of(kind, definitions)}
 
 
-def _fixed(kinds: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    items = [_of(kind, definitions) for kind in kinds]
+def _tuple_schema(kinds: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    items = [_schema_of(kind, definitions) for kind in kinds]
     return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
 

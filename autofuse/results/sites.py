@@ -1,4 +1,4 @@
-"""What optimize did to a model, place by place. Plain data, without torch and without drawing."""
+"""The report of optimize, place by place. Plain data, without torch and without drawing."""
 
 from __future__ import annotations
 

@@ -38,14 +38,14 @@ def percent_within(fraction: float | None, interval: tuple[float, float] | None)
 
 def size(count: float | None) -> str:
     """Bytes in a fitting binary unit: "202 MiB"."""
-    return NOT_KNOWN if count is None else _scaled(float(count), 1024, _BYTES)
+    return NOT_KNOWN if count is None else _with_unit(float(count), 1024, _BYTES)
 
 
 def amount(count: float | None, unit: str) -> str:
     """A number with a decimal prefix: amount(1.2e12, "FLOP") is "1.2 TFLOP"."""
     if count is None or not math.isfinite(count):
         return NOT_KNOWN
-    return _scaled(float(count), 1000, tuple(f"{prefix}{unit}" for prefix in _THOUSANDS)).rstrip()
+    return _with_unit(float(count), 1000, tuple(f"{prefix}{unit}" for prefix in _THOUSANDS)).rstrip()
 
 
 def rate(value: float | None, unit: str) -> str:
@@ -99,7 +99,7 @@ _FACTORS = {
 _QUANTITY = re.compile(rf"[≤<]? ?(-?[\d,]*\.?\d+(?:e-?\d+)?) ?({'|'.join(map(re.escape, _FACTORS))})(?: \(.*\))?")
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+def _with_unit(value: float, base: int, units: tuple[str, ...]) -> str:
     power = 0
     while abs(value) >= base * 0.9995 and power < len(units) - 1:
         value, power = value / base, power + 1

@@ -14,7 +14,7 @@ def visible(text: str) -> str:
     A byte that is not text in the file system's encoding (Python holds it as a surrogate) is written as that byte.
     """
     if not text.isprintable():
-        text = "".join(c if c.isprintable() else _escaped(c) for c in text)
+        text = "".join(c if c.isprintable() else _escape(c) for c in text)
     return f"./{text}" if text.startswith("::") else text  # a CI system would read such a line as a command
 
 
@@ -22,10 +22,10 @@ def harmless(text: str) -> str:
     """Text of several lines without characters that control a terminal. Line ends, tabs and spaces of any kind stay."""
     if text.isprintable():
         return text
-    return "".join(_escaped(c) if c not in _KEPT and unicodedata.category(c) in _UNSEEN else c for c in text)
+    return "".join(_escape(c) if c not in _KEPT and unicodedata.category(c) in _UNSEEN else c for c in text)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"

@@ -44,7 +44,7 @@ def row(case: Case, dtype: torch.dtype, setting: Setting) -> Row:
     """The errors of the public function, and of each provider of the operations that it calls."""
     tensors = case.tensors(setting.device, dtype, training=True)
     exact = results_of(case.spelled, in_float64(tensors))
-    allowed = [_allowed(e, dtype) for e in _errors(results_of(case.spelled, tensors), exact)]
+    allowed = [_allowed_error(e, dtype) for e in _errors(results_of(case.spelled, tensors), exact)]
     with record_calls() as recorded_calls:
         verdicts = {"autofuse.ops": _judge(results_of(case.ours, tensors), exact, allowed)}
     for call in _calls_of(case.operation, recorded_calls):
@@ -94,7 +94,9 @@ def _of_provider(call: RecordedCall, name: str, case: Case, dtype: torch.dtype) 
         return {"refused": why}
     arguments, named = _leaves(call.args), call.kwargs
     exact = results_of(partial(operation.torch.run, **_named_in_float64(named)), in_float64(arguments))
-    allowed = [_allowed(e, dtype) for e in _errors(results_of(partial(operation.torch.run, **named), arguments), exact)]
+    allowed = [
+        _allowed_error(e, dtype) for e in _errors(results_of(partial(operation.torch.run, **named), arguments), exact)
+    ]
     try:
         return _judge(results_of(partial(provider.run, **named), arguments), exact, allowed)
     except Exception as error:
@@ -112,7 +114,7 @@ def _errors(results: list[Tensor], exact: list[Tensor]) -> list[float]:
     return [float(((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()) for a, b in pairs]
 
 
-def _allowed(error: float, dtype: torch.dtype) -> float:
+def _allowed_error(error: float, dtype: torch.dtype) -> float:
     return _TIMES_ALLOWED * error + _EPS_ALLOWED * torch.finfo(dtype).eps
 
 

@@ -14,7 +14,7 @@ _OURS = "autofuse.ops"
 
 def as_markdown(results: Results) -> str:
     """Hardware, roofs, correctness, models, predictions, training steps, profiles, operations, and failed rows."""
-    sections = (_head, _correctness, _devices, _models, _predictions, _training, _profiles, _operations, _failed)
+    sections = (_head, _correctness, _devices, _models, _predictions, _training, _profiles, _operations, _failed_rows)
     parts = [section(results) for section in sections]
     return "\n".join(part for part in parts if part)
 
@@ -146,7 +146,7 @@ def _share_of_roof(row: Row, results: Results) -> tuple[str, str]:
     return text, f"{rate / roof:.2f}" if roof else ""
 
 
-def _failed(results: Results) -> str:
+def _failed_rows(results: Results) -> str:
     lines = [(row["key"], row["failed"]) for row in results.rows.values() if "failed" in row]
     return "## Rows that failed\n\n" + _table(("row", "why"), lines) if lines else ""
 

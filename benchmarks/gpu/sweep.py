@@ -172,12 +172,12 @@ def _sample(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.rand(shape, generator=generator, device="cuda").add_(0.5).to(dtype)
 
 
-def _chosen(only: str) -> list[Configuration]:
+def _chosen_configurations(only: str) -> list[Configuration]:
     return [c for c in configurations() if only in c.name or c.name == "now"]
 
 
 def _compile(share: int, of: int, only: str) -> None:
-    for configuration in _chosen(only)[share::of]:
+    for configuration in _chosen_configurations(only)[share::of]:
         call = cases(configuration.width, 2**20, _sample)[configuration.case]
         try:
             with _with_constants(configuration):
@@ -190,7 +190,7 @@ def _measure(budget: float, only: str) -> list[dict[str, Any]]:
     clock, rows, end = CudaClock(torch.device("cuda")), list[dict[str, Any]](), time.monotonic() + budget
     called: tuple[str, int] | None = None
     expected: list[Tensor] = []
-    for configuration in _chosen(only):
+    for configuration in _chosen_configurations(only):
         if time.monotonic() > end:
             break
         key = configuration.case, configuration.width

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     for way in (w for w in options.ways if w not in data["lookalikes"]):
         with tempfile.TemporaryDirectory() as caches:
             data["lookalikes"][way] = _in_process(Path(caches), "judge", way)
-        print(f"{way}: {_counted(data['lookalikes'][way])}", flush=True)
+        print(f"{way}: {_count_verdicts(data['lookalikes'][way])}", flush=True)
         _write(data, options.output)
     for name in (m for m in options.models if m not in data["models"]):
         data["models"][name] = measure(name, options.ways, options.seconds)
@@ -106,7 +106,7 @@ def _in_process(caches: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def _counted(verdicts: dict[str, str]) -> str:
+def _count_verdicts(verdicts: dict[str, str]) -> str:
     """The number of look-alikes by verdict."""
     words = [v.partition(":")[0] for v in verdicts.values()]
     return ", ".join(f"{words.count(word)} {word}" for word in sorted(set(words)))

@@ -57,13 +57,13 @@ class Launch:
 
 def launches(entry: Ahead, arch: Arch) -> list[Launch]:
     """Compile every kernel that `entry` launches for `arch`, in order. Errors of Triton's compiler are not caught."""
-    with _taken_down(arch) as taken:
+    with _record_launches(arch) as taken:
         entry.run()
     return taken
 
 
 @contextmanager
-def _taken_down(arch: Arch) -> Iterator[list[Launch]]:
+def _record_launches(arch: Arch) -> Iterator[list[Launch]]:
     taken: list[Launch] = []
     usual = JITFunction.run
     with absent(TARGETS[arch].gpu, list(TARGETS).index(arch)) as driver:
@@ -101,14 +101,14 @@ def _launch(
         file=kernel.fn.__module__.rpartition(".")[2],
         programs=prod(grid) if isinstance(grid, tuple) else 1,
         tile=tile,
-        ideal=_ideal(v for v in given.values() if isinstance(v, Tensor)),
+        ideal=_ideal_bytes(v for v in given.values() if isinstance(v, Tensor)),
         narrow=tuple(narrow_addresses(compiled.asm["ttir"], "LONG" in constant)),
         guarded=guarded,
         binary=binary,
     )
 
 
-def _ideal(operands: Iterable[Tensor]) -> float:
+def _ideal_bytes(operands: Iterable[Tensor]) -> float:
     apart = {id(x): x for x in operands}.values()
     largest = max((x.numel() for x in apart), default=0)
     entries = min((x.numel() for x in apart if 4 * x.numel() >= largest), default=0)

@@ -59,14 +59,14 @@ def _rows(home: Path, version: str, targets: Iterable[Arch]) -> list[dict[str, A
         files = {stem: home / "results" / f"{digest(stem, version, arch)}.json" for stem in stems()}
         changed = [stem for stem, file in files.items() if not file.exists()]
         if changed:
-            rows = _compiled(installed(home, version), arch, changed)
+            rows = _compile_with(installed(home, version), arch, changed)
             for stem in changed:
                 _keep(files[stem], [row for row in rows if row["file"] == stem])
         found += [row for file in files.values() for row in json.loads(file.read_text())]
     return found
 
 
-def _compiled(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]]:
+def _compile_with(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]]:
     named = TARGETS[arch].name
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"

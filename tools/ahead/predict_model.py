@@ -56,7 +56,7 @@ class Predicted:
 def predicted(work: Work, gpu: Gpu, python: float = 0.0) -> Predicted:
     """Predict the time of a launch. `python` is Python's time for it in seconds, while the GPU idles."""
     parts = {
-        "memory": (work.moved + _missed(work, gpu)) / gpu.copy,
+        "memory": (work.moved + _missed_bytes(work, gpu)) / gpu.copy,
         "latency": _latency(work, gpu),
         "instructions": work.instructions * work.programs / (gpu.multiprocessors * ISSUED * gpu.clock),
     }
@@ -71,7 +71,7 @@ def copied(moved: float, gpu: Gpu, launches: int = 1) -> float:
     return launches * FIXED + moved / gpu.copy
 
 
-def _missed(work: Work, gpu: Gpu) -> float:
+def _missed_bytes(work: Work, gpu: Gpu) -> float:
     """The bytes that a second read loads from memory: those of active blocks that do not fit into the last cache."""
     if not work.again:
         return 0.0

@@ -98,14 +98,14 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def counted(code: Sequence[Instruction]) -> MachineCode:
-    hot = _hot(code)
+    hot = _hot_loop(code)
     loads = Counter(i.width for i in hot if i.opcode.startswith("LDG"))
     stores = Counter(i.width for i in hot if i.opcode.startswith("STG"))
     divisions = sum(i.divides for i in code)
     return MachineCode(dict(sorted(loads.items())), dict(sorted(stores.items())), len(hot), len(code), divisions)
 
 
-def _hot(code: Sequence[Instruction]) -> Sequence[Instruction]:
+def _hot_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """The innermost loop with the most bytes of global memory; the whole kernel if no loop accesses any."""
     loops = [code[i.target : place + 1] for place, i in enumerate(code) if 0 <= i.target < place]
     moved = lambda part: sum(i.width for i in part)

@@ -40,8 +40,8 @@ def faults_of(function: ChangedFunction) -> Counter[str]:
     names = {n.id for n in ast.walk(after) if isinstance(n, ast.Name)}
     new = names - {n.id for n in ast.walk(before) if isinstance(n, ast.Name)}
     found["numbered name"] = sum(bool(_NUMBERED.match(n)) for n in new)
-    found["fused branch twice"] = int(_twice(before, after))
-    found["uncalled, unnamed"] = len(list(_uncalled(function, before, after)))
+    found["fused branch twice"] = int(_is_called_more_often(before, after))
+    found["uncalled, unnamed"] = len(list(_uncalled_names(function, before, after)))
     return Counter({name: count for name, count in found.items() if count > 0})
 
 
@@ -55,7 +55,7 @@ def faults_of_file(file: RewrittenFile) -> Counter[str]:
     return found
 
 
-def _dead(tree: ast.AST) -> Iterator[ast.stmt]:
+def _dead_statements(tree: ast.AST) -> Iterator[ast.stmt]:
     """Yield assignments whose name is not read before it is bound again, or never; and statements without effect."""
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
     declared = {n for s in ast.walk(tree) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
@@ -163,7 +163,7 @@ def _attention_calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 _COUNTED: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {
-    "dead assignment": _dead,
+    "dead assignment": _dead_statements,
     "inverse transposes": _inverse_transposes,
     "cast of a shape": _cast_shapes,
     "scale=1.0 beside scaling": _scaled_by_hand,
@@ -236,13 +236,13 @@ def _closing(line: str, start: int) -> int:
     return -1
 
 
-def _twice(before: ast.AST, after: ast.AST) -> bool:
+def _is_called_more_often(before: ast.AST, after: ast.AST) -> bool:
     """Whether the function called the fused operation before, and calls it in more places now."""
     old, new = len(list(_attention_calls(before))), len(list(_attention_calls(after)))
     return 0 < old < new
 
 
-def _uncalled(function: ChangedFunction, before: ast.AST, after: ast.AST) -> Iterator[str]:
+def _uncalled_names(function: ChangedFunction, before: ast.AST, after: ast.AST) -> Iterator[str]:
     """Yield submodules and methods that the file defines and no longer reads, and that no message names."""
     removed = _attributes(before) - _attributes(after)
     message = " ".join(m for m in function.file.messages if "without a use" in m)

@@ -25,7 +25,7 @@ except ImportError:
     replicate = None
 
 
-def _wrapped(job: Job, model: nn.Module, **options: Any) -> nn.Module:
+def _wrap(job: Job, model: nn.Module, **options: Any) -> nn.Module:
     return job.after(DistributedDataParallel(job.before(model), **options))
 
 
@@ -41,28 +41,28 @@ def replicated(device: str) -> str:
     return "" if replicate is not None else "this torch has no replicate"
 
 
-def _quiet(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+def _without_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if last else model.no_sync()  # type: ignore[operator, no-any-return]
 
 
 @way("DDP", orders=("before", "after", "midway"))
 def plain(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model)
+    return _wrap(job, model)
 
 
 @way("DDP, static_graph")
 def static_graph(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, static_graph=True)
+    return _wrap(job, model, static_graph=True)
 
 
 @way("DDP, find_unused_parameters, gradient_as_bucket_view")
 def unused(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, find_unused_parameters=True, gradient_as_bucket_view=True)
+    return _wrap(job, model, find_unused_parameters=True, gradient_as_bucket_view=True)
 
 
-@way("DDP, no_sync over 3 micro batches, clipped", recipe=Recipe(micro=3, clip=0.5), quiet=_quiet)
+@way("DDP, no_sync over 3 micro batches, clipped", recipe=Recipe(micro=3, clip=0.5), quiet=_without_sync)
 def accumulated(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model)
+    return _wrap(job, model)
 
 
 @way("DDP, bf16 compress hook", lacks=accelerator, recipe=Recipe(dtype=torch.bfloat16))
@@ -81,7 +81,7 @@ def own_hook(job: Job, model: nn.Module) -> nn.Module:
 
 @way("DDP, bf16 autocast", recipe=Recipe(dtype=torch.bfloat16), around=_autocast)
 def autocast(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model)
+    return _wrap(job, model)
 
 
 @way("DDP, checkpoint_wrapper per block", expected={"attention": 4, "norm": 9, "silu": 4})
@@ -93,7 +93,7 @@ def checkpointed(job: Job, model: nn.Module) -> nn.Module:
 
 @way("DDP, peft adapters", recipe=Recipe(adapters=True), lacks=adapters)
 def low_rank(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model)
+    return _wrap(job, model)
 
 
 @way("DDP, torch.compile of each block", expected={"attention": 2})

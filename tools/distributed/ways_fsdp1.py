@@ -23,7 +23,7 @@ from tools.distributed.rows import Job, accelerator, adapters, way
 from tools.distributed.training import Recipe
 
 
-def _wrapped(job: Job, model: nn.Module, *classes: type[nn.Module], **options: Any) -> nn.Module:
+def _wrap(job: Job, model: nn.Module, *classes: type[nn.Module], **options: Any) -> nn.Module:
     policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=set(classes or (Block,)))
     device = torch.device(job.device) if job.device == "cpu" else torch.cuda.current_device()
     wrapped = FSDP(job.before(model), auto_wrap_policy=policy, device_id=device, **options)
@@ -34,18 +34,18 @@ def _clip(model: nn.Module, norm: float) -> None:
     model.clip_grad_norm_(norm)  # type: ignore[operator]
 
 
-def _quiet(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+def _without_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if last else model.no_sync()  # type: ignore[operator, no-any-return]
 
 
 @way("FSDP1 per block, use_orig_params=True", orders=("before", "after", "midway"))
 def originals(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, use_orig_params=True)
+    return _wrap(job, model, use_orig_params=True)
 
 
 @way("FSDP1 per block, use_orig_params=False", orders=("before", "after", "midway"))
 def flat(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model)
+    return _wrap(job, model)
 
 
 @way("FSDP1 at the root only")
@@ -55,37 +55,42 @@ def root(job: Job, model: nn.Module) -> nn.Module:
 
 @way("FSDP1 per block, attention and norm, use_orig_params=True")
 def nested(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, Block, Attention, RootMeanSquare, use_orig_params=True)
+    return _wrap(job, model, Block, Attention, RootMeanSquare, use_orig_params=True)
 
 
 @way("FSDP1 per block, attention and norm, use_orig_params=False")
 def nested_flat(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, Block, Attention, RootMeanSquare)
+    return _wrap(job, model, Block, Attention, RootMeanSquare)
 
 
 @way("FSDP1, SHARD_GRAD_OP")
 def grad_op(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
+    return _wrap(job, model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
 
 
 @way("FSDP1, NO_SHARD")
 def no_shard(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, sharding_strategy=ShardingStrategy.NO_SHARD, use_orig_params=True)
+    return _wrap(job, model, sharding_strategy=ShardingStrategy.NO_SHARD, use_orig_params=True)
 
 
 @way("FSDP1, CPUOffload", lacks=accelerator)
 def offload(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, cpu_offload=CPUOffload(offload_params=True))
+    return _wrap(job, model, cpu_offload=CPUOffload(offload_params=True))
 
 
 @way("FSDP1, bf16 MixedPrecision", recipe=Recipe(dtype=torch.bfloat16))
 def mixed_precision_blocks(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16), use_orig_params=True)
+    return _wrap(job, model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16), use_orig_params=True)
 
 
-@way("FSDP1, no_sync over 3 micro batches, clip_grad_norm_", recipe=Recipe(micro=3, clip=0.5), clip=_clip, quiet=_quiet)
+@way(
+    "FSDP1, no_sync over 3 micro batches, clip_grad_norm_",
+    recipe=Recipe(micro=3, clip=0.5),
+    clip=_clip,
+    quiet=_without_sync,
+)
 def accumulated(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, use_orig_params=True)
+    return _wrap(job, model, use_orig_params=True)
 
 
 @way("FSDP1, checkpoint_wrapper per block", expected={"attention": 4, "norm": 9, "silu": 4})
@@ -107,10 +112,10 @@ def ignore_norms(job: Job, model: nn.Module) -> nn.Module:
 
 @way("FSDP1, peft adapters, use_orig_params=True", recipe=Recipe(adapters=True), lacks=adapters)
 def low_rank(job: Job, model: nn.Module) -> nn.Module:
-    return _wrapped(job, model, use_orig_params=True)
+    return _wrap(job, model, use_orig_params=True)
 
 
 @way("FSDP1, HYBRID_SHARD (2 x 2)", ranks=4)
 def hybrid(job: Job, model: nn.Module) -> nn.Module:
     mesh = init_device_mesh(job.device, (2, job.world // 2), mesh_dim_names=("replicate", "shard"))
-    return _wrapped(job, model, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh, use_orig_params=True)
+    return _wrap(job, model, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh, use_orig_params=True)

@@ -115,7 +115,7 @@ def fsdp2_optimizer(job: Job, model: nn.Module) -> nn.Module:
     return job.after(_fsdp2(job.before(model)))
 
 
-def _seen_whole(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+def _check_full_params(job: Job, plain: nn.Module, fused: nn.Module) -> None:
     """summon_full_params shows the same tensors under the same names, and forward works after it."""
     for writeback in (False, True):
         with FSDP.summon_full_params(plain, writeback=writeback), FSDP.summon_full_params(fused, writeback=writeback):
@@ -125,7 +125,7 @@ def _seen_whole(job: Job, plain: nn.Module, fused: nn.Module) -> None:
     assert counts, "behind summon_full_params, the optimized model runs its original code"
 
 
-@way("FSDP1, summon_full_params", finish=_seen_whole)
+@way("FSDP1, summon_full_params", finish=_check_full_params)
 def summoned(job: Job, model: nn.Module) -> nn.Module:
     return job.after(_fsdp1(job.before(model)))
 
@@ -140,15 +140,15 @@ def _compare_restored(job: Job, plain: nn.Module, fused: nn.Module) -> None:
     assert torch.equal(expected, found), "restored, it computes something else"
 
 
-def _restorable(name: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
+def _add_restore_way(name: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
     @way(f"{name}, restore", finish=_compare_restored)
     def restore_optimized(job: Job, model: nn.Module) -> nn.Module:
         return job.after(wrap(job.before(model)))
 
 
-_restorable("DDP", DistributedDataParallel)
-_restorable("FSDP1", _fsdp1)
-_restorable("FSDP2", _fsdp2)
+_add_restore_way("DDP", DistributedDataParallel)
+_add_restore_way("FSDP1", _fsdp1)
+_add_restore_way("FSDP2", _fsdp2)
 
 
 def _empty() -> nn.Module:

@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
         if rank == 0:
             with options.out.open("a") as lines:
                 lines.write(json.dumps(vars(result)) + "\n")
-        if not _together(number, result.raised):
+        if not _has_same_outcome(number, result.raised):
             os._exit(3)
     dist.barrier()
     os._exit(0)  # DDP's reducer holds the GIL while it waits for a gloo thread that may need it: not torn down here
@@ -80,13 +80,13 @@ def _row(result: Result, way: Way, order: Order, truth: Truth) -> Result:
 
 def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
     rank, world, device = dist.get_rank(), dist.get_world_size(), result.device
-    plain, plain_ran, plain_reached = _trained(way, Job(device, rank, world, order, False, way.recipe))
-    fused, fused_ran, fused_reached = _trained(way, Job(device, rank, world, order, True, way.recipe))
+    plain, plain_ran, plain_reached = _train(way, Job(device, rank, world, order, False, way.recipe))
+    fused, fused_ran, fused_reached = _train(way, Job(device, rank, world, order, True, way.recipe))
     report = autofuse.report(fused)
     result.sites = dict(sorted(Counter(s.rule for s in report.with_status("fused")).items()))
     result.declined = {s.module: s.reason for s in report if s.status != "fused"}
     result.seen = fused_ran.seen
-    _agreed([(s.rule, s.module, s.status) for s in report])
+    _check_agreement([(s.rule, s.module, s.status) for s in report])
     if rank == 0:
         exact, rounded = truth.of(way.replicas(world), way.recipe)
         found = compared(plain_reached, fused_reached, exact, rounded, way.recipe.dtype)
@@ -102,7 +102,7 @@ def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
         way.finish(Job(device, rank, world, order, True, way.recipe), plain, fused)
 
 
-def _trained(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
+def _train(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
     model = way.wrap(job, way.build(job))
     midway = (lambda: job.optimized(model)) if job.order == "midway" else (lambda: None)
     with way.throughout():
@@ -119,7 +119,7 @@ def _gather_results(way: Way, job: Job, model: nn.Module, ran: Ran) -> Reached:
     return Reached(torch.tensor([losses[r] for r in sorted(losses)], dtype=torch.float64), parameters)
 
 
-def _agreed(decisions: list[Any]) -> None:
+def _check_agreement(decisions: list[Any]) -> None:
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, decisions)
     odd = [r for r, t in enumerate(told) if t != told[0]]
@@ -128,7 +128,7 @@ def _agreed(decisions: list[Any]) -> None:
     )
 
 
-def _together(number: int, raised: bool) -> bool:
+def _has_same_outcome(number: int, raised: bool) -> bool:
     """Whether all ranks have left the row, and all or none raised. Otherwise, their collectives may not match."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"row {number} rank {dist.get_rank()}", str(raised))

@@ -56,10 +56,12 @@ def _check_file(run: RewriteRun, file: SourceFile) -> Looked:
     if not result.edits:
         return Looked(path, findings, refused=tuple(t.message for t in result.refused))
     refused = tuple(t.message for t in result.refused)
-    return Looked(path, findings, result.after, result.edits, refused, broken=tuple(_broken(run, file, result)))
+    return Looked(
+        path, findings, result.after, result.edits, refused, broken=tuple(_broken_promises(run, file, result))
+    )
 
 
-def _broken(run: RewriteRun, file: SourceFile, result: RewriteResult) -> list[str]:
+def _broken_promises(run: RewriteRun, file: SourceFile, result: RewriteResult) -> list[str]:
     """The promises that a rewritten text breaks."""
     try:
         compile(result.after, file.path, "exec", dont_inherit=True)

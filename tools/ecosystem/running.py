@@ -66,24 +66,24 @@ def _both(tree: Tree, copy: Path, changed: Sequence[Looked], folder: Path) -> li
         reasons.append(json.loads((folder / f"{half}.json").read_text()))
     before, after = (torch.load(folder / half) for half in ("before", "after"))
     keys = [(m, s, f"{m}:{s}") for m, s in names]
-    bounds = {tree.module(f.file): _bound(f) for f in changed}
+    bounds = {tree.module(f.file): _error_bound(f) for f in changed}
     return [
         _compare(m, s, before.get(k), after.get(k), *(r.get(k, "") for r in reasons), bounds[m]) for m, s, k in keys
     ]
 
 
-def _bound(looked: Looked) -> float:
+def _error_bound(looked: Looked) -> float:
     text = looked.file.read_bytes()
     return _BOUND_OF_FLOAT32 if b"float32" in text or b".float()" in text else _BOUND
 
 
 def _symbols(looked: Looked) -> list[str]:
     """The classes and functions of a file that contain its edits."""
-    found = (_reachable(f.symbol) for f in looked.findings if f.status in ("safe", "unsafe"))
+    found = (_reachable_name(f.symbol) for f in looked.findings if f.status in ("safe", "unsafe"))
     return list(dict.fromkeys(filter(None, found)))
 
 
-def _reachable(symbol: str) -> str:
+def _reachable_name(symbol: str) -> str:
     """The class or function of the module that contains a symbol; "" if the symbol is nested in a function."""
     parts = symbol.split(".")
     return "" if symbol.startswith("<") else parts[0] if len(parts) <= 2 or parts[-1] == "<lambda>" else ""

@@ -104,13 +104,13 @@ def _reasons(packages: Sequence[Package]) -> str:
     """The reasons why sites are declined or only reported, without names of the program."""
     plain = (re.sub(r"`[^`]*`|\(line \d+\)", "…", f.reason) for p in packages for f in p.findings if _is_refused(f))
     reasons = Counter(re.sub(r"\s+", " ", text).strip() for text in plain)
-    rows = _ordered(reasons)[:_MOST]
+    rows = _sort_counts(reasons)[:_MOST]
     return f"## Why places are left alone\n\nThe {len(rows)} most frequent reasons.\n\n" + _table(
         ("reason", "places"), rows
     )
 
 
-def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
+def _sort_counts(counts: Counter[str]) -> list[tuple[str, int]]:
     """Sort by frequency, then by name."""
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
@@ -135,7 +135,7 @@ def _runs(packages: Sequence[Package]) -> str:
         for r in runs
         if r.outcome == "not run"
     )
-    return "\n".join((*lines, _table(("why not run", "number"), _ordered(kinds))))
+    return "\n".join((*lines, _table(("why not run", "number"), _sort_counts(kinds))))
 
 
 def _labels(labels: Scores) -> str:

@@ -35,7 +35,7 @@ def differs(shown: Shown) -> bool:
 
 def as_markdown(shown: Sequence[Shown]) -> str:
     """Return the page."""
-    return "\n\n".join([_head(shown), _table(shown), *(_one(s) for s in shown)]) + "\n"
+    return "\n\n".join([_head(shown), _table(shown), *(_page_of_one(s) for s in shown)]) + "\n"
 
 
 def _head(shown: Sequence[Shown]) -> str:
@@ -62,7 +62,7 @@ it. *Losses* is the largest of all backward passes; it carries on what an optimi
 def _table(shown: Sequence[Shown]) -> str:
     rows = ["| repository | edits | lines | first | losses | speed | control |", f"|{' --- |' * 7}"]
     for s in shown:
-        edits = _counted(s.rewritten) if s.rewritten else "not read"
+        edits = _count_findings(s.rewritten) if s.rewritten else "not read"
         lines = f"-{s.rewritten.removed} +{s.rewritten.added}" if s.rewritten else ""
         t = s.trained
         numbers = ("not trained", "", "", "")
@@ -72,13 +72,13 @@ def _table(shown: Sequence[Shown]) -> str:
     return "\n".join(rows)
 
 
-def _counted(found: Rewritten) -> str:
+def _count_findings(found: Rewritten) -> str:
     written = found.by("unsafe" if found.unsafe else "safe")
     counts = ", ".join(f"{code} {count}" for code, count in sorted(written.items()))
     return f"{counts} (unsafe)" if counts and found.unsafe else counts or "none"
 
 
-def _one(shown: Shown) -> str:
+def _page_of_one(shown: Shown) -> str:
     return "\n".join([f"## {shown.repository.name}", "", *_lines(shown)])
 
 

@@ -89,7 +89,7 @@ def _check_out(repository: Repository, clone: Path) -> None:
     objects = {path: line.split()[2] for line, _, path in (row.partition("\t") for row in listed if row)}
     answers = _git(*git, "cat-file", "--batch-check", of=repository, given="\n".join(objects.values())).splitlines()
     present = [path for path, answer in zip(objects, answers, strict=True) if not answer.endswith(" missing")]
-    if missing := [name for name in repository.rewrite if not any(_below(path, name) for path in present)]:
+    if missing := [name for name in repository.rewrite if not any(_path_below(path, name) for path in present)]:
         raise Unavailable(f"{repository.name} has no {missing[0]} at {repository.commit[:12]}")
     paths = ["--pathspec-from-file=-", "--pathspec-file-nul"]
     _git(
@@ -98,7 +98,7 @@ def _check_out(repository: Repository, clone: Path) -> None:
     )  # fmt: skip
 
 
-def _below(path: str, name: str) -> bool:
+def _path_below(path: str, name: str) -> bool:
     return path == name or path.startswith(f"{name}/")
 
 

@@ -30,7 +30,7 @@ from tools.matrix.running import run_cell
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
-        cells = _chosen(options)
+        cells = _chosen_cells(options)
     except ValueError as problem:
         print(f"tools.matrix: {problem}", file=sys.stderr)
         return 2
@@ -58,7 +58,7 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> list[Result]:
     return kept
 
 
-def _chosen(options: argparse.Namespace) -> tuple[Cell, ...]:
+def _chosen_cells(options: argparse.Namespace) -> tuple[Cell, ...]:
     """The rows to run. Raises ValueError for a row that is not in the table."""
     cells = tuple(c for c in read_cells() if c.ci or not options.ci)
     if not options.only:

@@ -31,7 +31,7 @@ def run_cell(cell: Cell, folder: Path, tests: tuple[str, ...] = _TESTS) -> Resul
     except NoEnvironment as reason:
         return Result(cell, absent=str(reason))
     version = _output(python, "import torch; print(torch.__version__)")
-    smoke, error = _trained(python)
+    smoke, error = _train(python)
     passed, skipped, failed = _run_tests(python, tests)
     return Result(cell, "", version, passed, skipped, failed, smoke, error)
 
@@ -41,7 +41,7 @@ def _output(python: Path, code: str) -> str:
     return done.stdout.strip() or next(reversed(done.stderr.splitlines()), "")
 
 
-def _trained(python: Path) -> tuple[dict[str, Any] | None, str]:
+def _train(python: Path) -> tuple[dict[str, Any] | None, str]:
     done = subprocess.run([str(python), "-m", "tools.matrix.smoke"], cwd=REPOSITORY, capture_output=True, text=True)
     if done.returncode:
         return None, next(reversed(done.stderr.splitlines()), f"it ended with {done.returncode}")

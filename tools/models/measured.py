@@ -157,15 +157,15 @@ def _add_report(found: Measured, model: nn.Module) -> None:
     found.fused = dict(sorted(Counter(s.rule for s in sites if s.status == "fused").items()))
     found.rolled_back = _count(f"{s.rule}: {s.reason}" for s in sites if s.status == "rolled-back")
     declined = [s for s in sites if s.status == "declined"]
-    found.refused = _count(f"{s.rule}: {_plain(s.reason)}" for s in declined if s.rule)
-    found.unread = _count(_plain(s.reason) for s in declined if not s.rule)
+    found.refused = _count(f"{s.rule}: {_without_places(s.reason)}" for s in declined if s.rule)
+    found.unread = _count(_without_places(s.reason) for s in declined if not s.rule)
 
 
 def _count(reasons: Iterator[str]) -> dict[str, int]:
     return dict(sorted(Counter(reasons).items(), key=lambda c: (-c[1], c[0])))
 
 
-def _plain(reason: str) -> str:
+def _without_places(reason: str) -> str:
     """A reason without lines and paths, so that equal layers have the same reason."""
     return re.sub(r"\s*\(line \d+\)|, line \d+", "", re.sub(r"\S*/site-packages/", "", reason)).strip()
 

@@ -17,7 +17,7 @@ _REASONS = 3  # the number of reasons for each row
 
 def as_markdown(rows: Sequence[Measured], absent: Sequence[str]) -> str:
     """Return the page."""
-    return "\n\n".join((_head(rows, absent), _models(rows), _rules(rows), _left(rows))) + "\n"
+    return "\n\n".join((_head(rows, absent), _models(rows), _rules(rows), _left_sites(rows))) + "\n"
 
 
 def _head(rows: Sequence[Measured], absent: Sequence[str]) -> str:
@@ -78,7 +78,7 @@ def _rules(rows: Sequence[Measured]) -> str:
     return "## By rule\n\n" + table(("rule", "models", "sites"), ((k, models[k], sites[k]) for k in sorted(sites)))
 
 
-def _left(rows: Sequence[Measured]) -> str:
+def _left_sites(rows: Sequence[Measured]) -> str:
     """The reason why sites are left and modules unread, for each model."""
     lines = ["## What was left, and why\n"]
     for r in rows:

@@ -39,7 +39,7 @@ def function_facts(file: Path, name: str) -> Facts | None:
         if getattr(node, "name", None) != name:
             continue
         if isinstance(node, ast.FunctionDef):
-            return {"autograd": False, "takes": _takes(node.args), "returns": _returns(node)}
+            return {"autograd": False, "takes": _parameters_text(node.args), "returns": _returns(node)}
         if isinstance(node, ast.ClassDef):
             return _class_facts(node)
     return None
@@ -52,10 +52,10 @@ def _class_facts(node: ast.ClassDef) -> Facts | None:
     if called is None:
         return None
     del called.args.args[0]  # the context (ctx), or self
-    return {"autograd": is_autograd, "takes": _takes(called.args), "returns": _returns(called)}
+    return {"autograd": is_autograd, "takes": _parameters_text(called.args), "returns": _returns(called)}
 
 
-def _takes(args: ast.arguments) -> str:
+def _parameters_text(args: ast.arguments) -> str:
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
     for arg in every:
         if arg is not None:

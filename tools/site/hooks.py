@@ -40,7 +40,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     rules = [f"rules/{code}.md" for code in rules_by_code()]
     decisions = sorted(f"decisions/{p.name}" for p in (REPOSITORY / "docs/decisions").glob("*.md"))
     parts = {"@rules": rules, "@decisions": [p for p in decisions if p != "decisions/README.md"]}
-    config.nav = _expanded(config.nav, parts)
+    config.nav = _expand(config.nav, parts)
     return config
 
 
@@ -52,7 +52,7 @@ def rules_by_code() -> dict[str, list[LoadedRule]]:
     return found
 
 
-def _expanded(nav: Any, parts: dict[str, list[str]]) -> Any:
+def _expand(nav: Any, parts: dict[str, list[str]]) -> Any:
     if isinstance(nav, list):
         return [entry for item in nav for entry in _entries(item, parts)]
     return nav
@@ -62,7 +62,7 @@ def _entries(item: Any, parts: dict[str, list[str]]) -> list[Any]:
     if not isinstance(item, dict):
         return [item]
     ((title, value),) = item.items()
-    return list(parts[title]) if title in parts else [{title: _expanded(value, parts)}]
+    return list(parts[title]) if title in parts else [{title: _expand(value, parts)}]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -95,7 +95,7 @@ def new_link(text: str, target: str, source: str, page: str, files: Files) -> st
     path, _, anchor = target.partition("#")
     if not path or re.match(r"[a-z]+:", path):
         return f"[{text}]({target})"
-    wanted = _normal(f"{source.rpartition('/')[0]}/{path}" if "/" in source else path)
+    wanted = _normalized_path(f"{source.rpartition('/')[0]}/{path}" if "/" in source else path)
     name = TOP_PAGES.get(wanted) or wanted.removeprefix("docs/")
     if not (wanted in TOP_PAGES or wanted.startswith("docs/")) or files.get_file_from_path(name) is None:
         return text
@@ -103,7 +103,7 @@ def new_link(text: str, target: str, source: str, page: str, files: Files) -> st
     return f"[{text}]({up}{name}{'#' + anchor if anchor else ''})"
 
 
-def _normal(path: str) -> str:
+def _normalized_path(path: str) -> str:
     """The path without `.` and `..`."""
     parts: list[str] = []
     for part in path.split("/"):

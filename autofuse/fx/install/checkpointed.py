@@ -52,7 +52,7 @@ def _group(graph: fx.Graph, mark: fx.Node, module: fx.Node, reads_again: bool) -
     last = mark.next
     while last.target is not checkpoints.end:
         last = last.next
-    inside = _between(mark, last)
+    inside = _nodes_between(mark, last)
     outer = dict.fromkeys(n for node in inside for n in node.all_input_nodes if n not in inside)
     own = [n for n in outer if n.op == "get_attr" and reads_again]
     given = [n for n in outer if n not in own]
@@ -70,7 +70,7 @@ def _group(graph: fx.Graph, mark: fx.Node, module: fx.Node, reads_again: bool) -
     return own
 
 
-def _between(mark: fx.Node, last: fx.Node) -> dict[fx.Node, None]:
+def _nodes_between(mark: fx.Node, last: fx.Node) -> dict[fx.Node, None]:
     """The nodes between two marks, but for reads of the module's attributes."""
     found: dict[fx.Node, None] = {}
     node = mark.next

@@ -54,7 +54,7 @@ class SeenCalls:
     __slots__ = ("_before", "_below", "_kinds_left", "_others", "_sizes", "kind")
 
     def __init__(self, sizes: Sequence[frozenset[int] | None] = (), below: int = 0) -> None:
-        self.kind = self._before = SeenKind(_never, 0)  # assigned together: another thread may call learn()
+        self.kind = self._before = SeenKind(_always_false, 0)  # assigned together: another thread may call learn()
         self._kinds_left, self._others = _KINDS, 0
         self._sizes, self._below = sizes, below
 
@@ -106,7 +106,7 @@ def _is_watched() -> bool:
     return bool(get_tracing_state() is not None or len_torch_dispatch_stack() or peek_interpreter_stack() is not None)
 
 
-def _never(*_: Any) -> bool:
+def _always_false(*_: Any) -> bool:
     return False
 
 

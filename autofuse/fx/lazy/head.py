@@ -23,14 +23,14 @@ _WEIGHT = (
 def forward(self: nn.Linear, input: Tensor) -> Tensor:
     """nn.Linear's forward. In training the output is computed when it is read."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-        made = _lazy(self, input)
+        made = _lazy_output(self, input)
         if made is not None:
             return made
     return F.linear(input, self.weight, self.bias)
 
 
 @torch.jit.unused
-def _lazy(module: nn.Linear, x: Tensor) -> Tensor | None:
+def _lazy_output(module: nn.Linear, x: Tensor) -> Tensor | None:
     if torch.compiler.is_compiling():
         return None
     inside = module.__dict__

@@ -116,7 +116,7 @@ def kl_div(
     if reduction == "mean":  # torch warns that "batchmean" is the mathematical definition
         F.kl_div(torch.zeros(1, 1), torch.zeros(1, 1), reduction="mean")
     dtype = result_dtype(input, target, partial(F.kl_div, reduction="sum"))
-    return _joined(made.to(dtype), input, plain)
+    return _join_paths(made.to(dtype), input, plain)
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
@@ -132,8 +132,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     if out_of_range(index, input.shape[-1], NEVER) is not None:
         return NotImplemented
     chosen = index.squeeze(-1)
-    made = -_losses(input, chosen, NEVER, 0.0, "none") if kind == "log_softmax" else _chosen(input, chosen)
-    return _joined(made.to(input.dtype).unsqueeze(-1), input, lambda x: x.gather(-1, index))
+    made = -_losses(input, chosen, NEVER, 0.0, "none") if kind == "log_softmax" else _target_logits(input, chosen)
+    return _join_paths(made.to(input.dtype).unsqueeze(-1), input, lambda x: x.gather(-1, index))
 
 
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Any:
@@ -148,7 +148,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Any:
     with torch.autocast(input.device.type, enabled=False):
         made = logsumexp_after(numbers_of(input.node.steps), rows.reshape(-1, rows.shape[-1]), weight, bias)
     made = made.reshape(rows.shape[:-1]).to(input.dtype)
-    return _joined(made.unsqueeze(dims[0]) if keepdim else made, input, lambda x: torch.logsumexp(x, dims, keepdim))
+    return _join_paths(made.unsqueeze(dims[0]) if keepdim else made, input, lambda x: torch.logsumexp(x, dims, keepdim))
 
 
 def _is_computed(x: Any, kind: str) -> bool:
@@ -178,7 +178,7 @@ def _of_targets(x: Tensor, target: Any, ignore_index: int, smoothing: float, red
     if reduction not in ("mean", "sum", "none") or out_of_range(target, x.shape[1], ignore_index) is not None:
         return NotImplemented
     dtype = torch.float32 if _autocasts(x) and x.dtype is not torch.float64 else x.dtype
-    return _joined(_losses(x, target, ignore_index, smoothing, reduction).to(dtype), x, plain)
+    return _join_paths(_losses(x, target, ignore_index, smoothing, reduction).to(dtype), x, plain)
 
 
 def _weighted(
@@ -190,7 +190,7 @@ def _weighted(
     if made is None:
         return NotImplemented
     dtype = torch.float32 if _autocasts(x) and x.dtype is not torch.float64 else x.dtype
-    return _joined(made.to(dtype), x, plain)
+    return _join_paths(made.to(dtype), x, plain)
 
 
 def _of_probabilities(x: Tensor, target: Tensor, reduction: str, smoothing: float, plain: _Function) -> Any:
@@ -199,7 +199,7 @@ def _of_probabilities(x: Tensor, target: Tensor, reduction: str, smoothing: floa
         made = cross_entropy_of_probabilities(x, _operands(x), target, reduction, smoothing)
     if made is None:
         return NotImplemented
-    return _joined(made.to(result_dtype(x, target, F.cross_entropy)), x, plain)
+    return _join_paths(made.to(result_dtype(x, target, F.cross_entropy)), x, plain)
 
 
 def _is_distribution(target: Any) -> bool:
@@ -226,10 +226,10 @@ def _losses(x: LazyLogits, target: Tensor, ignore_index: int, smoothing: float, 
     return made.reshape(target.shape) if reduction == "none" else made
 
 
-def _chosen(x: LazyLogits, index: Tensor) -> Tensor:
+def _target_logits(x: LazyLogits, index: Tensor) -> Tensor:
     """The logit of one class for each row."""
     rows, weight, bias = _operands(x)
-    wide = _wide(rows.dtype)
+    wide = _wide_dtype(rows.dtype)
     with torch.autocast(x.device.type, enabled=False):
         # The weight's rows of the chosen classes suffice, so no logits are computed.
         made = (rows.to(wide) * F.embedding(index, weight).to(wide)).sum(-1)
@@ -252,11 +252,11 @@ def _operands(x: LazyLogits) -> tuple[Tensor, Tensor, Tensor | None]:
     return rows.to(source.lower), weight.to(source.lower), None if bias is None else bias.to(source.lower)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def _joined(made: Tensor, x: LazyLogits, plain: _Function) -> Tensor:
+def _join_paths(made: Tensor, x: LazyLogits, plain: _Function) -> Tensor:
     for heard in _LISTENERS.get():
         heard.append(FusedLoss(x, user_place()))
     # The engine runs the node of `leaf` only in a full backward pass, so this shows whether gradients were chosen.

@@ -32,7 +32,7 @@ def weighted_cross_entropy(
     """
     if not _is_classes(x, target, ignore_index, reduction) or not _is_constant(weight, (x.shape[1],), x):
         return None
-    wide = _wide(x.dtype)
+    wide = _wide_dtype(x.dtype)
     classes, targets = weight.to(wide), target.reshape(-1)
     of_row = partial(
         F.cross_entropy, weight=classes, ignore_index=ignore_index, label_smoothing=smoothing, reduction="none"
@@ -113,5 +113,5 @@ def _rows_of(target: Tensor, axis: int) -> Tensor:
     return target.movedim(axis, -1).reshape(-1, target.shape[axis])
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32

@@ -76,7 +76,7 @@ def _same(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> in
     return axis
 
 
-def _viewed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+def _axis_after_view(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
     last = axis == before.ndim - 1 and after.ndim > 0 and after.shape[-1] == before.shape[-1]
     return after.ndim - 1 if last and before.numel() else None
 
@@ -91,16 +91,16 @@ def _selected(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -
     return None if dim == axis else axis - int(dim < axis)
 
 
-def _unsqueezed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+def _axis_after_unsqueeze(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
     return axis + int(args[0] % after.ndim <= axis)
 
 
-def _transposed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+def _axis_after_transpose(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
     one, other = (d % before.ndim for d in args) if args else (0, before.ndim - 1)
     return {one: other, other: one}.get(axis, axis)
 
 
-def _permuted(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+def _axis_after_permute(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
     return [d % before.ndim for d in args[0]].index(axis)
 
 
@@ -111,13 +111,13 @@ KINDS: dict[Any, tuple[str, _Axis]] = {
     **dict.fromkeys(ALIASES, ("same", _same)),
     _ATEN.clone.default: ("same", _same),
     _ATEN._to_copy.default: ("cast", _same),
-    **dict.fromkeys(_VIEWS, ("rows", _viewed)),
+    **dict.fromkeys(_VIEWS, ("rows", _axis_after_view)),
     _ATEN.slice.Tensor: ("rows", _other_dimension),
     _ATEN.select.int: ("rows", _selected),
-    _ATEN.unsqueeze.default: ("rows", _unsqueezed),
-    _ATEN.transpose.int: ("rows", _transposed),
-    _ATEN.t.default: ("rows", _transposed),
-    _ATEN.permute.default: ("rows", _permuted),
+    _ATEN.unsqueeze.default: ("rows", _axis_after_unsqueeze),
+    _ATEN.transpose.int: ("rows", _axis_after_transpose),
+    _ATEN.t.default: ("rows", _axis_after_transpose),
+    _ATEN.permute.default: ("rows", _axis_after_permute),
     _ATEN.mul.Tensor: ("number", _same),
     _ATEN.mul.Scalar: ("number", _same),
     _ATEN.div.Tensor: ("number", _same),

@@ -96,8 +96,8 @@ class LazyLogits(Tensor):
             return _set_data(*args)
         if func in _READS_MEMORY or func is Tensor.__deepcopy__ and args[0].is_leaf:
             _note_reads(args, kwargs)
-            args, kwargs = pytree.tree_map_only(LazyLogits, _plain, (args, kwargs))
-        others = any(isinstance(x, Tensor) and not isinstance(x, LazyLogits) for x in _flat(args, kwargs))
+            args, kwargs = pytree.tree_map_only(LazyLogits, _plain_tensor, (args, kwargs))
+        others = any(isinstance(x, Tensor) and not isinstance(x, LazyLogits) for x in _flat_arguments(args, kwargs))
         with DisableTorchFunctionSubclass(), _following(not others):
             return func(*args, **kwargs)
 
@@ -107,10 +107,10 @@ class LazyLogits(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if (_THREAD.follows or func in ALIASES) and args and isinstance(args[0], LazyLogits):
-            made = _followed(func, args[0], args[1:], kwargs)
+            made = _lazy_result(func, args[0], args[1:], kwargs)
             if made is not None:
                 return made
-        return _computed(func, args, kwargs)
+        return _plain_result(func, args, kwargs)
 
 
 def lazy_of(source: Source, like: Tensor) -> LazyLogits:
@@ -118,14 +118,14 @@ def lazy_of(source: Source, like: Tensor) -> LazyLogits:
     return LazyLogits.of(Node(source, None, None, like.ndim - 1), like)
 
 
-def _followed(func: Any, x: LazyLogits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _lazy_result(func: Any, x: LazyLogits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The lazy result of an operator; None if the result must be computed."""
     node = x.node
     if node.value is not None:
         return None
     if func is _UNBIND:
         dim = args[0] if args else 0
-        return [_followed(_SELECT, x, (dim, i), {}) for i in range(x.shape[dim])]
+        return [_lazy_result(_SELECT, x, (dim, i), {}) for i in range(x.shape[dim])]
     if not is_followed(func, x, args, kwargs):
         return None
     # A meta tensor shows the sizes, strides and dtype of the result without computing it.
@@ -143,7 +143,7 @@ def _set_data(x: LazyLogits, value: Tensor) -> None:
     x.node.value = value.node.compute() if isinstance(value, LazyLogits) else value.detach()
 
 
-def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _plain_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of the operator on the numbers. If it writes to a lazy tensor, the result is that lazy tensor."""
     written: list[LazyLogits] = []
     if func._schema.is_mutable:
@@ -171,7 +171,7 @@ def _note_reads(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         heard += [Read(x.node.source, user_place()) for x in _lazy_in((args, kwargs))]
 
 
-def _plain(x: LazyLogits) -> Tensor:
+def _plain_tensor(x: LazyLogits) -> Tensor:
     """The numbers of `x` for code that does not use torch's operators. They require a gradient if x does."""
     value = x.node.compute()
     return value.detach().requires_grad_() if x.requires_grad else value
@@ -181,10 +181,10 @@ def _lazy_in(values: Any) -> list[LazyLogits]:
     return [x for x in pytree.tree_leaves(values) if isinstance(x, LazyLogits)]
 
 
-def _flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+def _flat_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
     for x in (*args, *kwargs.values()):
         if isinstance(x, list | tuple):
-            yield from _flat(tuple(x), {})
+            yield from _flat_arguments(tuple(x), {})
         else:
             yield x
 

@@ -128,7 +128,7 @@ class Planner:
         other, theirs = found
         doubles = doubles_of(theirs, mine)
         # Equal modules with different exclusions need different plans.
-        if any(self._excluded(m) != self._excluded(d) for m, d in doubles.items()):
+        if any(self._exclusions_of(m) != self._exclusions_of(d) for m, d in doubles.items()):
             return False
         plans = self._plans_for_equal_modules(other, training, dropped, theirs, doubles)
         if plans is None or any(self._guards_difference(p, mine, theirs) for (m, _), p in plans.items() if m is module):
@@ -142,7 +142,7 @@ class Planner:
         tests = plan.variant.tests if plan.variant is not None else ()
         return any(guard_on(*place, theirs.integers[place]) in tests for place in mine.differing_integers(theirs))
 
-    def _excluded(self, module: nn.Module) -> Exclusions | None:
+    def _exclusions_of(self, module: nn.Module) -> Exclusions | None:
         return self.states[module].exclusions if module in self.states else None
 
     def _plans_for_equal_modules(

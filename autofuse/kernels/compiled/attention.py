@@ -121,7 +121,7 @@ class _Work:
         if seed is not None:
             self.seed, self.least = int(seed), least_kept(settings.dropout_p)
             share = 1.0 - settings.dropout_p
-            self.factor = torch.tensor([1.0 / share if share > 0 else 0.0], dtype=_wide(query))
+            self.factor = torch.tensor([1.0 / share if share > 0 else 0.0], dtype=_wide_dtype(query))
 
     def of_heads(self, x: Tensor, block: AttentionBlock) -> Tensor:
         """The keys or values of a group of blocks, (batches * heads, S, width); a view if possible."""
@@ -208,9 +208,9 @@ class _Sum:
         self.shared, self.nothing = work.shared, work.nothing
         self.sum: Tensor | None = None
         adds = self.shared > 1 or work.settings.is_causal or not work.groups  # causal blocks leave out the last keys
-        dtype = _wide(like) if self.shared > 1 else like.dtype
+        dtype = _wide_dtype(like) if self.shared > 1 else like.dtype
         self.total = (torch.zeros if adds else torch.empty)(like.shape, dtype=dtype)
-        self.narrow, self.dtype = like.dtype is not _wide(like), like.dtype
+        self.narrow, self.dtype = like.dtype is not _wide_dtype(like), like.dtype
 
     def add(self, left: Tensor, right: Tensor, scale: float, block: AttentionBlock, alone: bool) -> None:
         """Adds scale * left.mT @ right, for the first keys only if `left` has fewer."""
@@ -221,7 +221,7 @@ class _Sum:
             return
         if self.sum is None:
             shape = (right.shape[0], self.total.shape[-2], right.shape[-1])
-            self.sum = torch.zeros(shape, dtype=_wide(right))
+            self.sum = torch.zeros(shape, dtype=_wide_dtype(right))
         part = self.sum[:, :keys]
         if self.narrow:  # torch writes products of half precision only into half precision
             part.add_(torch.bmm(left.mT, right), alpha=scale)
@@ -254,7 +254,7 @@ def _multiply(left: Tensor, right: Tensor, scale: float, into: Tensor, nothing: 
         into.copy_(torch.baddbmm(nothing, left, right, beta=0, alpha=scale).view(into.shape))
 
 
-def _wide(x: Tensor) -> torch.dtype:
+def _wide_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -271,7 +271,9 @@ def _mask_gradient_memory(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     If each entry belongs to one score, it is written. Otherwise scores are summed in float32 or wider.
     """
     covers_all_scores = mask.shape == shape and mask.numel()
-    return torch.empty(shape, dtype=mask.dtype) if covers_all_scores else torch.zeros(mask.shape, dtype=_wide(mask))
+    return (
+        torch.empty(shape, dtype=mask.dtype) if covers_all_scores else torch.zeros(mask.shape, dtype=_wide_dtype(mask))
+    )
 
 
 def _add_to(total: Tensor, scores: Tensor, block: AttentionBlock, covers_all_scores: bool) -> None:

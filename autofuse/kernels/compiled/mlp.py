@@ -22,7 +22,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """The result (rows, out), and x @ up_weight.T (rows, hidden) for the backward pass."""
     projected = torch.mm(x, up_weight.t())
-    return _down(projected, up_bias, down_weight, down_bias, activation), projected
+    return _project_down(projected, up_bias, down_weight, down_bias, activation), projected
 
 
 @region(rows="x")
@@ -30,7 +30,7 @@ def forward_alone(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None, activation: str
 ) -> Tensor:
     """The result without x @ up_weight.T."""
-    return _down(torch.mm(x, up_weight.t()), up_bias, down_weight, down_bias, activation)
+    return _project_down(torch.mm(x, up_weight.t()), up_bias, down_weight, down_bias, activation)
 
 
 @region(rows="grad x projected")
@@ -52,7 +52,9 @@ def backward(
     return tuple(gradients[i] for i in sorted(gradients))
 
 
-def _down(projected: Tensor, up_bias: Tensor | None, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+def _project_down(
+    projected: Tensor, up_bias: Tensor | None, weight: Tensor, bias: Tensor | None, activation: str
+) -> Tensor:
     hidden = value(_add_bias(projected, up_bias), activation).to(projected.dtype)
     return torch.mm(hidden, weight.t()) if bias is None else torch.addmm(bias, hidden, weight.t())
 

@@ -222,7 +222,7 @@ def _gradients(
     return of_x, None if partial is None or bias is None else partial.sum(0).to(bias.dtype)
 
 
-def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.bfloat16) -> object:
+def _example_call(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.bfloat16) -> object:
     x, bias, grad = sample(rows, hidden, dtype=dtype), sample(hidden, dtype=dtype), sample(rows, hidden, dtype=dtype)
     return (
         forward(x, bias, activation),
@@ -232,10 +232,13 @@ def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.b
 
 
 AHEAD = (
-    Ahead("bf16, bias and gelu, 8192 rows of 3072", lambda: _ahead("gelu", 8192, 3072)),
+    Ahead("bf16, bias and gelu, 8192 rows of 3072", lambda: _example_call("gelu", 8192, 3072)),
     # Rows of an odd width are not aligned. No model that we know has a hidden layer of an odd width.
-    Ahead("bf16, bias and gelu, 8192 rows of 1003", lambda: _ahead("gelu", 8192, 1003), access=2.0),
-    Ahead("bf16, bias and gelu, 8192 rows of 3076", lambda: _ahead("gelu", 8192, 3076), quick=False),
-    Ahead("float32, bias and tanh gelu, 4096 rows of 16384", lambda: _ahead("gelu_tanh", 4096, 16384, torch.float32)),
-    Ahead("bf16, mish, 8192 rows of 64", lambda: _ahead("mish", 8192, 64), quick=False),
+    Ahead("bf16, bias and gelu, 8192 rows of 1003", lambda: _example_call("gelu", 8192, 1003), access=2.0),
+    Ahead("bf16, bias and gelu, 8192 rows of 3076", lambda: _example_call("gelu", 8192, 3076), quick=False),
+    Ahead(
+        "float32, bias and tanh gelu, 4096 rows of 16384",
+        lambda: _example_call("gelu_tanh", 4096, 16384, torch.float32),
+    ),
+    Ahead("bf16, mish, 8192 rows of 64", lambda: _example_call("mish", 8192, 64), quick=False),
 )

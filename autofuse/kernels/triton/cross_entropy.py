@@ -33,7 +33,7 @@ def losses(
 
     Shapes: logits (rows, C), with any distance between rows, target int64 (rows,), weight (C,). Results: (rows,), fp32.
     """
-    logits, target = _dense(logits), target.contiguous()
+    logits, target = _with_contiguous_rows(logits), target.contiguous()
     rows, classes = logits.shape
     made = torch.empty(rows, dtype=torch.float32, device=logits.device)
     normalizers = torch.empty_like(made)
@@ -54,7 +54,7 @@ def gradient(
     label_smoothing: float,
 ) -> Tensor:  # fmt: skip
     """The gradient of sum(share * losses) with respect to the logits, in their dtype. share: (rows,), fp32."""
-    logits, target = _dense(logits), target.contiguous()
+    logits, target = _with_contiguous_rows(logits), target.contiguous()
     rows, classes = logits.shape
     made = torch.empty(rows, classes, dtype=logits.dtype, device=logits.device)
     block, threads = _block(classes)
@@ -71,7 +71,7 @@ def gradient(
     return made
 
 
-def _dense(x: Tensor) -> Tensor:
+def _with_contiguous_rows(x: Tensor) -> Tensor:
     """The tensor with contiguous rows."""
     return x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous()
 
@@ -241,7 +241,7 @@ def _change(
     return tl.where(columns == target, change - of_target, change)
 
 
-def _ahead(rows: int, classes: int, dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
+def _example_call(rows: int, classes: int, dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
     logits, target = sample(rows, classes, dtype=dtype), sample(rows, dtype=torch.int64)
     weight = sample(classes, dtype=dtype) if weighted else None
     share = sample(rows, dtype=torch.float32)
@@ -250,9 +250,13 @@ def _ahead(rows: int, classes: int, dtype: torch.dtype, weighted: bool, smoothin
 
 
 AHEAD = (
-    Ahead("bf16, 8192 rows of 50257", lambda: _ahead(8192, 50257, torch.bfloat16, False, 0.0)),
-    Ahead("bf16, 8192 rows of 128256", lambda: _ahead(8192, 128256, torch.bfloat16, False, 0.0)),
-    Ahead("fp32, 1000 rows of 50257, weighted and smooth", lambda: _ahead(1000, 50257, torch.float32, True, 0.1)),
-    Ahead("fp32, 8192 rows of 50304, smooth", lambda: _ahead(8192, 50304, torch.float32, False, 0.1), quick=False),
-    Ahead("bf16, 65536 rows of 1000", lambda: _ahead(65536, 1000, torch.bfloat16, False, 0.1), quick=False),
+    Ahead("bf16, 8192 rows of 50257", lambda: _example_call(8192, 50257, torch.bfloat16, False, 0.0)),
+    Ahead("bf16, 8192 rows of 128256", lambda: _example_call(8192, 128256, torch.bfloat16, False, 0.0)),
+    Ahead(
+        "fp32, 1000 rows of 50257, weighted and smooth", lambda: _example_call(1000, 50257, torch.float32, True, 0.1)
+    ),
+    Ahead(
+        "fp32, 8192 rows of 50304, smooth", lambda: _example_call(8192, 50304, torch.float32, False, 0.1), quick=False
+    ),
+    Ahead("bf16, 65536 rows of 1000", lambda: _example_call(65536, 1000, torch.bfloat16, False, 0.1), quick=False),
 )

@@ -107,14 +107,14 @@ def _losses_and_gradient(
     tl.store(entries + whole + offsets, change.to(LOGITS.dtype.element_ty), mask=inside)
 
 
-def _ahead(rows: int, classes: int, dtype: torch.dtype, smoothing: float) -> None:
+def _example_call(rows: int, classes: int, dtype: torch.dtype, smoothing: float) -> None:
     room = sample(rows, -(-classes // 64) * 64, dtype=dtype)  # rows begin at multiples of 128 bytes (row_blocks.py)
     logits, target = room[:, :classes], sample(rows, dtype=torch.int64)
     losses_and_gradient(logits, target, sample(rows, dtype=torch.float32), -100, smoothing)
 
 
 AHEAD = (
-    Ahead("bf16, 1024 rows of 128256", lambda: _ahead(1024, 128256, torch.bfloat16, 0.0)),
-    Ahead("fp32, 512 rows of 50257, smooth", lambda: _ahead(512, 50257, torch.float32, 0.1)),
-    Ahead("bf16, 4096 rows of 50304", lambda: _ahead(4096, 50304, torch.bfloat16, 0.0), quick=False),
+    Ahead("bf16, 1024 rows of 128256", lambda: _example_call(1024, 128256, torch.bfloat16, 0.0)),
+    Ahead("fp32, 512 rows of 50257, smooth", lambda: _example_call(512, 50257, torch.float32, 0.1)),
+    Ahead("bf16, 4096 rows of 50304", lambda: _example_call(4096, 50304, torch.bfloat16, 0.0), quick=False),
 )

@@ -128,7 +128,7 @@ def _write_gradients(
     )  # fmt: skip
 
 
-def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.bfloat16) -> object:
+def _example_call(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.bfloat16) -> object:
     x, gate = sample(rows, 2 * hidden, dtype=dtype), sample(rows, hidden, dtype=dtype)
     up, grad = sample(rows, hidden, dtype=dtype), sample(rows, hidden, dtype=dtype)
     packed = packed_forward(x, activation, True), packed_backward(grad, x, activation, True)
@@ -136,10 +136,10 @@ def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.b
 
 
 AHEAD = (
-    Ahead("bf16, SwiGLU, 8192 rows of 14336", lambda: _ahead("silu", 8192, 14336)),
+    Ahead("bf16, SwiGLU, 8192 rows of 14336", lambda: _example_call("silu", 8192, 14336)),
     # The halves of one tensor are not aligned if their width is odd.
-    Ahead("bf16, GeGLU, 4096 rows of 1367", lambda: _ahead("gelu", 4096, 1367), access=2.0),
+    Ahead("bf16, GeGLU, 4096 rows of 1367", lambda: _example_call("gelu", 4096, 1367), access=2.0),
     # 8 / 3 of 1024, with rows of both halves at multiples of 4 bytes.
-    Ahead("bf16, SwiGLU, 4096 rows of 2730", lambda: _ahead("silu", 4096, 2730), access=4.0, quick=False),
-    Ahead("float32, SwiGLU, 2048 rows of 64", lambda: _ahead("silu", 2048, 64, torch.float32), quick=False),
+    Ahead("bf16, SwiGLU, 4096 rows of 2730", lambda: _example_call("silu", 4096, 2730), access=4.0, quick=False),
+    Ahead("float32, SwiGLU, 2048 rows of 64", lambda: _example_call("silu", 2048, 64, torch.float32), quick=False),
 )

@@ -28,7 +28,7 @@ _ELEMENTS = 2048  # entries of one program, if rows are short
 def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> Tensor:
     """softmax(scores * scale, masked). autofuse/ops/softmax.py checks the operands."""
     kind = _NONE if mask is None else _BOOLEAN if mask.dtype is torch.bool else _ADDED
-    operand = scores if mask is None else _readable(mask)
+    operand = scores if mask is None else _readable_mask(mask)
     fold = fold_checked(scores, operand)
     result = fold.empty(scores.shape[-1], scores.dtype, scores.device)
     grid, sizes, blocks = _launch(fold, scores.shape[-1])
@@ -45,7 +45,7 @@ def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> T
 
 def backward(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale: float) -> Tensor:
     """The gradient of the scores: 0 where they are not `kept`."""
-    operand = probabilities if kept is None else _readable(kept)
+    operand = probabilities if kept is None else _readable_mask(kept)
     fold = fold_checked(probabilities, gradient, operand)
     width = probabilities.shape[-1]
     result = fold.empty(width, probabilities.dtype, probabilities.device)
@@ -60,7 +60,7 @@ def backward(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale
     return result
 
 
-def _readable(mask: Tensor) -> Tensor:
+def _readable_mask(mask: Tensor) -> Tensor:
     """The mask without repetitions, with booleans as bytes."""
     own = with_contiguous_rows(without_repeats(mask))
     return own.view(torch.uint8) if own.dtype is torch.bool else own

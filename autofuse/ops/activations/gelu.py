@@ -39,10 +39,10 @@ def _tanh_by_torch(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def _quick(x: Tensor) -> Tensor:
+def _quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)  # the sigmoid approximation of the GELU paper; CLIP uses it
 
 
 _GELU = define("gelu", F.gelu, in_kernels=True)
 _GELU_TANH = define("gelu_tanh", _tanh_by_torch, in_kernels=True, wins_from=2**18)
-define("quick_gelu", _quick, in_kernels=True, wins_from=2**20, on_cuda=True)
+define("quick_gelu", _quick_gelu, in_kernels=True, wins_from=2**20, on_cuda=True)

@@ -10,9 +10,9 @@ from autofuse.torch_private import functional as F
 __all__: list[str] = []
 
 
-def _squared(x: Tensor) -> Tensor:
+def _relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()  # So et al., arXiv:2109.08668
 
 
 define("relu", F.relu, in_kernels=True)
-define("relu_squared", _squared, in_kernels=True, wins_from=2**20, on_cuda=True)
+define("relu_squared", _relu_squared, in_kernels=True, wins_from=2**20, on_cuda=True)

@@ -1,4 +1,4 @@
-"""How many samples and tokens a step processes, from the shapes of the model's inputs."""
+"""Counts the samples and tokens that a step processes, from the shapes of the model's inputs."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ ROUNDS = 5  # how many steps of each form are recorded, interleaved
 def optimize_and_profile(
     model: nn.Module, example_inputs: Any, profile: bool | Mapping[str, Any], **asked: Any
 ) -> nn.Module:
-    """What autofuse.optimize does with `profile=`. The other options are passed on.
+    """Implements `profile=` of autofuse.optimize. The other options are passed on.
 
     Raises:
         ValueError: There are no example inputs.

@@ -150,20 +150,20 @@ def with_places(layers: Sequence[Layer], reading: Reading, costs: Costs, step_se
     """
     training = any(layer.own_backward.seconds for layer in layers)
     predictor = Predictor(reading, costs, training)
-    measured = {key: value for layer in layers for key, value in _own(layer)}
+    measured = {key: value for layer in layers for key, value in _own_times(layer)}
     modelled_sites = [(site, predictor.modelled(site)) for site in reading.sites]
     pace = _pace(modelled_sites, measured)
     places: dict[str, list[Place]] = {}
     known = {layer.fqn: layer for layer in layers}
     for site, modelled_site in modelled_sites:
-        name = _nearest(site.fqn, known)
+        name = _nearest_layer(site.fqn, known)
         calls = known[name].calls if name in known else 1
         place = _place(site, modelled_site, measured, pace, step_seconds)
         places.setdefault(name, []).append(replace(place, calls=calls))
     return tuple(replace(layer, places=tuple(places.get(layer.fqn, ()))) for layer in layers)
 
 
-def _own(layer: Layer) -> Iterator[tuple[Key, float]]:
+def _own_times(layer: Layer) -> Iterator[tuple[Key, float]]:
     yield (layer.fqn, "forward"), layer.own_forward.seconds
     yield (layer.fqn, "backward"), layer.own_backward.seconds
 
@@ -241,7 +241,7 @@ def amdahl(step: float, saving: float) -> float | None:
     return step / (step - saving) if step > max(saving, 0.0) else None
 
 
-def _nearest(name: str, known: Mapping[str, Layer]) -> str:
+def _nearest_layer(name: str, known: Mapping[str, Layer]) -> str:
     while name and name not in known:
         name = name.rpartition(".")[0]
     return name

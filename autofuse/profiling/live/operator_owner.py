@@ -64,12 +64,12 @@ class Running:
 
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
-        self._main = self._here()
+        self._main = self._this_thread()
 
     @contextmanager
     def called(self, name: str, module: nn.Module) -> Iterator[None]:
         """Record a module's call, for its duration."""
-        thread, task = self._here(), current_graph_task_id()
+        thread, task = self._this_thread(), current_graph_task_id()
         if task < 0:
             self._main = thread
             for other in self._threads.values():
@@ -86,14 +86,14 @@ class Running:
 
     def now(self) -> Owner:
         """Return the owner of the operator that the calling thread runs."""
-        thread, task = self._here(), current_graph_task_id()
+        thread, task = self._this_thread(), current_graph_task_id()
         if task < 0:
             return Owner(thread.calls[-1][0] if thread.calls else OUTSIDE, "forward", False)
         if thread.calls and thread.calls[-1][1] == task:
             return Owner(thread.calls[-1][0], "backward", True)
         return Owner(self._owner(thread, task), "backward", _is_recomputing())
 
-    def _here(self) -> _Thread:
+    def _this_thread(self) -> _Thread:
         return self._threads.setdefault(threading.get_ident(), _Thread())
 
     def _owner(self, thread: _Thread, task: int) -> str:

@@ -41,7 +41,7 @@ METERED = 2.0  # seconds of steps during which power is measured
 
 @dataclass(frozen=True)
 class ProfilePasses:
-    """How many steps run untimed, timed and recorded, and which of the other passes run."""
+    """The number of untimed, timed and recorded steps, and which of the other passes run."""
 
     warmup: int = 3
     steps: int = 20

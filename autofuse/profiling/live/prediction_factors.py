@@ -1,4 +1,4 @@
-"""How far predicted savings are from measured ones, by class of place, and the ranges that follow.
+"""Compares predicted savings with measured ones, by class of place, and gives the ranges that follow.
 
 The table is prediction_factors.json. `python -m benchmarks.gain_factors` computes it from predictions and measurements
 on a CPU (benchmarks/results/gains.json). Nothing was measured on a GPU, so places on a GPU get no range.

@@ -123,7 +123,7 @@ class Conductor:
             self._finish()
 
     def restart(self) -> None:
-        """What counted as steps was something else: discard the measurements and start again."""
+        """The counted events were not steps: discard the measurements and start again."""
         if not self.complete:
             self._leave()
             self._phases, self.measured, self.roots = None, None, ScriptRoots()
@@ -204,7 +204,9 @@ class Conductor:
         return batch.given(self.schedule.samples, self.schedule.tokens)
 
     def _record_steps(self, measured: Measurements) -> Iterator[None]:
-        with self._under(measured, "recording", lambda: Recording(measured.names, measured.device)) as recording:
+        with self._with_instrument(
+            measured, "recording", lambda: Recording(measured.names, measured.device)
+        ) as recording:
             yield  # recorded but not used: the recorder's first calls are slow
             count = steps_to_record(self.schedule.traced, measured.seconds)
             for _ in self.tell("recording", range(count), count):
@@ -216,7 +218,7 @@ class Conductor:
             measured.trace, measured.save, measured.cost = one.trace, one.save, one.cost
 
     def _count_steps(self, measured: Measurements) -> Iterator[None]:
-        with self._under(measured, "counting", lambda: Counting(measured.names)) as counting:
+        with self._with_instrument(measured, "counting", lambda: Counting(measured.names)) as counting:
             yield
         for one in counting:
             measured.flops, measured.own = one.flops, one.works(roofs(measured.device))
@@ -224,7 +226,7 @@ class Conductor:
         if not is_rewritten(models):
             return
         name = "counting the original"
-        with as_written(models), self._under(measured, name, lambda: Counting(measured.names)) as counting:
+        with as_written(models), self._with_instrument(measured, name, lambda: Counting(measured.names)) as counting:
             yield
         for one in counting:
             measured.flops = measured.flops.asked_by(one.flops)
@@ -233,7 +235,7 @@ class Conductor:
         def holding_all() -> PeakHoldings:
             return PeakHoldings(measured.names, self.roots.optimizers, measured.device, list(self.roots.calls.values()))
 
-        with self._under(measured, "memory", holding_all) as holding:
+        with self._with_instrument(measured, "memory", holding_all) as holding:
             yield
         for one in holding:
             measured.memory, measured.held = one.memory, one.by_layer
@@ -247,9 +249,9 @@ class Conductor:
         uuid = str(torch.cuda.get_device_properties(measured.device).uuid)
         alone = this_rank() is None  # ranks go through the same steps
         steps = max(1, round(METERED / median(measured.seconds))) if alone else self.schedule.timed
-        with self._under(measured, "counters", lambda: Counters(uuid)) as counters:
+        with self._with_instrument(measured, "counters", lambda: Counters(uuid)) as counters:
             synchronize(measured.device)
-            with self._under(measured, "power", lambda: metered(uuid)) as meters:
+            with self._with_instrument(measured, "power", lambda: metered(uuid)) as meters:
                 for _ in self.tell("power", range(steps), steps):
                     yield
                 synchronize(measured.device)
@@ -268,7 +270,7 @@ class Conductor:
         measured.notes += [note for reading in measured.readings for note in reading.notes]
 
     @contextmanager
-    def _under(
+    def _with_instrument(
         self, measured: Measurements, what: str, make: Callable[[], AbstractContextManager[_Instrument]]
     ) -> Iterator[list[_Instrument]]:
         """Yield an instrument, alone in a list. If it fails, the list is empty, and the program goes on."""

@@ -1,4 +1,4 @@
-"""How many steps are recorded: as many as fit into a budget of time. Shares of few steps would depend on chance."""
+"""Decides how many steps are recorded: as many as fit into a time budget. Shares of few steps depend on chance."""
 
 from __future__ import annotations
 

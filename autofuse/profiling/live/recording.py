@@ -115,7 +115,7 @@ class Recording:
 
     @property
     def cost(self) -> RecordingCost:
-        """What recording one event and one module call takes on this machine, for overhead.remove_recording_cost."""
+        """The time to record one event and one module call on this machine, for overhead.remove_recording_cost."""
         bare, recorded = zip(*self._bare, strict=True), zip(*self._recorded, strict=True)
         pairs = (min(longer) - min(shorter) for longer, shorter in zip(recorded, bare, strict=True))
         operator, call = (max(0.0, longer) for longer in pairs)

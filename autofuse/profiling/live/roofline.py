@@ -30,7 +30,7 @@ def levels(flops: Flops, step_seconds: float, roofs: Roofs, works: Own) -> dict[
     seconds / seconds. It is unknown if `works` were computed without roofs.
     """
     found = {name: _of_peak(name, count, flops, step_seconds, roofs) for name, count in _counts(flops)}
-    found["ideal"] = _ideal(total(works.values()), step_seconds, roofs)
+    found["ideal"] = _ideal_level(total(works.values()), step_seconds, roofs)
     return found
 
 
@@ -55,8 +55,12 @@ def _of_peak(name: str, count: int | None, flops: Flops, seconds: float, roofs: 
         roofs.measure_again(flops.dtype)
         roof = roofs.roof(flops.dtype)
     share = count / seconds / _rate(roof)
-    basis = f"{_short(count)}FLOP / {seconds:.4g} s / {_peak(roof)}"
-    return Level(name, share, basis) if share <= 1 else Level(name, reason=_impossible(share, basis, roof.flops_source))
+    basis = f"{_short_number(count)}FLOP / {seconds:.4g} s / {_peak(roof)}"
+    return (
+        Level(name, share, basis)
+        if share <= 1
+        else Level(name, reason=_impossible_reason(share, basis, roof.flops_source))
+    )
 
 
 def _rate(roof: Roof) -> float:
@@ -65,20 +69,20 @@ def _rate(roof: Roof) -> float:
 
 
 def _peak(roof: Roof) -> str:
-    return f"{_short(_rate(roof))}FLOP/s in {roof.dtype} ({roof.flops_source})"
+    return f"{_short_number(_rate(roof))}FLOP/s in {roof.dtype} ({roof.flops_source})"
 
 
-def _ideal(work: Work, seconds: float, roofs: Roofs) -> Level:
+def _ideal_level(work: Work, seconds: float, roofs: Roofs) -> Level:
     if work.ideal_seconds is None:
         return Level("ideal", reason="FLOPs and bytes were not counted, so there is no ideal step to compare with.")
     share = work.ideal_seconds / seconds
     basis = f"{work.operators} operators need {work.ideal_seconds:.4g} s at the roofs; the step takes {seconds:.4g} s"
     if share > 1:
-        return Level("ideal", reason=_impossible(share, basis, roofs.bytes_source))
+        return Level("ideal", reason=_impossible_reason(share, basis, roofs.bytes_source))
     return Level("ideal", share, basis)
 
 
-def _impossible(share: float, basis: str, source: str) -> str:
+def _impossible_reason(share: float, basis: str, source: str) -> str:
     """Return the reason for an error in the inputs: nothing is faster than its machine."""
     if source == HERE:
         why = "the machine was busier while its roofs were measured than while the step was timed: profile again"
@@ -161,7 +165,7 @@ def regime_of(work: Work, roof: Roof, launch: float = 0.0) -> tuple[Regime, str]
     return "memory", f"{intensity:.3g} FLOPs per byte; below {balance:.3g}, memory takes longer than computing."
 
 
-def _short(number: float) -> str:
+def _short_number(number: float) -> str:
     """Return a number with its prefix: 1.3e12 gives "1.3 T"."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:

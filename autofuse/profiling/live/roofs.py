@@ -1,4 +1,4 @@
-"""How fast this machine is at best: matrix products, memory and caches, special functions, launching.
+"""The peak speeds of this machine: matrix products, memory and caches, special functions, launching.
 
 Accelerators with a data sheet in autofuse/profiling/peaks.py use it. Everything else, and every CPU, is measured on
 this machine, in less than two seconds and once for each setting. Other programs only slow a measurement down. So the

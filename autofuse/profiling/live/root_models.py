@@ -19,7 +19,7 @@ StepArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Roots:
-    """What was seen: the models in order of their first calls, with the arguments of that call, and the optimizers."""
+    """The observed models in order of their first calls, with the arguments of that call, and the optimizers."""
 
     def __init__(self, met: Callable[[nn.Module, StepArguments], object] = lambda module, call: None) -> None:
         """`met(module, call)` is called with each module before its first outermost call runs."""
@@ -31,15 +31,15 @@ class Roots:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Observe the calls in the block. If it is entered again, the results are added."""
-        hook = register_optimizer_step_pre_hook(self._stepped)
+        hook = register_optimizer_step_pre_hook(self._on_step)
         try:
-            with around_every_call(self._called):
+            with around_every_call(self._on_call):
                 yield
         finally:
             hook.remove()
 
     @contextmanager
-    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    def _on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         if self._depth == 0 and module not in self.calls:
             self.calls[module] = args, kwargs
             self._met(module, (args, kwargs))
@@ -49,7 +49,7 @@ class Roots:
         finally:
             self._depth -= 1
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not any(known is optimizer for known in self.optimizers):
             self.optimizers.append(optimizer)
 

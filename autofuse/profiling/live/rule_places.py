@@ -1,4 +1,4 @@
-"""Where each rule would apply in a model, or why it does not: the planning of optimize, without installing anything.
+"""Finds where each rule would apply in a model, or why it does not. It plans as optimize does, and installs nothing.
 
 This file plans a model, or uses the report of an optimized one. It runs code for real only if a forward needs numbers,
 and changes nothing. It does not depend on the cost of a site.
@@ -100,7 +100,7 @@ def read_places(
     with preserve_generators(), restore_external_state():
         reading = _read(inner, options.call, options.rules, states, ledger)
     names = {state.name for state in states.values()}
-    reading.sites += _unread(ledger, names)
+    reading.sites += _unread_places(ledger, names)
     reading.sites = list(_with_larger_places(reading.sites, reading.names))
     known = report(inner)
     reading.sites = list(_with_reported_status(reading.sites, known.sites)) if known.sites else reading.sites
@@ -216,7 +216,7 @@ def _ancestors(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-def _unread(ledger: Ledger, names: set[str]) -> Iterator[PlannedPlace]:
+def _unread_places(ledger: Ledger, names: set[str]) -> Iterator[PlannedPlace]:
     """The modules that could not be read, with the reason."""
     for site_report in ledger.report(tuple(names)).sites:
         yield _place_of_report(site_report)

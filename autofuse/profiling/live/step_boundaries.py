@@ -57,7 +57,7 @@ class Boundaries:
 
     @property
     def by(self) -> str:
-        """What ends a step, in words."""
+        """The event that ends a step, in words."""
         return "calls of the model" if self._by_calls else "steps of the optimizer"
 
     @contextmanager
@@ -73,7 +73,7 @@ class Boundaries:
             stack.callback(self._calls.leave)
             yield
 
-    def _here(self) -> bool:
+    def _is_own_thread(self) -> bool:
         return self._home == (os.getpid(), threading.get_ident())
 
     # Optimizers.
@@ -103,7 +103,7 @@ class Boundaries:
         if not any(known is optimizer for known in self.optimizers):
             self.optimizers.append(optimizer)
         task = current_graph_task_id()
-        if task == -1 and self._here() and not compiled:
+        if task == -1 and self._is_own_thread() and not compiled:
             self._note_act(_key(optimizer))
         elif task == -1 or task != self._task:  # all optimizers of one backward pass count as one
             self._task, self._later = task, True
@@ -111,7 +111,7 @@ class Boundaries:
 
     def _after_scaler_step(self, optimizer: Optimizer) -> None:
         """A GradScaler stepped, or found infinities and skipped the step."""
-        if not self._always_calls and self._here():
+        if not self._always_calls and self._is_own_thread():
             self._note_act(_key(optimizer))
 
     def _note_act(self, who: Hashable) -> None:
@@ -127,7 +127,7 @@ class Boundaries:
     # Calls.
 
     def _before_call(self, module: nn.Module) -> None:
-        if not self._here() or _is_ours():
+        if not self._is_own_thread() or _is_ours():
             return
         if self._due:
             self._due = False

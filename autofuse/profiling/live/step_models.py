@@ -67,10 +67,10 @@ class ScriptRoots(Roots):
         return {name: m for m in self.calls if m not in inside and (name := names[m]) is not None and has_parameters(m)}
 
     @contextmanager
-    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    def _on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         if self._depth == 0 and module not in self.calls:
             self._ask_frames(module)
-        with super()._called(module, args, kwargs):
+        with super()._on_call(module, args, kwargs):
             yield
 
     def _ask_frames(self, module: nn.Module) -> None:

@@ -33,7 +33,7 @@ class Paper:
             yield
 
     def load(self, target: str) -> BuiltModel:
-        """What a factory returns, built on paper. If that fails, the factory is called for real.
+        """Calls a factory on paper. If that fails, calls it on real tensors.
 
         Raises:
             NoSubject: no such factory exists, or it ended the program.

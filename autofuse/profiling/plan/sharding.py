@@ -48,7 +48,7 @@ SOURCES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Spread:
-    """How the memory of a whole step becomes that of one device.
+    """The conversion of the memory of a whole step to that of one device.
 
     Attributes:
         shares: factor for the bytes of a kind; 1 if a kind is missing.
@@ -70,7 +70,7 @@ class Spread:
         return not (self.shares or self.whole or self.added or self.host)
 
     def device_bytes(self, kind: str, bytes_: int) -> int:
-        """What one device holds of `bytes_` of a kind."""
+        """The part of `bytes_` of a kind that one device holds."""
         return int(bytes_ * self.shares.get(kind, 1.0)) + self.added.get(kind, 0)
 
 

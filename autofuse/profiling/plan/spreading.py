@@ -33,7 +33,7 @@ NODE = 8  # devices of a group of hsdp, where there are more
 
 @dataclass(frozen=True)
 class Scale:
-    """What to estimate.
+    """The scaling to estimate.
 
     Attributes:
         seconds: of a step on one device.

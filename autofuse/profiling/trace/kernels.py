@@ -1,4 +1,4 @@
-"""What the name of a GPU kernel says: its category, whether it uses tensor cores, whether it communicates.
+"""Reads the name of a GPU kernel: its category, whether it uses tensor cores, whether it communicates.
 
 The patterns match names of kernels of PyTorch, cuBLAS, cuDNN, CUTLASS, FlashAttention, Triton, NCCL, rocBLAS and
 others. A trace contains only a kernel's name, so the result is an estimate. An unknown kernel is "other" and counts as

@@ -1,4 +1,4 @@
-"""What the shape of a kernel's launch says: how many of the GPU's SMs it can occupy, and how full they are.
+"""Reads the shape of a kernel's launch: how many of the GPU's SMs it can occupy, and how full they are.
 
 Reads Kineto's fields for kernels and devices, and applies CUDA's occupancy rules.
 """

@@ -38,13 +38,13 @@ class _InlineLocals(ast.NodeTransformer):
         self.owner = owner
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        value = self._assigned(node.id) if isinstance(node.ctx, ast.Load) and self.depth < 4 else None
+        value = self._assigned_expression(node.id) if isinstance(node.ctx, ast.Load) and self.depth < 4 else None
         if value is None:
             return node
         inlined: ast.expr = _InlineLocals(self.owner, self.depth + 1).visit(copy.deepcopy(value))
         return inlined
 
-    def _assigned(self, name: str) -> ast.expr | None:
+    def _assigned_expression(self, name: str) -> ast.expr | None:
         """Return the only expression that is assigned to `name`; None if the name is also written in place."""
         if self.init is None:
             return None

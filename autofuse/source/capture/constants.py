@@ -72,26 +72,26 @@ def evaluate_number(node: ast.expr, qualified: Mapping[str, str], known: Mapping
         case ast.Name(id=name):
             return known.get(name)
         case ast.Attribute():
-            return _NAMED.get(_dotted(node, qualified))
+            return _NAMED.get(_dotted_name(node, qualified))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             number = evaluate_number(operand, qualified, known)
             return None if number is None else -number
         case ast.Call(func=function, args=[argument], keywords=[]):
-            apply = _FUNCTIONS.get(_dotted(function, qualified))
-            return _combined(lambda x, _: apply(x), evaluate_number(argument, qualified, known), 0) if apply else None
+            apply = _FUNCTIONS.get(_dotted_name(function, qualified))
+            return _combine(lambda x, _: apply(x), evaluate_number(argument, qualified, known), 0) if apply else None
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _combined(_OPERATORS[type(op)], *(evaluate_number(side, qualified, known) for side in (left, right)))
+            return _combine(_OPERATORS[type(op)], *(evaluate_number(side, qualified, known) for side in (left, right)))
     return None
 
 
-def _combined(function: Callable[[float, float], Any], x: float | None, y: float | None) -> float | None:
+def _combine(function: Callable[[float, float], Any], x: float | None, y: float | None) -> float | None:
     if x is None or y is None:
         return None
     result = result_of(lambda: function(x, y)) if is_small(x) and is_small(y) else None
     return result if result is not None and math.isfinite(result) else None
 
 
-def _dotted(node: ast.expr, qualified: Mapping[str, str]) -> str:
+def _dotted_name(node: ast.expr, qualified: Mapping[str, str]) -> str:
     if isinstance(node, ast.Name):
         return qualified.get(node.id, "")
-    return f"{_dotted(node.value, qualified)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+    return f"{_dotted_name(node.value, qualified)}.{node.attr}" if isinstance(node, ast.Attribute) else ""

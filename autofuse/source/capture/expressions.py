@@ -69,7 +69,7 @@ class Expressions(Calls):
                 return self.read_attribute(self.value(owner), name)
             case ast.Call():
                 return self.read_call(node)
-            case ast.Tuple(elts=elements) | ast.List(elts=elements) if not _starred(elements):
+            case ast.Tuple(elts=elements) | ast.List(elts=elements) if not _has_starred(elements):
                 return self.graph.value(TUPLE, *map(self.value, elements))
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp():
                 return self.read_operator(node)
@@ -291,7 +291,7 @@ class Expressions(Calls):
         return self.unknown_value(type(node).__name__.lower(), *values)
 
 
-def _starred(elements: list[ast.expr]) -> bool:
+def _has_starred(elements: list[ast.expr]) -> bool:
     return any(isinstance(e, ast.Starred) for e in elements)
 
 

@@ -214,7 +214,7 @@ class FileScope:
 
         Base classes in this file are searched too. None means that there is no assignment, or more than one.
         """
-        return self._assigned(owner, name, ("attributes", "defaults"))
+        return self._assigned_expression(owner, name, ("attributes", "defaults"))
 
     def assigned_to(self, owner: ClassScope | None, name: str) -> list[ast.expr]:
         """Return every expression that is assigned to `self.name`.
@@ -235,9 +235,9 @@ class FileScope:
         """Return the expression that is registered as the buffer `name`; None if anything else is assigned to it."""
         if any(name in c.attributes for c in self.lineage(owner)):
             return None
-        return self._assigned(owner, name, ("buffers",))
+        return self._assigned_expression(owner, name, ("buffers",))
 
-    def _assigned(self, owner: ClassScope | None, name: str, kinds: tuple[str, ...]) -> ast.expr | None:
+    def _assigned_expression(self, owner: ClassScope | None, name: str, kinds: tuple[str, ...]) -> ast.expr | None:
         classes = list(self.lineage(owner))
         if any(c.opaque for c in classes):
             return None

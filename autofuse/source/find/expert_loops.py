@@ -70,7 +70,7 @@ def _selects_rows(node: ast.AST, names: set[str]) -> bool:
         return bool(_names_in(node) & names) and not isinstance(node.comparators[0], ast.Constant)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and isinstance(node.ctx, ast.Load):
         return isinstance(node.slice.elts[-1], ast.Name) and node.slice.elts[-1].id in names  # mask[:, e]
-    return isinstance(node, ast.Call) and _called(node) in _SELECTING and bool(_names_in(node) & names)
+    return isinstance(node, ast.Call) and _called_name(node) in _SELECTING and bool(_names_in(node) & names)
 
 
 def _uses_expert(node: ast.AST, names: set[str]) -> bool:
@@ -81,7 +81,7 @@ def _uses_expert(node: ast.AST, names: set[str]) -> bool:
             return function.id in names
         if isinstance(function, ast.Subscript):
             return bool(_names_in(function.slice) & names)
-        return _called(node) in _PRODUCTS and any(_is_entry(a, names) for a in node.args)
+        return _called_name(node) in _PRODUCTS and any(_is_entry(a, names) for a in node.args)
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and _is_entry(node.right, names)
 
 
@@ -95,13 +95,13 @@ def _is_entry(node: ast.expr, names: set[str]) -> bool:
 def _adds_rows(node: ast.AST) -> bool:
     """Whether a node adds to entries of a tensor or assigns them."""
     if isinstance(node, ast.Call):
-        return _called(node) in _ADDING
+        return _called_name(node) in _ADDING
     if isinstance(node, ast.AugAssign):
         return isinstance(node.op, ast.Add) and isinstance(node.target, ast.Subscript)
     return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 

@@ -151,7 +151,7 @@ class CallEdit:
         return call
 
     @property
-    def _used(self) -> set[Value]:
+    def _used_values(self) -> set[Value]:
         """The values that the new text mentions."""
         return self._speller.used | {new.value for new in self.bound}
 
@@ -160,7 +160,7 @@ class CallEdit:
         dead_statements, speller = self.function.dead, self._speller
         moved = [*(new.at for new in self.bound), *dead_statements.moved_to_branches(self.kept)]
         retyped = speller.retyped - {new.value for new in self.bound}
-        dead = dead_statements.find(self.site, self._used, self.root, self.place, moved, retyped)
+        dead = dead_statements.find(self.site, self._used_values, self.root, self.place, moved, retyped)
         reads = {*self.site.removed.metadata, *shape_reads(speller)}
         dead_statements.keep_statements_of_read_names(dead, self.root, self.place, reads)
         dead_statements.check_helper_removed(self.site, self.root, dead)
@@ -178,7 +178,7 @@ class CallEdit:
 
     def _check_calls_stay(self) -> None:
         """Raises Unwritable if a helper that no longer runs makes a call that the program needs."""
-        if any(self.function.dead.drops_calls(p.statement, self._used, p.node) for p in (self.place, self.root)):
+        if any(self.function.dead.drops_calls(p.statement, self._used_values, p.node) for p in (self.place, self.root)):
             raise Unwritable(because(writing.HELPER_CALLS))
 
     def _bind_result(self, dead: set[ast.stmt]) -> None:

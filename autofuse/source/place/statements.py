@@ -39,7 +39,7 @@ class Statements:
         return blocks
 
     @cached_property
-    def _around(self) -> dict[int, ast.With]:
+    def _enclosing_withs(self) -> dict[int, ast.With]:
         """Id of a statement -> the `with` that directly contains it."""
         statements = [block[i] for block, i in self.blocks.values()]
         return {id(inner): s for s in statements if isinstance(s, ast.With) for inner in s.body}
@@ -75,7 +75,9 @@ class Statements:
             block, index = self.blocks[id(statement)]
             if any(s is root.statement or _contains(s, root.statement) for s in block[index:]):
                 return True
-            around = self._around.get(id(statement))  # leaving a `with` is fine unless it is a region of its own
+            around = self._enclosing_withs.get(
+                id(statement)
+            )  # leaving a `with` is fine unless it is a region of its own
             statement = around if around not in place.region else None
         return False
 
@@ -91,7 +93,7 @@ class Statements:
                 return False
             if len(between) < len(block) - index:
                 return True
-            statement = self._around.get(id(statement))
+            statement = self._enclosing_withs.get(id(statement))
         return False
 
     def is_bound_between(self, name: str, at: ValuePosition, root: ValuePosition, dead: set[ast.stmt]) -> bool:

@@ -54,10 +54,10 @@ class SourceText:
         An expression that contains comments or long strings is printed by ast.unparse instead.
         """
         if node not in self._texts:
-            self._texts[node] = self._of(node)
+            self._texts[node] = self._written_size(node)
         return self._texts[node]
 
-    def _of(self, node: ast.expr) -> str:
+    def _written_size(self, node: ast.expr) -> str:
         last = node.end_lineno or node.lineno
         parts = self.lines[node.lineno - 1 : last]
         parts[-1] = parts[-1][: node.end_col_offset]

@@ -290,10 +290,10 @@ class Speller:
     def is_repeatable(self, v: Value) -> bool:
         """Whether computing `v` again gives the same value at low cost; a name that holds `v` is always repeatable."""
         if v not in self._repeatable_values:
-            self._repeatable_values[v] = self._repeatable(v)
+            self._repeatable_values[v] = self._is_repeatable(v)
         return self._repeatable_values[v]
 
-    def _repeatable(self, v: Value) -> bool:
+    def _is_repeatable(self, v: Value) -> bool:
         if self.find_name(v) is not None:
             return True
         op = OPS.get(v.op)

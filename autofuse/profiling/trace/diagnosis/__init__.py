@@ -1,1 +1,1 @@
-"""What limits the step of a trace, and what to do about it."""
+"""Finds out what limits the step of a trace, and what to do about it."""

@@ -1,4 +1,4 @@
-"""What a step loses while its GPU computes: unfused kernels, the memory's bandwidth, unused units."""
+"""Computes what a step loses while its GPU computes: unfused kernels, the memory's bandwidth, unused units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host does at each moment of a trace: waits for the GPU, copies, allocates, prepares data.
+"""Finds out what the host does at each moment of a trace: waits for the GPU, copies, allocates, prepares data.
 
 Calls of CUDA's and HIP's runtimes have fixed names, and so has torch's DataLoader. Users' ranges count only for data
 loading, and only if their name says that they load.
@@ -95,12 +95,12 @@ class Host:
     @cached_property
     def waiting(self) -> list[Interval]:
         """The moments at which the host waits for the GPU."""
-        return self._of(self.syncs)
+        return self._moments_of(self.syncs)
 
     @cached_property
     def copying(self) -> list[Interval]:
         """The moments at which the host is in a copy. From memory that is not pinned, the host itself copies."""
-        return self._of(e for e in self.calls if _COPY.match(e.name))
+        return self._moments_of(e for e in self.calls if _COPY.match(e.name))
 
     @cached_property
     def allocations(self) -> list[Event]:
@@ -110,7 +110,7 @@ class Host:
     @cached_property
     def allocating(self) -> list[Interval]:
         """The moments within such calls."""
-        return self._of(self.allocations)
+        return self._moments_of(self.allocations)
 
     @cached_property
     def collectives(self) -> list[Interval]:
@@ -118,7 +118,7 @@ class Host:
         scope = self._scope
         ranges = [e for e in scope.trace.of("user_annotation") if is_collective(e.name) and "nccl" not in e.name]
         barriers = [e for e in scope.trace.of("cpu_op") if "barrier" in e.name]
-        return self._of([*ranges, *barriers])
+        return self._moments_of([*ranges, *barriers])
 
     @cached_property
     def launches(self) -> list[Event]:
@@ -136,14 +136,14 @@ class Host:
 
     def moments_of(self, events: list[Event]) -> list[Interval]:
         """Return when any of these events of the host runs, in the GPU's clock."""
-        return self._of(events)
+        return self._moments_of(events)
 
     @property
     def _steppers(self) -> list[Event]:
         marks = self._scope.trace.of("user_annotation", "cpu_op")
         return [e for e in marks if e.name.startswith(("ProfilerStep#", "enumerate(DataLoader)#"))] or self.calls[:1]
 
-    def _of(self, events: object) -> list[Interval]:
+    def _moments_of(self, events: object) -> list[Interval]:
         return self._moments((e.start, e.end) for e in events)  # type: ignore[attr-defined]
 
     def _moments(self, moments: object) -> list[Interval]:

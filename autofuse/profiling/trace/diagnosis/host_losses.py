@@ -1,4 +1,4 @@
-"""What a step of a GPU loses to its host: waits for data, for launches, for copies and events."""
+"""Computes what a step of a GPU loses to its host: waits for data, for launches, for copies and events."""
 
 from __future__ import annotations
 

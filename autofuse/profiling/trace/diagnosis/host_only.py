@@ -60,7 +60,7 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
 
 def cpu_losses(found: CpuStep) -> list[Loss]:
     """Return what a step on a CPU loses by itself, without other ranks."""
-    return [_data(found), _host(found), _busy(found)]
+    return [_data(found), _host(found), _busy_loss(found)]
 
 
 def arithmetic_and_memory(categories: Mapping[str, Category]) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def _host(found: CpuStep) -> Loss:
     return Loss("launch", lost, sentence, actions)
 
 
-def _busy(found: CpuStep) -> Loss:
+def _busy_loss(found: CpuStep) -> Loss:
     step = found.step
     if found.memory > found.arithmetic:
         evidence = f"{times(found.memory)} of a step of {times(step)} in operators that hardly compute"

@@ -1,4 +1,4 @@
-"""What a step of one rank loses to other ranks: sending data, and waiting for a late rank."""
+"""Computes what a step of one rank loses to other ranks: sending data, and waiting for a late rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits a GPU while it computes, its memory or its arithmetic, and how well that is used.
+"""Finds out what limits a GPU while it computes, its memory or its arithmetic, and how well that is used.
 
 Kernels of products, convolutions and attention compute; others only move data. A product of few rows moves more than it
 computes, too (a decoder reads its weights for one token). Recorded shapes show it, else names.

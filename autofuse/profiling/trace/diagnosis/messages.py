@@ -1,4 +1,4 @@
-"""How much of the collectives' time is waiting for other ranks, and for which rank.
+"""Computes how much of the collectives' time is waiting for other ranks, and for which rank.
 
 A collective ends on all its ranks at once. So a rank whose event is longer than that of the rank that comes last has
 waited for the difference, at the beginning of the event. Only the part during which no computing kernel runs is exposed

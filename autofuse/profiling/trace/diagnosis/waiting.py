@@ -1,4 +1,4 @@
-"""What a GPU waits for at each moment of a step at which it does not compute. All sets of moments are disjoint.
+"""Finds out what a GPU waits for whenever it does not compute in a step. All sets of moments are disjoint.
 
 The order of these questions is the definition:
 
