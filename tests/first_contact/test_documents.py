@@ -49,7 +49,7 @@ def test_files_and_commands_are_read_in_their_order() -> None:
     ]
 
 
-def test_commands_that_install_are_told_apart() -> None:
+def test_installation_commands_are_distinguished() -> None:
     assert [s.installs for s in steps_in(PAGE) if isinstance(s, Command)] == [True, True, False]
 
 

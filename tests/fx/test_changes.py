@@ -110,7 +110,7 @@ def changed(model: nn.Module, path: str, change: Change) -> None:
 
 @pytest.mark.parametrize("path", ["ln_2", "mlp.0"])
 @pytest.mark.parametrize("change", CHILD, ids=str)
-def test_a_change_to_a_child_that_is_read_past(path: str, change: str) -> None:
+def test_a_change_to_a_bypassed_child(path: str, change: str) -> None:
     model, fused, x = pair(Block, 2, 8, 16)
     for m in (model, fused):
         changed(m, path, CHILD[change])

@@ -194,7 +194,7 @@ LAYOUTS: tuple[Callable[[Tensor], Tensor], ...] = (
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
 @pytest.mark.parametrize("first", [contiguous, channels_last, sliced_and_turned, expanded])
 @pytest.mark.parametrize("model", MODELS)
-def test_results_lie_as_the_originals_do(model: type[Parts], first: Any, lazily: bool) -> None:
+def test_results_have_the_originals_memory_layout(model: type[Parts], first: Any, lazily: bool) -> None:
     torch.manual_seed(0)
     original = model().double()
     torch.manual_seed(0)
@@ -204,7 +204,7 @@ def test_results_lie_as_the_originals_do(model: type[Parts], first: Any, lazily:
 
 
 @pytest.mark.parametrize("second", LAYOUTS)
-def test_two_arguments_may_lie_in_different_ways(second: Any) -> None:
+def test_two_arguments_may_have_different_memory_layouts(second: Any) -> None:
     original = SumOfTwo().double()
     optimized = SumOfTwo().double()
     optimized.load_state_dict(original.state_dict())

@@ -306,7 +306,7 @@ def test_a_call_of_another_class_of_sizes_is_right() -> None:
 
 
 @pytest.mark.parametrize("norm", [Normalize])
-def test_another_formula_stays_what_it_is(norm: type[nn.Module]) -> None:
+def test_another_formula_is_unchanged(norm: type[nn.Module]) -> None:
     """F.normalize divides by at least 1e-12, unlike any RMS norm."""
     block, x = Block(norm), torch.randn(2, 6, DIM)
     fused = optimized(block, x)

@@ -177,7 +177,7 @@ def test_a_decorators_attributes_on_the_forward_are_shared(way: str) -> None:
     torch.testing.assert_close(fused(X), expected * 2)
 
 
-def test_a_module_that_was_called_is_not_said_to_be_uncalled() -> None:
+def test_a_called_module_is_not_reported_as_uncalled() -> None:
     class Printing(Attend):
         def forward(self, x: Tensor) -> Tensor:
             print(end="")
@@ -189,7 +189,7 @@ def test_a_module_that_was_called_is_not_said_to_be_uncalled() -> None:
     assert "never called" not in text and "print" in text, text
 
 
-def test_an_error_of_ours_at_the_first_call_does_not_reach_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_at_the_first_call_does_not_reach_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("of ours")
 

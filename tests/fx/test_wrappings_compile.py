@@ -192,7 +192,7 @@ CAPTURES: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Any]] = {
 
 @pytest.mark.parametrize("capture", CAPTURES)
 @pytest.mark.parametrize("how", ["as it was", "another buffer", "written in place", "another causal buffer"])
-def test_a_captured_model_has_the_mask_that_it_has_by_then(capture: str, how: str) -> None:
+def test_a_captured_model_has_the_mask_of_the_time_of_capture(capture: str, how: str) -> None:
     operands = tuple(torch.randn(2, 3, 6, 4, generator=torch.Generator().manual_seed(i)) for i in range(3))
     plain, model = Masked(), autofuse.optimize(Masked(), operands, tune=False)
     for m in (plain, model):

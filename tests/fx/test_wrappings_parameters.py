@@ -229,7 +229,7 @@ def test_a_layer_that_is_added_later_is_optimized_when_asked_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt", "llama"])
-def test_hooks_on_every_module_see_what_they_saw(name: str) -> None:
+def test_hooks_on_every_module_see_the_same_as_before(name: str) -> None:
     """If a fused operator would bypass an observed child, the child is called."""
     seen: dict[str, list[str]] = {"plain": [], "optimized": []}
     models = {"plain": model_of(name), "optimized": optimized(model_of(name))}

@@ -161,7 +161,7 @@ def test_the_loss_of_a_lightning_module_is_passed_and_losses_are_equal(tmp_path:
     assert fused.losses == pytest.approx(plain.losses, abs=BOUND, rel=0)
 
 
-def test_a_lightning_module_with_two_losses_says_nothing_about_its_loss() -> None:
+def test_a_lightning_module_with_two_losses_passes_no_loss() -> None:
     task = Task()
     assert for_lightning._loss_of(task) is task.loss
     task.other = nn.CrossEntropyLoss()

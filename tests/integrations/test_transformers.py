@@ -53,7 +53,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_run_resumes_from_a_checkpoint_of_the_other(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_resumes_from_a_checkpoint_of_either_model(options: dict[str, Any], tmp_path: Path) -> None:
     bound = 2.0**-7 if options.get("bf16") else 64 * 2.0**-22  # losses of four; Trainer rounds none of them
     plain, none = train(tmp_path / "plain", False, **options)
     fused, some = train(tmp_path / "fused", True, **options)

@@ -25,7 +25,7 @@ def test_version_and_type_come_first() -> None:
     assert list(gpt().to_dict())[:3] == ["version", "type", "name"]
 
 
-def test_a_diverged_loss_stays_one_and_the_file_stays_json() -> None:
+def test_a_diverged_loss_stays_nan_and_the_file_stays_json() -> None:
     profile = replace(gpt(), losses=(2.0, math.nan, math.inf))
     text = profile.to_json()
     assert "NaN" not in text and "Infinity" not in text
@@ -72,7 +72,7 @@ def test_places_come_with_the_greatest_saving_first() -> None:
     assert savings[-1] == 0.0
 
 
-def test_the_page_of_a_profile_is_that_of_the_command() -> None:
+def test_the_page_of_a_profile_equals_that_of_the_command() -> None:
     assert gpt().to_html() == html(gpt())
 
 

@@ -38,7 +38,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("operator", "lines"), EXPECTED.items(), ids=EXPECTED)
-def test_an_operator_makes_these_lines_and_no_others(operator: str, lines: set[str]) -> None:
+def test_an_operator_creates_exactly_these_lines(operator: str, lines: set[str]) -> None:
     before = TEXT.splitlines()
     made = [c.apply(TEXT).splitlines() for c in changes(TEXT) if c.operator == operator]
     new = {line.strip() for after in made for line in after if line not in before}

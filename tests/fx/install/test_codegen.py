@@ -66,7 +66,7 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("base", "args", "kwargs"), CALLS)
-def test_a_forward_has_the_originals_signature_and_hands_on_what_it_missed(
+def test_a_forward_has_the_originals_signature_and_passes_on_calls_that_no_variant_fits(
     base: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     got: list[dict[str, Any]] = []

@@ -141,14 +141,14 @@ def test_an_outer_compile_traces_the_whole_rewritten_forward(fused: nn.Module, t
     assert any("scaled_dot_product_attention" in s for s in seen)
 
 
-def test_an_armed_model_compiles_to_the_original(tokens: Tensor) -> None:
+def test_a_model_without_example_inputs_compiles_to_the_original(tokens: Tensor) -> None:
     torch._dynamo.reset()
     model = Gpt()
     compiled = torch.compile(autofuse.optimize(copy.deepcopy(model)), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(tokens), model(tokens))
 
 
-def test_restore_gives_the_very_class_back(fused: nn.Module, tokens: Tensor) -> None:
+def test_restore_leaves_the_original_class(fused: nn.Module, tokens: Tensor) -> None:
     assert autofuse.restore(fused) is fused
     assert type(fused) is Gpt and type(fused.blocks[1]) is Block and type(fused.blocks[1].attn) is Attention
     assert autofuse.report(fused).sites == ()
@@ -195,7 +195,7 @@ def test_any_signature_is_kept(signature: str) -> None:
     torch.testing.assert_close(fused(q, *extra[0], **extra[1]), model(q, *extra[0], **extra[1]))
 
 
-def test_a_copy_is_looked_at_on_its_own_when_it_is_called(tokens: Tensor) -> None:
+def test_a_copy_is_captured_separately_when_it_is_called(tokens: Tensor) -> None:
     """A copy for the average of weights is often made before the first step."""
     model = autofuse.optimize(Gpt())
     average = copy.deepcopy(model)

@@ -49,7 +49,7 @@ def test_the_exact_type_is_the_users(fused: nn.Module) -> None:
     assert {type(m): m for m in fused.modules()}.keys() == {type(m) for m in Gpt().modules()}
 
 
-def test_super_of_the_own_class_ends() -> None:
+def test_super_of_the_modules_own_class_does_not_recurse() -> None:
     class Louder(Attention):
         def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
             return super(self.__class__, self).forward(x, mask) * 2
@@ -88,7 +88,7 @@ def test_other_instances_of_the_class_run_what_they_ran(fused: nn.Module) -> Non
     assert torch.equal(plain(x), FORWARD(plain, x))
 
 
-def test_the_class_has_its_very_forward_back(fused: nn.Module) -> None:
+def test_the_class_has_its_original_forward_again(fused: nn.Module) -> None:
     before = {**vars(Attention)}
     other = optimized(Attention(), torch.randn(2, 8, 16))
     autofuse.restore(fused)
@@ -184,7 +184,7 @@ def test_a_forward_that_the_user_puts_in_its_place_runs(fused: nn.Module, monkey
     assert torch.equal(attention(x), x + 1)
 
 
-def test_a_wrapper_around_what_the_user_found_there_runs_it_fused(
+def test_a_wrapper_around_the_installed_forward_runs_it_fused(
     fused: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention, x = fused.blocks[0].attn, torch.randn(2, 8, 16)
@@ -214,7 +214,7 @@ def test_a_dispatcher_that_the_user_assigns_again_works(fused: nn.Module) -> Non
         Attention.forward = FORWARD  # type: ignore[method-assign]
 
 
-def test_a_subclass_that_overrides_forward_and_calls_it_is_another_matter(fused: nn.Module) -> None:
+def test_a_subclass_that_overrides_forward_and_calls_it_is_fused_separately(fused: nn.Module) -> None:
     class Scaled(Attention):
         def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
             return super().forward(x, mask) * self.scale

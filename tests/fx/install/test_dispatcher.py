@@ -52,7 +52,7 @@ def test_it_has_the_parameters_the_names_the_defaults_and_the_source() -> None:
 @pytest.mark.parametrize(
     "extra", [((), {}), ((0.25,), {}), ((0.25, torch.ones(2, 4, 4)), {"double": True, "shift": 3.0})]
 )
-def test_it_hands_on_every_kind_of_argument(extra: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+def test_it_passes_on_every_kind_of_argument(extra: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
     q = torch.randn(2, 4, 4)
     fused, plain = optimized(Attend(), q), Attend()
     expected = own_forward(Attend)(plain, q, *extra[0], **extra[1])
@@ -120,7 +120,7 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize("example", [True, False])
-def test_a_wrapper_that_looks_for_itself_in_its_class_is_there(example: bool) -> None:
+def test_a_wrapper_finds_itself_in_its_class(example: bool) -> None:
     class Asks(Wrapped):
         def forward(self, q: Tensor) -> Tensor:
             return torch.softmax(q @ q.mT, -1) @ q
@@ -137,7 +137,7 @@ def test_a_wrapper_that_looks_for_itself_in_its_class_is_there(example: bool) ->
     torch.testing.assert_close(model(q), expected * 2)
 
 
-def test_a_function_that_counts_on_itself_counts_on_what_its_class_shows() -> None:
+def test_a_wrapper_that_counts_its_calls_counts_on_the_function_in_its_class() -> None:
     def counted(function: Any) -> Any:
         @functools.wraps(function)
         def inner(self: nn.Module, q: Tensor) -> Any:
@@ -262,7 +262,7 @@ class Reloaded(nn.Module):
         return torch.softmax(q @ q.mT, -1) @ q
 
 
-def test_another_code_for_the_forward_is_what_runs_as_after_an_autoreload() -> None:
+def test_code_that_is_assigned_to_the_forward_runs_as_after_an_autoreload() -> None:
     def edited(self: nn.Module, q: Tensor, times: float = 2.0) -> Tensor:
         return torch.softmax(q @ q.mT, -1) @ q * times
 

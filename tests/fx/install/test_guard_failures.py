@@ -104,14 +104,14 @@ def test_a_compilation_of_the_original_is_counted() -> None:
     assert (fallback.guard, fallback.ran) == ("self.heads == 2", "original")
 
 
-def test_the_report_on_a_part_of_the_model_tells_that_part_only() -> None:
+def test_the_report_of_a_part_of_the_model_covers_that_part_only() -> None:
     x, mask = torch.randn(2, 8, 16), torch.ones(1, 1, 8, 8)
     model = optimized(Gpt(), torch.randint(0, 20, (2, 8)))
     model.blocks[0].attn(x, mask)
     assert autofuse.report(model.blocks[0]).fallbacks and not autofuse.report(model.blocks[1]).fallbacks
 
 
-def test_the_nearest_variant_tells_its_guard() -> None:
+def test_the_guard_of_the_nearest_variant_is_reported() -> None:
     x, mask = torch.randn(2, 8, 16), torch.ones(1, 1, 8, 8)
     model = optimized(Attention(), x).train()  # one forward for eval, one for train; the mask is what differs
     model(x, mask)

@@ -245,7 +245,7 @@ def test_reading_keeps_a_proof_or_makes_it_again(read: Callable[[Tensor], object
     assert holds_form(mask, "lower")
 
 
-def test_a_guard_tells_its_form_from_others_and_from_what_was_written_since() -> None:
+def test_a_guard_distinguishes_its_form_from_others_and_from_later_writes() -> None:
     mask = ONES.triu(1)
     assert holds_form(mask, "upper") and not holds_form(mask, "lower") and not holds_form(mask, "bias")
     mask.mul_(-1e9)

@@ -97,7 +97,7 @@ CALLS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("given", CALLS.values(), ids=CALLS)
-def test_another_call_gets_the_mask_of_its_own(given: Callable[[Any], dict[str, Any]]) -> None:
+def test_another_call_gets_its_own_mask(given: Callable[[Any], dict[str, Any]]) -> None:
     plain, changed = both()
     changed(), changed()
     for _ in range(2):
@@ -108,7 +108,7 @@ def test_another_call_gets_the_mask_of_its_own(given: Callable[[Any], dict[str, 
         assert torch.equal(found, plain()[1])
 
 
-def test_a_padding_mask_is_looked_at_in_each_call() -> None:
+def test_a_padding_mask_is_read_at_each_call() -> None:
     plain, changed = both()
     given = torch.ones_like(IDS)
     for step in range(4):

@@ -269,7 +269,7 @@ def test_a_change_of_shape_in_place_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("how", ["evaluation", "no_grad", "hook", "saved-tensor hook", "another weight"])
-def test_a_layer_is_as_torchs_where(how: str) -> None:
+def test_a_layer_behaves_like_torchs(how: str) -> None:
     model = Model()
     make_lazy(model.head)
     x, hooks = torch.randn(2, ROWS, WIDTH), torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)

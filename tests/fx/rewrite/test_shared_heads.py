@@ -130,7 +130,7 @@ def heads_of_keys(model: nn.Module, *given: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("spelling", SHARED)
-def test_repeated_heads_are_handed_on_once(spelling: str) -> None:
+def test_repeated_heads_are_passed_once(spelling: str) -> None:
     plain = Grouped(SHARED[spelling])
     model = autofuse.optimize(Grouped(SHARED[spelling]), operands())
     assert fused_rules(model) == {"AF101"}
@@ -168,7 +168,7 @@ def test_a_child_that_repeats_is_recognized() -> None:
     assert_same(ByAChild(), model, *operands())
 
 
-def test_a_size_of_the_repeated_keys_does_not_keep_them() -> None:
+def test_reading_a_size_of_the_repeated_keys_does_not_keep_them() -> None:
     mask = torch.zeros(1, 1, 5, 9)
     mask[..., 3:] = -1.0
     model = autofuse.optimize(AskedForLengths(), (*operands(), mask))

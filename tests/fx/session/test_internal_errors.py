@@ -62,7 +62,7 @@ PARTS: tuple[tuple[Any, str, bool, str], ...] = (
 
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
 @pytest.mark.parametrize(("part", "name", "at_calls", "doing"), PARTS, ids=lambda p: p if isinstance(p, str) else "")
-def test_a_fault_of_ours_is_a_line_of_the_report(
+def test_an_internal_error_is_a_line_of_the_report(
     part: Any, name: str, at_calls: bool, doing: str, lazily: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lazily and not at_calls:
@@ -296,7 +296,7 @@ HOSTILE = (
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
 @pytest.mark.parametrize("inside", [False, True], ids=["alone", "inside"])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_module_that_raises_at_questions_runs_as_before(
+def test_a_module_that_raises_when_it_is_inspected_runs_as_before(
     kind: type[Attention], inside: bool, lazily: bool, dtype: torch.dtype
 ) -> None:
     model: nn.Module = kind()
@@ -324,7 +324,7 @@ class Loud(Tensor):
 
 
 @pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
-def test_a_tensor_that_refuses_other_functions_is_given_the_original(lazily: bool) -> None:
+def test_a_tensor_that_refuses_other_functions_runs_the_original(lazily: bool) -> None:
     model, x = Block(), torch.randn(2, 6, D)
     autofuse.optimize(model, None if lazily else x, tune=False)
     model(x)

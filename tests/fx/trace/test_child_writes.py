@@ -51,7 +51,7 @@ def test_what_a_child_writes_is_read_in_every_call(read: str) -> None:
     assert "which a child writes during the call" in why or "outside of the module" in why
 
 
-def test_a_parent_that_reads_nothing_of_that_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parent_that_does_not_read_it_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TABLE, "length", 6)
     fused = autofuse.optimize(Parent("nothing"), (torch.randn(2, 6, 4),), tune=False)
     assert "AF101" in fused_rules(fused)

@@ -34,7 +34,7 @@ def test_clocked_shares_stay_and_the_others_divide_the_rest() -> None:
     assert shares["host"].share == pytest.approx(0.2)  # it runs beside them
 
 
-def test_a_part_of_what_the_clock_leaves_is_as_unsure_as_both() -> None:
+def test_a_part_of_the_unclocked_time_is_as_uncertain_as_both() -> None:
     clocked = [Share("data", 0.1, 0.5, "clocked", interval=Interval(0.4, 0.6))]
     recorded = tuple(replace(share, interval=Interval(share.share or 0.0, 0.5)) for share in RECORDED)
     shares = {share.name: share for share in _shares(clocked, recorded, 0.2, Interval(0.4, 0.6))}

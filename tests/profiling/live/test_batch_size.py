@@ -8,7 +8,7 @@ IDS = torch.zeros(3, 7, dtype=torch.long)
 IMAGES = torch.zeros(5, 3, 8, 8)
 
 
-def test_token_ids_tell_both():
+def test_token_ids_give_samples_and_tokens():
     batch = batch_of(IDS)
     assert (batch.samples, batch.tokens) == (3, 21)
     assert "3x7" in batch.basis

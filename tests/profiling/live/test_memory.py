@@ -259,7 +259,7 @@ print(holding.memory.peak_bytes, grown)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the size of a process is read from /proc")
-def test_it_is_what_a_process_grows_by() -> None:
+def test_it_equals_the_growth_of_a_process() -> None:
     # glibc keeps freed memory in unused gaps, which do not belong to the step; below this size it gives all back.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", _PROCESS], env=environment, capture_output=True, text=True, check=True)

@@ -38,14 +38,14 @@ def _heard(models: dict[str, nn.Module], run: object) -> list[str]:
     return heard
 
 
-def test_calls_are_heard_of_by_name_the_outer_around_the_inner() -> None:
+def test_calls_are_observed_by_name_and_outer_calls_enclose_inner_ones() -> None:
     model = nn.Sequential(Block(), Block())
     assert _heard({"": model}, lambda: model(torch.ones(1, 8))) == [
         "+", "+0", "+0.inner", "-0.inner", "-0", "+1", "+1.inner", "-1.inner", "-1", "-",
     ]  # fmt: skip
 
 
-def test_names_are_the_users_and_a_shared_module_has_its_first() -> None:
+def test_names_are_the_users_and_a_shared_module_has_its_first_name() -> None:
     shared = nn.Linear(8, 8)
     model = nn.ModuleDict({"a": shared, "b": shared})
     wrapped = nn.parallel.DataParallel(model)
@@ -55,7 +55,7 @@ def test_names_are_the_users_and_a_shared_module_has_its_first() -> None:
     assert names[wrapped] is None
 
 
-def test_modules_of_other_models_are_not_heard_of() -> None:
+def test_modules_of_other_models_are_not_observed() -> None:
     mine, other = Block(), Block()
     assert _heard({"": mine}, lambda: other(torch.ones(1, 8))) == []
 
@@ -128,7 +128,7 @@ def test_the_result_of_torch_compile_has_its_modules_name_and_is_observed() -> N
     assert _heard({"": compiled}, lambda: compiled(torch.ones(1, 8))) == ["+", "-"]
 
 
-def test_compiling_while_calls_are_heard_of_breaks_no_graph() -> None:
+def test_compiling_while_calls_are_observed_breaks_no_graph() -> None:
     model = nn.Sequential(Block(), Block())
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert _heard({"": compiled}, lambda: compiled(torch.ones(1, 8))) == ["+", "-"]

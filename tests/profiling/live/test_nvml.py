@@ -49,7 +49,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
 
 
-def test_energy_is_what_the_counter_moved_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_is_the_change_of_the_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch)
     with metered("1234") as meter:
         pass
@@ -59,7 +59,7 @@ def test_energy_is_what_the_counter_moved_by(tmp_path: Path, monkeypatch: pytest
     assert power.source == "NVML's energy counter"
 
 
-def test_without_a_counter_power_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_counter_power_is_read_repeatedly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, energy="()")
     with metered("GPU-1234") as meter:
         time.sleep(0.12)

@@ -50,7 +50,7 @@ def test_a_node_belongs_to_the_call_in_which_it_was_made() -> None:
     assert backward == [Owner(name, "backward", False) for name in (OUTSIDE, "2", "0")]
 
 
-def test_a_call_in_another_thread_is_that_threads() -> None:
+def test_a_call_in_another_thread_belongs_to_that_thread() -> None:
     running, told = Running(), []  # type: ignore[var-annotated]
     model = Telling(running, told)
 

@@ -24,7 +24,7 @@ def test_a_piece_has_fewer_rows_and_the_same_last_size_dtype_and_order():
     assert piece.stride()[1] == 1
 
 
-def test_weights_and_what_is_repeated_keep_their_form():
+def test_weights_and_repeated_tensors_keep_their_form():
     big, row = torch.empty(2**12, 2**10, device="meta"), torch.empty(2**10, device="meta")
     found = operator(torch.mul, big, row)
     cut = _Cut(found)

@@ -66,7 +66,7 @@ def test_a_step_that_looks_at_values_is_counted_for_real() -> None:
     assert model_flops_of_original(Deciding(8, 8), torch.ones(4, 8)).model == 2 * 2 * 4 * 8 * 8
 
 
-def test_rewrites_come_off_and_on_again_also_after_an_error(gpt: GPT, ids: Tensor) -> None:
+def test_rewrites_are_removed_and_restored_also_after_an_error(gpt: GPT, ids: Tensor) -> None:
     after = autofuse.optimize(gpt, example_inputs=(ids,))
     classes = [type(module) for module in after.modules()]
 

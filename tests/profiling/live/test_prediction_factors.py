@@ -27,7 +27,7 @@ def test_a_place_belongs_to_a_size() -> None:
     assert size_of(SHORT, -SHORT) == size_of(SHORT, 0.0) == "small"
 
 
-def test_a_rule_of_its_own_comes_before_all_rules() -> None:
+def test_the_class_of_one_rule_precedes_the_class_of_all_rules() -> None:
     assert saving_range("AF2", 0.004, 0.002, CLASSES) == pytest.approx((0.001, 0.0014))
     assert saving_range("AF1", 0.004, 0.002, CLASSES) == pytest.approx((0.0004, 0.0016))
 

@@ -81,12 +81,12 @@ def test_a_probe_of_a_real_step_has_a_ratio_within_its_interval() -> None:
     ("low", "ratio", "high", "verdict"),
     [(1.15, 1.2, 1.25, "overhead"), (1.4, 1.45, 1.55, "inconclusive"), (1.8, 1.9, 2.1, "compute")],
 )
-def test_under_one_and_a_half_overhead_rules(low: float, ratio: float, high: float, verdict: str) -> None:
+def test_below_one_and_a_half_overhead_limits_the_step(low: float, ratio: float, high: float, verdict: str) -> None:
     found = verdict_of(Estimate(ratio, Interval(low, high)), Work(1.0, 1000, 10, 1), Roof(100.0, 10.0))
 
     assert found[0] == verdict
     assert f"{ratio:.2f}" in found[1]
 
 
-def test_without_roofs_the_probe_only_says_that_overhead_does_not_rule() -> None:
+def test_without_roofs_the_probe_only_says_that_overhead_does_not_limit() -> None:
     assert verdict_of(Estimate(1.9, Interval(1.8, 2.0)))[0] == "unknown"

@@ -47,7 +47,7 @@ def test_a_single_process_is_not_a_rank() -> None:
 
 
 @pytest.mark.night  # by day: the ranks of a script, in test_script.py
-def test_two_ranks_stand_side_by_side_with_what_they_spend_on_talking(tmp_path: Path) -> None:
+def test_two_ranks_are_listed_with_their_communication_time(tmp_path: Path) -> None:
     script, out = tmp_path / "train.py", tmp_path / "profile.json"
     script.write_text(_SCRIPT)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, out]

@@ -14,5 +14,5 @@ def test_two_seconds_of_steps_are_recorded_three_to_twenty(seconds: list[float],
     assert steps_to_record(None, seconds) == count
 
 
-def test_a_wish_is_a_wish() -> None:
+def test_a_requested_number_of_steps_is_recorded() -> None:
     assert steps_to_record(1, [0.001]) == 1

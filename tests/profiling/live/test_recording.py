@@ -77,7 +77,7 @@ def times_of(model: nn.Module, inputs: Tensor = INPUT) -> LayerTimes:
     return layers_of(recorded(model, lambda: training_step(model, inputs)).trace)
 
 
-def test_products_of_the_forward_and_the_backward_are_the_modules_that_hold_their_weights() -> None:
+def test_products_of_both_passes_belong_to_the_modules_that_hold_their_weights() -> None:
     times = times_of(Net(plain))
     for name in ("blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down"):
         assert times.own[name, "forward"].operators >= 1  # addmm
@@ -88,7 +88,7 @@ def test_products_of_the_forward_and_the_backward_are_the_modules_that_hold_thei
 
 
 @pytest.mark.parametrize("call", [plain, reentrant])
-def test_operators_of_every_module_and_phase_are_those_that_counting_sees_by_other_means(
+def test_operators_of_every_module_and_phase_equal_those_of_the_counting_pass(
     call: Callable[..., Tensor],
 ) -> None:
     model = Net(call)
@@ -143,7 +143,7 @@ def test_a_shared_module_is_one_layer_of_several_calls() -> None:
     assert times.own["cell", "backward"].operators >= 6
 
 
-def test_a_function_with_a_backward_of_its_own_is_its_modules() -> None:
+def test_a_function_with_its_own_backward_belongs_to_its_module() -> None:
     class Doubled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: Tensor) -> Tensor:
@@ -284,7 +284,7 @@ def test_a_step_that_fails_leaves_no_profiler_behind() -> None:
         pass
 
 
-def test_a_profiler_around_or_in_the_steps_is_refused_in_words() -> None:
+def test_a_profiler_around_or_in_the_steps_is_refused_with_a_sentence() -> None:
     with profile(activities=[ProfilerActivity.CPU]), pytest.raises(RuntimeError, match="only one can run at a time"):
         Recording(ModuleNames({}), "cpu").__enter__()
     with (

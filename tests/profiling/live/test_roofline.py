@@ -73,11 +73,11 @@ def test_without_a_count_there_is_no_number() -> None:
         (Work(10.0, 0, 0, 1), "unknown"),
     ],
 )
-def test_intensity_against_the_balance_tells_the_regime_unless_launching_rules(work: Work, regime: str) -> None:
+def test_the_intensity_decides_the_regime_unless_launches_limit(work: Work, regime: str) -> None:
     assert regime_of(work, Roof(100.0, 10.0), launch=0.5)[0] == regime
 
 
-def test_a_layers_position_is_what_it_needs_at_the_roofs_over_what_it_takes() -> None:
+def test_a_layers_position_is_its_ideal_time_divided_by_its_time() -> None:
     (found,) = regimes([layer(Work(20.0, 1000, 50, 2, ideal_seconds=10.0))], TOY, Probe())
 
     assert found.roofline == pytest.approx(0.5)

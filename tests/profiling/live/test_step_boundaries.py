@@ -40,7 +40,7 @@ class Steps:
         return self.steps
 
 
-def test_a_step_ends_with_the_optimizer_s_whatever_was_accumulated():
+def test_a_step_ends_with_the_optimizers_step_whatever_was_accumulated():
     program = Steps()
     optimizer = program.sgd()
 

@@ -13,12 +13,12 @@ def test_one_actor_ends_a_step_with_each_act():
     assert ends("aaa") == "a|a|a|"
 
 
-def test_two_who_take_turns_make_a_step_together():
+def test_two_alternating_optimizers_make_one_step():
     assert ends("dgdgdgdgdg").endswith("dg|dg|dg|")
     assert ends("gdgdgdgdgd").endswith("gd|gd|gd|")
 
 
-def test_five_turns_of_one_and_one_of_the_other_are_a_step():
+def test_five_acts_of_one_optimizer_and_one_of_another_are_a_step():
     assert ends("dddddg" * 5).endswith("dddddg|dddddg|")
     assert ends("gddddd" * 5).endswith("gddddd|gddddd|")
 

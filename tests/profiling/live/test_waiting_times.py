@@ -23,7 +23,7 @@ class Slow(Dataset[Tensor]):
         return torch.ones(3)
 
 
-def test_the_time_in_next_is_the_data_s():
+def test_the_time_in_next_counts_as_data():
     waiting = Waiting()
     with waiting.clocked():
         for batch in DataLoader(Slow(), batch_size=4):

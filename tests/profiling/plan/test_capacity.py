@@ -20,7 +20,7 @@ def test_devices_are_known_by_the_names_that_torch_gives_them(name: str, gigabyt
 
 
 @pytest.mark.parametrize("name", ["NVIDIA A100", "NVIDIA L400", "cpu", "", "NVIDIA GeForce RTX 4090 Laptop GPU"])
-def test_a_name_that_does_not_settle_it_is_refused_with_what_to_do(name: str) -> None:
+def test_an_ambiguous_name_is_refused_with_advice(name: str) -> None:
     with pytest.raises(ValueError, match="--memory 80GiB"):
         capacity_of(name)
 

@@ -57,7 +57,7 @@ def test_weak_scaling_keeps_the_batch_of_each_device() -> None:
     assert estimate(WORK, "tp", 4, LINK, mode="weak").sent == pytest.approx(4 * 6e8)  # of four times the samples
 
 
-def test_a_pipe_is_idle_while_it_fills_and_drains() -> None:
+def test_a_pipeline_is_idle_while_it_fills_and_drains() -> None:
     """3 stages, 6 microbatches: 2 of 8 slots are empty, so the step takes 8/6 of its computing."""
     found = estimate(WORK, "pp", 3, Link(1e15))
     assert found.computing == pytest.approx(1 / 3 * 8 / 6)

@@ -82,7 +82,7 @@ def test_beyond_eight_devices_the_slower_link_counts_unless_groups_keep_within()
     assert of(result, "hsdp", 16)["communication"] == pytest.approx(7 / 8 * 3 * BYTES / 1e9 + across)
 
 
-def test_a_pipe_has_no_more_stages_than_there_are_blocks_and_hsdp_more_groups_than_one() -> None:
+def test_a_pipeline_has_at_most_one_stage_per_block_and_hsdp_at_least_two_groups() -> None:
     names = {(e["strategy"], e["devices"]) for e in find_state(Model())["estimates"]}
     assert ("pp", 4) in names and ("pp", 8) not in names
     assert ("hsdp", 16) in names and ("hsdp", 8) not in names

@@ -20,7 +20,7 @@ def node(name: str, known: int, made_by: int = 1, thread: int = 1) -> Event:
     return Event(NODE + name, "cpu_op", 50, 1, 1, thread, {"Sequence number": known, "Fwd thread id": made_by})
 
 
-def test_one_thread_is_everybodys() -> None:
+def test_a_single_thread_created_all_nodes() -> None:
     assert forward_threads([operator("mm", 1), node("MulBackward0", 1, made_by=7)]) == {7: (1, 1)}
 
 
@@ -38,7 +38,7 @@ def test_without_any_forward_there_is_no_thread() -> None:
     assert forward_threads([node("MulBackward0", 1)]) == {}
 
 
-def test_a_node_is_the_last_operators_that_was_recorded_with_its_number() -> None:
+def test_a_node_belongs_to_the_last_operator_recorded_with_its_number() -> None:
     forwards = Forwards[str]({1: (1, 1)})
     forwards.note(operator("linear", 4), "outer")
     forwards.note(operator("t", 4), "inner")
@@ -52,7 +52,7 @@ def test_a_node_without_its_own_operator_belongs_to_the_operator_that_created_se
     assert [forwards.owner(node("CopySlices", known)) for known in (3, 4, 6, 7)] == [None, "one", "one", "other"]
 
 
-def test_numbers_of_other_threads_are_others() -> None:
+def test_equal_numbers_of_other_threads_are_distinguished() -> None:
     forwards = Forwards[str]({1: (1, 1), 2: (1, 9)})
     forwards.note(operator("mm", 4, thread=1), "one")
     forwards.note(operator("mm", 4, thread=9), "other")

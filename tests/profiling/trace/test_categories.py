@@ -17,7 +17,7 @@ def categories(*entries: Entry) -> dict[str, Category]:
     return dict(categories_of(scope_of(trace(*entries))))
 
 
-def test_kernels_by_what_their_names_tell() -> None:
+def test_kernels_are_categorized_by_their_names() -> None:
     found = categories(
         step(1, 0, 100), kernel(0, 10, name="ampere_sgemm_128x64_nn"), kernel(10, 5, name="ampere_sgemm_128x64_nn"),
         kernel(20, 5, name=ADD), kernel(30, 5, None, name="Memcpy HtoD (Pinned -> Device)", category="gpu_memcpy"),

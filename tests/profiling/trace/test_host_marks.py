@@ -38,7 +38,7 @@ def test_a_forward_that_is_computed_again_is_backward() -> None:
     assert phase(launch(1, 25), op(NODE, 20, 10), op("aten::mm", 24, 3)) == "backward"
 
 
-def test_an_optimizer_that_steps_within_the_backward_is_the_optimizers() -> None:
+def test_an_optimizer_that_steps_within_the_backward_counts_as_optimizer() -> None:
     inside = (
         op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 0, 50),
         mark("Optimizer.step#SGD.step", 10, 20),

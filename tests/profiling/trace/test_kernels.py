@@ -103,7 +103,7 @@ def test_a_kernel_that_multiplies_on_tensor_cores_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ON_PLAIN_CORES.splitlines())
-def test_a_kernel_that_does_not_is_not_taken_for_one(name: str) -> None:
+def test_a_kernel_without_tensor_cores_is_known(name: str) -> None:
     assert not uses_tensor_cores(name)
 
 
@@ -227,7 +227,7 @@ softmax|0|void vllm::moe::topkGatingSoftmax<8, 128, 4, 16>(float const*)
 
 
 @pytest.mark.parametrize("line", MISLEADING.splitlines())
-def test_a_kernels_own_name_is_worth_more_than_its_templates(line: str) -> None:
+def test_a_kernels_own_name_takes_precedence_over_its_templates(line: str) -> None:
     category, tensor, name = line.split("|", 2)
     assert category_of(name) == category
     assert uses_tensor_cores(name) == (tensor == "1")
@@ -242,7 +242,7 @@ def test_a_kernels_own_name_is_worth_more_than_its_templates(line: str) -> None:
         ("void awq_gemm_forward_4bit_cuda_m16n128k32<8>()", "matmul"),
     ],
 )
-def test_quantisation_within_another_kernel_is_that_kernels(name: str, category: str) -> None:
+def test_quantisation_within_another_kernel_belongs_to_that_kernel(name: str, category: str) -> None:
     assert category_of(name) == category
 
 

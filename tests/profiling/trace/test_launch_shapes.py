@@ -66,7 +66,7 @@ def test_a_percentage_is_computed_unrounded_if_it_agrees_with_kinetos() -> None:
     assert found.occupancy == 0.5 * 256 / 2048
 
 
-def test_kinetos_0_for_kernels_with_much_shared_memory_is_not_believed() -> None:
+def test_kinetos_0_for_kernels_with_much_shared_memory_is_ignored() -> None:
     args = {"registers_per_thread": 255, "shared_memory": 65536, "est._achieved_occupancy_%": 0}
     assert shape(10_000, 128, **args).occupancy == pytest.approx(2 * 128 / 2048)
     assert shape(10_000, 128, Device(), **args).occupancy is None
@@ -76,7 +76,7 @@ def test_an_estimate_that_is_not_a_percentage_is_none() -> None:
     assert shape(10_000, 1024, Device(), **{"est._achieved_occupancy_%": -100}).occupancy is None
 
 
-def test_without_registers_the_occupancy_is_the_most_it_can_be() -> None:
+def test_without_registers_the_occupancy_is_an_upper_bound() -> None:
     found = shape(10_000, 1024)
     assert (found.occupancy, found.bounded) == (1.0, True)
 
@@ -109,7 +109,7 @@ def test_odd_limits_leave_a_fraction(odd: Any) -> None:
         assert 0 < (shape(10_000, 256, **args).occupancy or 0) <= 1
 
 
-def test_a_device_may_call_its_sms_otherwise() -> None:
+def test_a_device_may_have_another_word_for_its_sms() -> None:
     amd = {
         "id": 2,
         "name": "AMD Instinct MI250X",

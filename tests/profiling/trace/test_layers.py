@@ -116,7 +116,7 @@ def test_a_node_without_a_recorded_forward_is_outside_and_counts_as_not_attribut
     assert any("has no known owner" in note for note in times.attribution.notes)
 
 
-def test_a_recomputed_forward_is_the_backwards_and_no_call_and_its_nodes_are_its_modules() -> None:
+def test_a_recomputed_forward_belongs_to_the_backward_and_its_nodes_to_its_module() -> None:
     """Reentrant checkpointing: node 3 runs the module again, and then a separate backward."""
     times = layers_of(
         trace(

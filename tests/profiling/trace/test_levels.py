@@ -23,7 +23,7 @@ def test_one_block_for_ten_seconds_is_all_busy_and_uses_one_sm_of_132() -> None:
     assert values(kernel(0, 10 * SECOND, 1, 1024)) == [1.0, pytest.approx(1 / 132), pytest.approx(1 / 264), 0.0]
 
 
-def test_and_so_it_is_in_a_step_that_only_launched_it() -> None:
+def test_the_same_holds_in_a_step_that_only_launched_the_block() -> None:
     found = values(step(1, 0, 100), launch(9, 0, 5), kernel(0, 10 * SECOND, 1, 1024, correlation=9))
     assert found[:2] == [1.0, pytest.approx(1 / 132)]
 
@@ -82,7 +82,7 @@ def test_without_launch_shapes_there_is_no_efficiency() -> None:
     assert "for only 25% of the kernels' time" in levels["sm_efficiency"].reason
 
 
-def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
+def test_a_gpu_without_a_description_is_assumed_equal_to_the_others() -> None:
     assert values(step(1, 0, 100), kernel(0, 50, 66, device=3))[:2] == [0.5, 0.25]
     others = [{"id": 0, "numSms": 132}, {"id": 1, "numSms": 100}]
     assert values(step(1, 0, 100), kernel(0, 50, 66, device=3), devices=others)[:2] == [0.5, None]
@@ -133,7 +133,7 @@ def test_ranges_among_operators_are_not_busy(name: str) -> None:
         "mine::norm",
     ],
 )
-def test_graphs_nodes_and_operators_of_any_namespace_are(name: str) -> None:
+def test_graphs_nodes_and_operators_of_any_namespace_are_busy(name: str) -> None:
     assert values(step(1, 0, 100), op("aten::mm", 0, 10), op(name, 20, 50), devices=[])[0] == 0.6
 
 
@@ -142,7 +142,7 @@ def test_steps_without_a_kernel_have_no_occupancy() -> None:
     assert (levels["busy"].value, levels["sm_efficiency"].value, levels["occupancy"].value) == (0, 0, None)
 
 
-def test_levels_that_a_trace_cannot_tell_say_how_to_get_them() -> None:
+def test_levels_that_a_trace_lacks_say_how_to_get_them() -> None:
     levels = levels_of(scope_of(trace(kernel(0, 1))))
     assert set(levels) == set(KINDS)
     assert all(level.reason and level.basis == "" for level in levels.values() if level.value is None)
@@ -166,7 +166,7 @@ def test_shapes_must_be_known_for_nineteen_twentieths_of_the_time(without: int, 
     assert (levels["sm_efficiency"].value is not None) is told
 
 
-def test_an_occupancy_without_registers_or_shared_memory_is_a_most() -> None:
+def test_an_occupancy_without_registers_or_shared_memory_is_an_upper_bound() -> None:
     def basis(**limits: int) -> str:
         return levels_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 264, 512, **limits))))["occupancy"].basis
 

@@ -31,7 +31,7 @@ def test_the_ends_of_collectives_show_how_far_clocks_differ() -> None:
     assert (clocks[0].offset, clocks[1].offset, clocks[1].error) == (0, -7_000_000, 0)
 
 
-def test_a_clock_is_found_through_a_rank_that_both_meet() -> None:
+def test_a_clock_is_found_through_a_rank_that_shares_collectives_with_both() -> None:
     """0 shares a collective with 1, and 1 with 2. 2 is 3 us ahead of 1, which is 5 us ahead of 0."""
     one = scope_of(trace(
         step(0, 0, 200),
@@ -51,7 +51,7 @@ def test_the_map_has_one_clock_and_the_waits_of_each_step() -> None:
     assert first.waiting == pytest.approx((20e-6, 10e-6)) and second.waiting == (0, 0)
 
 
-def test_ranks_that_never_meet_have_no_map() -> None:
+def test_ranks_without_a_common_collective_have_no_map() -> None:
     scopes = {0: rank(0, (10, 40), group="a"), 1: rank(1, (10, 40), group="b")}
     assert match_collectives(scopes) == [] and rank_steps_of(scopes, []) == ()
 

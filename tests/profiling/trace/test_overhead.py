@@ -54,7 +54,7 @@ def test_no_time_is_negative() -> None:
     assert seconds(times)["big"] == pytest.approx(59e-6)
 
 
-def test_calls_are_charged_to_who_makes_them() -> None:
+def test_calls_are_charged_to_their_callers() -> None:
     made = LayerTimes(
         own={("", "forward"): Work(30e-6), ("a", "forward"): Work(10e-6)}, calls={}, kinds={},
         events={}, made_calls={("", "forward"): 10, (OUTSIDE, "forward"): 1}, step_seconds=42e-6, steps=1,

@@ -6,7 +6,7 @@ from autofuse.profiling.trace.owned_time import shorter_half
 from autofuse.profiling.trace.steps import Steps
 
 
-def test_the_shorter_half_of_the_steps_is_calm_and_stays_in_order() -> None:
+def test_the_shorter_half_of_the_steps_is_kept_in_order() -> None:
     kept = shorter_half(Steps(((0, 50), (50, 60), (60, 90), (90, 110), (110, 130)), 5, "5 steps"))
     assert kept.windows == ((50, 60), (90, 110), (110, 130))
     assert (kept.count, kept.basis) == (3, "the 3 shortest of 5 steps")

@@ -102,7 +102,7 @@ def test_an_invalid_field_invalidates_only_its_event(odd: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_a_device_that_is_described_oddly_is_read_as_far_as_it_can_be(odd: Any) -> None:
+def test_an_oddly_described_device_is_read_as_far_as_possible(odd: Any) -> None:
     for field in H100:
         profile = profile_of_traces([trace(kernel(0, 50, 66, 1024), devices=[{**H100, field: odd}])])
         assert profile.level("busy").value == 1.0

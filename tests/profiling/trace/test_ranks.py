@@ -53,7 +53,7 @@ def test_every_rank_has_its_numbers() -> None:
     assert (slow.waiting is not None and round(slow.waiting * 1e6, 6), fast.waiting) == (10, 0)
 
 
-def test_traces_are_numbered_by_the_rank_that_they_tell() -> None:
+def test_traces_are_numbered_by_the_rank_in_the_trace() -> None:
     scopes, notes = scopes_by_rank([rank(1, 100), rank(0, 100)])
     assert list(scopes) == [1, 0] and notes == ()
 
@@ -63,7 +63,7 @@ def test_files_that_are_named_by_rank_are_numbered_so() -> None:
     assert list(scopes_by_rank(scopes)[0]) == [7, 3]
 
 
-def test_traces_that_tell_none_or_the_same_are_numbered_as_they_come() -> None:
+def test_traces_without_distinct_ranks_are_numbered_in_their_order() -> None:
     for some in ([rank(None, 100), rank(None, 100)], [rank(0, 100), rank(0, 100)]):
         scopes, notes = scopes_by_rank(some)
         assert list(scopes) == [0, 1] and "numbered in the given order" in notes[0]

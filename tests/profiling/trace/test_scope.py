@@ -47,7 +47,7 @@ def test_work_without_a_correlation_has_no_launch() -> None:
     assert [scope.launch_of(work) for work in scope.work] == [None, None]
 
 
-def test_gpus_that_are_not_described_are_as_those_that_all_are() -> None:
+def test_gpus_without_a_description_are_assumed_equal_to_the_others() -> None:
     assert scope_of(trace(kernel(0, 1, device=5))).devices[5].sms == 132
     assert 5 not in scope_of(trace(kernel(0, 1, device=5), devices=[H100, {**H100, "id": 1, "numSms": 78}])).devices
 

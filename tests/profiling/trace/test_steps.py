@@ -23,7 +23,7 @@ def test_a_step_lasts_until_the_gpu_has_done_what_was_launched_in_it() -> None:
     assert windows(step(1, 0, 10), launch(5, 8), kernel(9, 21, correlation=5)) == [(0, 30)]
 
 
-def test_but_never_into_the_next_step() -> None:
+def test_a_step_never_lasts_into_the_next_one() -> None:
     first = (step(1, 0, 10), launch(5, 8), kernel(9, 21, correlation=5))
     assert windows(*first, step(2, 12, 8), launch(6, 13), kernel(30, 5, correlation=6)) == [(0, 12), (12, 35)]
 

@@ -97,13 +97,13 @@ def test_work_without_a_known_launch_has_no_phase() -> None:
     assert found["host"].share is None and "ProfilerActivity.CPU" in found["host"].reason
 
 
-def test_a_captured_graph_tells_no_phase_but_the_host() -> None:
+def test_a_captured_graph_shows_no_phase_except_the_host() -> None:
     found = shares(launch(1, 0, name="cudaGraphLaunch"), *(kernel(at, 10, correlation=1) for at in (10, 20, 30)))
     assert found["forward"].share is None
     assert percents(found)["host"] == 1 + 60  # until the call returns, and behind the last kernel
 
 
-def test_a_captured_optimizer_is_the_optimizers() -> None:
+def test_a_captured_optimizer_counts_as_optimizer() -> None:
     found = shares(
         mark("Optimizer.step#AdamW.step", 0, 5), launch(1, 0, name="cudaGraphLaunch"), kernel(10, 10, correlation=1)
     )
@@ -111,7 +111,7 @@ def test_a_captured_optimizer_is_the_optimizers() -> None:
 
 
 @pytest.mark.parametrize("device", ["GPU", "CPU"])
-def test_an_optimizers_closure_is_not_the_optimizers(device: str) -> None:
+def test_an_optimizers_closure_does_not_count_as_optimizer(device: str) -> None:
     """`step(closure)` runs forward and backward within its range from 10 to 90. The last node ends at 60."""
     inside = (mark("Optimizer.step#LBFGS.step", 10, 80), op("aten::mm", 20, 10), op(NODE, 40, 20, thread=2))
     if device == "CPU":
@@ -209,6 +209,6 @@ def test_a_share_has_an_interval_if_each_step_is_marked() -> None:
     assert shares_of(scope_of(trace(*steps[:1], op("aten::mm", 100, 50), devices=[])))[0].interval is None
 
 
-def test_the_python_of_a_modules_call_is_the_forwards() -> None:
+def test_the_python_of_a_modules_call_belongs_to_the_forward() -> None:
     found = trace(step(1, 0, 100), op("mod::", 10, 40), op("aten::mm", 20, 10), devices=[])
     assert {share.name: share.share for share in shares_of(scope_of(found))}["forward"] == pytest.approx(0.4)

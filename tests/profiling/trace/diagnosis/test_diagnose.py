@@ -74,7 +74,7 @@ def test_the_larger_cause_is_named_of_two(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_causes_that_no_threshold_was_chosen_on_are_named(name: str) -> None:
+def test_causes_that_were_not_used_to_choose_thresholds_are_named(name: str) -> None:
     cause, shape = MORE[name]
     check(cause, diagnosis(trace_of(cause, shape, seed=11)))
 
