@@ -1,4 +1,4 @@
-"""What is fused in decoder models of transformers, whether it is the same, and the peak memory of a training step.
+"""Measures decoder models of transformers: what is fused, whether results are equal, and peak memory of a step.
 
     python -m benchmarks.decoders --output benchmarks/results/decoders.json
 
@@ -90,7 +90,7 @@ def _errors(model: nn.Module, exact: nn.Module) -> dict[str, float]:
 
 
 def tensors_read(step: Callable[[], float], length: int, width: int) -> dict[str, int]:
-    """How many operators of a step read a tensor of length x length, and how many repeat heads."""
+    """The number of operators of a step that read a tensor of length x length, and that repeat heads."""
     with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
         step()
     counts = Counter({"squares": 0, "repeats": 0})

@@ -156,7 +156,7 @@ class FusedGatedMlp(GatedMlp):
 
 @dataclass
 class Config:
-    """What configurations hold."""
+    """A value that configurations hold."""
 
     heads: int = 2
     scale: float = 0.5

@@ -1,4 +1,4 @@
-"""What `autofuse.Monitor` costs a training: whole steps with and without it, and its own calls by themselves.
+"""Measures the cost of `autofuse.Monitor` in a training: whole steps with and without it, and its own calls alone.
 
     python -m benchmarks.monitor --output benchmarks/results/monitor.json
 

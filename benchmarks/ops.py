@@ -120,7 +120,7 @@ def as_markdown(rows: list[Row]) -> str:
 
 
 def _chosen_providers(case: Case) -> dict[str, int]:
-    """Which providers computed the calls so far, if the operation has several."""
+    """The providers that computed the calls so far, if the operation has several."""
     operation = OPERATIONS.get(case.operation)
     counts = {} if operation is None else dict(operation.counts)
     if operation is not None:

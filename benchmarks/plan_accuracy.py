@@ -62,7 +62,7 @@ class Megatron(nn.Module):
 
 
 class CoreAttention(nn.Module):
-    """What selective recomputation computes again."""
+    """The part that selective recomputation computes again."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _dropout(torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)) @ v

@@ -28,7 +28,7 @@ def gains_table(peers: Mapping[str, Any]) -> str:
 
 
 def _conditions(peers: Mapping[str, Any]) -> str:
-    """What the machine did besides, and what the clock counts."""
+    """A sentence on the other load of the machine, and on what the clock counts."""
     about, loads = peers["environment"], peers["load"]
     if not is_busy(about, loads):
         return f" (load {min(loads):.1f} to {max(loads):.1f}, this benchmark included)"

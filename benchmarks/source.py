@@ -114,14 +114,14 @@ def sample(package: str, files: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Seconds:
-    """How long a command took: by the wall clock, and CPU time on all cores."""
+    """The time of a command: by the wall clock, and CPU time on all cores."""
 
     clock: float
     cpu: float
 
 
 def seconds_of(command: list[str], cores: int = 1, **environment: str) -> Seconds:
-    """How long a command takes on this number of cores."""
+    """The time of a command on this number of cores."""
     chosen = sorted(os.sched_getaffinity(0))[:cores]
     no_output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

@@ -1,4 +1,4 @@
-"""How often `autofuse.compare` is wrong while other programs keep every core busy, and how often it finds a difference.
+"""Counts the wrong verdicts of `autofuse.compare` while other programs keep every core busy, and the right ones.
 
 Starts processes that compute without a pause, and others that compute in bursts. Then it compares a small MLP again and
 again: with its own copy (no difference), and a model of 11 blocks with one of 10 (a tenth less work).

@@ -78,7 +78,7 @@ class DemoResult:
 
     @property
     def closing_lines(self) -> tuple[str, str, str]:
-        """What the demo showed, in three lines: the same losses, the time and memory of a step, and what comes next."""
+        """The findings in three lines: the same losses, the time and memory of a step, and what comes next."""
         compared, agree = self.comparison, "the same up to rounding" if self.agreement.agrees else "NOT the same"
         memory = f"{size(compared.before_peak_bytes)} -> {size(compared.after_peak_bytes)}"
         return (

@@ -1,4 +1,4 @@
-"""How each kind of result is drawn: on a terminal, as text, in a notebook.
+"""Draws each kind of result: on a terminal, as text, in a notebook.
 
 A result with `tables` is drawn as these tables. Profiles and plans have their own functions.
 """

@@ -45,7 +45,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class SuggestedAction:
-    """What to do. gain: the predicted saving. basis: the evidence and the confidence."""
+    """An action. gain: the predicted saving. basis: the evidence and the confidence."""
 
     text: str
     gain: str = ""

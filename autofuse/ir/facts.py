@@ -34,7 +34,7 @@ _NO_NUMBER = _TENSOR - _NUMERIC
 
 @dataclass(frozen=True)
 class Known:
-    """What a front end knows about one value. None stands for "unknown".
+    """The facts that a front end knows about one value. None stands for "unknown".
 
     Attributes:
         rank: the number of dimensions.
@@ -63,7 +63,7 @@ def _ensures_nothing(v: Value, dim: int, number: int) -> bool:
 
 @dataclass
 class Facts:
-    """What is known about values, and what follows from it.
+    """The known facts about values, and the facts that follow from them.
 
     Attributes:
         known: what the front end knows.

@@ -1,4 +1,4 @@
-"""How the FX pass and the codemod write operations that the canonical form introduces.
+"""The expressions by which the FX pass and the codemod write operations that the canonical form introduces.
 
 Each entry is a Python expression of its inputs. The codemod prints it, and the FX pass evaluates it. This file knows no
 graph.

@@ -1,4 +1,4 @@
-"""How many rows of a block fit into a fair share of a GPU's memory."""
+"""Computes how many rows of a block fit into a fair share of a GPU's memory."""
 
 from __future__ import annotations
 

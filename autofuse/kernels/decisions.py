@@ -29,7 +29,7 @@ _SOURCES = ("kernels", "ops")  # the folders on which a kernel's speed can depen
 
 
 class Kind(NamedTuple):
-    """What all calls of one decision have in common. `sizes` are the sizes that the operation uses for decisions."""
+    """The common properties of all calls of one decision. `sizes` are the sizes that the operation uses for decisions."""
 
     operation: str
     device: str
@@ -145,7 +145,7 @@ def hardware(device: str) -> dict[str, str]:
 
 @cache
 def versions() -> dict[str, str]:
-    """What a decision depends on besides the device: torch and its CUDA, Triton, the packages, autofuse's kernels."""
+    """The versions that a decision depends on: torch and its CUDA, Triton, the packages, autofuse's kernels."""
     facts = {"torch": torch.__version__, "cuda": str(torch.version.cuda or torch.version.hip or "none")}
     for package in vars(packages).values():
         if isinstance(package, packages.Package) and not package.missing():

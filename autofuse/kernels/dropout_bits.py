@@ -1,4 +1,4 @@
-"""Which entries dropout drops: a function of a seed and the position of an entry, with the same bits in every kernel.
+"""Decides which entries dropout drops, from a seed and the position of an entry, with equal bits in every kernel.
 
 No mask is saved. The backward pass, or a recomputation, draws it again from the seed. The hash is a 32-bit mixer from
 C. Wellons' hash prospector (two multiplications, bias 0.107), applied twice, once with each half of the seed.
@@ -19,7 +19,7 @@ def draw_seed(device: torch.device) -> Tensor:
 
 
 def keep_mask(seed: Tensor, rows: Tensor, columns: int, p: float) -> Tensor:
-    """Which entries are kept, each with probability 1 - p.
+    """A mask of the kept entries, each kept with probability 1 - p.
 
     Args:
         seed: int64, shape (1,).

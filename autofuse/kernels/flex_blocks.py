@@ -1,4 +1,4 @@
-"""Which blocks of scores a mask leaves out, in FlexAttention's form. FlexAttention never computes those.
+"""Finds the blocks of scores that a mask drops, in FlexAttention's form. FlexAttention never computes those.
 
 A causal mask follows from its lengths and is made once for each. Any other boolean mask is read at every call: which
 blocks keep nothing, which keep everything, and which need the mask for each entry. So a write to the mask is noticed.

@@ -272,7 +272,7 @@ class Operation:
 
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a choice can depend on; None if the call is not plain eager execution on plain tensors.
+    """Everything that a choice can depend on; None if the call is not plain eager execution on plain tensors.
 
     It runs at every call and is written for speed: no generators, and rare cases last.
     """

@@ -57,7 +57,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Package:
-    """What a provider needs to run.
+    """A package, or another thing, that a provider needs to run.
 
     Attributes:
         name: the name of the package.
@@ -99,7 +99,7 @@ def find_module(module: str) -> ModuleSpec | None:
 
 
 def _find(name: str, path: list[str] | None) -> ModuleSpec | None:
-    """What the first finder finds, editable installs included. A finder that raises an error finds nothing."""
+    """The spec from the first finder, editable installs included. A finder that raises an error finds nothing."""
     if sys.modules.get(name, sys) is None:
         return None  # None in sys.modules blocks the import of a package
     for finder in sys.meta_path:

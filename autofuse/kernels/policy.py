@@ -1,4 +1,4 @@
-"""What a user prefers if several kernels can run: speed, memory or accuracy, repeatable bits, certain providers.
+"""The user's preferences if several kernels can run: speed, memory or accuracy, repeatable bits, certain providers.
 
 One setting holds for the whole process, because rewritten code that calls an operation does not know its model.
 """

@@ -41,7 +41,7 @@ _HEADER = f"from {NAMES['compile_fx'].paths[0].rpartition('.')[0]}"  # the begin
 
 @dataclass(frozen=True)
 class RegionPlace:
-    """Where compilations of one region for calls of one kind are stored. `name` is empty if they are not."""
+    """The place where compilations of one region for calls of one kind are stored. `name` is empty if they are not."""
 
     name: str
     threads: int
@@ -114,7 +114,7 @@ class KeptRegion:
 
 
 def place_of(function: Callable[..., Any], args: Sequence[Any], key: str) -> RegionPlace:
-    """Where compilations of `function` for such arguments are stored."""
+    """The place where compilations of `function` for such arguments are stored."""
     threads = torch.get_num_threads()
     module, name = getattr(function, "__module__", "") or "", getattr(function, "__qualname__", "")
     tensors = [x for x in args if isinstance(x, Tensor)]

@@ -75,7 +75,7 @@ def adamw(
 
 
 def update_of(optimizer: Optimizer) -> str:
-    """How an optimizer from `adamw` computes its steps, and if not fused, why: "torch AdamW, fused".
+    """Describes how an optimizer from `adamw` computes its steps, and if not fused, why: "torch AdamW, fused".
 
     Args:
         optimizer: an optimizer that `adamw` returned.

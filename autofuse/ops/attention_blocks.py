@@ -147,7 +147,7 @@ def _formula(
 
 
 def kept_weights(seed: Tensor, shape: tuple[int, ...], is_causal: bool, dropout_p: float, elements: int) -> Tensor:
-    """Which weights, (B, H, T, S), the kernel keeps for a seed. Entries that belong to no block are False."""
+    """The mask (B, H, T, S) of the weights that the kernel keeps for a seed. Entries of no block are False."""
     kept = torch.zeros(shape, dtype=torch.bool)
     if dropout_p >= 1:
         return kept

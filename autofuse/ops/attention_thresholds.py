@@ -1,4 +1,4 @@
-"""Which way to compute attention on a CPU is the fastest for which sizes.
+"""The fastest way to compute attention on a CPU, by size.
 
 All numbers are measured: AMD EPYC (AVX512-BF16, no AMX), torch 2.13, one thread, forward and backward, against
 hand-written code, scaled_dot_product_attention and torch.compile. docs/kernels.md has the table. Sizes are numbers of

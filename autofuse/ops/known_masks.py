@@ -26,7 +26,7 @@ _ROWS = 512  # read together, so that a mask of another kind is recognized early
 
 
 class KnownMask(NamedTuple):
-    """What a mask contains.
+    """The contents of a mask.
 
     Attributes:
         keeps_all: it changes no score.
@@ -42,7 +42,7 @@ class KnownMask(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What was read from a mask.
+    """The result of reading a mask.
 
     Attributes:
         tensor: the mask, or the tensor of which it is a view.
@@ -62,7 +62,7 @@ _read: dict[int, _Read] = {}
 
 
 def known_mask(mask: Tensor) -> KnownMask | None:
-    """What `mask`, (..., T, S), contains; None if it may not be read now, or requires a gradient.
+    """The contents of `mask`, (..., T, S); None if it may not be read now, or requires a gradient.
 
     On a CPU, a mask whose memory cannot be watched for writes is read at each call.
     """

@@ -129,7 +129,7 @@ class LazyMask(Tensor):
 
     @property
     def known_mask(self) -> KnownMask | None:
-        """What the mask contains. None if it requires a gradient, or was computed and may have been written."""
+        """The contents of the mask. None if it requires a gradient, or was computed and may have been written."""
         return None if self.is_made or self.requires_grad else self.memory.form.known_mask
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

@@ -305,7 +305,7 @@ def cross_entropy(
 
 
 def _counts(target: Tensor, ignore_index: int | None, lookup: str | None) -> Tensor:
-    """Which targets are not ignored. All count if the program looks them up."""
+    """A mask of the targets that are not ignored. All count if the program looks them up."""
     if lookup is not None:
         return torch.ones_like(target, dtype=torch.bool)
     return target != (-100 if ignore_index is None else ignore_index)

@@ -117,7 +117,7 @@ class Comparison(Shown):
         return Table("step", _SIDES, (*self._measured_rows(), *self._verdict_rows()), self.reason)
 
     def operators_table(self) -> Table:
-        """How often each kind of operator ran in one step and for how long, and which fused operators are new."""
+        """The count and the time of each kind of operator in one step, and the new fused operators."""
         return Table("operators in one step", _OPERATOR_COLUMNS, tuple(_operator_rows(self)))
 
     def to_dict(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def percentile_interval(resampled: Sequence[float], level: float = LEVEL) -> Int
 
 
 def outer(count: int, level: float) -> int | None:
-    """How many of `count` numbers may lie outside each end of such an interval; None if there are too few numbers."""
+    """The number of `count` numbers that may be outside each end of such an interval; None if they are too few."""
     beyond, cut = 0, None
     for k in range(count // 2):
         beyond += math.comb(count, k)

@@ -151,7 +151,7 @@ class Plan(Shown):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the numbers are based on, and what a reader should know about them."""
+        """Sentences on the basis of the numbers, and on what a reader should know about them."""
         told = [SIMULATED, f"{self.name}: {self._settings()}."]
         if self.capacity is not None and self.capacity.source:
             told.append(f"Capacity: {self.capacity.device or 'given'}, {self.capacity.source}.")

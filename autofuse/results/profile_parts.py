@@ -22,7 +22,7 @@ PlaceStatus = Literal["fused", "applies", "declined", "rolled-back"]
 
 @dataclass(frozen=True)
 class Work:
-    """What something costs in one step.
+    """The cost of something in one step.
 
     Attributes:
         flops: the FLOPs that were executed, including recomputation.
@@ -171,7 +171,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a step takes without instruments.
+    """The time of a step without instruments.
 
     Attributes:
         seconds: each timed step, in order.
@@ -278,7 +278,7 @@ class Flops:
 
 @dataclass(frozen=True)
 class Roof:
-    """What the machine can do: FLOP/s in the dtype of most FLOPs, and bytes per second.
+    """The peak rates of the machine: FLOP/s in the dtype of most FLOPs, and bytes per second.
 
     Attributes:
         sources: where the numbers come from.

@@ -131,7 +131,7 @@ def _row(provider: ProviderEntry) -> tuple[Cell, ...]:
 
 @dataclass(frozen=True)
 class ProviderUse:
-    """Which providers computed an operation's calls in this process, and why.
+    """The providers that computed an operation's calls in this process, and why.
 
     Attributes:
         counts: calls by provider, without the calls that plain torch code computed at once (small ones, compilers,

@@ -39,7 +39,7 @@ def is_own(status: os.stat_result) -> bool:
 
 
 def kind_of(mode: int) -> str:
-    """What a file is if it is not a regular file, for example "a pipe"; "" for a regular file."""
+    """The kind of a file that is not a regular file, for example "a pipe"; "" for a regular file."""
     return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 

@@ -45,7 +45,7 @@ class Shown:
         return str(drawing().notebook(self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows where no HTML is drawn: in a terminal, and in a notebook that is read as text."""
+        """Prints the text that IPython shows without HTML: in a terminal, and in a notebook that is read as text."""
         printer.text(str(self))
 
 

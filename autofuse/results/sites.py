@@ -143,7 +143,7 @@ class Report(Shown):
 
     @property
     def headline(self) -> str:
-        """What a step takes, for example "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms".
+        """The time of a step, for example "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms".
 
         The mode of the model comes first. "autofuse" if no step was timed.
         """

@@ -75,7 +75,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuningResult(Shown):
-    """Which candidate computes an operation for such arguments, and why. Prints as a table, also in notebooks.
+    """The candidate that computes an operation for such arguments, and why. Prints as a table, also in notebooks.
 
     Attributes:
         operation: the name of the operation.

@@ -66,7 +66,7 @@ on_demand = _OnDemand()
 
 
 def look_up(name: str) -> Any:
-    """What torch has under this name, or its replacement."""
+    """The object that torch has under this name, or its replacement."""
     private = NAMES[name]
     try:
         return private.resolve()

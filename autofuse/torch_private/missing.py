@@ -51,7 +51,7 @@ class Private:
     make: Callable[..., Any] = lambda found: found
 
     def resolve(self) -> Any:
-        """What torch has at the paths.
+        """The objects that torch has at the paths.
 
         This raises whatever the look-up raises: AttributeError, ImportError, or the error of a broken part.
         """

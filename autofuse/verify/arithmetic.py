@@ -204,7 +204,7 @@ def _dropout_of(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Dropout 
 
 
 class _Dropout(NamedTuple):
-    """Where a function takes its dropout rate, and whether it drops.
+    """The parameters of a function that set its dropout rate and switch dropout on.
 
     Attributes:
         position: the position of the rate.

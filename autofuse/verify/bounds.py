@@ -1,4 +1,4 @@
-"""How much a fused result may differ from the exact one, and how much it does.
+"""Computes how much a fused result may differ from the exact one, and how much it does.
 
 The original rounds too, so its own error shows how exact its dtype is. A fused kernel rounds in other places. The
 original may happen to be exact where the kernel rounds; then random rounding of every step (autofuse.verify.arithmetic)

@@ -371,7 +371,7 @@ def _comparisons(fused: ModuleRun, original_run: ModuleRun, exact: ModuleRun) ->
 
 
 def _count_terms(name: str, exact: Tensor, run: ModuleRun) -> int:
-    """How many terms each entry is the sum of: the number of rows for a gradient that is not computed row by row.
+    """The number of terms in the sum of each entry: the number of rows for a gradient that is not computed row by row.
 
     A model may pool many rows into few results, so the largest tensor during the forward counts.
     """

@@ -306,7 +306,7 @@ class _ModuleState:
 
 
 def _version(value: Any) -> int:
-    """How often a tensor was written to."""
+    """The number of writes to a tensor."""
     return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 

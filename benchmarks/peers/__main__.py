@@ -92,7 +92,7 @@ def measure(name: str, ways: Sequence[str], seconds: float) -> dict[str, Any]:
 
 
 def _in_process(caches: Path, *arguments: str) -> dict[str, Any]:
-    """What benchmarks/peers/one.py printed; `{"absent": reason}` if it did not run."""
+    """The output of benchmarks/peers/one.py; `{"absent": reason}` if it did not run."""
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "AUTOFUSE_CACHE_DIR": str(caches / "autofuse")}
     variables = {**os.environ, **STEADY_ALLOCATOR, **QUIET_PROFILER, **folders, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.peers.one", *arguments]

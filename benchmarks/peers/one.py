@@ -68,7 +68,7 @@ def _parameters(model: nn.Module) -> int:
 
 
 def _attention_kernels(callable_model: Callable[..., Any], inputs: tuple[Any, ...]) -> int:
-    """How many fused attention kernels one forward pass runs."""
+    """The number of fused attention kernels that one forward pass runs."""
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         callable_model(*inputs)
     return sum(bool(_ATTENTION.match(event.name)) for event in recorded.events() or ())

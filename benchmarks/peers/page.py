@@ -95,7 +95,7 @@ def is_busy(about: Mapping[str, Any], loads: Sequence[float]) -> bool:
 
 
 def load_sentence(about: Mapping[str, Any], loads: Sequence[float]) -> str:
-    """What else the machine did during the measurement."""
+    """A sentence on the other load of the machine during the measurement."""
     if is_busy(about, loads):
         return f"Other programs kept the cores busy: the load was {min(loads):.0f} to {max(loads):.0f}."
     return f"The load was {min(loads):.1f} to {max(loads):.1f}, this benchmark included."

@@ -56,7 +56,7 @@ def rows(module: ModuleType, architectures: Iterable[Arch], quick: bool) -> Iter
 
 
 def trouble(entry: Ahead, launch: Launch, arch: Arch) -> str:
-    """What is wrong with a kernel, in a sentence for each reason; "" if nothing is."""
+    """The problems of a kernel, in a sentence for each; "" if there are none."""
     return " ".join(_troubles(entry, launch, arch))
 
 

@@ -69,7 +69,7 @@ def judged(rows: Iterable[Row], recorded: Mapping[str, Mapping[str, float]]) -> 
 
 
 def trouble(made: Judged, bounds: Mapping[str, float]) -> str:
-    """What is wrong with the machine code of a kernel, in sentences; "" if nothing is."""
+    """The problems of a kernel's machine code, in sentences; "" if there are none."""
     numbers, found = made.numbers, []
     if made.code.bytes and numbers["access"] < made.row.access:
         found.append(

@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """What was found in a cell.
+    """The result of one cell.
 
     Attributes:
         cell: The versions that were asked for.

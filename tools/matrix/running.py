@@ -19,7 +19,7 @@ _TESTS = ("-m", "fast")
 
 
 def run_cell(cell: Cell, folder: Path, tests: tuple[str, ...] = _TESTS) -> Result:
-    """What was found in one cell.
+    """Runs one cell and returns its result.
 
     Args:
         cell: The versions.
@@ -67,7 +67,7 @@ def _run_tests(python: Path, tests: tuple[str, ...]) -> tuple[int, int, tuple[st
 
 
 def how_far(output: bytes) -> str:
-    """What pytest printed until it was stopped: its last percentage, and how many tests had failed."""
+    """The state that pytest had printed when it was stopped: its last percentage, and how many tests had failed."""
     lines = re.findall(r"^([.sxXFE]+)(?: +\[ *(\d+)%\])?$", output.decode(errors="replace"), re.MULTILINE)
     done = next((percent for _, percent in reversed(lines) if percent), "0")
     failed = sum(marks.count("F") + marks.count("E") for marks, _ in lines)

@@ -1,4 +1,4 @@
-"""What the rows of transformers' models share: sizes, inputs, and functions that make a row.
+"""The common parts of the rows of transformers' models: sizes, inputs, and functions that make a row.
 
 The models run with their hand-written ("eager") attention, which they use to return attention weights.
 """

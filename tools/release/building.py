@@ -39,7 +39,7 @@ def build(repository: Path, output: Path) -> dict[str, str]:
 
 
 def check_with_twine(output: Path) -> list[str]:
-    """What `twine check --strict` has to say about the files; nothing if it is content."""
+    """The complaints of `twine check --strict` about the files; empty if there are none."""
     files = [str(f) for f in sorted(output.iterdir())]
     try:
         _run([sys.executable, "-m", "twine", "check", "--strict", *files], output)

@@ -1,4 +1,4 @@
-"""What the sdist and the wheel must contain, and what they must not."""
+"""Checks what the sdist and the wheel must contain, and what they must not."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from autofuse.ir.graph import ATTRIBUTE, PARAMETER, Value
 
 @dataclass(frozen=True)
 class LogitScale:
-    """What a program computes of logits x: factor * soft_cap * tanh(x / soft_cap), or factor * x without a cap."""
+    """The arithmetic of a program on logits x: factor * soft_cap * tanh(x / soft_cap), or factor * x without a cap."""
 
     factor: Value | None = None
     soft_cap: Value | None = None

@@ -37,7 +37,7 @@ _LEAST_OF_OTHERS = -1e8
 
 @dataclass(frozen=True)
 class _Proof:
-    """What was read in a buffer, and how a later write is detected.
+    """The contents that were read in a buffer, and how a later write is detected.
 
     Attributes:
         of: the buffer.

@@ -172,7 +172,7 @@ class Node:
         return self.value
 
     def recipe(self) -> Recipe:
-        """How this value is computed, without a reference to the value."""
+        """The computation of this value, without a reference to the value."""
         return Recipe(self.source, self.steps, self.watches)
 
 

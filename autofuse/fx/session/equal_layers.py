@@ -36,7 +36,7 @@ PlanKey = tuple[nn.Module, tuple[bool, frozenset[Path]]]
 
 @dataclass
 class Dependence:
-    """What one plan depends on besides the structure of its module.
+    """The facts on which one plan depends besides the structure of its module.
 
     Attributes:
         integers: The integers of twins that traces read, apart from those in `of_children`.

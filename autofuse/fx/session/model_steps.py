@@ -111,7 +111,7 @@ class ModelSteps:
         return True
 
     def _describe(self, originals: Mapping[nn.Module, nn.Module], layer: nn.Module) -> Hashable:
-        """What the time of a layer depends on: its modules, the sizes of their tensors, and their planned forwards."""
+        """Everything that a layer's time depends on: its modules, their tensors' sizes, and their planned forwards."""
         return tuple(
             (name, plain_class(type(m)), m.extra_repr(), _forms_of(m), self._forwards_of(originals.get(m)))
             for name, m in layer.named_modules()

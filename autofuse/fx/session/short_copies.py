@@ -31,7 +31,7 @@ class _Chain:
     period: int
 
     def length(self, factor: float) -> int:
-        """How many layers stay if chains are shortened by this factor: whole repetitions of the pattern."""
+        """The number of layers that stay if chains are shortened by this factor: whole repetitions of the pattern."""
         repetitions = max(1, round(len(self.layers) / factor / self.period))
         return min(len(self.layers), repetitions * self.period)
 

@@ -1,4 +1,4 @@
-"""What a code object can alter: containers whose elements it sets, and attributes that it assigns.
+"""Finds what a code object can alter: containers whose elements it sets, and attributes that it assigns.
 
 The bytecode tells where the changed object comes from: a chain of attributes that begins with a global, a free variable
 or a local variable. This file knows nothing of values.

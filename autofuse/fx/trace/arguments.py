@@ -80,7 +80,7 @@ class Arguments:
         return parameter, self.value(value, parameter.name)
 
     def value(self, value: Any, text: str) -> Any:
-        """What forward sees in place of an argument or a part of one.
+        """The value that forward sees in place of an argument or a part of one.
 
         Args:
             value: the argument.

@@ -1,4 +1,4 @@
-"""What a recorder does when its twin reads an attribute.
+"""The part of a recorder that handles reads of attributes of the twin.
 
 A plain value becomes a guard, and a tensor becomes a read of the attribute in the graph. A write to an attribute, or to
 a list or a dict that an attribute holds, ends the trace, because a graph would not repeat it.

@@ -32,7 +32,7 @@ def end() -> None:
 
 
 class RecordsCheckpoints(Protocol):
-    """What this file needs of the recorder."""
+    """The part of the recorder that this file needs."""
 
     graph: fx.Graph
     paused: bool

@@ -1,4 +1,4 @@
-"""What a recorder does when its twin calls a child: it records the call and computes the result on fake tensors.
+"""The part of a recorder that handles calls of children: it records the call and computes the result on fake tensors.
 
 The trace does not enter children, except a Sequential of light layers. For a small child it determines how the sizes of
 the result follow from the sizes of the arguments.

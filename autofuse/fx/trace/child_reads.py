@@ -1,4 +1,4 @@
-"""Which children code uses for something else than a call: `isinstance(self.drop, nn.Identity)`.
+"""Finds the children that code uses for something else than a call: `isinstance(self.drop, nn.Identity)`.
 
 A call runs whichever child is there at that time. If code uses the class of a child, or tests whether it is None, the
 trace is valid only for a child of the same class. This file knows Python's code objects and where a child was read.
@@ -87,7 +87,7 @@ def _compares(code: types.CodeType) -> bool:
 
 
 def _use(frame: types.FrameType | None, is_list: bool) -> int:
-    """What the user's code that reads a child does with it next."""
+    """The next use of a child by the user's code that reads it."""
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:

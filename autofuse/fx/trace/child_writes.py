@@ -1,4 +1,4 @@
-"""What the children of a module write, and their parent may read later in the same call.
+"""Finds values that the children of a module write, and that their parent may read later in the same call.
 
 A guard is evaluated before the call, so it says nothing about a value that a child writes during the call. The parent's
 trace is refused if it reads such a value. Tensors are no problem: the graph reads them where the forward did.

@@ -50,7 +50,7 @@ def _classes_reached(value: Any, names: Collection[str]) -> list[type]:
 
 
 def _contents_of(value: Any, names: Collection[str]) -> list[Any]:
-    """What an object holds. The reads are not reported to a twin's listener."""
+    """The contents of an object. The reads are not reported to a twin's listener."""
     if isinstance(value, (*SCALARS, *_CODE, Tensor)):
         return []
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a code object can load, and on which lines: globals, free variables, imported modules and names of attributes.
+"""Finds what a code object can load, and on which lines: globals, free variables, imported modules, attributes.
 
 The facts are read from the bytecode, once for each code object. This file knows nothing of values.
 """
@@ -44,7 +44,7 @@ class Load:
 
 @dataclass
 class CodeFacts:
-    """What one code object can load and store.
+    """The names that one code object can load and store.
 
     Attributes:
         loads: the loads of globals, free variables and modules.
@@ -86,7 +86,7 @@ _CACHE: dict[int, tuple[types.CodeType, CodeFacts]] = {}  # holds the code, so t
 
 
 def facts_of(code: types.CodeType) -> CodeFacts:
-    """What `code` can load, without the functions that it defines."""
+    """The names that `code` can load, without the functions that it defines."""
     known = _CACHE.get(id(code))
     if known is None:
         known = _CACHE[id(code)] = code, _read_bytecode(code)

@@ -17,7 +17,7 @@ _MISSING = object()
 
 
 class State(NamedTuple):
-    """What a container holds.
+    """The contents of a container.
 
     Attributes:
         items: the items of a dict.
@@ -63,7 +63,7 @@ def is_sentinel(value: Any) -> bool:
 
 
 def state_of(value: Any) -> State:
-    """What a container holds now."""
+    """The contents of a container now."""
     return State(
         dict(_base(value).items(value)) if isinstance(value, dict) else None,
         list(_base(value).__iter__(value)) if isinstance(value, (list, deque)) else None,

@@ -1,4 +1,4 @@
-"""What calls by the user's code do besides returning a value: nothing, a query of torch's state, or a side effect.
+"""Decides what else a call by the user's code does: nothing, a query of torch's state, or a side effect.
 
 The called function decides. A call is allowed only if it is known to have no side effect. A print, a lock, a clock or a
 file is refused before it runs. This file also recognises values with a state of their own: files, locks, iterators and

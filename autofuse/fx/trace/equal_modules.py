@@ -257,7 +257,7 @@ def _digest(x: Tensor) -> Hashable:
 
 
 def _parts_of(value: object) -> list[object]:
-    """What a value refers to. A function refers to what it was made with, not to its globals."""
+    """The objects that a value refers to. A function refers to what it was made with, not to its globals."""
     if isinstance(value, types.FunctionType):
         return [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     if isinstance(value, types.BuiltinFunctionType):

@@ -1,4 +1,4 @@
-"""What a recorder does when forward loops over experts: tensors decide how many rows each expert gets.
+"""Records a forward that loops over experts, where tensors decide how many rows each expert gets.
 
 `torch.where(chosen[e])` is recorded with a made-up number of rows. The name of this number is the size of every
 dependent dimension. A loop over the experts with rows is recorded for all experts, because an expert without rows adds
@@ -49,7 +49,7 @@ NOT_HANDLED: Any = object()
 
 @dataclass
 class Loops:
-    """What one trace recorded about the rows of experts.
+    """The facts that one trace recorded about the rows of experts.
 
     Attributes:
         conditions: name of a number of rows -> the mask that chooses the rows.

@@ -155,7 +155,7 @@ def _name(node: fx.Node) -> str:
 
 
 class RowCount:
-    """How many rows an expert has. Forward may ask only whether it has any; `refuse` refuses everything else."""
+    """The number of rows of an expert. Forward may ask only whether it has any; `refuse` refuses everything else."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -249,7 +249,7 @@ class ExternalState(Watcher):
             self._stop(why, effects.has_lasting_effect(what))
 
     def changes(self) -> list[OutsideChange]:
-        """What the code changed, without the results that functools cached."""
+        """The values that the code changed, without the results that functools cached."""
         with pause_watching():
             return list(self.snapshot.changes())
 

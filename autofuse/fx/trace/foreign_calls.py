@@ -1,4 +1,4 @@
-"""What a recorder does when forward uses a foreign object (foreign_objects.py).
+"""The part of a recorder that handles uses of foreign objects (foreign_objects.py).
 
 A plain attribute becomes a guard, and a container in an attribute is tracked like an argument. A call of a method is
 recorded and repeated on the real object. During the trace the method runs on a copy, so it must change only its object.

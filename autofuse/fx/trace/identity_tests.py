@@ -1,4 +1,4 @@
-"""Where code tests whether two values are the same object: `if key is query`, `if mask is self.mask`.
+"""Finds where code tests whether two values are the same object: `if key is query`, `if mask is self.mask`.
 
 A trace runs on stand-ins, so the result for an argument needs a check. This file knows Python's code objects.
 """

@@ -1,4 +1,4 @@
-"""How a forward used the objects among its arguments, and whether an equal layer would use its objects in the same way.
+"""Records how a forward used the objects among its arguments, to find out whether an equal layer uses its own alike.
 
 Each layer gets the key-value cache in another state: layer 3 finds three layers filled. What a trace knows of such an
 object is the form of the results of its methods. Repeating the calls on another layer's object shows whether it is the

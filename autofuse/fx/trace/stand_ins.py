@@ -24,7 +24,7 @@ from autofuse.torch_private import FakeTensorMode
 
 @dataclass(frozen=True)
 class Form:
-    """What a sharded tensor will be when it is gathered.
+    """The form of a sharded tensor after it is gathered.
 
     Attributes:
         shape: The full shape.

@@ -182,7 +182,7 @@ class _Work:
         return scores
 
     def bias(self, block: AttentionBlock) -> Tensor:
-        """What the mask adds to a block's scores, in their dtype and shape."""
+        """The numbers that the mask adds to a block's scores, in their dtype and shape."""
         mask = _cut(self.mask, block)
         if mask.dtype is torch.bool:
             mask = torch.where(mask, 0.0, -math.inf)

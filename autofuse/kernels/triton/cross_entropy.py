@@ -122,7 +122,7 @@ def _starts(row, stride, begin, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _plain(x, columns, inside, WEIGHT, WEIGHTED: tl.constexpr):
-    """What a row's logits add to the sum for label smoothing."""
+    """The contribution of a row's logits to the sum for label smoothing."""
     finite = tl.where(inside, x, 0.0)
     if WEIGHTED:
         finite *= tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)

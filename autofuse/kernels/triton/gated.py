@@ -98,7 +98,7 @@ def packed_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool) 
 
 
 def _places(hidden: int, gate_first: bool) -> tuple[int, int]:
-    """Where gate and up begin in a row with both halves. The address of the second half would be less aligned."""
+    """The positions of gate and up in a row with both halves. The address of the second half would be less aligned."""
     return (0, hidden) if gate_first else (hidden, 0)
 
 

@@ -132,7 +132,7 @@ def _tile(width: int, widest: int, single: bool) -> tuple[int, int, int]:
 
 
 class BackwardTile(NamedTuple):
-    """What a program of the backward pass reads at once.
+    """The tile that a program of the backward pass reads at once.
 
     Attributes:
         tall: its rows.

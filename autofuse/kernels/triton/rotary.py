@@ -39,7 +39,7 @@ def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: boo
 
 
 class _Plan(NamedTuple):
-    """What the shapes and strides of a call determine: the result's memory, and the launch of the kernel."""
+    """Everything that the shapes and strides of a call determine: the result's memory, and the launch of the kernel."""
 
     shape: tuple[int, ...]
     order: tuple[int, ...] | None  # of the dimensions; None if the result is contiguous
@@ -71,7 +71,7 @@ def _plan(*layouts: tuple[int, ...]) -> _Plan:
 
 
 def _entries(factor: Tensor, half: int) -> int:
-    """How many factors a pair has of its own: 2, 1, or 0 if all pairs share one."""
+    """The number of a pair's own factors: 2, 1, or 0 if all pairs share one."""
     return 0 if factor.shape[-1] == 1 else factor.shape[-1] // max(half, 1)
 
 

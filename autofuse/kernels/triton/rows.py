@@ -28,7 +28,7 @@ def numbered(ROWS: tl.constexpr, LONG: tl.constexpr):
 
 @triton.jit
 def begins(row, n1, n2, s0, s1, s2, UNIT: tl.constexpr):
-    """Where each row begins, in entries from the first, as a column of int64. Strides are in units of UNIT entries."""
+    """The first entry of each row, counted from the first row, as a column of int64. Strides are in units of UNIT."""
     of_1 = row // n2
     of_0 = of_1 // n1
     i2 = (row - of_1 * n2).to(tl.int64)

@@ -29,7 +29,7 @@ class NoSubject(ValueError):
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """What a factory returned.
+    """The result of a factory.
 
     subject: a model, or a step that takes no arguments.
     inputs, step: None if the factory did not return them.

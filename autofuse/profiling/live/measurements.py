@@ -22,7 +22,7 @@ from autofuse.results.profile import Flops, Memory, Power, Probe, Share
 
 @dataclass
 class Measurements:
-    """What was measured. Every field but the first four may stay empty, and `notes` may say why.
+    """The measurements of a step. Every field but the first four may stay empty, and `notes` may say why.
 
     seconds, yardstick: of every timed step, with no instrument on.
     shares: of the timed steps, if their seconds were clocked from outside (the wait for data).

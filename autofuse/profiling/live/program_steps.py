@@ -48,7 +48,7 @@ _Instrument = TypeVar("_Instrument")
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many steps of each kind there are.
+    """The number of steps of each kind.
 
     samples, tokens: of one step, from the user.
     """
@@ -90,7 +90,7 @@ class Conductor:
         """Prepare a profile.
 
         Args:
-            schedule: How many steps of each kind.
+            schedule: The number of steps of each kind.
             name: The program's name.
             profile_of: Called as profile_of(measured, together). If all went well, it is called while the program still
                 runs, at the same step as in the other processes of its job (`together`); else after the program has

@@ -13,7 +13,7 @@ from autofuse.profiling.live.step_boundaries import Boundaries
 
 @dataclass
 class ScriptOutcome:
-    """How a program ended.
+    """The end of a program.
 
     by: how its steps were recognised.
     trouble: why the profile is incomplete; "" if it is complete.

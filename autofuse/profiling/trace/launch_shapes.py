@@ -42,7 +42,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Shape:
-    """What one launch occupies.
+    """The resources that one launch occupies.
 
     blocks: blocks per SM; None if unknown.
     occupancy: a fraction of 1; None if unknown.

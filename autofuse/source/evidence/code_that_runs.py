@@ -1,4 +1,4 @@
-"""Which code will run? The given files may replace what an edit reads.
+"""Finds out which code will run. The given files may replace what an edit reads.
 
 A subclass may override a helper, a child or an attribute. Other code may assign, patch or hook it. Each such change
 gives a variant of the function, which is captured again. If the variant gives the same edit, equally safe, the edit

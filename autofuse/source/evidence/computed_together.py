@@ -1,4 +1,4 @@
-"""Which values of a function are always computed together with a given value?
+"""Finds the values of a function that are always computed together with a given value.
 
 An operation on such a value is evidence: if `x.size(-2)` always runs, x has two dimensions. This file looks at graphs
 and at the positions of statements.

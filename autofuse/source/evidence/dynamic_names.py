@@ -59,7 +59,7 @@ class _DynamicBinding:
 
 @dataclass(frozen=True)
 class _ChangedNames:
-    """What executed text may change: names of the file, attributes of any object, and classes that it subclasses."""
+    """The names that executed text may change: the file's names, attributes of any object, and base classes."""
 
     bound: frozenset[str]
     attributes: frozenset[str] = frozenset()

@@ -58,7 +58,7 @@ def input_is_floating(claim: Claim) -> Iterator[Missing | Fails]:
 
 
 def _other_numbers(claim: Claim, canonical: Value) -> tuple[str, Value] | None:
-    """What the input holds if it is not floating-point, and the value of the program that shows it."""
+    """The kind of numbers in an input that is not floating-point, and the value of the program that shows it."""
     for v in program_values(claim, canonical):
         if claim.view.facts.is_complex(v):
             return "complex numbers", v

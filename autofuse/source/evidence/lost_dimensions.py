@@ -34,7 +34,7 @@ _CHANGES = {"select": -1, "squeeze": -1, "unsqueeze": 1, "stack": 1}
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where an operand comes from.
+    """The origin of an operand.
 
     Attributes:
         base: the value that it is followed back to.

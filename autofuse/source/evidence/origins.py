@@ -1,4 +1,4 @@
-"""Which values of a function are torch tensors, and which are arrays of another library?
+"""Finds out which values of a function are torch tensors, and which are arrays of another library.
 
 There are two kinds of evidence:
 

@@ -154,7 +154,7 @@ _SCRIPT_NAMES = frozenset("script script_method script_if_tracing interface expo
 
 
 class _ReceiverIndex:
-    """What the functions of a file are passed to, by the expression that names the function."""
+    """The receivers to which a file passes its functions, by the expression that names the function."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.receivers: defaultdict[str, list[tuple[ast.expr, bool, list[ast.expr]]]] = defaultdict(list)

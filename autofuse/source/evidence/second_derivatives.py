@@ -1,4 +1,4 @@
-"""Which derivatives does the project take? The fused operators of torch do not have all of them.
+"""Finds out which derivatives the project takes. The fused operators of torch do not have all of them.
 
 - torch's fused attention and the operators of autofuse can be differentiated once, in reverse mode.
 - torch's layer norm has correct first and second derivatives. Its third derivative is wrong, and so is the derivative

@@ -1,4 +1,4 @@
-"""Which spellings of an operation work only with torch? Its functions, its methods and its keywords.
+"""The spellings of an operation that work only with torch: its functions, its methods and its keywords.
 
 This file looks at names and the vocabulary. It follows no values.
 """

@@ -1,4 +1,4 @@
-"""What autofuse proposes for one place in a file: a finding, and the edit that acts on it."""
+"""A proposal for one place in a file: a finding, and the edit that acts on it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _tuple_length(value: ast.expr | None) -> int | None:
 
 
 def find_uses(element: ReturnedElement, importers: FindImporters) -> list[ResultUse]:
-    """What the callers in the given files do with an element. Callers that get it from another caller are included."""
+    """Finds the uses of an element by callers in the given files, also by callers that get it from another caller."""
     pending, seen, uses = [element], set[tuple[str, int, int]](), dict[ResultUse, None]()
     while pending and len(seen) < _MAX_FUNCTIONS:
         current = pending.pop()

@@ -23,7 +23,7 @@ _Read = tuple[
 
 
 class ReadNames:
-    """How often a file reads each attribute, by class, and each name."""
+    """Counts how often a file reads each attribute, by class, and each name."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.counts: Counter[_Read] = Counter()
@@ -88,7 +88,7 @@ def _names_in_spans(function: ast.AST, spans: tuple[TextSpan, ...]) -> Iterator[
 
 
 def _read_of(node: ast.AST, owner: str) -> _Read | None:
-    """What a node reads: an attribute of `self` in class `owner`, another attribute, or a name."""
+    """The thing that a node reads: an attribute of `self` in class `owner`, another attribute, or a name."""
     if isinstance(node, ast.Name):
         return ("=", node.id) if node.ctx.__class__ is ast.Load else None
     if not isinstance(node, ast.Attribute) or node.ctx.__class__ is not ast.Load:

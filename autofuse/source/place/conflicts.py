@@ -16,7 +16,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 @dataclass(frozen=True)
 class Footprint:
-    """What an edit touches.
+    """The parts of a file that an edit touches.
 
     Attributes:
         replaced: the spans of text that it replaces.

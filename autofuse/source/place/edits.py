@@ -53,7 +53,7 @@ class NewText:
 
 @dataclass(frozen=True)
 class Edit:
-    """What changes in a file. Spans refer to the text before the edit.
+    """The changes of a file. Spans refer to the text before the edit.
 
     Attributes:
         replacements: expressions and their new text.

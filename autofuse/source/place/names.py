@@ -29,7 +29,7 @@ class NameRead:
 
 @dataclass
 class FunctionNames:
-    """How a captured function uses its names."""
+    """The uses of the names of a captured function."""
 
     captured: CapturedFunction
 

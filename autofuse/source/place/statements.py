@@ -139,7 +139,7 @@ def target_text(statement: ast.stmt) -> str:
 
 
 def target_node(statement: ast.stmt) -> ast.expr:
-    """What an assignment binds."""
+    """The target of an assignment."""
     assert isinstance(statement, ast.Assign)
     return statement.targets[0]
 

@@ -1,4 +1,4 @@
-"""How each target writes the semantic operations of the rules.
+"""Writes the semantic operations of the rules for each target.
 
 - `auto` (default): calls torch if torch has the operation. Otherwise it calls autofuse.ops, and the edit is `unsafe`,
   because the file then needs autofuse where it runs.

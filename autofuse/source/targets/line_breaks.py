@@ -27,7 +27,7 @@ _FLUENT = 2  # dots after brackets, from which formatters break before each dot
 
 @dataclass(frozen=True)
 class Lines:
-    """Where an expression starts.
+    """The place where an expression starts.
 
     Attributes:
         indent: the indentation of its first line.
@@ -236,7 +236,7 @@ def _source(node: ast.expr, text: str) -> str:
 
 
 def _start(node: ast.expr, text: str) -> int:
-    """Where a part starts, with the parentheses around it that belong to it alone."""
+    """The start of a part, with the parentheses around it that belong to it alone."""
     start, end = _plain_range(node, text)
     return _with_parentheses(start, end, text)[0]
 

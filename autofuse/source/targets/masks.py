@@ -98,7 +98,7 @@ def mask_rank(mask: Value, speller: Speller) -> int | None:
 
 
 def _heads_template(mask: Value, speller: Speller) -> str:
-    """How a mask for scores without heads becomes one for scores with one head.
+    """The template that turns a mask for scores without heads into one for scores with one head.
 
     A mask of two dimensions is the same for both. One of an unknown number has two or three.
     """

@@ -43,7 +43,7 @@ class SourceText:
         return _SPACED_POWER.search(self.source) is None
 
     def size_of(self, node: ast.stmt) -> int:
-        """How many bytes the lines of a statement have; the whole file for a node without an end line."""
+        """The number of bytes in the lines of a statement; the whole file for a node without an end line."""
         if node.end_lineno is None:
             return len(self.source)
         return sum(len(line) + 1 for line in self.lines[node.lineno - 1 : node.end_lineno])

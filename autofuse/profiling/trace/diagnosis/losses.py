@@ -9,7 +9,7 @@ from autofuse.results.diagnosis import Action, Limit
 
 @dataclass(frozen=True)
 class Loss:
-    """What a step loses to one limit.
+    """The loss of a step to one limit.
 
     seconds: of one step, that pass because of this limit.
     sentence: what to report if this loss is the greatest.
