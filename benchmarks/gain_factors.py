@@ -89,7 +89,7 @@ class Coverage:
 
 
 def coverage_of(kinds: Sequence[Kind]) -> Coverage:
-    """The share of places of each untuned model that are within the ranges from other models."""
+    """Counts the kinds of places in untuned models whose measured saving is within the range from the other models."""
     point = inside = within = total = 0
     for kind in (k for k in kinds if not k.tuned):
         others = classes_of([k for k in kinds if k.model != kind.model])

@@ -1,4 +1,4 @@
-"""Predicted gains against measured ones: what fusing each place would save, and what it saved.
+"""Compares predicted gains with measured ones: what fusing each place would save, and what it saved.
 
     python -m benchmarks.gains --output benchmarks/results/gains.json
     python -m benchmarks.gains --only demo-1024
@@ -143,7 +143,7 @@ def _layers(model: nn.Module, own: OwnSeconds) -> list[Layer]:
 
 
 def _with_all_fused(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """The same, with every place fused: optimize was told to measure nothing."""
+    """The same layers with every place fused, because `optimize` ran without measurements."""
     return tuple(
         replace(layer, places=tuple(replace(p, status="fused") if p.status == "applies" else p for p in layer.places))
         for layer in layers
@@ -162,7 +162,7 @@ def _by_layer(own: OwnSeconds) -> Seconds:
 
 
 def _kinds(measured: Profile, step: float) -> list[dict[str, Any]]:
-    """Places of one rule in layers of one name, summed up; parts of larger ones are in these."""
+    """The sums over places of one rule in layers of one name. A part of a larger place is counted there."""
     found: dict[tuple[str, str], Counter[Any]] = {}
     for layer, place in measured.places:
         if place.predicted_saving is None or place.measured_saving is None:
@@ -184,7 +184,7 @@ def _kinds(measured: Profile, step: float) -> list[dict[str, Any]]:
 
 
 def _is_within_factor(predicted: float, measured: float, step: float) -> bool:
-    """Within the factor, or both too little to matter."""
+    """Whether prediction and measurement are within the factor, or both are too small to matter."""
     if max(abs(predicted), abs(measured)) < LEAST * step:
         return True
     return predicted * measured > 0 and 1 / FACTOR <= predicted / measured <= FACTOR

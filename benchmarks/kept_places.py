@@ -1,4 +1,4 @@
-"""Whether `optimize` keeps a fused site that gains nothing, or that is slower on purpose.
+"""Checks that `optimize` does not keep a fused site that gains nothing, or that is slower on purpose.
 
     python -m benchmarks.kept_places --output benchmarks/results/kept_places.json
     python -m benchmarks.kept_places --rounds 3

@@ -1,4 +1,4 @@
-"""Whether an optimized model is ever slower: models of transformers, both modes, shapes that were not tuned on.
+"""Checks that no optimized model is slower: models of transformers, both modes, shapes that were not tuned on.
 
     python -m benchmarks.no_loss --output benchmarks/results/no_loss.json
     python -m benchmarks.no_loss --only LlamaModel BertModel

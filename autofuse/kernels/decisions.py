@@ -29,7 +29,7 @@ _SOURCES = ("kernels", "ops")  # the folders on which a kernel's speed can depen
 
 
 class Kind(NamedTuple):
-    """The common properties of all calls of one decision. `sizes` are the sizes that the operation uses for decisions."""
+    """The common properties of all calls of one decision. `sizes`: the sizes that the operation uses for decisions."""
 
     operation: str
     device: str

@@ -1,4 +1,4 @@
-"""Whether every available provider of every operation agrees with the formula in float64.
+"""Checks that every available provider of every operation agrees with the formula in float64.
 
 Values and gradients, at shapes that no block size divides. An error is the largest difference relative to the largest
 value of the tensor. The bound is four times the error of the hand-written code in the same dtype, plus four times the

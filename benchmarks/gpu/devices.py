@@ -1,4 +1,4 @@
-"""Whether kernels run on the device of their tensors: a second device, while the first is current."""
+"""Checks that kernels run on the device of their tensors: on a second device, while the first is current."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether optimized models behave like the originals on the device: numbers, dropout, autocast, graphs and more.
+"""Checks that optimized models behave like the originals on a device: numbers, dropout, autocast, graphs and more.
 
 Each row optimizes a model of examples/ without measurements (`tune=False`), so that every supported kernel runs, and
 compares it with the original. An error is relative to the largest value of a tensor, against the original in float64,

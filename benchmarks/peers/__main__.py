@@ -73,7 +73,7 @@ def _begin(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(data: Mapping[str, Any], file: Path) -> None:
-    """Keeps what there is: a run takes long."""
+    """Stores the results so far, because a run takes long."""
     file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Whether a way computes what the look-alikes compute: outputs and gradients, before and after a change."""
+"""Checks that a way computes what the look-alikes compute: outputs and gradients, before and after a change."""
 
 from __future__ import annotations
 

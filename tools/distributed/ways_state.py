@@ -65,8 +65,8 @@ def _same(one: nn.Module, other: nn.Module) -> None:
     assert not odd, f"{odd[0]} is another one after loading"
 
 
-def _through_a_checkpoint(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """Each model reads the checkpoint of the other bit by bit, and the optimized model stays optimized."""
+def _exchange_checkpoints(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+    """Checks that each model loads the other's checkpoint exactly, and that the optimized model stays optimized."""
     for source, target in ((fused, plain), (plain, fused)):
         with torch.no_grad():
             for p in source.parameters():
@@ -82,23 +82,23 @@ def _through_a_checkpoint(job: Job, plain: nn.Module, fused: nn.Module) -> None:
     assert counts, "after loading, the optimized model runs its original code"
 
 
-@way("FSDP2, DCP between plain and optimized", finish=_through_a_checkpoint)
+@way("FSDP2, DCP between plain and optimized", finish=_exchange_checkpoints)
 def fsdp2_checkpoint(job: Job, model: nn.Module) -> nn.Module:
     return job.after(_fsdp2(job.before(model)))
 
 
-@way("FSDP1, DCP between plain and optimized", finish=_through_a_checkpoint)
+@way("FSDP1, DCP between plain and optimized", finish=_exchange_checkpoints)
 def fsdp1_checkpoint(job: Job, model: nn.Module) -> nn.Module:
     return job.after(_fsdp1(job.before(model), use_orig_params=True))
 
 
-@way("DDP, DCP between plain and optimized", finish=_through_a_checkpoint)
+@way("DDP, DCP between plain and optimized", finish=_exchange_checkpoints)
 def ddp_checkpoint(job: Job, model: nn.Module) -> nn.Module:
     return job.after(DistributedDataParallel(job.before(model)))
 
 
-def _with_an_optimizer(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """get_state_dict and set_state_dict with an optimizer that has momentum."""
+def _check_optimizer_state(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+    """Checks get_state_dict and set_state_dict with an optimizer that has momentum."""
     both = [(m, torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)) for m in (plain, fused)]
     for model, optimizer in both:
         model(job.example()).float().sum().backward()
@@ -110,13 +110,13 @@ def _with_an_optimizer(job: Job, plain: nn.Module, fused: nn.Module) -> None:
     _same(source, target)
 
 
-@way("FSDP2, get_state_dict and set_state_dict with an optimizer", orders=("before",), finish=_with_an_optimizer)
+@way("FSDP2, get_state_dict and set_state_dict with an optimizer", orders=("before",), finish=_check_optimizer_state)
 def fsdp2_optimizer(job: Job, model: nn.Module) -> nn.Module:
     return job.after(_fsdp2(job.before(model)))
 
 
 def _check_full_params(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """summon_full_params shows the same tensors under the same names, and forward works after it."""
+    """Checks that summon_full_params shows equal tensors under equal names, and that forward works afterwards."""
     for writeback in (False, True):
         with FSDP.summon_full_params(plain, writeback=writeback), FSDP.summon_full_params(fused, writeback=writeback):
             names = [[n for n, _ in m.named_parameters()] for m in (plain, fused)]
@@ -202,7 +202,7 @@ def _but_rank_0(job: Job) -> list[str]:
 
 
 def _in_turn(job: Job, act: Callable[[], None], zero_first: bool = True) -> None:
-    """Rank 0 acts before the other ranks, or after them."""
+    """Runs a function on rank 0 before the other ranks, or after them."""
     if (job.rank == 0) != zero_first:
         dist.barrier()
     act()
@@ -211,7 +211,7 @@ def _in_turn(job: Job, act: Callable[[], None], zero_first: bool = True) -> None
 
 
 def _raises(job: Job, act: Callable[[], object]) -> None:
-    """Every rank but 0 raises."""
+    """Checks that every rank except 0 raises an error."""
     if job.rank == 0:
         act()
         return

@@ -1,1 +1,1 @@
-"""Whether the tests would notice: small wrong changes of the code, each in a copy of the tree, each with its tests."""
+"""Checks that tests notice small wrong changes of the code. Each change is made in a copy of the tree."""

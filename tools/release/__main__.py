@@ -5,7 +5,7 @@
 
 It needs `build` and `twine`. It checks that the tree is committed, that the version is the same in pyproject.toml,
 CITATION.cff and CHANGELOG.md, that two builds are equal byte for byte, what the sdist and the wheel contain, and that
-`twine check` is content. It exits with 1 if a check fails, and publishes nothing.
+`twine check` passes. It exits with 1 if a check fails, and publishes nothing.
 """
 
 from __future__ import annotations
