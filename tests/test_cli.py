@@ -363,7 +363,7 @@ def test_a_missing_path_is_reported_and_the_run_continues(capsys: pytest.Capture
     file("good.py", ATTENTION)
     assert main(["check", "nowhere", "good.py"]) == 2
     printed = capsys.readouterr()
-    assert "nowhere: there is no such file or folder." in printed.err
+    assert "nowhere: there is no such file or folder. Check the path." in printed.err
     assert "good.py" in printed.out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import NoReturn
 
 from autofuse.cli.profile_arguments import add_profile_commands
 
@@ -14,9 +15,18 @@ NAMES = (
 )  # fmt: skip
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors say where the options are listed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the usage and the message, and exits with 2."""
+        command = self.prog if " " in self.prog else f"{self.prog} COMMAND"
+        super().error(f"{message}. `{command} --help` lists the options.")
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands except `demo`, which has its own. `command` holds the name of the command."""
-    main = argparse.ArgumentParser(
+    main: argparse.ArgumentParser = _Parser(
         "autofuse",
         description="Finds layers of PyTorch models that are written op by op, and replaces them by fused operations.",
         epilog="`autofuse COMMAND --help` lists the options of a command.",

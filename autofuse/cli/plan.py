@@ -42,7 +42,10 @@ def main(options: Namespace) -> int:
         return FAILED
     except Exception as error:  # an error of the factory
         traceback.print_exception(error, limit=-3)
-        say(f"{options.target} raised {type(error).__name__}, and nothing was planned.")
+        say(
+            f"{options.target} raised {type(error).__name__}, so nothing was planned. Correct it; "
+            "the traceback is above."
+        )
         return FAILED
     console = terminal.stdout()
     if options.format == "json":
@@ -97,7 +100,7 @@ def _read_step_time(path: Path) -> tuple[float, float, str]:
     except NotOurs as error:
         raise Unplannable(str(error)) from error
     if not isinstance(profile, Profile) or not profile.timing.seconds:
-        raise Unplannable(f"{path} holds no profile with a timed step: pass a profile.json of one device.")
+        raise Unplannable(f"{path} has no profile with a timed step. Pass a profile.json of one device.")
     if len(profile.ranks) > 1:
         raise Unplannable(
             f"{path} is a profile of {len(profile.ranks)} processes, but scaling is planned from one device. "

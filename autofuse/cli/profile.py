@@ -57,7 +57,7 @@ def _target(options: Namespace) -> list[str]:
     given = list(options.target or ())
     given = given[1:] if given[:1] == ["--"] else given
     if not given:
-        raise NoProgram("say what to profile: a script, module:factory, -m module, or --trace with files.")
+        raise NoProgram("Say what to profile: a script, module:factory, -m module, or --trace with files.")
     return given
 
 
@@ -77,10 +77,16 @@ def _factory(target: str, arguments: list[str], options: Namespace, results: Res
     except OnMeta as error:
         raise NoSubject(f"{target} cannot be profiled. {error}") from error
     except SystemExit as error:
-        raise NoSubject(f"{target} cannot be profiled: it ended the program, with exit code {error.code}.") from error
+        raise NoSubject(
+            f"{target} cannot be profiled, because it ended the program with exit code {error.code}. "
+            "Remove the call of sys.exit from the factory."
+        ) from error
     except Exception as error:
         traceback.print_exc()
-        raise NoSubject(f"{target} cannot be profiled: it raised {type(error).__name__}.") from error
+        raise NoSubject(
+            f"{target} cannot be profiled, because it raised {type(error).__name__}. Correct it; "
+            "the traceback is above."
+        ) from error
     return results.finish(replace(found, trace_file=results.name(TRACE)))
 
 

@@ -62,7 +62,7 @@ def main(options: Namespace) -> int:
             raise CannotWriteResults("--export perfetto annotates one trace: pass one file with --trace.")
         found = profile_of_inputs(inputs_of(paths), options.ncu, peak)
     except OSError as error:
-        say(f"{error.filename} cannot be read: {error.strerror or error}.")
+        say(f"{error.filename} cannot be read: {error.strerror or error}. Check the path.")
         return FAILED
     except (Unreadable, Unsuitable, CannotWriteResults) as error:
         say(str(error))

@@ -53,7 +53,7 @@ def text(result: Any) -> str:
 @singledispatch
 def page(result: Any, diff: str = "") -> str:
     """`result` as one HTML page; `diff`: what was changed, as a unified diff."""
-    raise TypeError(f"autofuse has no page for a {type(result).__name__}: profiles and pairs of them have one.")
+    raise TypeError(f"A {type(result).__name__} has no page. Pass a profile, or two profiles of one model.")
 
 
 @page.register

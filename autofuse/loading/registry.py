@@ -113,7 +113,9 @@ def _announced_modules() -> Iterator[ModuleType]:
 def rule_files(folder: Path) -> Iterable[Path]:
     """Return the files in a folder that `load_rules` executes. Raises RuleError if there is no such folder."""
     if not folder.is_dir():
-        raise RuleError(f"The rules folder {folder} does not exist. Correct `rules` under [tool.autofuse].")
+        raise RuleError(
+            f"The rules folder {folder} does not exist. Correct its name, or `rules` under [tool.autofuse]."
+        )
     return sorted(p for p in folder.glob("*.py") if not p.name.startswith("_") and p.is_file())
 
 

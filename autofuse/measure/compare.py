@@ -57,7 +57,7 @@ def compare(
     """
     if pairs is not None and pairs < 2:
         raise ValueError(
-            f"The A/A control needs two runs of `before`, and pairs={pairs} times fewer: pass pairs=30 or more."
+            f"The A/A control needs two runs of `before`, but pairs={pairs} is fewer. Pass pairs=30 or more."
         )
     device = device_of(before, inputs)
     modules = [model for model in (before, after) if isinstance(model, nn.Module)]

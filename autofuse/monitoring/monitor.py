@@ -86,7 +86,7 @@ class Monitor:
         use_active_runs: bool = True,
     ) -> None:
         if every < 1:
-            raise ValueError(f"An interval has at least one step; got every={every}.")
+            raise ValueError(f"An interval has at least one step; got every={every}. Pass 1 or more.")
         if isinstance(flops, str) and flops != "count":
             raise ValueError(f'flops is a number, "count" or None; got {flops!r}.')
         if flops == "count" and model is None:

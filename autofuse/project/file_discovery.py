@@ -102,7 +102,7 @@ class Project:
         try:
             mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
-            yield Problem(f"{visible(path)}: there is no such file or folder.")
+            yield Problem(f"{visible(path)}: there is no such file or folder. Check the path.")
         except (OSError, ValueError) as error:  # no permission, a cycle of links, a name that is not valid
             yield Problem(f"{visible(path)}: cannot be read: {getattr(error, 'strerror', None) or error}.")
         else:
@@ -124,7 +124,8 @@ class Project:
             empty = False
             yield file
         if empty:
-            yield Problem(f"{visible(path)}: there are no Python files to read in this folder.", error=False)
+            message = "there are no Python files to read in this folder. Name a folder with .py or .ipynb files."
+            yield Problem(f"{visible(path)}: {message}", error=False)
 
     def _walk(self, tree: str) -> Iterator[SourceFile | Problem]:
         """Yield the files in a folder at any depth.

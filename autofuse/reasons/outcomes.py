@@ -98,8 +98,8 @@ GRAPH_UNREADABLE = Code(
 )
 LOGITS_READ = Code(
     "logits-read",
-    "A loss is computed of the output of a linear layer, and the model reads that output itself too.",
-    "the output of {head} is read{where} beside the loss, so the loss is not computed in blocks",
+    "A loss is computed from the output of a linear layer, and the model itself also reads that output.",
+    "the output of {head} is read{where} in addition to the loss, so the loss is not computed in blocks",
     "in training, compute what is logged from logits.detach() every few steps, or outside of the model",
 )
 LOGITS_UNCHECKED = Code(
@@ -110,16 +110,16 @@ LOGITS_UNCHECKED = Code(
 )
 SLOW_PRODUCTS = Code(
     "slow-products",
-    "The model returns the output of a linear layer on a GPU, nothing computes a loss of it, and its number of "
+    "The model returns the output of a linear layer on a GPU, nothing computes a loss from it, and its number of "
     "features is no multiple of 8. cuBLAS then uses kernels that read 2 bytes at a time.",
-    "the output of {head} is returned and no loss of it is seen; its {features} features are no multiple of 8, so its "
-    "matrix products are slow",
+    "the output of {head} is returned and no loss of it is computed there; its {features} features are no multiple of "
+    "8, so its matrix products are slow",
     "pass the loss, autofuse.optimize(model, inputs, loss_fn=...), whose products are padded; or pad the layer to a "
     "multiple of 64 features",
 )
 NO_LOSS_SEEN = Code(
     "no-loss-seen",
-    "The model returns the output of a linear layer with many features, and nothing computes a loss of it.",
-    "the output of {head} is returned and no loss of it is seen, so none is computed in blocks",
+    "The model returns the output of a linear layer with many features, and nothing computes a loss from it.",
+    "the output of {head} is returned and no loss of it is computed there, so none is computed in blocks",
     "pass the labels with the example inputs, or the loss: autofuse.optimize(model, inputs, loss_fn=...)",
 )

@@ -25,7 +25,7 @@ def read(path: Path) -> Profile | Comparison:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise NotOurs(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise NotOurs(f"{path} cannot be read: {error.strerror or error}. Check the path.") from error
     except (ValueError, RecursionError) as error:
         raise NotOurs(f"{path} is not JSON ({error}). Pass a profile.json that `autofuse profile` wrote.") from error
     try:

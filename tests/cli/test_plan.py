@@ -78,7 +78,7 @@ def test_a_plan_that_does_not_fit_exits_1(factory: str, capsys: pytest.CaptureFi
         (["wrong"], "returns a int"),
         (["small", "--scale", "8", "--link", "50GB", "--step-seconds", "0"], "takes more than 0 s"),
         (["broken"], "nothing was planned"),
-        (["unpacked"], "raised ValueError, and nothing was planned"),
+        (["unpacked"], "raised ValueError, so nothing was planned"),
         (["missing"], "has no 'missing'"),
     ],
 )

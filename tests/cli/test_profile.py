@@ -39,7 +39,7 @@ def test_a_factory_is_profiled(capsys: pytest.CaptureFixture[str]):
     [
         (["no.py"], "no.py cannot be read: No such file or directory."),
         (["make_model"], "write a function that builds a model as MODULE:FUNCTION"),
-        ([], "say what to profile"),
+        ([], "Say what to profile"),
         (["af_made_for_a_test:other"], "has no 'other'"),
         (["af_made_for_a_test:pair", "--lr", "1"], "'--lr' follows"),
         (["af_made_for_a_test:broken"], "it raised OSError"),

@@ -85,8 +85,10 @@ def test_each_folder_has_the_settings_of_its_own_configuration() -> None:
 def test_a_missing_path_is_an_error_and_an_empty_folder_a_remark() -> None:
     Path("empty").mkdir()
     missing, empty = Project(Configuration()).files(["nowhere.py", "empty"])
-    assert missing == Problem("nowhere.py: there is no such file or folder.")
-    assert empty == Problem("empty: there are no Python files to read in this folder.", error=False)
+    assert missing == Problem("nowhere.py: there is no such file or folder. Check the path.")
+    assert empty == Problem(
+        "empty: there are no Python files to read in this folder. Name a folder with .py or .ipynb files.", error=False
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

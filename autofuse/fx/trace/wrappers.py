@@ -31,7 +31,7 @@ def unwrap(module: nn.Module) -> nn.Module:
     """
     if not isinstance(module, nn.Module):
         raise TypeError(
-            f"autofuse takes a torch.nn.Module, and was given a {type(module).__name__}. Pass the model itself."
+            f"autofuse takes a torch.nn.Module, but got type {type(module).__name__}. Pass the model itself."
         )
     while name := wrapped_name(module):
         module = module._modules[name]  # type: ignore[assignment]

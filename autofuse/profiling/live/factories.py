@@ -79,7 +79,7 @@ def built_model_of(result: Any, target: str) -> BuiltModel:
     if isinstance(result, Mapping) or hasattr(result, "model"):
         named = result if isinstance(result, Mapping) else _fields(result)
         if not isinstance(named.get("model"), nn.Module) or named.get("inputs") is None:
-            raise NoSubject(f"What {target} returns has no model with inputs. It may return {_MAY_RETURN}.")
+            raise NoSubject(f"The result of {target} has no model with inputs. It may return {_MAY_RETURN}.")
         return _check(BuiltModel(target, named["model"], named["inputs"], named.get("step")))
     if callable(result):
         return BuiltModel(target, result)

@@ -66,13 +66,13 @@ def run(program: Callable[[], None], name: str, conductor: Conductor, inference:
 def _after(conductor: Conductor) -> str:
     if not conductor.heard:
         return (
-            "and no step was seen: no optimizer stepped, and no model was called repeatedly. "
-            "Steps in processes that the program starts itself are not seen: start it with torchrun, as in "
-            "`torchrun --nproc-per-node 2 -m autofuse profile script.py`."
+            "and no step was seen: no optimizer stepped, and no model was called repeatedly. Profile a program that "
+            "trains or calls a model. Steps in processes that it starts itself are not seen: start it with torchrun, "
+            "as in `torchrun --nproc-per-node 2 -m autofuse profile script.py`."
         )
     return (
         f"after {conductor.heard} steps, but a complete profile takes {conductor.schedule.steps}: "
-        "ask for fewer with --warmup and --steps, or let it run longer."
+        "reduce --warmup and --steps, or let the program run longer."
     )
 
 

@@ -48,9 +48,9 @@ def parse_capacity(text: str) -> Capacity:
     """The capacity that a text such as "80GiB", "24 GB" or "512MiB" means.
 
     Raises:
-        ValueError: the text is no amount of memory.
+        ValueError: the text is not an amount of memory.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?", text.strip().lower())
     if match is None or match[2] not in _UNITS or not float(match[1]):
-        raise ValueError(f"{text!r} is no amount of memory: write 80GiB, for example.")
+        raise ValueError(f"{text!r} is not an amount of memory. Write 80GiB, for example.")
     return Capacity(int(float(match[1]) * _UNITS[match[2]]), "", "as given")

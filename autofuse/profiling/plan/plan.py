@@ -122,7 +122,10 @@ def _side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> repor
     except Exception as error:
         why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         if not side.fusing:
-            raise Unplannable(f"The step cannot be run without numbers ({why}).") from error
+            raise Unplannable(
+                f"The step cannot be run on tensors without numbers ({why}). Remove the part of the step that "
+                "reads values."
+            ) from error
         return report.Side(Memory(reason=why), reason=f"It cannot be planned without numbers ({why}).")
     result = report.Side(
         estimate.memory, side.error, estimate.layers, estimate.fused, states_bytes=estimate.states_bytes,

@@ -144,7 +144,7 @@ def estimate(
         ValueError: an unknown strategy, fewer than one device, or groups that do not divide the devices.
     """
     if strategy not in STRATEGIES:
-        raise ValueError(f"There is no strategy {strategy!r}: {', '.join(STRATEGIES)}.")
+        raise ValueError(f"There is no strategy {strategy!r}. Use one of {', '.join(STRATEGIES)}.")
     if devices < 1 or group < 1 or (strategy == "hsdp" and devices % group):
         raise ValueError(f"{devices} devices cannot be divided into groups of {group}.")
     computing = work.constant + (work.seconds - work.constant) / devices if mode == "strong" else work.seconds

@@ -1,4 +1,4 @@
-"""Checks that the parts of a setting exist and go together."""
+"""Checks that the parts of a setting exist and can be combined."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ HALVES = ("bfloat16", "float16")
 
 
 def check_setting(setting: Setting) -> None:
-    """Raises Unplannable, with a sentence, for a part that is unknown and for parts that do not go together."""
+    """Raises Unplannable, with a sentence, for an unknown part and for parts that cannot be combined."""
     for what, value, possible in (
         ("dtype", setting.dtype, ("", *DTYPES)), ("autocast", setting.autocast, ("", *HALVES)),
         ("optimizer", setting.optimizer, OPTIMIZERS), ("strategy", setting.strategy, STRATEGIES),
         ("offload", setting.offload, OFFLOADS),
     ):  # fmt: skip
         if value not in possible:
-            raise Unplannable(f"There is no {what} {value!r} to plan for: {', '.join(filter(None, possible))}.")
+            raise Unplannable(f"There is no {what} {value!r}. Use one of {', '.join(filter(None, possible))}.")
     counts = ("devices", "tensor", "pipeline", "context", "microbatches")
     if least := next((name for name in counts if getattr(setting, name) < 1), ""):
-        raise Unplannable(f"{least} is 1 or more; got {getattr(setting, least)}.")
+        raise Unplannable(f"{least} must be 1 or more; got {getattr(setting, least)}.")
     if (setting.devices > 1) == (setting.strategy == "none"):
         raise Unplannable(
-            f"{setting.devices} devices and strategy {setting.strategy!r} do not go together: several devices take a "
-            "strategy, and a strategy several devices."
+            f"devices={setting.devices} and strategy={setting.strategy!r} cannot be combined. Pass a strategy with "
+            "several devices, and none with one device."
         )
     if setting.master and setting.dtype not in HALVES:
-        raise Unplannable("Float32 master parameters go with parameters in half precision: pass dtype bfloat16 too.")
+        raise Unplannable("Float32 master parameters need parameters in half precision: pass dtype bfloat16 too.")
     if setting.offload == "parameters" and setting.strategy not in ("fsdp", "hsdp"):
-        raise Unplannable("Parameters are offloaded together with strategy fsdp or hsdp.")
+        raise Unplannable("Parameters are offloaded only with strategy fsdp or hsdp: pass one of them.")

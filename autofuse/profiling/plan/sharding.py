@@ -82,7 +82,7 @@ def spread(model: nn.Module, setting: Setting) -> Spread:
         ValueError: an unknown strategy.
     """
     if setting.strategy not in STRATEGIES:
-        raise ValueError(f"There is no strategy {setting.strategy!r}: {', '.join(STRATEGIES)}.")
+        raise ValueError(f"There is no strategy {setting.strategy!r}. Use one of {', '.join(STRATEGIES)}.")
     shares = _shares(model, setting)
     factor = master_factor(model) if setting.master else 1.0
     added: dict[str, int] = {}

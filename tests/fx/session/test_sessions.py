@@ -61,5 +61,5 @@ def test_after_the_block_of_optimized_the_earlier_session_is_back(tokens: Tensor
 
 @pytest.mark.parametrize("call", [autofuse.report, autofuse.restore, autofuse.optimize])
 def test_an_argument_that_is_not_a_module_is_an_error(call: object) -> None:
-    with pytest.raises(TypeError, match=r"takes a torch.nn.Module, and was given a str\. Pass the model itself"):
+    with pytest.raises(TypeError, match=r"takes a torch.nn.Module, but got type str\. Pass the model itself"):
         call("model")  # type: ignore[operator]

@@ -210,7 +210,7 @@ def test_an_offloaded_optimizer_leaves_parameters_and_gradients_on_the_device() 
         ({"master": True}, "half precision"),
         ({"offload": "parameters"}, "fsdp or hsdp"),
         ({"offload": "everything"}, "no offload 'everything'"),
-        ({"pipeline": 0}, "pipeline is 1 or more"),
+        ({"pipeline": 0}, "pipeline must be 1 or more"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(options: dict[str, object], sentence: str) -> None:
