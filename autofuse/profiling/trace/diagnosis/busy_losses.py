@@ -9,6 +9,7 @@ from autofuse.profiling.trace.categories import short_name
 from autofuse.profiling.trace.diagnosis.fusing import Fusible
 from autofuse.profiling.trace.diagnosis.limits import Limits
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
+from autofuse.profiling.trace.diagnosis.optimizer_losses import fuse_optimizer_text
 from autofuse.profiling.trace.diagnosis.words import maker, matrix_units
 from autofuse.profiling.trace.scope import Scope
 from autofuse.results.diagnosis import Action, Confidence
@@ -56,7 +57,7 @@ def _fuse(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope
         text = "Fuse attention: autofuse.optimize(model), or call torch.nn.functional.scaled_dot_product_attention."
     elif kind == "optimizer":
         evidence = f"{each / max(1, scope.steps.count):,.0f} kernels of the optimizer a step, {times(taken)}"
-        text = "Fuse the optimizer: torch.optim.AdamW(model.parameters(), ..., fused=True)."
+        text = fuse_optimizer_text(scope)
     else:
         evidence = (
             f"{count:,.0f} runs of {each:.0f} kernels that move data, {times(taken)} a step; the longest: {example}"

@@ -7,6 +7,7 @@ time, the loss is fusing if that would save enough, else memory or arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autofuse.profiling.trace.diagnosis.losses import Loss
 from autofuse.results.diagnosis import Action, Diagnosis
@@ -25,7 +26,7 @@ def choose_diagnosis(losses: Sequence[Loss], step: float) -> Diagnosis:
     """Return the diagnosis: the reported loss with its actions, then actions of the others by what they save."""
     waits = sorted((loss for loss in losses if loss.limit in _WAITING), key=lambda loss: -loss.seconds)
     others = [loss for loss in losses if loss.limit not in _WAITING]
-    fusing = next((loss for loss in others if loss.limit == "fusable"), None)
+    fusing = _join_fusing([loss for loss in others if loss.limit == "fusable"])
     busy = next((loss for loss in others if loss.limit != "fusable"), None)
     first = waits[0] if waits else None
     waited = sum(loss.seconds for loss in waits)
@@ -44,7 +45,8 @@ def choose_diagnosis(losses: Sequence[Loss], step: float) -> Diagnosis:
     )
     actions = list(reported.actions[: _MOST - 1] if _worth_acting_on(rest, step) else reported.actions[:_MOST])
     for loss in _worth_acting_on(rest, step):
-        actions += [a for a in loss.actions[:1] if a.kind not in {known.kind for known in actions}]
+        most = _MOST - 1 if loss is fusing else 1  # each fusion saves something of its own
+        actions += [a for a in loss.actions[:most] if a.kind not in {known.kind for known in actions}]
     actions = [a for at, a in enumerate(actions) if not at or _saves(a, step)]
     sentence = reported.sentence
     if not reported.actions and actions:
@@ -54,6 +56,15 @@ def choose_diagnosis(losses: Sequence[Loss], step: float) -> Diagnosis:
         if loss.seconds > 0 and step:
             shares[loss.limit] = shares.get(loss.limit, 0.0) + loss.seconds / step
     return Diagnosis(reported.limit, sentence, tuple(actions[:_MOST]), shares)
+
+
+def _join_fusing(losses: Sequence[Loss]) -> Loss | None:
+    """Return the losses to unfused operators as one, with the sentence of the largest."""
+    if not losses:
+        return None
+    actions = sorted((a for loss in losses for a in loss.actions), key=lambda a: -(a.milliseconds or 0.0))
+    largest = max(losses, key=lambda loss: loss.seconds)
+    return replace(largest, seconds=sum(loss.seconds for loss in losses), actions=tuple(actions))
 
 
 def _saves(action: Action, step: float) -> bool:

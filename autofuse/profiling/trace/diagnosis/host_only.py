@@ -16,6 +16,7 @@ from autofuse.profiling.trace.diagnosis.job_losses import (
 from autofuse.profiling.trace.diagnosis.limits import COMPUTES
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.diagnosis.messages import Waits
+from autofuse.profiling.trace.diagnosis.optimizer_losses import optimizer_loss_on_host
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication, host_overhead
@@ -52,10 +53,13 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
     exposed = scope.seconds(length(communication(scope)[1]))
     waited = min(exposed, waits.ranks[rank].exposed) if waits and rank in waits.ranks else 0.0
     losses = [sending_loss(scope, exposed - waited, exposed), varying_rank_loss(scope, waited)] if exposed else []
+    losses += cpu_losses(_step(scope))
+    if (optimizer := optimizer_loss_on_host(scope, scope.steps.seconds)) is not None:
+        losses.append(optimizer)
     does = {number: seconds_on_host(one) for number, one in scopes.items()}
     if waits is not None and (late := straggler_loss(scopes, waits, does)):
-        return choose_diagnosis(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
-    return choose_diagnosis([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
+        return choose_diagnosis(with_straggler(losses, late), scope.steps.seconds)
+    return choose_diagnosis(losses, scope.steps.seconds)
 
 
 def cpu_losses(found: CpuStep) -> list[Loss]:

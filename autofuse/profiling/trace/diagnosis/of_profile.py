@@ -7,6 +7,7 @@ the trace alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from autofuse.profiling.trace.diagnosis.choice import choose_diagnosis
@@ -14,6 +15,7 @@ from autofuse.profiling.trace.diagnosis.diagnose import losses_of
 from autofuse.profiling.trace.diagnosis.host_only import CpuStep, arithmetic_and_memory, cpu_losses
 from autofuse.profiling.trace.diagnosis.job_losses import sending_loss
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
+from autofuse.profiling.trace.diagnosis.optimizer_losses import optimizer_loss_on_host
 from autofuse.profiling.trace.ranks import NOISE
 from autofuse.profiling.trace.scope import Scope
 from autofuse.results.diagnosis import Action, Diagnosis
@@ -31,10 +33,10 @@ def diagnose_profile(profile: Profile, scope: Scope | None) -> Diagnosis | None:
         step, losses = scope.steps.seconds, losses_of(scope)
     else:
         step = profile.timing.median
-        losses = [*cpu_losses(_cpu_step(profile)), *_sending_loss(profile, scope)]
+        losses = [*cpu_losses(_cpu_step(profile)), *_sending_loss(profile, scope), *_optimizer_loss(profile, scope)]
     places = _fusing_loss(profile)
     if places is not None:
-        losses = [loss for loss in losses if loss.limit != "fusable"]
+        losses = [_without_layers(loss) if loss.limit == "fusable" else loss for loss in losses]
         losses.append(places)
     late = _late_rank_loss(profile)
     if late is not None:  # the wait for the late rank is not sending
@@ -65,6 +67,18 @@ def _cpu_step(profile: Profile) -> CpuStep:
 def _sending_loss(profile: Profile, scope: Scope) -> list[Loss]:
     exposed = next((share.seconds for share in profile.shares if share.name == "exposed communication"), None)
     return [sending_loss(scope, exposed, exposed)] if exposed else []
+
+
+def _optimizer_loss(profile: Profile, scope: Scope) -> list[Loss]:
+    seconds = next((share.seconds for share in profile.shares if share.name == "optimizer"), None)
+    loss = optimizer_loss_on_host(scope, profile.timing.median, seconds)
+    return [loss] if loss is not None else []
+
+
+def _without_layers(fusing: Loss) -> Loss:
+    """Return what unfused operators outside of layers lose. The rules that apply say more about those in layers."""
+    actions = tuple(action for action in fusing.actions if action.kind == "fuse-optimizer")
+    return replace(fusing, seconds=sum(action.milliseconds or 0.0 for action in actions) / 1e3, actions=actions)
 
 
 def _fusing_loss(profile: Profile) -> Loss | None:
