@@ -122,64 +122,66 @@ def _memory(scope: Scope, limits: Limits) -> Loss:
 
 
 def _compute(scope: Scope, limits: Limits) -> Loss:
-    step, arithmetic = scope.steps.seconds, scope.seconds(limits.arithmetic)
-    share = percent(arithmetic, step)
     if limits.tensor < (1 - _SCALAR) * limits.arithmetic and limits.tensor_cores:
-        scalar = scope.seconds(limits.arithmetic - limits.tensor)
-        sentence = (
-            f"Compute-bound at low utilisation: {share} of the step multiplies matrices, "
-            f"{percent(scalar, arithmetic)} of that without {matrix_units(scope)} (float32 arithmetic)."
-        )
-        text = f"Use {matrix_units(scope)}: torch.autocast(device_type, dtype=torch.bfloat16)"
-        if "tensorfloat32" in (limits.peak.flops if limits.peak else {}) or maker(scope) == "nvidia":
-            text += ', or for float32 torch.set_float32_matmul_precision("high")'
-        text += "."
-        evidence = f"{times(scalar)} of a step of {times(step)} in kernels of float32 arithmetic"
-        saved = milliseconds(scalar * (1 - 1 / _FASTER))
-        return Loss("compute", arithmetic, sentence, (Action("bf16", text, saved, evidence, "high"),))
+        return _without_tensor_cores(scope, limits)
     if limits.single > _SCALAR * limits.arithmetic:
-        single = scope.seconds(limits.single)
-        sentence = (
-            f"Compute-bound: {share} of the step multiplies matrices, {percent(single, arithmetic)} of that in float32."
-        )
-        text = "Compute in half precision: torch.autocast(device_type, dtype=torch.bfloat16)."
-        evidence = f"{times(single)} of a step of {times(step)} in kernels of float32 arithmetic"
-        return Loss("compute", arithmetic, sentence, (Action("bf16", text, None, evidence, "medium"),))
+        return _in_single_precision(scope, limits)
     if limits.sms is not None and limits.sms < FEW_SMS:
-        busy = scope.seconds(limits.arithmetic + limits.memory)
-        sentence = (
-            f"Compute-bound at low utilisation: kernels run {percent(busy, step)} of the step, on "
-            f"{limits.sms:.0%} of the "
-            "GPU's multiprocessors."
-        )
-        text = "Make the batch larger, or the sequences: kernels have too few blocks to fill the GPU."
-        evidence = (
-            f"by launch shapes {limits.sms:.1%} of the multiprocessors have a block; most time in "
-            f"{short_name(limits.longest[0])[:60]}"
-        )
-        saved = milliseconds(busy * (1 - limits.sms / FEW_SMS))
-        return Loss("compute", arithmetic, sentence, (Action("larger-batch", text, saved, evidence, "high"),))
+        return _on_few_multiprocessors(scope, limits, limits.sms)
+    return _at_a_share_of_the_peak(scope, limits)
+
+
+def _without_tensor_cores(scope: Scope, limits: Limits) -> Loss:
+    step, arithmetic = scope.steps.seconds, scope.seconds(limits.arithmetic)
+    scalar = scope.seconds(limits.arithmetic - limits.tensor)
+    sentence = (
+        f"Compute-bound at low utilisation: {percent(arithmetic, step)} of the step multiplies matrices, "
+        f"{percent(scalar, arithmetic)} of that without {matrix_units(scope)} (float32 arithmetic)."
+    )
+    text = f"Use {matrix_units(scope)}: torch.autocast(device_type, dtype=torch.bfloat16)"
+    if "tensorfloat32" in (limits.peak.flops if limits.peak else {}) or maker(scope) == "nvidia":
+        text += ', or for float32 torch.set_float32_matmul_precision("high")'
+    evidence = f"{times(scalar)} of a step of {times(step)} in kernels of float32 arithmetic"
+    saved = milliseconds(scalar * (1 - 1 / _FASTER))
+    return Loss("compute", arithmetic, sentence, (Action("bf16", f"{text}.", saved, evidence, "high"),))
+
+
+def _in_single_precision(scope: Scope, limits: Limits) -> Loss:
+    step, arithmetic, single = scope.steps.seconds, scope.seconds(limits.arithmetic), scope.seconds(limits.single)
+    sentence = (
+        f"Compute-bound: {percent(arithmetic, step)} of the step multiplies matrices, "
+        f"{percent(single, arithmetic)} of that in float32."
+    )
+    text = "Compute in half precision: torch.autocast(device_type, dtype=torch.bfloat16)."
+    evidence = f"{times(single)} of a step of {times(step)} in kernels of float32 arithmetic"
+    return Loss("compute", arithmetic, sentence, (Action("bf16", text, None, evidence, "medium"),))
+
+
+def _on_few_multiprocessors(scope: Scope, limits: Limits, sms: float) -> Loss:
+    busy = scope.seconds(limits.arithmetic + limits.memory)
+    sentence = (
+        f"Compute-bound at low utilisation: kernels run {percent(busy, scope.steps.seconds)} of the step, on "
+        f"{sms:.0%} of the GPU's multiprocessors."
+    )
+    text = "Make the batch larger, or the sequences: kernels have too few blocks to fill the GPU."
+    evidence = (
+        f"by launch shapes {sms:.1%} of the multiprocessors have a block; most time in "
+        f"{short_name(limits.longest[0])[:60]}"
+    )
+    action = Action("larger-batch", text, milliseconds(busy * (1 - sms / FEW_SMS)), evidence, "high")
+    return Loss("compute", scope.seconds(limits.arithmetic), sentence, (action,))
+
+
+def _at_a_share_of_the_peak(scope: Scope, limits: Limits) -> Loss:
+    arithmetic = scope.seconds(limits.arithmetic)
+    share = f"{percent(arithmetic, scope.steps.seconds)} of the step multiplies matrices"
     if limits.achieved is None:
-        sentence = (
-            f"Compute-bound and well used as far as the trace shows: {share} of the step multiplies "
-            f"matrices, on {matrix_units(scope)} and all multiprocessors; nothing is left but to compute less."
-        )
-        if not limits.tensor_cores:
-            sentence = (
-                f"Compute-bound: {share} of the step multiplies matrices; nothing that the trace shows is left to do."
-            )
-        return Loss("compute", arithmetic, sentence)
+        return Loss("compute", arithmetic, _sentence_without_peak(scope, limits, share))
     reached = percent(limits.achieved, 1.0)
     if limits.achieved >= WELL_USED:
-        sentence = (
-            f"Compute-bound and well used: {share} of the step multiplies matrices, at {reached} of "
-            "the GPU's peak; nothing "
-            "is left to do."
-        )
+        sentence = f"Compute-bound and well used: {share}, at {reached} of the GPU's peak; nothing is left to do."
         return Loss("compute", arithmetic, sentence)
-    sentence = (
-        f"Compute-bound at low utilisation: {share} of the step multiplies matrices, at {reached} of the GPU's peak."
-    )
+    sentence = f"Compute-bound at low utilisation: {share}, at {reached} of the GPU's peak."
     text = (
         "Make products larger: a larger batch, widths and a vocabulary that are multiples of 64 (128 "
         "for fp8), fewer and larger products."
@@ -187,3 +189,12 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
     evidence = f"FLOPs of recorded shapes / {times(arithmetic)} / the peak of {limits.device}"
     saved = milliseconds(arithmetic * (1 - limits.achieved / WELL_USED))
     return Loss("compute", arithmetic, sentence, (Action("larger-products", text, saved, evidence, "medium"),))
+
+
+def _sentence_without_peak(scope: Scope, limits: Limits, share: str) -> str:
+    if not limits.tensor_cores:
+        return f"Compute-bound: {share}; nothing that the trace shows is left to do."
+    return (
+        f"Compute-bound and well used as far as the trace shows: {share}, on {matrix_units(scope)} and all "
+        "multiprocessors; nothing is left but to compute less."
+    )

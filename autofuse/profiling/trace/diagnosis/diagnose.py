@@ -8,9 +8,10 @@ from autofuse.profiling.trace.diagnosis.busy_losses import busy_loss, fusing_los
 from autofuse.profiling.trace.diagnosis.choice import choose_diagnosis
 from autofuse.profiling.trace.diagnosis.fusing import sequences_of
 from autofuse.profiling.trace.diagnosis.host import Host
-from autofuse.profiling.trace.diagnosis.host_losses import blocked_loss, data_loss, launch_loss
+from autofuse.profiling.trace.diagnosis.host_losses import blocked_loss, data_loss
 from autofuse.profiling.trace.diagnosis.host_only import diagnosis_on_host, seconds_on_host
 from autofuse.profiling.trace.diagnosis.job_losses import communication_losses, straggler_loss, with_straggler
+from autofuse.profiling.trace.diagnosis.launch_losses import launch_loss
 from autofuse.profiling.trace.diagnosis.limits import limits_of
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent
 from autofuse.profiling.trace.diagnosis.messages import Waits
