@@ -173,10 +173,10 @@ class GuardWords(ast.NodeTransformer):
         return lambda: None
 
     def _identity_function(self, left: ast.expr, right: ast.expr) -> Callable[[], bool] | None:
-        """A function that makes an identity test, where Dynamo cannot trace the test; None elsewhere.
+        """A function that makes an identity test, if Dynamo cannot trace the test; else None.
 
-        Dynamo fails with an internal error at a cell that a function of the compiled code closes over, too, and makes a
-        new tuple of a class's `__mro__`. A compiler gets the answer as a constant. It does not notice a later change.
+        Dynamo fails with an internal error at a cell that a function in the compiled code uses too. For a class's
+        `__mro__`, it makes a new tuple. So a compiler gets the answer as a constant, and does not notice a later change.
         """
         expected = self._reader(right)
         match left:
@@ -257,7 +257,7 @@ class GuardWords(ast.NodeTransformer):
         return parsed("{0} is {1} or type({0}) is {2} and {0} == {1}", found, constant, kind)
 
     def _holds(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
-        """A small container is compared element by element by identity first, in order."""
+        """The test that `found` holds what `constant` holds. Few elements are compared by identity first, in order."""
         assert isinstance(written, ast.Name)
         value = self._names[written.id]
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
