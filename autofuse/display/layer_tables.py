@@ -13,7 +13,7 @@ from autofuse.display.folding import (
     folded_places,
     gain_together,
     own_share,
-    shortened,
+    without_beginning,
 )
 from autofuse.results import units
 from autofuse.results.profile_parts import OPTIMIZER, OUTSIDE, Layer, Regime, Work
@@ -196,7 +196,7 @@ def _combine_folds(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
 
 def _short_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
-    name = Cell(shortened(titled(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
+    name = Cell(without_beginning(titled(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
     return (name, *_short_numbers(fold))
 
 

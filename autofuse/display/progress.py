@@ -50,14 +50,14 @@ def progress_bar(title: str, console: Console | None = None) -> Iterator[Tell]:
                 yield part
                 bar.advance(task)
 
-        def beside(what: str) -> None:
+        def show_next_to_phase(what: str) -> None:
             bar.update(task, description=f"{told_last[0]} ({what})" if what else told_last[0])
 
-        _bars.append(beside)
+        _bars.append(show_next_to_phase)
         try:
             yield tell
         finally:
-            _bars.remove(beside)
+            _bars.remove(show_next_to_phase)
 
 
 _AFTER = 1.0  # seconds after which a line shows what is running

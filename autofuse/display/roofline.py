@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from autofuse.display.bars import shortened
+from autofuse.display.bars import shorten_to
 from autofuse.results import units
 from autofuse.results.profile_parts import Roof
 
@@ -82,7 +82,7 @@ class _Box:
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
 
-    def inside(self, other: _Box) -> bool:
+    def is_inside(self, other: _Box) -> bool:
         return (
             self.left >= other.left and self.right <= other.right and self.top >= other.top
             and self.bottom <= other.bottom
@@ -209,7 +209,7 @@ def _labels(
     for i, dot in enumerate(dots):
         if len(parts) == _LABELS or not dot.name:
             continue
-        name = shortened(dot.name, 24)
+        name = shorten_to(dot.name, 24)
         (cx, cy), r = centres[i], radii[i]
         places = [
             (cx + r + 4, cy + 4, "start"), (cx - r - 4, cy + 4, "end"), (cx, cy - r - 5, "middle"),
@@ -218,7 +218,7 @@ def _labels(
         for px, py, anchor in places:
             box = _box(px, py, name, anchor)
             others = [*boxes, *circles[:i], *circles[i + 1 :]]
-            if box.inside(frame) and not any(box.meets(other) for other in others):
+            if box.is_inside(frame) and not any(box.meets(other) for other in others):
                 boxes.append(box)
                 parts.append(_text(px, py, name, anchor, "name"))
                 break

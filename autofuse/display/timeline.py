@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from autofuse.display.bars import NARROW, letters_in, shortened
+from autofuse.display.bars import NARROW, letters_in, shorten_to
 from autofuse.results import units
 from autofuse.results.profile_parts import Span
 
@@ -41,7 +41,7 @@ class TimelineChart:
 
     def _lane(self, row: int, name: str, spans: Sequence[Span], end: float) -> str:
         top = row * (_LABEL + _BAR + _BELOW)
-        label = f'<text class="label" x="0" y="{top + 13}">{escape(shortened(name, letters_in(NARROW)))}</text>'
+        label = f'<text class="label" x="0" y="{top + 13}">{escape(shorten_to(name, letters_in(NARROW)))}</text>'
         track = f'<rect class="track" x="0" y="{top + _LABEL}" width="100%" height="{_BAR}"/>'
         return label + track + "".join(self._span(span, top + _LABEL, end) for span in _visible_spans(spans, end))
 

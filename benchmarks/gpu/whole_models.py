@@ -43,7 +43,7 @@ def tasks(setting: Setting, results: Results) -> list[Task]:
         "restore": partial(check_restore, first, setting),
         "copies": partial(copies, first, setting),
         "torch.compile": partial(compiled, first, setting),
-        "moved from the CPU": partial(moved, first, setting),
+        "moved from the CPU": partial(check_moved_models, first, setting),
     }
     if setting.device.type == "cuda":
         checks |= {
@@ -163,7 +163,7 @@ def compiled(trained: TrainedModel, setting: Setting) -> Row:
     return {"wrong": wrong, **_sites(model)}
 
 
-def moved(trained: TrainedModel, setting: Setting) -> Row:
+def check_moved_models(trained: TrainedModel, setting: Setting) -> Row:
     """A model that was optimized on the CPU computes the same after `.to(device)`, and there and back."""
     model = _without_dropout(trained.model(torch.device("cpu"), torch.float32))
     ids = trained.data(torch.device("cpu"))[0][:2]

@@ -30,7 +30,7 @@ import autofuse
 from tools.distributed.matrix import rows_of
 from tools.distributed.result import Result
 from tools.distributed.rows import Job, Order, Way
-from tools.distributed.training import Ran, Reached, Truth, compared, trained
+from tools.distributed.training import Ran, Reached, Truth, compare_runs, trained
 
 LIMIT = 60.0  # seconds for a row, and for waiting for the other ranks at its end
 
@@ -89,7 +89,7 @@ def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
     _check_agreement([(s.rule, s.module, s.status) for s in report])
     if rank == 0:
         exact, rounded = truth.of(way.replicas(world), way.recipe)
-        found = compared(plain_reached, fused_reached, exact, rounded, way.recipe.dtype)
+        found = compare_runs(plain_reached, fused_reached, exact, rounded, way.recipe.dtype)
         result.difference, result.allowed = found.difference, found.allowed
         assert not found.reason, found.reason
     # Every rank checks its own results.

@@ -264,7 +264,7 @@ class Conductor:
         """Find which rules apply in the models, as they were called in the observed step."""
         for _ in self.tell("reading the model", range(1), 0):
             try:
-                measured.readings = readings(self.roots.called(measured.names), self.roots.calls)
+                measured.readings = readings(self.roots.called_models(measured.names), self.roots.calls)
             except Exception as error:
                 measured.notes.append(f"The model could not be read for rules: {type(error).__name__}: {error}")
         measured.notes += [note for reading in measured.readings for note in reading.notes]
