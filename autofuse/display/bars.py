@@ -59,9 +59,9 @@ class BarChart:
             text, height = _row(row, top)
             drawn.append(text)
             top += height
-        name, told = escape(self.title), escape(self.description)
+        name, described = escape(self.title), escape(self.description)
         head = f'<svg class="bars" height="{top}" role="img" aria-label="{name}">'
-        return f"{head}<title>{name}</title><desc>{told}</desc>{''.join(drawn)}</svg>"
+        return f"{head}<title>{name}</title><desc>{described}</desc>{''.join(drawn)}</svg>"
 
 
 def shorten_to(name: str, letters: int) -> str:

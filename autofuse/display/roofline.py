@@ -122,10 +122,10 @@ def _plot(chart: RooflineChart, size: str) -> str:
     ]
     labels = _labels(dots, radii, x, y, frame, [box for roof in roofs for box in roof.boxes()])
     lines = "".join(roof.svg() for roof in roofs)
-    name, told = escape(chart.title), escape(chart.description)
+    name, described = escape(chart.title), escape(chart.description)
     head = f'<svg class="plot {size}" viewBox="0 0 {width} {height}" role="img" aria-label="{name}">'
     axes = _axes(x, y, frame, 4 if size == "narrow" else 9) + _captions(chart.roof, frame)
-    return f"{head}<title>{name}</title><desc>{told}</desc>{axes}{lines}{''.join(circles)}{labels}</svg>"
+    return f"{head}<title>{name}</title><desc>{described}</desc>{axes}{lines}{''.join(circles)}{labels}</svg>"
 
 
 def _scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decades, _Decades]:
@@ -193,8 +193,8 @@ def _captions(roof: Roof, frame: _Box) -> str:
     if roof.flops_per_second:
         parts.append(_text(frame.right, 14, f"flat: {units.amount(roof.flops_per_second, 'FLOP/s')}", "end", "roof"))
     if roof.cached_bytes_per_second:
-        told = f"dashed, from the cache: {units.amount(roof.cached_bytes_per_second, 'B/s')}"
-        parts.append(_text(2, 30, told, "start", "roof"))
+        described = f"dashed, from the cache: {units.amount(roof.cached_bytes_per_second, 'B/s')}"
+        parts.append(_text(2, 30, described, "start", "roof"))
     return "".join(parts)
 
 

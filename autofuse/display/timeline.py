@@ -35,9 +35,9 @@ class TimelineChart:
             lanes.setdefault(span.lane, []).append(span)
         height = len(lanes) * (_LABEL + _BAR + _BELOW) + _AXIS
         drawn = (self._lane(i, name, spans, end) for i, (name, spans) in enumerate(lanes.items()))
-        name, told = escape(self.title), escape(self.description)
+        name, described = escape(self.title), escape(self.description)
         head = f'<svg class="bars" height="{height}" role="img" aria-label="{name}">'
-        return f"{head}<title>{name}</title><desc>{told}</desc>{''.join(drawn)}{_axis(end, height)}</svg>"
+        return f"{head}<title>{name}</title><desc>{described}</desc>{''.join(drawn)}{_axis(end, height)}</svg>"
 
     def _lane(self, row: int, name: str, spans: Sequence[Span], end: float) -> str:
         top = row * (_LABEL + _BAR + _BELOW)

@@ -71,9 +71,9 @@ def digits(value: float) -> str:
 
 def because(reason: str) -> str:
     """ "n/a, because ...": the reason as a clause. A reason that is a sentence loses its full stop."""
-    told = reason.rstrip(". ")
-    told = told[0].lower() + told[1:] if told[1:2].islower() or told[1:2] == " " else told
-    return f"{NOT_KNOWN}, because {told}" if told else NOT_KNOWN
+    described = reason.rstrip(". ")
+    described = described[0].lower() + described[1:] if described[1:2].islower() or described[1:2] == " " else described
+    return f"{NOT_KNOWN}, because {described}" if described else NOT_KNOWN
 
 
 def magnitude(text: str) -> float | None:

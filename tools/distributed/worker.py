@@ -111,20 +111,22 @@ def _train(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
 
 
 def _gather_results(way: Way, job: Job, model: nn.Module, ran: Ran) -> Reached:
-    told: list[Any] = [None] * job.world
-    dist.all_gather_object(told, (way.replica(job.rank), ran.losses))
-    losses = dict(told)
+    described: list[Any] = [None] * job.world
+    dist.all_gather_object(described, (way.replica(job.rank), ran.losses))
+    losses = dict(described)
     whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     parameters = {n: t.detach().cpu().clone() for n, t in whole.items()}
     return Reached(torch.tensor([losses[r] for r in sorted(losses)], dtype=torch.float64), parameters)
 
 
 def _check_agreement(decisions: list[Any]) -> None:
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, decisions)
-    odd = [r for r, t in enumerate(told) if t != told[0]]
+    described: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(described, decisions)
+    odd = [r for r, t in enumerate(described) if t != described[0]]
     assert not odd, (
-        f"rank {odd[0]} decided otherwise than rank 0: {sorted(set(told[odd[0]]) ^ set(told[0]))[:3]}" if odd else ""
+        f"rank {odd[0]} decided otherwise than rank 0: {sorted(set(described[odd[0]]) ^ set(described[0]))[:3]}"
+        if odd
+        else ""
     )
 
 

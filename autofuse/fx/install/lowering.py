@@ -101,9 +101,9 @@ def _is_plain_mask(node: fx.Node) -> bool:
     if mask is None:
         return True
     found = mask.meta.get("v") if isinstance(mask, fx.Node) else None
-    told = any(node.kwargs.get(name) for name in ("is_causal", "mask_is_causal"))
+    described = any(node.kwargs.get(name) for name in ("is_causal", "mask_is_causal"))
     boolean = isinstance(found, Tensor) and found.dtype is torch.bool and found.ndim in (2, _FOUR)
-    return boolean and not told
+    return boolean and not described
 
 
 def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:
