@@ -250,14 +250,15 @@ def _seen_layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps:
 def _layer_norm_apart(norm: Callable[..., Tensor], names: frozenset[str]) -> Callable[..., Tensor]:
     of_x, of_bias = "x" in names, "bias" in names
 
-    def apart(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    def layer_norm_of_copies(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
         if torch.is_grad_enabled() and (x.requires_grad or isinstance(weight, Tensor) and weight.requires_grad):
             x = _lazy_copy_if_needed(x) if of_x else x
             bias = _lazy_copy_if_needed(bias) if of_bias and isinstance(bias, Tensor) else bias
         return norm(x, weight, bias, eps)
 
-    apart.__name__ = apart.__qualname__ = f"layer_norm_apart_from_{'_and_'.join(sorted(names))}"
-    return apart
+    name = f"layer_norm_apart_from_{'_and_'.join(sorted(names))}"
+    layer_norm_of_copies.__name__ = layer_norm_of_copies.__qualname__ = name
+    return layer_norm_of_copies
 
 
 def _seen_dropout_add_norm(

@@ -23,7 +23,7 @@ from benchmarks.gpu.store import Results, Row, Setting, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _EPS_ALLOWED, _TIMES_ALLOWED = 8, 4
-# Of the largest gradient of all parameters. The gradient of a key's bias is zero but for rounding, and flash kernels
+# Of the largest gradient of all parameters. The gradient of a key's bias is zero apart from rounding, and flash kernels
 # round differently: they subtract the product of the rounded output.
 _LEAST_SHARE = 1e-2
 
@@ -67,7 +67,7 @@ def numbers(trained: TrainedModel, dtype: str, setting: Setting) -> Row:
         ours = _results(model, batch)
     # Where the original itself overflows in this dtype, there is nothing to compare with.
     finite = [name for name in exact if bool(spelled[name].isfinite().all())]
-    # A gradient that is zero but for rounding, as that of a key's bias, is compared with those of its neighbours.
+    # A gradient that is zero apart from rounding, as that of a key's bias, is compared with those of its neighbours.
     largest = max(float(t.abs().max()) for name, t in exact.items() if name != "logits")
     least = {name: 0.0 if name == "logits" else _LEAST_SHARE * largest for name in exact}
     allowed = {

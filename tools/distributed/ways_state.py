@@ -182,7 +182,7 @@ def ddp_meta(job: Job, model: nn.Module) -> nn.Module:
 
 
 def _agreement(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """Rank 0 decides at optimize, later the first rank does. A rank that cannot follow, or waits in vain, raises."""
+    """Rank 0 decides at optimize, later the first rank does. A rank that cannot follow, or waits too long, raises."""
     tokens, none = job.example(), job.rank == 0
     followed = autofuse.optimize(job.start(), tokens, ignore=["AF303"] if none else [])
     described = {

@@ -31,7 +31,7 @@ _FOUR = 4  # batch, heads, length, width
 
 @dataclass(frozen=True)
 class Settled:
-    """When the `quiet` forms of the operations may run (autofuse/ops/lowered.py).
+    """The condition under which the `quiet` forms of the operations may run (autofuse/ops/lowered.py).
 
     texts: the arguments that the operations depend on. All must be tensors that do not require grad.
     below: each must have fewer elements than this, unless it is 0.
