@@ -25,7 +25,7 @@ from typing import Any
 from autofuse.results.atomic_files import put_private
 from autofuse.results.cache_folder import folder, make, require_own
 from autofuse.results.regular_files import is_own, kind_of, read_own
-from autofuse.results.temporary_files import still_has_path, remove_leftovers
+from autofuse.results.temporary_files import remove_leftovers, still_has_path
 
 FORMAT_VERSION = 1
 _LOG = logging.getLogger("autofuse")
