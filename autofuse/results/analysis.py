@@ -135,6 +135,7 @@ class Analysis(Shown):
         return iter(self.sites)
 
     def tables(self) -> tuple[Table, ...]:
+        """The table of sites, and the table of graph breaks if there are any."""
         return (self.table(), self.breaks_table()) if self.breaks else (self.table(),)
 
 

@@ -43,9 +43,15 @@ class MeasuredSide:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two files. ratio: time before / after, above 1 if `after` is faster, with an interval that
-    contains all ways to compare. verdict, reason: as those of a comparison. caveats: what differs between the
-    runs, in sentences. interleaved: whether the times were taken in pairs, in one process.
+    """The difference of two files.
+
+    Attributes:
+        verdict: as in a comparison.
+        reason: the sentence that says why.
+        ratio: time before / after, above 1 if `after` is faster. Its interval contains the results of all ways to
+            compare.
+        caveats: what differs between the runs, in sentences.
+        interleaved: whether the times were taken in pairs, in one process.
     """
 
     verdict: Verdict

@@ -125,7 +125,11 @@ class Plan(Shown):
 
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
-        """The inverse of to_dict. Raises Malformed for other data."""
+        """The inverse of to_dict.
+
+        Raises:
+            Malformed: The data is not from to_dict.
+        """
         if not isinstance(data, Mapping) or data.get("type") != "plan" or data.get("version") != FORMAT_VERSION:
             raise Malformed(f"This is not a plan of autofuse in format version {FORMAT_VERSION}.")
         return loaded(cls, data)
