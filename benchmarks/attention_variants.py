@@ -43,7 +43,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tenso
     return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ repeat_kv(v, q)
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
     return ops.attention(q, k, v, mask=mask, scale=SCALE, repeats=q.shape[1] // k.shape[1])
 
 
@@ -70,7 +70,8 @@ def fused_with_sinks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tenso
 
 
 CASES: dict[str, tuple[Attend, Attend]] = {
-    "attention": (plain, fused), "soft caps": (soft_capped, fused_soft_capped), "sinks": (with_sinks, fused_with_sinks),
+    "attention": (plain, fused_attention), "soft caps": (soft_capped, fused_soft_capped),
+    "sinks": (with_sinks, fused_with_sinks),
 }  # fmt: skip
 WINDOWS = {"causal": 0, "window": 128}
 

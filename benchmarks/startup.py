@@ -127,7 +127,7 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def started(way: str, size: str, folder: str) -> dict[str, float]:
+def start_in_process(way: str, size: str, folder: str) -> dict[str, float]:
     """`start` in its own process, with caches in `folder`. Raises CalledProcessError and TimeoutExpired."""
     caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "AUTOFUSE_CACHE_DIR": f"{folder}/autofuse"}
     command = [sys.executable, "-m", "benchmarks.startup", "--start", way, "--only", size]
@@ -143,7 +143,7 @@ def measure(size: str, rounds: int) -> dict[str, Any]:
         for way in (OURS, COMPILED) if place % 2 == 0 else (COMPILED, OURS):
             with tempfile.TemporaryDirectory() as folder:
                 for kind in KINDS:
-                    times[f"{way} {kind}"].append({**started(way, size, folder), "load": os.getloadavg()[0]})
+                    times[f"{way} {kind}"].append({**start_in_process(way, size, folder), "load": os.getloadavg()[0]})
     row: dict[str, Any] = {"size": size}
     for clock, ratios in (("seconds", "ratios"), ("processor", "processor_ratios")):
         row[clock] = {name: median(t[clock] for t in runs) for name, runs in times.items()}

@@ -19,12 +19,15 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 EDITED = (
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
     "autofuse",
     "benchmarks",
     "docs",
+    "editors",
+    "examples",
     "rules",
     "tests/adversary",
     "tests/adversary_text",
@@ -36,6 +39,7 @@ EDITED = (
     "tests/display",
     "tests/editors",
     "tests/examples",
+    "tests/first_contact",
     "tests/fx",
     "tests/integrations",
     "tests/ir",
@@ -135,6 +139,22 @@ PHRASES = {
     r"\bthe lack of one\b": "a full sentence",
     r"\bfor who\b": "for code that ...",
     r"\b(?:[Ss]ome|[Nn]o)body (?:reads?|writes?|sees?|waits?|watche[sd]|replaced|asks?)\b": "the passive voice",
+    r"\b(?:[Ww]hence|[Tt]hereof|[Tt]hereby|[Ll]est|[Ff]orthwith|[Hh]enceforth|[Nn]ought|[Ee]re)\b": "today's word",
+    r"\bbut for (?!the (?:first|last))": "except for, apart from",
+    r"\bin the place of\b": "instead of, in place of",
+    r"\b(?:is|are) to be \w+ed\b": "must be, should be; or an instruction",
+    r"\bmore than to \w+": "more than compute, more than read",
+    r"\bwhich so\b": "so that it",
+    r"\bfor that the\b": "so that the, because the",
+    r"\b(?:is|are) heard of\b|\b(?:ha[sd]|have) heard of\b": "is known",
+    r"\b(?:ha[sd]|have) a say\b": "decides, counts",
+    r"\bin vain\b": "without a result",
+    r"\b(?:is|are) no question\b": "needs no check",
+    r"\bsays? so little\b|\bso says? the\b": "a full sentence",
+    r"\bwhere it surely\b": "if it certainly",
+    r"\bput (?:in|into) words\b|\bin so many words\b": "described, as text",
+    r"\bcome what may\b|\bat all events\b": "in any case",
+    r"\bmade good\b|\bmakes? good\b": "corrected",
 }  # fmt: skip
 # The same for names of functions, tests included.
 NAME_PHRASES = {
@@ -148,14 +168,26 @@ NAME_PHRASES = {
     r"_as_it_(?:was|is)$": "unchanged",
     r"_asked_for(?:_|$)": "requested",
     r"_ones_own(?:_|$)": "a_custom_...",
+    r"_heard_of(?:_|$)": "known",
+    r"_(?:handed|hands?)_on(?:_|$)": "passed",
+    r"_(?:is|are)_that_of_(?:a|an|the)$|_is_it_(?:a|an|the)$": "a noun at the end",
+    r"^test_(?:nor|so|but|yet)_": "a full sentence",
+    r"_(?:whence|thereof|lest|nought)(?:_|$)": "today's word",
 }
 NAMES = frozenset(
-    "told made whole given anew less shown reached found said had gone kept held named asked known seen taken turned "
-    "handed undisturbed undropped abroad amid doomed tested fetched looked scored pinned downloaded unpacked cloned "
-    "merged straightened unshifted undone unpermuted indexed stripped executed launched folded raced ranked listed "
-    "noted restored shifted mixed drawn rehearsed weighed imported decided described reduced ignored packaged "
-    "prepared refused normed picked repeated widened traced transformed remembered".split()
+    "told made whole given anew less shown reached found said had gone kept held named asked known seen taken "
+    "turned handed undisturbed undropped abroad amid doomed tested fetched looked scored pinned downloaded "
+    "unpacked cloned merged straightened unshifted undone unpermuted indexed stripped executed launched folded "
+    "raced ranked listed noted restored shifted mixed drawn rehearsed weighed imported decided described reduced "
+    "ignored packaged prepared refused normed picked repeated widened traced transformed remembered accepted added "
+    "allowed attributed bootstrapped clipped closed compared created declined deleted digested escaped evaluated "
+    "excluded exported filled finished followed formatted freed guarded hashed headed inserted joined judged "
+    "labelled limited logged matched measured narrowed numbered opened ordered packed paired passed patched "
+    "pickled planned printed quoted raised received rejected released required resolved reversed sampled sent "
+    "shortened skipped sorted spoken stacked started swapped timed trimmed uncalled unwrapped waited wanted warned "
+    "anyhow apart beside elsewhere nowhere somewhere together".split()
 )
+QUESTIONS = ("Why ", "What ", "Which ", "Where ", "How ", "Who ", "When ")
 DEFINITION = re.compile(r"^ *(?:async )?def (\w+)", re.MULTILINE)
 # Finds every phrase, and more. Most files have none, and need not be split into comments and strings.
 ANY_PHRASE = re.compile("|".join(phrase.replace("(?:^|[.!?] )", "") for phrase in PHRASES))
@@ -242,6 +274,21 @@ def functions_in(folder: Path, wanted: Callable[[str], object]) -> Iterator[tupl
 @cache
 def defined_names(path: Path) -> list[str]:
     return DEFINITION.findall(path.read_text())
+
+
+@of_each_folder
+def test_a_docstring_does_not_begin_like_a_question(folder: Path) -> None:
+    """`The reason why a site is declined`, not `Why a site is declined`. A question mark makes it a question."""
+    found = [
+        f"{path.name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+        for path in pages_by_folder()[folder]
+        if path.suffix == ".py" and "tests" not in path.relative_to(REPOSITORY).parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node) or "").startswith(QUESTIONS)
+        and "?" not in text.splitlines()[0]
+    ]
+    assert found == []
 
 
 def test_a_phrase_is_found() -> None:

@@ -35,7 +35,7 @@ def run(command: str, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def followed_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """The folder after all steps of the page, and the output of each command."""
     folder = tmp_path_factory.mktemp("followed")
     for name, text in FILES.items():
@@ -54,25 +54,25 @@ def test_the_page_holds_three_rules_a_model_and_the_commands() -> None:
     assert len(COMMANDS) == 7
 
 
-def test_the_rules_are_tested_by_one_command(followed: tuple[Path, dict[str, str]]) -> None:
-    printed = followed[1]["autofuse rules --check"]
+def test_the_rules_are_tested_by_one_command(followed_page: tuple[Path, dict[str, str]]) -> None:
+    printed = followed_page[1]["autofuse rules --check"]
     assert set(re.findall(r"^(MY\d+)", printed, re.MULTILINE)) == CODES
-    assert printed == followed[1]["autofuse rules --check my_rules/"]
+    assert printed == followed_page[1]["autofuse rules --check my_rules/"]
 
 
-def test_a_users_rule_is_explained(followed: tuple[Path, dict[str, str]]) -> None:
-    printed = followed[1]["autofuse explain MY101"]
+def test_a_users_rule_is_explained(followed_page: tuple[Path, dict[str, str]]) -> None:
+    printed = followed_page[1]["autofuse explain MY101"]
     assert "def before(" in printed and "torch.nn.functional.softplus(x)" in printed
 
 
-def test_the_live_model_is_fused_and_verified(followed: tuple[Path, dict[str, str]]) -> None:
-    printed = followed[1]["python train.py"]
+def test_the_live_model_is_fused_and_verified(followed_page: tuple[Path, dict[str, str]]) -> None:
+    printed = followed_page[1]["python train.py"]
     assert set(re.findall(r"(MY\d+) .* fused ", printed)) == CODES, printed
     assert "3 fused" in printed
 
 
-def test_the_file_is_reported_and_rewritten(followed: tuple[Path, dict[str, str]]) -> None:
-    folder, printed = followed
+def test_the_file_is_reported_and_rewritten(followed_page: tuple[Path, dict[str, str]]) -> None:
+    folder, printed = followed_page
     assert set(re.findall(r"(MY\d+) \[", printed["autofuse check --select MY model.py"])) == CODES
     written = (folder / "model.py").read_text()
     for function in ("softplus(self.dense(x))", "normalize(x, dim=-1, eps=1e-6)", "group_norm("):
@@ -81,9 +81,9 @@ def test_the_file_is_reported_and_rewritten(followed: tuple[Path, dict[str, str]
     assert "+        x = nn.functional.softplus(self.dense(x))" in diff
 
 
-def test_the_rewritten_file_computes_the_same(followed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+def test_the_rewritten_file_computes_the_same(followed_page: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     (tmp_path / "original.py").write_text(FILES["model.py"])
-    original, rewritten = make_model(tmp_path / "original.py"), make_model(followed[0] / "model.py")
+    original, rewritten = make_model(tmp_path / "original.py"), make_model(followed_page[0] / "model.py")
     rewritten.load_state_dict(original.state_dict())
     images = torch.randn(4, 8, 5, 6, dtype=torch.double)
     for expected, found in zip(results(original, images), results(rewritten, images), strict=True):

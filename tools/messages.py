@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[1]
 KINDS = ("reason", "assumption", "error", "command", "log")
 _ASSUMES = frozenset({"Missing", "Holds", "Unknown"})
 _LOGS = frozenset({"warning", "info", "error", "warn"})
-_SAYS = frozenset({"say", "tell"})
+_SAYS = frozenset({"say", "show_progress"})
 _LOGGERS = frozenset({"_LOG", "LOG", "warnings", "logger"})
 
 

@@ -10,7 +10,7 @@ from autofuse.cli.error_reports import report_errors
 from autofuse.cli.files_run import FilesRun
 from autofuse.cli.ignores import add_ignores
 from autofuse.cli.output import DONE, FAILED, FINDINGS
-from autofuse.display.findings import counted, line_of, plural
+from autofuse.display.findings import describe_counts, line_of, plural
 from autofuse.display.formats import FORMATS, TEXT, statistics_json, statistics_text
 from autofuse.project.baseline import compare_with_baseline, write_baseline
 from autofuse.project.file_discovery import SourceFile
@@ -95,4 +95,4 @@ def _write_findings(
         for finding in () if at_once else findings:
             session.out.write(line_of(finding))
         if session.read and not options.write_baseline:
-            session.out.say(counted(findings))
+            session.out.say(describe_counts(findings))

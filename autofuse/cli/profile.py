@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autofuse.cli.profile_results import FAILED, TRACE, CannotWriteResults, Results, say
-from autofuse.display.progress import spoken
+from autofuse.display.progress import progress_lines
 from autofuse.profiling.live import program
 from autofuse.profiling.live.assemble import assemble
 from autofuse.profiling.live.factories import NoSubject, load
@@ -99,7 +99,7 @@ def _program(what: Program, options: Namespace, results: Results) -> int:
         return replace(found, trace_file=results.name(TRACE))
 
     schedule = Schedule(options.warmup, options.steps, options.trace_steps, options.samples, options.tokens)
-    conductor = Conductor(schedule, what.name, profile_of, spoken(what.name), options.to_the_end)
+    conductor = Conductor(schedule, what.name, profile_of, progress_lines(what.name), options.to_the_end)
     with what.in_place() as start, _redirect_program_output(options):
         outcome = run(start, what.name, conductor, options.inference)
     if outcome.trouble:

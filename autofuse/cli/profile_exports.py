@@ -37,7 +37,7 @@ def file_names(kinds: Sequence[str]) -> tuple[str, ...]:
     return tuple(FILE_NAMES[kind] for kind in kinds)
 
 
-def exported(
+def export_file(
     kind: str, profile: Profile, outcomes: Sequence[ConditionOutcome], strict: bool, trace: Path | None
 ) -> tuple[str, bytes]:
     """The name of the file of one kind, and its content.

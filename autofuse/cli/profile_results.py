@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from autofuse.cli.gate import Gate
-from autofuse.cli.profile_exports import CannotExport, append_to_github, exported, file_names
+from autofuse.cli.profile_exports import CannotExport, append_to_github, export_file, file_names
 from autofuse.display import profile_page, terminal
 from autofuse.display.difference_terminal import of_both
 from autofuse.results import atomic_files as files
@@ -137,7 +137,7 @@ class Results:
         recorded = self.path(TRACE) if profile.trace_file else self.source
         for kind in self.exports:
             try:
-                name, content = exported(kind, profile, outcomes, self.gate.strict, recorded)
+                name, content = export_file(kind, profile, outcomes, self.gate.strict, recorded)
                 files.put(str(self.path(name)), content)
                 if kind == "github":
                     append_to_github(content.decode())

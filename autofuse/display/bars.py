@@ -59,12 +59,12 @@ class BarChart:
             text, height = _row(row, top)
             drawn.append(text)
             top += height
-        name, told = escape(self.title), escape(self.description)
+        name, described = escape(self.title), escape(self.description)
         head = f'<svg class="bars" height="{top}" role="img" aria-label="{name}">'
-        return f"{head}<title>{name}</title><desc>{told}</desc>{''.join(drawn)}</svg>"
+        return f"{head}<title>{name}</title><desc>{described}</desc>{''.join(drawn)}</svg>"
 
 
-def shortened(name: str, letters: int) -> str:
+def shorten_to(name: str, letters: int) -> str:
     """The name, or its end, because names of modules differ at the end."""
     return name if len(name) <= letters else f"…{name[len(name) - max(1, letters - 1) :]}"
 
@@ -77,7 +77,7 @@ def letters_in(pixels: float) -> int:
 def _row(row: BarRow, top: int) -> tuple[str, int]:
     top += _ABOVE if any(row.bars) else 0
     room = letters_in(NARROW) - len(row.value) - 1
-    label = row.short if row.short and len(row.label) > room else shortened(row.label, room)
+    label = row.short if row.short and len(row.label) > room else shorten_to(row.label, room)
     parts = [_both(row.label, label, top + 13, "label", row.hint)]
     parts.append(_text("100%", top + 13, row.value, "end", "value"))
     below = top + _LABEL

@@ -93,7 +93,7 @@ def _change(fqn: str, before: Layer | None, after: Layer | None, step: float) ->
 
 def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> Table:
     """The layers that changed, the largest difference first. note: added to the caption."""
-    told = [change for change in found if change.kind != "about the same"]
+    described = [change for change in found if change.kind != "about the same"]
     columns = (Column("layer", wraps=True), Column("before", "right"), Column("after", "right"), Column("change"))
     rows = tuple(
         (
@@ -102,9 +102,9 @@ def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> 
             Cell(_duration(c.after)),
             Cell(c.kind, _TONES[c.kind]),
         )
-        for c in told[:most]
+        for c in described[:most]
     )
-    rest = f"and {len(told) - most} more; " if len(told) > most else ""
+    rest = f"and {len(described) - most} more; " if len(described) > most else ""
     caption = (
         f"{rest}faster and slower: by more than {_OF_THE_LAYER:.0%} of the layer and {_OF_THE_STEP:.0%} of the step"
     )
@@ -113,7 +113,7 @@ def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> 
 
 def kernel_changes_table(found: tuple[KernelChange, ...], most: int = 10, note: str = "") -> Table:
     """The kernels that changed by over a hundredth of the step, or exist on one side only, the largest first."""
-    told = [change for change in found if change.kind != "about the same"]
+    described = [change for change in found if change.kind != "about the same"]
     columns = (
         Column("kernel", wraps=True), Column("before", "right"), Column("after", "right"),
         Column("calls before", "right"), Column("calls after", "right"), Column("change"),
@@ -123,9 +123,9 @@ def kernel_changes_table(found: tuple[KernelChange, ...], most: int = 10, note: 
             Cell(c.name), Cell(_duration(c.before)), Cell(_duration(c.after)), Cell(f"{c.count_before:g}"),
             Cell(f"{c.count_after:g}"), Cell(c.kind, _TONES[c.kind]),
         )
-        for c in told[:most]
+        for c in described[:most]
     )  # fmt: skip
-    rest = f"and {len(told) - most} more; " if len(told) > most else ""
+    rest = f"and {len(described) - most} more; " if len(described) > most else ""
     return Table("kernels that changed, of one step", columns, rows, f"{rest}as for layers{note}")
 
 

@@ -57,7 +57,7 @@ def _property(text: str) -> str:
     return _escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def counted(findings: Sequence[Finding]) -> str:
+def describe_counts(findings: Sequence[Finding]) -> str:
     """`3 findings: 2 safe, 1 unsafe`."""
     if not findings:
         return "nothing found"

@@ -187,7 +187,7 @@ def _mean(weighed: Iterable[tuple[float | None, float]]) -> float | None:
     return sum(value * weight for value, weight in known) / total
 
 
-def shortened(name: str) -> str:
+def without_beginning(name: str) -> str:
     """A long name without its beginning, because names of layers differ at the end."""
     parts = name.split(".")
     while len(parts) > 1 and len(".".join(parts)) > _LONGEST_NAME:

@@ -96,6 +96,6 @@ def _row(rank: RankSteps, waits: bool) -> tuple[float, ...]:
 
 
 def _terminal_legend() -> str:
-    told = [f"{_BLOCKS[0]} at most the median"]
-    told += [f"{mark} to {_SHADE * shade:.0%} above" for shade, mark in enumerate(_BLOCKS[1:-1], 1)]
-    return f"({', '.join([*told, f'{_BLOCKS[-1]} more'])})"
+    described = [f"{_BLOCKS[0]} at most the median"]
+    described += [f"{mark} to {_SHADE * shade:.0%} above" for shade, mark in enumerate(_BLOCKS[1:-1], 1)]
+    return f"({', '.join([*described, f'{_BLOCKS[-1]} more'])})"

@@ -64,9 +64,9 @@ class IcicleChart:
 
     def _item(self, node: ModuleBox, narrowest: float) -> Markup:
         below = self._list(node.children, node.own, narrowest)
-        told = self._description(node)
+        described = self._description(node)
         button = Markup('<button type="button" class="heat-{}" title="{}" aria-label="{}">{}</button>')
-        drawn = button.format(self._shade(node), told, told, node.label)
+        drawn = button.format(self._shade(node), described, described, node.label)
         return Markup('<li style="flex:{} 1 0">{}{}</li>').format(_weight(node.seconds), drawn, below)
 
     def _description(self, node: ModuleBox) -> str:

@@ -13,7 +13,7 @@ from autofuse.display.folding import (
     folded_places,
     gain_together,
     own_share,
-    shortened,
+    without_beginning,
 )
 from autofuse.results import units
 from autofuse.results.profile_parts import OPTIMIZER, OUTSIDE, Layer, Regime, Work
@@ -93,8 +93,8 @@ def short_places_table(profile: Profile, most: int) -> Table:
 
 def most_informative(profiles: Sequence[Profile]) -> Profile:
     """Of the profiles before and after, the one whose places have more data. `before` has measured savings."""
-    told = [p for p in profiles if any(place.measured_seconds is not None for _, place in p.places)]
-    return (*told, *(p for p in reversed(profiles) if p.places), profiles[-1])[0]
+    described = [p for p in profiles if any(place.measured_seconds is not None for _, place in p.places)]
+    return (*described, *(p for p in reversed(profiles) if p.places), profiles[-1])[0]
 
 
 def all_places(profile: Profile) -> tuple[RepeatedPlaces, ...]:
@@ -196,7 +196,7 @@ def _combine_folds(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
 
 def _short_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
-    name = Cell(shortened(titled(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
+    name = Cell(without_beginning(titled(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
     return (name, *_short_numbers(fold))
 
 
@@ -238,8 +238,8 @@ def rule_cell(places: Sequence[RepeatedPlaces], reasons: bool = False) -> Cell:
     if not places:
         return Cell("none", "quiet")
     tone = min((STATUS_TONES[place.status] for place in places), key=("bad", "warn", "good", "quiet").index)
-    told = [place_in_words(place, True) for place in places] if reasons else rules_in_words(places)
-    return Cell("; ".join(told), tone)
+    described = [place_in_words(place, True) for place in places] if reasons else rules_in_words(places)
+    return Cell("; ".join(described), tone)
 
 
 def rules_in_words(places: Sequence[RepeatedPlaces]) -> list[str]:
@@ -265,11 +265,11 @@ def place_in_words(place: RepeatedPlaces, reason: bool = False) -> str:
 
 def _short_place_row(place: RepeatedPlaces) -> tuple[Cell, ...]:
     _, layer, status, takes, saving, gains, *_ = _place_row(place)
-    told = place.reason if place.status == "declined" or not place.operation else place.operation
-    told += f", in {place.part_of}" if place.part_of and told == place.operation else ""
+    described = place.reason if place.status == "declined" or not place.operation else place.operation
+    described += f", in {place.part_of}" if place.part_of and described == place.operation else ""
     tone = STATUS_TONES[place.status]
     rule = Cell(f"{place.rule} {status.text}", tone)
-    return (rule, layer, takes, saving, gains, Cell(told.removeprefix("autofuse."), "quiet"))
+    return (rule, layer, takes, saving, gains, Cell(described.removeprefix("autofuse."), "quiet"))
 
 
 def _flop(count: float | None) -> str:
@@ -297,10 +297,10 @@ def _place_row(place: RepeatedPlaces) -> tuple[Cell, ...]:
         saving = f"{saving} (measured {units.duration(place.measured_saving)})".strip()
     saved = [_saving_text(place.saved_bytes, units.size)] if place.saved_bytes else []
     saved += [_saving_text(place.saved_flops, _flop)] if place.saved_flops else []
-    told = "; ".join(part for part in (place.operation, place.reason, place.where) if part)
+    described = "; ".join(part for part in (place.operation, place.reason, place.where) if part)
     return (
         Cell(place.rule), Cell(titled(place)), Cell(place.status, STATUS_TONES[place.status]),
         Cell(units.duration(place.seconds) if place.seconds is not None else ""), Cell(saving),
         Cell(units.gain(place.predicted_gain) if place.predicted_gain is not None else ""), Cell(", ".join(saved)),
-        Cell(told),
+        Cell(described),
     )  # fmt: skip

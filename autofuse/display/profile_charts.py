@@ -65,8 +65,8 @@ def ladder_chart(sides: Sides) -> BarChart:
     rows = tuple(row for row in every if row.value != units.NOT_KNOWN) or every[:1]
     known = [f"{row.label} {row.value}" for row in rows if row.value != units.NOT_KNOWN]
     legend = {**side_legend(sides), "lost": "lost, compared with the level above"}
-    told = f"Share of the whole step, level by level: {', '.join(known) or 'none is known'}."
-    return BarChart("Utilisation: each bar is a share of the whole step", told, rows, legend)
+    described = f"Share of the whole step, level by level: {', '.join(known) or 'none is known'}."
+    return BarChart("Utilisation: each bar is a share of the whole step", described, rows, legend)
 
 
 def shares_chart(sides: Sides) -> BarChart | None:
@@ -86,8 +86,8 @@ def shares_chart(sides: Sides) -> BarChart | None:
         if name in BESIDE and any(share_of(p, name).share for p in sides.values())
     ]
     legend = {_SHARES.get(name, "part-5"): share_title(name) for name in names}
-    told = "; ".join(f"{row.label} {row.value}" for row in rows)
-    return BarChart("The parts of one step", told, tuple(rows), legend)
+    described = "; ".join(f"{row.label} {row.value}" for row in rows)
+    return BarChart("The parts of one step", described, tuple(rows), legend)
 
 
 def memory_chart(sides: Sides) -> BarChart | None:
@@ -119,8 +119,8 @@ def layers_chart(sides: Sides) -> BarChart | None:
     rows = tuple(_layer_row(name, folds, longest[order[0]], places.get(name, ())) for name in order)
     both = " (above: before, below: after)" if len(sides) > 1 else ""
     legend = {kind: name for name, kind in _PHASES.items()}
-    told = "; ".join(f"{row.hint} {row.value}" for row in rows)
-    return BarChart(f"Layers by own time{both}", told, rows, legend)
+    described = "; ".join(f"{row.hint} {row.value}" for row in rows)
+    return BarChart(f"Layers by own time{both}", described, rows, legend)
 
 
 def categories_chart(sides: Sides) -> BarChart | None:
@@ -137,8 +137,8 @@ def categories_chart(sides: Sides) -> BarChart | None:
         )
         for name, pair in seconds.items()
     )  # fmt: skip
-    told = "; ".join(f"{row.label} {row.value}" for row in rows)
-    return BarChart("Time by kind of operator", told, rows, side_legend(sides))
+    described = "; ".join(f"{row.label} {row.value}" for row in rows)
+    return BarChart("Time by kind of operator", described, rows, side_legend(sides))
 
 
 def roofline_chart(sides: Sides) -> RooflineChart | None:
@@ -152,8 +152,10 @@ def roofline_chart(sides: Sides) -> RooflineChart | None:
     looked = any(profile.places for profile in profiles)  # otherwise it is not known where a rule applies
     legend = {kind: name for kind, name in names.items() if looked and any(dot.kind == kind for dot in dots)}
     legend |= {"lost": "before"} if earlier else {}
-    told = f"{len(dots)} groups of layers by FLOPs per byte and FLOP/s, without layers whose FLOPs are not counted."
-    return RooflineChart("The FLOP/s that each layer reaches", told, profiles[-1].roof, (*earlier, *dots), legend)
+    described = (
+        f"{len(dots)} groups of layers by FLOPs per byte and FLOP/s, without layers whose FLOPs are not counted."
+    )
+    return RooflineChart("The FLOP/s that each layer reaches", described, profiles[-1].roof, (*earlier, *dots), legend)
 
 
 def timeline_chart(profile: Profile) -> TimelineChart | None:
@@ -164,8 +166,8 @@ def timeline_chart(profile: Profile) -> TimelineChart | None:
     legend = {kind: name for name, kind in kinds.items() if kind != "part-7"}
     legend |= {"part-7": "other"} if "part-7" in kinds.values() else {}
     lanes = dict.fromkeys(span.lane for span in profile.timeline)
-    told = f"{len(profile.timeline)} spans in {', '.join(lanes)}."
-    return TimelineChart("One step as it ran", told, profile.timeline, kinds, legend)
+    described = f"{len(profile.timeline)} spans in {', '.join(lanes)}."
+    return TimelineChart("One step as it ran", described, profile.timeline, kinds, legend)
 
 
 def steps_chart(sides: Sides) -> StripChart | None:
@@ -211,8 +213,8 @@ def _stacked_segments(profile: Profile, names: Iterable[str], longest: float) ->
     for name in names:
         share = share_of(profile, name).share
         if share:
-            told = f"{share_title(name)}: {units.percent(share)}"
-            segments.append(Segment(share * _step(profile) / longest, _SHARES.get(name, "part-5"), told))
+            described = f"{share_title(name)}: {units.percent(share)}"
+            segments.append(Segment(share * _step(profile) / longest, _SHARES.get(name, "part-5"), described))
     return tuple(segments)
 
 
@@ -262,8 +264,8 @@ def _dot(fold: RepeatedLayers, kind: str = "", prefix: str = "") -> list[Dot]:
     fitting = (("fused", "good"), ("rolled-back", "bad"), ("applies", "warn"))
     own = next((k for status, k in fitting if status in statuses), "part-7")
     name = titled(fold)
-    told = f"{prefix}{name}: {units.digits(work.intensity)} FLOPs per byte, {units.amount(rate, 'FLOP/s')}, "
-    title = told + units.duration(work.seconds)
+    described = f"{prefix}{name}: {units.digits(work.intensity)} FLOPs per byte, {units.amount(rate, 'FLOP/s')}, "
+    title = described + units.duration(work.seconds)
     return [Dot("" if prefix else name, work.intensity, rate, work.seconds, kind or own, title)]
 
 

@@ -36,15 +36,15 @@ def facts_of(profile: Profile) -> Iterator[tuple[str, Text]]:
     if len(profile.ranks) > 1:
         yield "ranks", _ranks(profile)
     facts = (_memory(profile), _regime(profile), _power(profile))
-    yield from ((name, _join_facts(told)) for name, told, _ in facts if told)
+    yield from ((name, _join_facts(described)) for name, described, _ in facts if described)
     yield from _unknown_facts(facts)
 
 
 def _unknown_facts(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
     """The unknown facts, grouped by reason."""
     unknown: defaultdict[str, list[str]] = defaultdict(list)
-    for name, told, reason in facts:
-        if not told:
+    for name, described, reason in facts:
+        if not described:
             unknown[reason or "it was not measured"].append(name)
     for reason, names in unknown.items():
         yield "n/a", Text(f"{', '.join(names)}: {units.because(reason)}", _QUIET)
@@ -95,8 +95,8 @@ def _memory(profile: Profile) -> _Fact:
         return "memory", [], memory.reason
     parts = {part: getattr(memory, part) for part in MEMORY_PARTS if getattr(memory, part)}
     largest = sorted(parts, key=lambda part: -parts[part])
-    told = [f"peak {units.size(memory.peak_bytes)}", *(f"{p} {units.size(parts[p])}" for p in largest)]
-    return "memory", told, ""
+    described = [f"peak {units.size(memory.peak_bytes)}", *(f"{p} {units.size(parts[p])}" for p in largest)]
+    return "memory", described, ""
 
 
 def _categories(profile: Profile) -> Text:

@@ -30,8 +30,8 @@ def figures(profile: Profile) -> list[Figure]:
         found.append(Figure("peak memory", units.size(memory.peak_bytes)))
     if profile.power.watts is not None:
         per = profile.power.tokens_per_joule
-        told = "" if per is None else f"{units.digits(per)} tokens a joule"
-        found.append(Figure("power", f"{units.digits(profile.power.watts)} W", told))
+        described = "" if per is None else f"{units.digits(per)} tokens a joule"
+        found.append(Figure("power", f"{units.digits(profile.power.watts)} W", described))
     return found
 
 

@@ -189,14 +189,16 @@ def _step_seconds(profile: Profile) -> float:
 
 
 def _attribution(profile: Profile) -> list[Part]:
-    told = profile.attribution
-    if told.forward is None and told.backward is None:
-        return list(told.notes)
-    shares = f"{units.percent(told.forward)} of the forward's and {units.percent(told.backward)} of the backward's"
+    described = profile.attribution
+    if described.forward is None and described.backward is None:
+        return list(described.notes)
+    shares = (
+        f"{units.percent(described.forward)} of the forward's and {units.percent(described.backward)} of the backward's"
+    )
     sentence = f"{shares} time was attributed to modules."
-    if told.overhead is not None:
-        sentence += f" The recorded steps took {told.overhead:.2f}x as long as the timed ones."
-    return [" ".join((sentence, *told.notes))]
+    if described.overhead is not None:
+        sentence += f" The recorded steps took {described.overhead:.2f}x as long as the timed ones."
+    return [" ".join((sentence, *described.notes))]
 
 
 def _places(profile: Profile) -> list[Part]:
@@ -266,7 +268,7 @@ def _origins(sides: Sides) -> list[Part]:
     files = dict.fromkeys(profile.trace_file for profile in sides.values() if profile.trace_file)
     traces = [f"The trace is {name}; Perfetto and chrome://tracing open it." for name in files]
     counted = dict.fromkeys(p.flops.basis or p.flops.reason for p in sides.values())
-    flops = [f"FLOPs: {told}" for told in counted if told]
+    flops = [f"FLOPs: {described}" for described in counted if described]
     power = dict.fromkeys(f"Power: {units.because(p.power.reason)}." for p in sides.values() if p.power.reason)
     environments = {side: profile.environment for side, profile in sides.items()}
     table = [_environment(environments)] if any(environments.values()) else []

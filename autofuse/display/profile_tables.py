@@ -184,14 +184,14 @@ def _column_title(side: str, name: str) -> str:
 
 
 def _level_row(levels: Mapping[str, Level]) -> tuple[Cell, ...]:
-    cells, told = [], []
+    cells, described = [], []
     for level in levels.values():
         known = level.value is not None
         cells.append(Cell(value_of(level), "plain" if known else "quiet"))
         cells.append(Cell("" if level.loss is None else units.percent(level.loss), "quiet"))
-        told.append(level.basis or level.kind.source if known else missing(level))
+        described.append(level.basis or level.kind.source if known else missing(level))
     first = next(iter(levels.values()))
-    return (Cell(first.kind.title), *cells, Cell("; ".join(dict.fromkeys(told)), "quiet"))
+    return (Cell(first.kind.title), *cells, Cell("; ".join(dict.fromkeys(described)), "quiet"))
 
 
 def _share_row(name: str, sides: Sides) -> tuple[Cell, ...]:
@@ -201,8 +201,8 @@ def _share_row(name: str, sides: Sides) -> tuple[Cell, ...]:
         for share in shares
         for cell in (Cell(units.duration(share.seconds)), Cell(units.percent_within(share.share, share.interval)))
     ]
-    told = dict.fromkeys(share.basis if share.seconds is not None else share.reason for share in shares)
-    return (Cell(share_title(name)), *cells, Cell("; ".join(filter(None, told)), "quiet"))
+    described = dict.fromkeys(share.basis if share.seconds is not None else share.reason for share in shares)
+    return (Cell(share_title(name)), *cells, Cell("; ".join(filter(None, described)), "quiet"))
 
 
 def share_of(profile: Profile, name: str) -> Share:

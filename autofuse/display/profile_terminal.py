@@ -164,12 +164,12 @@ def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
 
 
 def _attribution(profile: Profile) -> Text:
-    told = profile.attribution
-    shares = f"{units.percent(told.forward)} of the forward, {units.percent(told.backward)} of the backward"
+    described = profile.attribution
+    shares = f"{units.percent(described.forward)} of the forward, {units.percent(described.backward)} of the backward"
     parts = [f"attributed to modules: {shares}"]
-    if told.overhead is not None:
-        parts.append(f"a recorded step took {told.overhead:.2f}x as long as a timed one")
-    return Text("; ".join((*parts, *map(end, told.notes))), _QUIET)
+    if described.overhead is not None:
+        parts.append(f"a recorded step took {described.overhead:.2f}x as long as a timed one")
+    return Text("; ".join((*parts, *map(end, described.notes))), _QUIET)
 
 
 def places(profile: Profile) -> list[RenderableType]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Tell(Protocol):
+class ShowProgress(Protocol):
     """Names a stage of the work and iterates over its parts."""
 
     def __call__(self, stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]: ...
@@ -31,7 +31,7 @@ def quietly(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
 
 
 @contextmanager
-def progress_bar(title: str, console: Console | None = None) -> Iterator[Tell]:
+def progress_bar(title: str, console: Console | None = None) -> Iterator[ShowProgress]:
     """Shows a bar on standard error, if that is a terminal, and removes it at the end."""
     if console is None and not _may_be_a_terminal():
         yield quietly
@@ -41,23 +41,23 @@ def progress_bar(title: str, console: Console | None = None) -> Iterator[Tell]:
         rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
     )  # fmt: skip
     with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task, told_last = bar.add_task(title, total=None), [title]
+        task, last_shown = bar.add_task(title, total=None), [title]
 
-        def tell(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
-            told_last[0] = f"{title}: {stage}"
-            bar.reset(task, description=told_last[0], total=total)
+        def show_progress(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
+            last_shown[0] = f"{title}: {stage}"
+            bar.reset(task, description=last_shown[0], total=total)
             for part in parts:
                 yield part
                 bar.advance(task)
 
-        def beside(what: str) -> None:
-            bar.update(task, description=f"{told_last[0]} ({what})" if what else told_last[0])
+        def show_next_to_phase(what: str) -> None:
+            bar.update(task, description=f"{last_shown[0]} ({what})" if what else last_shown[0])
 
-        _bars.append(beside)
+        _bars.append(show_next_to_phase)
         try:
-            yield tell
+            yield show_progress
         finally:
-            _bars.remove(beside)
+            _bars.remove(show_next_to_phase)
 
 
 _AFTER = 1.0  # seconds after which a line shows what is running
@@ -95,17 +95,17 @@ def _say(what: str, console: Console | None, said: threading.Event) -> None:
         console.print(f"autofuse: {what} ...", style="dim", markup=False, highlight=False)
 
 
-def spoken(name: str, console: Console | None = None) -> Tell:
+def progress_lines(name: str, console: Console | None = None) -> ShowProgress:
     """Prints a line for each stage on standard error, if that is a terminal. A bar would mix with output of `name`."""
     console = console or _standard_error()
 
-    def tell(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
+    def show_progress(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
         if console.is_terminal and total > 0:
             steps = "a step" if total == 1 else f"{total} steps"
             console.print(f"autofuse: {name}: {stage}, {steps}", style="dim", markup=False, highlight=False)
         yield from parts
 
-    return tell
+    return show_progress
 
 
 def _may_be_a_terminal() -> bool:

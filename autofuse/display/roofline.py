@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from autofuse.display.bars import shortened
+from autofuse.display.bars import shorten_to
 from autofuse.results import units
 from autofuse.results.profile_parts import Roof
 
@@ -82,7 +82,7 @@ class _Box:
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
 
-    def inside(self, other: _Box) -> bool:
+    def is_inside(self, other: _Box) -> bool:
         return (
             self.left >= other.left and self.right <= other.right and self.top >= other.top
             and self.bottom <= other.bottom
@@ -122,10 +122,10 @@ def _plot(chart: RooflineChart, size: str) -> str:
     ]
     labels = _labels(dots, radii, x, y, frame, [box for roof in roofs for box in roof.boxes()])
     lines = "".join(roof.svg() for roof in roofs)
-    name, told = escape(chart.title), escape(chart.description)
+    name, described = escape(chart.title), escape(chart.description)
     head = f'<svg class="plot {size}" viewBox="0 0 {width} {height}" role="img" aria-label="{name}">'
     axes = _axes(x, y, frame, 4 if size == "narrow" else 9) + _captions(chart.roof, frame)
-    return f"{head}<title>{name}</title><desc>{told}</desc>{axes}{lines}{''.join(circles)}{labels}</svg>"
+    return f"{head}<title>{name}</title><desc>{described}</desc>{axes}{lines}{''.join(circles)}{labels}</svg>"
 
 
 def _scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decades, _Decades]:
@@ -193,8 +193,8 @@ def _captions(roof: Roof, frame: _Box) -> str:
     if roof.flops_per_second:
         parts.append(_text(frame.right, 14, f"flat: {units.amount(roof.flops_per_second, 'FLOP/s')}", "end", "roof"))
     if roof.cached_bytes_per_second:
-        told = f"dashed, from the cache: {units.amount(roof.cached_bytes_per_second, 'B/s')}"
-        parts.append(_text(2, 30, told, "start", "roof"))
+        described = f"dashed, from the cache: {units.amount(roof.cached_bytes_per_second, 'B/s')}"
+        parts.append(_text(2, 30, described, "start", "roof"))
     return "".join(parts)
 
 
@@ -209,7 +209,7 @@ def _labels(
     for i, dot in enumerate(dots):
         if len(parts) == _LABELS or not dot.name:
             continue
-        name = shortened(dot.name, 24)
+        name = shorten_to(dot.name, 24)
         (cx, cy), r = centres[i], radii[i]
         places = [
             (cx + r + 4, cy + 4, "start"), (cx - r - 4, cy + 4, "end"), (cx, cy - r - 5, "middle"),
@@ -218,7 +218,7 @@ def _labels(
         for px, py, anchor in places:
             box = _box(px, py, name, anchor)
             others = [*boxes, *circles[:i], *circles[i + 1 :]]
-            if box.inside(frame) and not any(box.meets(other) for other in others):
+            if box.is_inside(frame) and not any(box.meets(other) for other in others):
                 boxes.append(box)
                 parts.append(_text(px, py, name, anchor, "name"))
                 break

@@ -31,11 +31,11 @@ def scaling_sentences(scaling: Mapping[str, Any]) -> tuple[str, ...]:
     advice = scaling["advice"]
     split = f"Recommended strategy: {advice['strategy']}. " if advice["strategy"] else ""
     held = ", ".join(f"{s} {size(b)}" for s, b in scaling["bytes_per_device"].items() if b is not None)
-    told = [f"{split}{advice['why']}"]
+    described = [f"{split}{advice['why']}"]
     if held:
-        told.append(f"The memory of one of {scaling['devices'][-1]} devices: {held}.")
+        described.append(f"The memory of one of {scaling['devices'][-1]} devices: {held}.")
     return (
-        *told,
+        *described,
         *scaling["notes"],
         "In the worst case no communication overlaps with computation, in the best case all that can.",
     )

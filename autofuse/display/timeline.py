@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from autofuse.display.bars import NARROW, letters_in, shortened
+from autofuse.display.bars import NARROW, letters_in, shorten_to
 from autofuse.results import units
 from autofuse.results.profile_parts import Span
 
@@ -35,13 +35,13 @@ class TimelineChart:
             lanes.setdefault(span.lane, []).append(span)
         height = len(lanes) * (_LABEL + _BAR + _BELOW) + _AXIS
         drawn = (self._lane(i, name, spans, end) for i, (name, spans) in enumerate(lanes.items()))
-        name, told = escape(self.title), escape(self.description)
+        name, described = escape(self.title), escape(self.description)
         head = f'<svg class="bars" height="{height}" role="img" aria-label="{name}">'
-        return f"{head}<title>{name}</title><desc>{told}</desc>{''.join(drawn)}{_axis(end, height)}</svg>"
+        return f"{head}<title>{name}</title><desc>{described}</desc>{''.join(drawn)}{_axis(end, height)}</svg>"
 
     def _lane(self, row: int, name: str, spans: Sequence[Span], end: float) -> str:
         top = row * (_LABEL + _BAR + _BELOW)
-        label = f'<text class="label" x="0" y="{top + 13}">{escape(shortened(name, letters_in(NARROW)))}</text>'
+        label = f'<text class="label" x="0" y="{top + 13}">{escape(shorten_to(name, letters_in(NARROW)))}</text>'
         track = f'<rect class="track" x="0" y="{top + _LABEL}" width="100%" height="{_BAR}"/>'
         return label + track + "".join(self._span(span, top + _LABEL, end) for span in _visible_spans(spans, end))
 

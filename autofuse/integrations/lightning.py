@@ -19,7 +19,11 @@ from autofuse.results.sites import Report
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """The Callback class of each installed package. The two are different, and each Trainer requires its own."""
+    """The Callback class of each installed package. The two are different, and each Trainer requires its own.
+
+    Raises:
+        ImportError: Neither package is installed.
+    """
     installed = [(root, name) for root, name in _PACKAGES if find_spec(root) is not None]
     if not installed:
         raise ImportError(

@@ -105,7 +105,11 @@ def _requests_weights(options: Mapping[str, Any]) -> bool:
 
 
 def _eager_attention_of(module: nn.Module) -> Any:
-    """The `eager_attention_forward` of the file that defines the module's class."""
+    """The `eager_attention_forward` of the file that defines the module's class.
+
+    Raises:
+        ValueError: The file has no such function.
+    """
     file = type(module).__module__
     eager_attention = getattr(sys.modules.get(file), "eager_attention_forward", None)
     if eager_attention is None:

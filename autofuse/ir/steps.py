@@ -28,6 +28,7 @@ class StepBudget:
 
     @property
     def spent(self) -> int:
+        """The number of steps that were taken."""
         return self.allowed - self.left
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from autofuse.results.atomic_files import put_private
 from autofuse.results.cache_folder import folder, make, require_own
 from autofuse.results.regular_files import is_own, kind_of, read_own
-from autofuse.results.temporary_files import is_still, remove_leftovers
+from autofuse.results.temporary_files import remove_leftovers, still_has_path
 
 FORMAT_VERSION = 1
 _LOG = logging.getLogger("autofuse")
@@ -195,7 +195,7 @@ def _lock(path: Path) -> Iterator[None]:
             if kind_of(os.fstat(handle).st_mode) or not is_own(os.fstat(handle)):
                 raise PermissionError(errno.EPERM, "the lock is not a regular file of this user", str(path))
             _wait_for(handle, deadline)
-            if is_still(handle, str(path)):  # `autofuse cache clear` may have deleted it in the meantime
+            if still_has_path(handle, str(path)):  # `autofuse cache clear` may have deleted it in the meantime
                 yield  # closing unlocks
                 return
         finally:

@@ -193,11 +193,11 @@ class _FormulaGradients(torch.autograd.Function):
 def _keep_first_results(formula: Callable[..., Any], count: int) -> Callable[..., Any]:
     """`formula` with only the first `count` of its results. The others got no gradient."""
 
-    def shortened(*operands: Tensor) -> Any:
+    def first_results(*operands: Tensor) -> Any:
         result = formula(*operands)
         return result[:count] if isinstance(result, tuple) else result
 
-    return shortened
+    return first_results
 
 
 def _gradient_hook(call: _Call, place: int) -> Callable[[Tensor], None]:

@@ -187,7 +187,7 @@ def _require_known_names(source: str, spaces: dict[str, Any], loops: int) -> Non
     Raises:
         ValueError: if the code reads an unknown name, or calls another matrix product than torch's.
     """
-    namespace = _execute(source, [_unused] * loops)
+    namespace = _execute(source, [_refuse_call] * loops)
     tree = ast.parse(source)
     written_names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
     written_names |= {a.arg for n in ast.walk(tree) if isinstance(n, ast.arguments) for a in (*n.args, *n.kwonlyargs)}
@@ -202,7 +202,7 @@ def _require_known_names(source: str, spaces: dict[str, Any], loops: int) -> Non
         raise ValueError(f"it reads the unknown names {', '.join(sorted(unknown))}")
 
 
-def _unused(*_: object) -> None:
+def _refuse_call(*_: object) -> None:
     raise RuntimeError("A loop was called while its code was checked.")
 
 

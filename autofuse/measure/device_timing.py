@@ -49,6 +49,7 @@ class CudaClock:
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
     def device_seconds(self, action: Action, host: float) -> float:
+        """Returns the seconds of an action on the GPU. Writes before it keep the GPU busy for the launch (`host`)."""
         for _ in range(count_writes(host)):
             self._buffer.zero_()
         self._start.record()
@@ -58,6 +59,7 @@ class CudaClock:
         return float(self._start.elapsed_time(self._end)) / 1e3
 
     def host_seconds(self, action: Action) -> float:
+        """Returns the seconds until the action is launched, on a GPU that has nothing else to do."""
         synchronize(self._device)
         start = time.perf_counter()
         action()

@@ -32,8 +32,8 @@ MIN_ROUNDS, MAX_ROUNDS = 8, 100  # rounds
 # An action is dropped after the first rounds if its fastest run is this much slower than the slowest of another.
 DROP_RATIO = 1.5
 _FIRST_ROUNDS = 3
-# Seconds: on an accelerator a sample queues as many calls as take about this long. One call of 1 ms, of which the host
-# needs most, says little about calls in a row: on an H100 such samples of a layer norm were 4 times as long.
+# Seconds of a sample on an accelerator, which is a queue of calls. In shorter samples the host's time dominates: on an
+# H100, samples of 1 ms took 4 times as long for a call of a layer norm.
 _SAMPLE_SECONDS = 5e-3
 RESAMPLES = 400
 

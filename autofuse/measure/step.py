@@ -17,10 +17,10 @@ Step = Callable[[Any, Any], object]
 
 
 def training_step(model: Model, inputs: Inputs) -> None:
-    """Runs forward, a loss of all floating-point outputs (the sum of their mean squares) and backward, and clears
-    the gradients.
+    """Runs forward and backward, and clears the gradients.
 
-    If no output requires a gradient (a frozen model, or under no_grad) only the forward runs.
+    The loss is the sum of the mean squares of all floating-point outputs. If no output requires a gradient (a frozen
+    model, or under no_grad), only the forward runs.
     """
     outputs = tensors_in(call_model(model, inputs))
     losses = [output.square().mean() for output in outputs if output.requires_grad and output.is_floating_point()]

@@ -120,7 +120,8 @@ class Monitor:
 
         Args:
             batch: what the model was called with in this step. Samples and tokens are read from its shapes.
-            samples, tokens: of this step on this process; override what the batch says.
+            samples: the number of samples of this step in this process, instead of the batch's.
+            tokens: the number of tokens of this step in this process, instead of the batch's.
         """
         now = time.perf_counter()
         self.steps += 1

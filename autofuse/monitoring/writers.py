@@ -37,6 +37,7 @@ class JsonLines:
         self._file: IO[str] | None = None
 
     def write(self, figures: IntervalFigures) -> None:
+        """Appends the figures of an interval."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a", encoding="utf-8")
@@ -44,6 +45,7 @@ class JsonLines:
         self._file.flush()
 
     def close(self) -> None:
+        """Closes the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -59,6 +61,7 @@ class Prometheus:
         self.path = Path(path)
 
     def write(self, figures: IntervalFigures) -> None:
+        """Replaces the file by one with the figures of an interval."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         temporary.write_text(prometheus_text(figures), encoding="utf-8")
@@ -90,10 +93,12 @@ class TensorBoard:
         self._writer: Any = module.SummaryWriter(os.fspath(folder))
 
     def write(self, figures: IntervalFigures) -> None:
+        """Writes the figures of an interval as scalars."""
         for name, value in figures.numbers().items():
             self._writer.add_scalar(f"{_PREFIX}/{name}", value, figures.step)
 
     def close(self) -> None:
+        """Closes the file of events."""
         self._writer.close()
 
 
@@ -115,6 +120,7 @@ class Wandb:
         self._run.define_metric(f"{_PREFIX}/*", step_metric=f"{_PREFIX}/step")
 
     def write(self, figures: IntervalFigures) -> None:
+        """Logs the figures of an interval."""
         numbers = {"step": figures.step, **figures.numbers()}
         self._run.log({f"{_PREFIX}/{name}": value for name, value in numbers.items()})
 
@@ -138,6 +144,7 @@ class Mlflow:
         self._run_id = run_id or active.info.run_id
 
     def write(self, figures: IntervalFigures) -> None:
+        """Logs the figures of an interval."""
         numbers = {f"{_PREFIX}/{name}": value for name, value in figures.numbers().items()}
         self._mlflow.log_metrics(numbers, step=figures.step, run_id=self._run_id)
 

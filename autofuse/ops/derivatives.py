@@ -25,7 +25,7 @@ from autofuse.torch_private import (
 )
 from autofuse.torch_private import functional as F
 
-_KERNELS = "ScaledDotProduct"  # the names of the autograd nodes of all fused kernels begin so
+_KERNELS = "ScaledDotProduct"  # the beginning of the names of all fused kernels' autograd nodes
 
 
 def needs_unfused_formula(*operands: Tensor) -> bool:

@@ -39,16 +39,16 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     operation, whole = OPERATIONS[name], ACTIVATIONS[name]
     of_torch, least = operation.torch.run, operation.least
 
-    def lowered(x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
         watched = _is_compiling() or get_tracing_state() is not None or RECORDERS
         return whole(x) if watched or type(x) is not Tensor or x.numel() >= least else of_torch(x)
 
     def unobserved(x: Tensor) -> Tensor:
         return whole(x) if RECORDERS or type(x) is not Tensor or x.numel() >= least else of_torch(x)
 
-    lowered.__name__ = lowered.__qualname__ = f"{name}_of_few_elements"
-    lowered.seen = unobserved  # type: ignore[attr-defined]
-    return lowered
+    run.__name__ = run.__qualname__ = f"{name}_of_few_elements"
+    run.seen = unobserved  # type: ignore[attr-defined]
+    return run
 
 
 @cache
@@ -56,13 +56,13 @@ def settled_activation(name: str) -> Callable[[Tensor], Tensor]:
     """`activation` for an argument of the forward, about which everything that `seen` checks is known."""
     of_any, operation = activation(name), OPERATIONS[name]
 
-    def lowered(x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
         return of_any(x)
 
-    lowered.__name__ = lowered.__qualname__ = f"{name}_of_an_argument"
-    lowered.seen = of_any.seen  # type: ignore[attr-defined]
-    lowered.quiet, lowered.below = operation.torch.run, operation.least  # type: ignore[attr-defined]
-    return lowered
+    run.__name__ = run.__qualname__ = f"{name}_of_an_argument"
+    run.seen = of_any.seen  # type: ignore[attr-defined]
+    run.quiet, run.below = operation.torch.run, operation.least  # type: ignore[attr-defined]
+    return run
 
 
 def attention(
@@ -152,7 +152,7 @@ def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves
     caller may write to the result (`writable`).
     """
 
-    def lowered(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         made = attention(query, key, value, mask, scale, is_causal, True, True, True)
         return writable(made) if leaves else made
 
@@ -163,13 +163,13 @@ def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves
 
     def of_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if type(query) is not Tensor or forward_ad._current_level >= 0:
-            return lowered(query, key, value)
+            return run(query, key, value)
         made = kernel(query, key, value)
         return after(made) if made.requires_grad else made
 
     def of_kept(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         if type(query) is not Tensor or forward_ad._current_level >= 0 or is_causal:
-            return lowered(query, key, value, mask)
+            return run(query, key, value, mask)
         made = kernel(query, key, value, mask)
         return after(made) if made.requires_grad else made
 
@@ -177,12 +177,12 @@ def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves
         made = differentiable_twice(made)
         return writable(made) if leaves else made
 
-    lowered.__name__ = lowered.__qualname__ = "attention_of_known_operands"
-    lowered.seen = of_kept if masked else of_all  # type: ignore[attr-defined]
+    run.__name__ = run.__qualname__ = "attention_of_known_operands"
+    run.seen = of_kept if masked else of_all  # type: ignore[attr-defined]
     if not (masked and is_causal):
-        lowered.quiet = kernel  # type: ignore[attr-defined]
-    lowered.leaving = lambda: settled_attention(scale, is_causal, masked, True)  # type: ignore[attr-defined]
-    return lowered
+        run.quiet = kernel  # type: ignore[attr-defined]
+    run.leaving = lambda: settled_attention(scale, is_causal, masked, True)  # type: ignore[attr-defined]
+    return run
 
 
 _sdpa = F.scaled_dot_product_attention
@@ -250,14 +250,15 @@ def _seen_layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps:
 def _layer_norm_apart(norm: Callable[..., Tensor], names: frozenset[str]) -> Callable[..., Tensor]:
     of_x, of_bias = "x" in names, "bias" in names
 
-    def apart(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    def layer_norm_of_copies(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
         if torch.is_grad_enabled() and (x.requires_grad or isinstance(weight, Tensor) and weight.requires_grad):
             x = _lazy_copy_if_needed(x) if of_x else x
             bias = _lazy_copy_if_needed(bias) if of_bias and isinstance(bias, Tensor) else bias
         return norm(x, weight, bias, eps)
 
-    apart.__name__ = apart.__qualname__ = f"layer_norm_apart_from_{'_and_'.join(sorted(names))}"
-    return apart
+    name = f"layer_norm_apart_from_{'_and_'.join(sorted(names))}"
+    layer_norm_of_copies.__name__ = layer_norm_of_copies.__qualname__ = name
+    return layer_norm_of_copies
 
 
 def _seen_dropout_add_norm(
@@ -290,7 +291,7 @@ def settled_layer_norm(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`norm`, a layer norm of this file or `ops.layer_norm`, of an argument of the forward."""
     of_any: Callable[..., Tensor] = norm.seen  # type: ignore[attr-defined]
 
-    def lowered(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    def run(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
         return norm(x, weight, bias, eps)
 
     def quiet(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
@@ -301,9 +302,9 @@ def settled_layer_norm(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return of_any(x, weight, bias, eps)
         return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]  # it checks the sizes of the bias
 
-    lowered.__name__ = lowered.__qualname__ = f"{norm.__name__}_of_an_argument"
-    lowered.seen, lowered.quiet, lowered.below = of_any, quiet, LEAST  # type: ignore[attr-defined]
-    return lowered
+    run.__name__ = run.__qualname__ = f"{norm.__name__}_of_an_argument"
+    run.seen, run.quiet, run.below = of_any, quiet, LEAST  # type: ignore[attr-defined]
+    return run
 
 
 LAYER_NORMS_APART = _layer_norms_apart()  # layer norms whose gradients later writes to these operands do not change

@@ -65,7 +65,7 @@ def soft_capped_attention(
         return small_result
 
     def negligible(fill: float | None) -> bool:
-        # Capped scores are between -cap and cap. Next to any of them, so low a fill has the weight 0.
+        # Capped scores are between -cap and cap. Next to any of them, a fill as low as this has the weight 0.
         return vanishes(fill, dtype) or fill is not None and -fill > 2 * abs(cap) + UNDERFLOWS
 
     if mask is not None and kept is None and not is_causal:

@@ -104,7 +104,7 @@ LOGITS_READ = Code(
 )
 LOGITS_UNCHECKED = Code(
     "logits-unchecked",
-    "A copy of the model must run to see who reads the output of its last layer. The copy does not fit into memory.",
+    "A copy of the model must run to find what reads the output of its last layer. The copy does not fit into memory.",
     "the uses of the logits were not verified: {why}",
     "pass example inputs with fewer rows or shorter sequences, or optimize before other tensors fill the memory",
 )

@@ -99,9 +99,9 @@ class Analysis(Shown):
         found = (
             f"{_plural(sum(s.count for s in unfused), 'site')} of {_plural(rules, 'rule')} unfused" if unfused else ""
         )
-        told = ", ".join(filter(None, (found or "nothing unfused", f"{declined} declined" if declined else "")))
+        described = ", ".join(filter(None, (found or "nothing unfused", f"{declined} declined" if declined else "")))
         return "; ".join(
-            (told, _plural(sum(b.count for b in self.breaks), "graph break"), _plural(self.graphs, "graph"))
+            (described, _plural(sum(b.count for b in self.breaks), "graph break"), _plural(self.graphs, "graph"))
         )
 
     def with_status(self, status: Status) -> tuple[UnfusedSite, ...]:
@@ -135,6 +135,7 @@ class Analysis(Shown):
         return iter(self.sites)
 
     def tables(self) -> tuple[Table, ...]:
+        """The table of sites, and the table of graph breaks if there are any."""
         return (self.table(), self.breaks_table()) if self.breaks else (self.table(),)
 
 

@@ -30,6 +30,7 @@ def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
         Whether the file was written.
 
     Raises:
+        PermissionError: The file is write-protected.
         OSError: The file cannot be written. The old file is unchanged.
         ChangedMeanwhile: The file holds neither `expected` nor `content`.
     """
@@ -68,7 +69,11 @@ def put_private(path: str, content: bytes) -> None:
 
 
 def _require_unchanged(target: str, status: os.stat_result, expected: bytes) -> None:
-    """The last check: the new text is on the disk already, and only the rename is missing."""
+    """The last check: the new text is on the disk already, and only the rename is missing.
+
+    Raises:
+        ChangedMeanwhile: The file changed after it was read.
+    """
     now = os.stat(target)
     same = (status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid)
     if (now.st_dev, now.st_ino, now.st_mode, now.st_uid, now.st_gid) != same or read(target) != expected:

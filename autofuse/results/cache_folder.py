@@ -41,6 +41,10 @@ def make(here: Path) -> None:
 
 
 def require_own(here: Path) -> None:
-    """Raises PermissionError if the folder belongs to another user, who could put anything into it."""
+    """Check that the folder belongs to the user. Another owner could put anything into it.
+
+    Raises:
+        PermissionError: It belongs to another user.
+    """
     if not is_own(here.stat()):
         raise PermissionError(errno.EPERM, "it belongs to another user", str(here))

@@ -144,6 +144,7 @@ class Comparison(Shown):
         }
 
     def tables(self) -> tuple[Table, ...]:
+        """The table of the comparison, and the table of operators if they were counted."""
         if not (self.operators_before or self.operators_after):
             return (self.table(),)
         return (self.table(), self.operators_table())

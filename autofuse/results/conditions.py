@@ -109,7 +109,11 @@ def _comparison(part: str, text: str) -> Relation:
 
 
 def check_condition(asked: Condition, known: Mapping[str, Quantity]) -> ConditionOutcome:
-    """The outcome of a condition. Raises NotACondition if it contains a name that is not in `known`."""
+    """The outcome of a condition.
+
+    Raises:
+        NotACondition: It contains a name that is not in `known`.
+    """
     for comparison in asked.comparisons:
         if comparison.name not in known:
             raise NotACondition(_no_such_name(comparison.name, known))

@@ -112,7 +112,11 @@ def _choice(choices: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _number(value: Any, where: str) -> float:
-    """A number. null becomes NaN, because NaN is written as null: a diverged loss stays NaN."""
+    """A number. null becomes NaN, because NaN is written as null: a diverged loss stays NaN.
+
+    Raises:
+        Malformed: The value is no number, or too large for one.
+    """
     try:
         return math.nan if value is None else float(_require(value, (int, float), where))
     except OverflowError as error:

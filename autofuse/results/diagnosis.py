@@ -12,9 +12,14 @@ Confidence = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do. kind: a name that does not change, "loader-workers". text: what to do, with the command or the
-    line of code. milliseconds: the predicted saving per step at most; null if it cannot be predicted. evidence: the
-    numbers behind it. confidence: how certain it is that this helps.
+    """One thing to do.
+
+    Attributes:
+        kind: a name that does not change, such as "loader-workers".
+        text: what to do, with the command or the line of code.
+        milliseconds: the predicted saving per step at most; null if it cannot be predicted.
+        evidence: the numbers on which the prediction is based.
+        confidence: how certain it is that this helps.
     """
 
     kind: str
@@ -26,8 +31,13 @@ class Action:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The verdict. class: what limits the step. sentence: the same for people. actions: at most three, the best first;
-    none if nothing is left to do. shares: the share of the step that each limit takes, the largest first.
+    """The verdict.
+
+    Attributes:
+        class: what limits the step.
+        sentence: the verdict as a sentence.
+        actions: at most three, the best first; none if nothing is left to do.
+        shares: the share of the step that each limit takes, the largest first.
     """
 
     limit: Limit = field(metadata={"key": "class"})

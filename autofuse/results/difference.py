@@ -43,9 +43,15 @@ class MeasuredSide:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two files. ratio: time before / after, above 1 if `after` is faster, with an interval that
-    contains all ways to compare. verdict, reason: as those of a comparison. caveats: what differs between the
-    runs, in sentences. interleaved: whether the times were taken in pairs, in one process.
+    """The difference of two files.
+
+    Attributes:
+        verdict: as in a comparison.
+        reason: the sentence that says why.
+        ratio: time before / after, above 1 if `after` is faster. Its interval contains the results of all ways to
+            compare.
+        caveats: what differs between the runs, in sentences.
+        interleaved: whether the times were taken in pairs, in one process.
     """
 
     verdict: Verdict
@@ -65,13 +71,13 @@ def of_profiles(before: Profile, after: Profile, *, anyway: bool = False) -> Dif
     """The difference of two profiles. anyway: judge also runs under different conditions."""
     sides = [MeasuredSide(p.timing.seconds, p.timing.yardstick) for p in (before, after)]
     caveats = [*_conditions(before.environment, after.environment), *_work(before, after)]
-    return judged(sides[0], sides[1], caveats, anyway=anyway)
+    return judge_sides(sides[0], sides[1], caveats, anyway=anyway)
 
 
 def of_comparisons(before: Comparison, after: Comparison, *, anyway: bool = False) -> Difference:
     """The difference of the optimized sides of two comparisons; their original sides are the yardsticks."""
     sides = [MeasuredSide(c.after_seconds, c.before_seconds) for c in (before, after)]
-    return judged(sides[0], sides[1], _conditions(before.environment, after.environment), anyway=anyway)
+    return judge_sides(sides[0], sides[1], _conditions(before.environment, after.environment), anyway=anyway)
 
 
 def of_comparison(comparison: Comparison) -> Difference:
@@ -80,7 +86,7 @@ def of_comparison(comparison: Comparison) -> Difference:
     return Difference(comparison.verdict, comparison.reason, ratio, interleaved=True)
 
 
-def judged(
+def judge_sides(
     before: MeasuredSide, after: MeasuredSide, caveats: Sequence[str] = (), *, anyway: bool = False
 ) -> Difference:
     """The verdict on steps that were timed apart.

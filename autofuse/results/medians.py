@@ -19,8 +19,10 @@ LEVEL = 0.95
 def median_interval(numbers: Sequence[float]) -> Interval:
     """An interval that contains the true median with a probability of at least 95 %.
 
-    Fewer than six numbers give their whole range, whose probability is lower. Raises ValueError if there are no
-    numbers.
+    Fewer than six numbers give their whole range, whose probability is lower.
+
+    Raises:
+        ValueError: There are no numbers.
     """
     if not numbers:
         raise ValueError("An interval needs at least one time, but there is none.")

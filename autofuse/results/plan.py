@@ -125,7 +125,11 @@ class Plan(Shown):
 
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
-        """The inverse of to_dict. Raises Malformed for other data."""
+        """The inverse of to_dict.
+
+        Raises:
+            Malformed: The data is not from to_dict.
+        """
         if not isinstance(data, Mapping) or data.get("type") != "plan" or data.get("version") != FORMAT_VERSION:
             raise Malformed(f"This is not a plan of autofuse in format version {FORMAT_VERSION}.")
         return loaded(cls, data)
@@ -152,15 +156,15 @@ class Plan(Shown):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences on the basis of the numbers, and on what a reader should know about them."""
-        told = [SIMULATED, f"{self.name}: {self._settings()}."]
+        described = [SIMULATED, f"{self.name}: {self._settings()}."]
         if self.capacity is not None and self.capacity.source:
-            told.append(f"Capacity: {self.capacity.device or 'given'}, {self.capacity.source}.")
+            described.append(f"Capacity: {self.capacity.device or 'given'}, {self.capacity.source}.")
         errors = f"{percent(self.before.error)} before"
         if not self.after.reason:
             errors += f" and {percent(self.after.error)} after fusion"
-        told.append(f"Largest error where estimates were checked: {errors} ({self.error_basis}).")
-        told += [f"After fusion: {self.after.reason}"] if self.after.reason else []
-        return (*told, *self.notes)
+        described.append(f"Largest error where estimates were checked: {errors} ({self.error_basis}).")
+        described += [f"After fusion: {self.after.reason}"] if self.after.reason else []
+        return (*described, *self.notes)
 
     def _settings(self) -> str:
         of = self.setting

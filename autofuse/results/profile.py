@@ -120,9 +120,7 @@ class Profile(Shown):
 
     @property
     def places(self) -> tuple[tuple[Layer, Place], ...]:
-        """Each place with its layer, sorted by predicted saving: the largest first, places without a prediction
-        last.
-        """
+        """Each place with its layer. The largest predicted saving is first; places without a prediction are last."""
         found = [(layer, place) for layer in self.layers for place in layer.places]
         return tuple(sorted(found, key=lambda pair: -(pair[1].predicted_saving or 0.0)))
 
@@ -136,7 +134,11 @@ class Profile(Shown):
 
     @classmethod
     def from_dict(cls, data: Any) -> Profile:
-        """The profile that to_dict() made, in this or an earlier version. Raises Malformed for other data."""
+        """The profile that to_dict() made, in this or an earlier version.
+
+        Raises:
+            Malformed: The data is not from to_dict().
+        """
         if not isinstance(data, Mapping) or data.get("type") != "profile":
             raise Malformed(
                 'This is not a profile, because it has no "type": "profile". `autofuse profile` writes profiles.'

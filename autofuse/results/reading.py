@@ -20,7 +20,8 @@ class NotOurs(ValueError):
 def read(path: Path) -> Profile | Comparison:
     """The profile or the comparison in a file. `autofuse demo --json` writes files that contain a comparison.
 
-    Raises NotOurs if the file contains neither, or cannot be read.
+    Raises:
+        NotOurs: The file contains neither, or cannot be read.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -35,7 +36,11 @@ def read(path: Path) -> Profile | Comparison:
 
 
 def of(content: Any) -> Profile | Comparison:
-    """The profile or the comparison in parsed JSON. Raises Malformed if it is neither."""
+    """The profile or the comparison in parsed JSON.
+
+    Raises:
+        Malformed: It is neither.
+    """
     if not isinstance(content, Mapping):
         raise Malformed("it is not a JSON object. Pass a profile.json that `autofuse profile` wrote.")
     if content.get("type") == "profile":

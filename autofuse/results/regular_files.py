@@ -24,7 +24,9 @@ def read(path: str, largest: int = _LARGEST) -> bytes:
 def read_own(path: str, largest: int = _LARGEST) -> bytes:
     """The bytes of a file that belongs to the user or to root and is no link.
 
-    Raises OSError; PermissionError for a file of another owner.
+    Raises:
+        PermissionError: The file belongs to another user.
+        OSError: It cannot be read.
     """
     handle = os.open(path, _AT_ONCE | _NO_LINK)
     if not is_own(os.fstat(handle)):

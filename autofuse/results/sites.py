@@ -136,10 +136,10 @@ class Report(Shown):
         """
         counts = Counter("within" if _is_part(site) else site.status for site in self.sites)
         within = f" (and {counts['within']} within them)" if counts["within"] else ""
-        told = {status: f"{counts[status]} {status}" for status in _TONES if counts[status]}
+        described = {status: f"{counts[status]} {status}" for status in _TONES if counts[status]}
         if within:
-            told["fused"] = f"{counts['fused']} fused{within}"
-        return ", ".join(told.values()) or "no sites found"
+            described["fused"] = f"{counts['fused']} fused{within}"
+        return ", ".join(described.values()) or "no sites found"
 
     @property
     def headline(self) -> str:

@@ -34,7 +34,7 @@ def temporary_next_to(target: str) -> Iterator[tuple[IO[bytes], str]]:
         path = os.path.join(os.path.dirname(target), f"{_PREFIX}{os.urandom(8).hex()}{_SUFFIX}")
         try:
             with open(path, "xb", opener=_open_private) as file:
-                if _lock(file.fileno(), wait=True) is None or is_still(file.fileno(), path):
+                if _lock(file.fileno(), wait=True) is None or still_has_path(file.fileno(), path):
                     yield file, path
                     return
         except BaseException:
@@ -57,7 +57,7 @@ def remove_leftovers(folder: str) -> list[str]:
     return [path for path in found if _remove_if_left(path)]
 
 
-def is_still(handle: int, path: str) -> bool:
+def still_has_path(handle: int, path: str) -> bool:
     """Whether the open file still has this path. It may have been deleted before it was locked."""
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(path))
@@ -77,7 +77,7 @@ def _remove_if_left(path: str) -> bool:
     try:
         status, locked = os.fstat(handle), _lock(handle, wait=False)
         left = time.time() - status.st_mtime > _OLD if locked is None else locked
-        if left and _deletable(status) and is_still(handle, path):
+        if left and _deletable(status) and still_has_path(handle, path):
             os.unlink(path)
             return True
     except OSError:

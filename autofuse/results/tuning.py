@@ -105,7 +105,11 @@ class TuningResult(Shown):
     trials: tuple[Trial, ...] = ()
 
     def trial(self, name: str) -> Trial:
-        """The candidate of this name. Raises KeyError if there is none."""
+        """The candidate of this name.
+
+        Raises:
+            KeyError: There is none.
+        """
         found = next((t for t in self.trials if t.name == name), None)
         if found is None:
             raise KeyError(
@@ -151,7 +155,13 @@ class TuningResult(Shown):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TuningResult:
-        """The inverse of to_dict. Raises TypeError, KeyError or ValueError for other data."""
+        """The inverse of to_dict.
+
+        Raises:
+            ValueError: The data has another format version, or other values.
+            KeyError: A field is missing.
+            TypeError: A field has another type.
+        """
         if data["version"] != FORMAT_VERSION:
             raise ValueError(
                 f"This is version {data['version']!r} of the format, but only {FORMAT_VERSION} is supported."

@@ -42,7 +42,7 @@ def size(count: float | None) -> str:
 
 
 def amount(count: float | None, unit: str) -> str:
-    """A number with a decimal prefix: amount(1.2e12, "FLOP") is "1.2 TFLOP"."""
+    """A number with a decimal prefix: "1.2 TFLOP" for 1.2e12 and the unit "FLOP"."""
     if count is None or not math.isfinite(count):
         return NOT_KNOWN
     return _with_unit(float(count), 1000, tuple(f"{prefix}{unit}" for prefix in _THOUSANDS)).rstrip()
@@ -70,10 +70,10 @@ def digits(value: float) -> str:
 
 
 def because(reason: str) -> str:
-    """ "n/a, because ...": the reason as a clause. A reason that is a sentence loses its full stop."""
-    told = reason.rstrip(". ")
-    told = told[0].lower() + told[1:] if told[1:2].islower() or told[1:2] == " " else told
-    return f"{NOT_KNOWN}, because {told}" if told else NOT_KNOWN
+    """The reason as a clause: "n/a, because ...". A reason that is a sentence loses its full stop."""
+    described = reason.rstrip(". ")
+    described = described[0].lower() + described[1:] if described[1:2].islower() or described[1:2] == " " else described
+    return f"{NOT_KNOWN}, because {described}" if described else NOT_KNOWN
 
 
 def magnitude(text: str) -> float | None:

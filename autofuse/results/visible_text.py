@@ -9,7 +9,7 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control, format (such as right-to-le
 
 
 def visible(text: str) -> str:
-    """A name on one line. Characters that cannot be printed are written as Python escapes them, `\n` or `\x1b`.
+    r"""A name on one line. Characters that cannot be printed are written as Python escapes them, `\n` or `\x1b`.
 
     A byte that is not text in the file system's encoding (Python holds it as a surrogate) is written as that byte.
     """

@@ -19,7 +19,7 @@ _GENERATOR = "_checkpoint_without_reentrant_generator"
 
 @contextmanager
 def replaced(make: Callable[[Callable[..., Steps]], Callable[..., Steps]]) -> Iterator[None]:
-    """Inside the block, torch steps `make(original)` in the place of its own generator."""
+    """Inside the block, torch steps `make(original)` instead of its own generator."""
     original = getattr(checkpoint, _GENERATOR, None)
     if original is None:
         yield

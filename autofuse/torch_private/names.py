@@ -82,7 +82,7 @@ def _any_mode(get: Callable[[Any], Any], *keys: Any) -> Callable[[], bool]:
     return lambda: any(get(key) is not None for key in keys)
 
 
-def _together(*found: Any) -> tuple[Any, ...]:
+def _all_of(*found: Any) -> tuple[Any, ...]:
     return found
 
 
@@ -177,7 +177,7 @@ NAMES: Mapping[str, Private] = {
         "Module.__call__ at import time counts as torch's own", torch.nn.Module.__call__),
     "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether there are global module hooks",
         "autofuse assumes hooks, and replaces no module", ({0: "unknown"},),
-        _together),
+        _all_of),
     "OPTIMIZER_POST_HOOKS": _one("torch.optim.optimizer._global_optimizer_post_hooks",
         "noticing the end of an optimizer's step, after all other hooks",
         "a step ends with the optimizer's, before other hooks of the user", OrderedDict()),

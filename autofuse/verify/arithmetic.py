@@ -96,9 +96,11 @@ class DoubleMode(AsWrittenMode):
         torch.set_default_dtype(self._default)
 
     def convert(self, t: Tensor) -> Tensor:
+        """Return `t` in double."""
         return t.to(WIDER.get(t.dtype, t.dtype))
 
     def call(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call `func` in double. Random numbers and the default eps are those of the dtype `own`."""
         if func in _DRAWING:
             return self._draw(func, args, kwargs)
         if func in _DRAWING_IN_PLACE:
@@ -144,6 +146,7 @@ class RandomRoundingMode(DoubleMode):
         self.generators: dict[torch.device, torch.Generator] = {}
 
     def call(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call `func` in double, and round its result at random."""
         if func in _SOFTMAXES:
             return self._softmax(*args, **kwargs)
         if getattr(func, "__name__", "") in _SUMS_OF_PRODUCTS:

@@ -77,7 +77,11 @@ class FunctionReference:
         return all(map(are_equal_tensors, first.tensors, second.tensors))
 
     def _tensor_comparisons(self, outcome: FunctionOutcome) -> Iterator[TensorComparison]:
-        """Yield each output and gradient that torch's code has. Raises WrongResult if one differs in kind."""
+        """Yield each output and gradient that torch's code has.
+
+        Raises:
+            WrongResult: One differs in kind.
+        """
         outcomes = zip(
             outcome.tensors, self._original.tensors, self._exact.tensors, self._perturbed.tensors, strict=True
         )

@@ -78,7 +78,7 @@ def _models(rows: dict[str, Row]) -> str:
         "## Optimized models against float64\n\n"
         "Models of two layers with the code of `examples/`, optimized without measurements, so that every kernel runs: "
         "logits and all gradients. Allowed is four times the error of the original in the same dtype, plus eight times "
-        "its eps. The gradient of a key's bias is zero but for rounding, so it is compared with its neighbours.\n\n"
+        "its eps. The gradient of a key's bias is zero apart from rounding, so it is compared with its neighbours.\n\n"
         + _table(("model", "result", "largest error over what is allowed"), lines)
         + f"\nOther checks that are right: {'; '.join(right)}. Wrong: {'; '.join(wrong) or 'none'}.\n"
     )

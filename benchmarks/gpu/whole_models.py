@@ -23,7 +23,7 @@ from benchmarks.gpu.store import Results, Row, Setting, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _EPS_ALLOWED, _TIMES_ALLOWED = 8, 4
-# Of the largest gradient of all parameters. The gradient of a key's bias is zero but for rounding, and flash kernels
+# Of the largest gradient of all parameters. The gradient of a key's bias is zero apart from rounding, and flash kernels
 # round differently: they subtract the product of the rounded output.
 _LEAST_SHARE = 1e-2
 
@@ -43,7 +43,7 @@ def tasks(setting: Setting, results: Results) -> list[Task]:
         "restore": partial(check_restore, first, setting),
         "copies": partial(copies, first, setting),
         "torch.compile": partial(compiled, first, setting),
-        "moved from the CPU": partial(moved, first, setting),
+        "moved from the CPU": partial(check_moved_models, first, setting),
     }
     if setting.device.type == "cuda":
         checks |= {
@@ -67,7 +67,7 @@ def numbers(trained: TrainedModel, dtype: str, setting: Setting) -> Row:
         ours = _results(model, batch)
     # Where the original itself overflows in this dtype, there is nothing to compare with.
     finite = [name for name in exact if bool(spelled[name].isfinite().all())]
-    # A gradient that is zero but for rounding, as that of a key's bias, is compared with those of its neighbours.
+    # A gradient that is zero apart from rounding, as that of a key's bias, is compared with those of its neighbours.
     largest = max(float(t.abs().max()) for name, t in exact.items() if name != "logits")
     least = {name: 0.0 if name == "logits" else _LEAST_SHARE * largest for name in exact}
     allowed = {
@@ -163,7 +163,7 @@ def compiled(trained: TrainedModel, setting: Setting) -> Row:
     return {"wrong": wrong, **_sites(model)}
 
 
-def moved(trained: TrainedModel, setting: Setting) -> Row:
+def check_moved_models(trained: TrainedModel, setting: Setting) -> Row:
     """A model that was optimized on the CPU computes the same after `.to(device)`, and there and back."""
     model = _without_dropout(trained.model(torch.device("cpu"), torch.float32))
     ids = trained.data(torch.device("cpu"))[0][:2]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.peers import lookalikes
 from benchmarks.peers.lookalikes import LOOKALIKES
-from benchmarks.peers.ways import WAYS, NotHere, shortened
+from benchmarks.peers.ways import WAYS, NotHere, first_line
 
 RIGHT, WRONG = "right", "wrong"
 # A way may add in another order. A result may differ from the original's in float64 by this many times the distance of
@@ -35,7 +35,7 @@ def judge(way: str, name: str) -> str:
     except NotHere as reason:
         return f"declined: {reason}"
     except Exception as error:  # a library that refuses a model is not wrong
-        return f"declined: {type(error).__name__}: {shortened(str(error))}"
+        return f"declined: {type(error).__name__}: {first_line(str(error))}"
     wanted, near = [_results(exact, _in_float64(inputs))], [_results(rounded, inputs)]
     if lookalike.change is not None:
         for changed in (model, exact, rounded):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.ways import EAGER, shortened
+from benchmarks.peers.ways import EAGER, first_line
 
 _HEAD = """\
 # Side by side
@@ -170,4 +170,4 @@ def reason_in(errors: str, status: int) -> str:
     lines = [line.strip() for line in errors.splitlines() if re.match(r"^[\w.]+(Error|Exception|NotHere|Exit)\b", line)]
     if not lines:
         return f"the process ended with {status}"
-    return shortened(re.sub(r"^benchmarks\.peers\.ways\.NotHere: ", "", lines[-1]))
+    return first_line(re.sub(r"^benchmarks\.peers\.ways\.NotHere: ", "", lines[-1]))

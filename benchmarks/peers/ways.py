@@ -22,7 +22,7 @@ EAGER, OURS = "eager", "autofuse"
 Model = Callable[..., Any]
 
 
-def shortened(reason: str) -> str:
+def first_line(reason: str) -> str:
     """The first line of a reason, without folders of a machine."""
     line = next(iter(reason.splitlines()), "")
     line = re.sub(r"\s*\(/\S+\)", "", line)  # where an import failed

@@ -11,7 +11,7 @@ SAME = {
     "a test that is true": ("if True:\n    x = x * cos\nreturn x", "return x * cos"),
     "a test that is false": ("if False:\n    x = x * cos\nreturn x", "return x"),
     "a test that is one": ("if 1:\n    x = x * cos\nreturn x", "return x * cos"),
-    "a test that is nought": ("if 0:\n    x = x * cos\nelse:\n    x = x * sin\nreturn x", "return x * sin"),
+    "a test that is the number 0": ("if 0:\n    x = x * cos\nelse:\n    x = x * sin\nreturn x", "return x * sin"),
     "nothing": ("if None:\n    x = x * cos\nreturn x", "return x"),
     "an empty text": ("if '':\n    x = x * cos\nreturn x", "return x"),
     "a text": ("if 'a':\n    x = x * cos\nreturn x", "return x * cos"),

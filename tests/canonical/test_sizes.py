@@ -20,7 +20,7 @@ def values(body: str) -> tuple[View, tuple[Value, ...]]:
     return view, returned.inputs
 
 
-# What a view is given; what it names, in words: `x[-1]` are the sizes of x but for the last one.
+# The arguments of a view, and the sizes that they stand for, in words: `x[-1]` are the sizes of x except the last one.
 NAMED = {
     "one by one": ("2, 3", ["2", "3"]),
     "in a tuple": ("(2, 3)", ["2", "3"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from xml.dom.minidom import Element, parseString
 
-from autofuse.display.bars import NARROW, BarChart, BarRow, Segment, letters_in, shortened
+from autofuse.display.bars import NARROW, BarChart, BarRow, Segment, letters_in, shorten_to
 
 
 def svg_of(*rows: BarRow) -> Element:
@@ -61,8 +61,8 @@ def test_a_label_uses_its_short_form_if_there_is_little_room() -> None:
 
 
 def test_the_end_of_a_name_is_kept() -> None:
-    assert shortened("abcdef", 6) == "abcdef"
-    assert shortened("abcdef", 4) == "…def"
+    assert shorten_to("abcdef", 6) == "abcdef"
+    assert shorten_to("abcdef", 4) == "…def"
 
 
 def test_a_chart_has_a_title_and_a_description_for_screen_readers() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.display.findings import annotation_of, counted, diff_of, line_of
+from autofuse.display.findings import annotation_of, describe_counts, diff_of, line_of
 from autofuse.results.findings import FIELDS, Finding, as_json
 
 FOUND = Finding(
@@ -45,9 +45,9 @@ def test_an_annotation_escapes_line_ends_and_separators() -> None:
 
 
 def test_findings_are_counted_by_status() -> None:
-    assert counted([]) == "nothing found"
-    assert counted([FOUND]) == "1 finding: 1 safe"
-    assert counted([FOUND, dataclasses.replace(FOUND, status="report")]) == "2 findings: 1 safe, 1 report"
+    assert describe_counts([]) == "nothing found"
+    assert describe_counts([FOUND]) == "1 finding: 1 safe"
+    assert describe_counts([FOUND, dataclasses.replace(FOUND, status="report")]) == "2 findings: 1 safe, 1 report"
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ from autofuse.display.progress import progress_bar, quietly
 
 def test_a_terminal_shows_the_stage_and_its_progress() -> None:
     shown = io.StringIO()
-    with progress_bar("work", Console(file=shown, force_terminal=True, width=100)) as tell:
-        assert list(tell("first", [1, 2, 3], 3)) == [1, 2, 3]
+    with progress_bar("work", Console(file=shown, force_terminal=True, width=100)) as show_progress:
+        assert list(show_progress("first", [1, 2, 3], 3)) == [1, 2, 3]
     assert "work: first" in shown.getvalue() and "/3" in shown.getvalue()
 
 
 def test_progress_is_not_written_to_a_file() -> None:
     shown = io.StringIO()
-    with progress_bar("work", Console(file=shown)) as tell:
-        assert list(tell("first", [1, 2], 2)) == [1, 2]
+    with progress_bar("work", Console(file=shown)) as show_progress:
+        assert list(show_progress("first", [1, 2], 2)) == [1, 2]
     assert shown.getvalue() == ""
 
 

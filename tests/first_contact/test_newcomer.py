@@ -1,6 +1,6 @@
 """A newcomer follows README.md and docs/start: every command works the first time, as it is printed.
 
-By day the environment of the tests stands in the place of `.venv`. By night pip installs the wheel into an empty
+By day the environment of the tests replaces `.venv`. By night pip installs the wheel into an empty
 environment, for every version of Python that is here.
 """
 

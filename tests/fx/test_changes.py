@@ -56,7 +56,7 @@ def tripled(module: nn.Module, given: tuple[Tensor | None, ...], found: object) 
     return tuple(g if g is None else g * 3 for g in given)
 
 
-def patched(module: nn.Module) -> None:
+def patch_forward(module: nn.Module) -> None:
     forward = type(module).forward
     module.forward = types.MethodType(lambda self, x: forward(self, x) * 2, module)  # type: ignore[method-assign]
 
@@ -73,7 +73,7 @@ def forgotten(module: nn.Module) -> None:
 
 
 CHILD: dict[str, Change] = {
-    "forward on the instance": patched,
+    "forward on the instance": patch_forward,
     "forward hook": lambda m: m.register_forward_hook(doubled),
     "forward hook with kwargs": lambda m: m.register_forward_hook(doubled_with_kwargs, with_kwargs=True),
     "forward hook that always runs": lambda m: m.register_forward_hook(doubled, always_call=True),

@@ -45,7 +45,7 @@ def test_two_ranks_train_as_the_plain_model_does_and_run_the_fused_path(two: dic
 
 @pytest.mark.night
 @pytest.mark.parametrize("name", FOUR)
-def test_so_do_four_ranks_on_a_mesh_of_two_dimensions(name: str) -> None:
+def test_four_ranks_on_a_mesh_of_two_dimensions_train_as_the_plain_model_does(name: str) -> None:
     _holds(_results(4, (name,))[name])
 
 

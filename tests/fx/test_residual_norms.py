@@ -297,7 +297,7 @@ def test_a_frozen_weight_has_no_gradient() -> None:
         assert model.after.weight.grad is None  # type: ignore[union-attr]
 
 
-def test_a_call_of_another_class_of_sizes_is_right() -> None:
+def test_calls_with_other_sizes_and_dtypes_are_right() -> None:
     block, x = Block(Gemma), torch.randn(2, 6, DIM)
     fused = optimized(block, x)
     for other in (torch.randn(3, 1, DIM), torch.randn(7, DIM), torch.randn(2, 6, DIM).to(HALF)):

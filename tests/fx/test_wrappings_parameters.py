@@ -189,15 +189,15 @@ def test_a_model_that_went_through_the_meta_device_runs_fused() -> None:
     assert run(model)["scaled_dot_product_attention"] == 2
 
 
-def loaded(model: nn.Module) -> None:
+def load_parameters(model: nn.Module) -> None:
     model.load_state_dict({n: 1.1 * w for n, w in model.state_dict().items()})
 
 
-def assigned(model: nn.Module) -> None:
+def assign_parameters(model: nn.Module) -> None:
     model.load_state_dict({n: w.clone() * 1.1 for n, w in model.state_dict().items()}, assign=True)
 
 
-def replaced(model: nn.Module) -> None:
+def replace_linears(model: nn.Module) -> None:
     for linear in linears(model):
         linear.weight, linear.bias = nn.Parameter(linear.weight.detach() * 1.1), None
 
@@ -207,12 +207,14 @@ def initialised(model: nn.Module) -> None:
     model.apply(lambda m: nn.init.normal_(m.weight, std=0.1) if isinstance(m, nn.Linear) else None)
 
 
-def shortened(model: nn.Module) -> None:
+def remove_first_block(model: nn.Module) -> None:
     del model.blocks[0]
     model.blocks.append(copy.deepcopy(model.blocks[0]))
 
 
-@pytest.mark.parametrize("change", [loaded, assigned, replaced, initialised, shortened])
+@pytest.mark.parametrize(
+    "change", [load_parameters, assign_parameters, replace_linears, initialised, remove_first_block]
+)
 def test_changes_of_an_optimized_model_take_effect(change: Change) -> None:
     plain, model = model_of("gpt"), optimized(model_of("gpt"))
     for m in (plain, model):

@@ -62,7 +62,7 @@ def selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def packed() -> saved_tensors_hooks:
+def hooks_that_copy() -> saved_tensors_hooks:
     return saved_tensors_hooks(lambda x: (x.clone(),), lambda kept: kept[0])
 
 
@@ -75,7 +75,7 @@ WRAPPINGS = (
         "selective checkpoint", checkpointed(use_reentrant=False, context_fn=selective), forwards=2, operators=ATTENTION
     ),
     Wrapping("checkpoint_wrapper", by_class, forwards=2),
-    Wrapping("saved-tensor hooks", around=packed),
+    Wrapping("saved-tensor hooks", around=hooks_that_copy),
     Wrapping("save_on_cpu", around=save_on_cpu),
     Wrapping("anomaly mode", around=functools.partial(torch.autograd.set_detect_anomaly, True)),
     Wrapping("default device", around=lambda: torch.device("cpu")),

@@ -46,7 +46,7 @@ class Case:
 
 
 def check(kernel: Any, case: Case) -> None:
-    """The sum, the norm and all gradients are those of the formula in double, but for rounding.
+    """The sum, the norm and all gradients are those of the formula in double, apart from rounding.
 
     The bound is 4 units in the last place of the largest entry for a result that is rounded once or twice, and as many
     of fp32 times the root of the number of terms for what is summed: independent roundings add up like that. Means and

@@ -103,7 +103,7 @@ def test_with_busy_cores_the_block_runs_with_one_thread_and_the_number_is_restor
 
 
 def test_a_step_with_its_own_threads_keeps_the_number_also_with_busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    def elsewhere() -> None:
+    def run_in_a_thread() -> None:
         thread = threading.Thread(target=lambda: sum(range(200_000)))
         thread.start()
         thread.join()
@@ -113,7 +113,7 @@ def test_a_step_with_its_own_threads_keeps_the_number_also_with_busy_cores(monke
     monkeypatch.setattr(deciding, "seconds_in_queue", lambda: next(queued))
     torch.set_num_threads(2)
     try:
-        with warm_up(elsewhere, elsewhere, warmup=1, device=CPU) as pairs:
+        with warm_up(run_in_a_thread, run_in_a_thread, warmup=1, device=CPU) as pairs:
             assert torch.get_num_threads() == 2
             assert pairs.runs == ([], []), "runs with another number of threads do not count"
     finally:

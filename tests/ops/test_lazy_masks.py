@@ -65,7 +65,7 @@ def test_a_mask_of_another_kind_has_no_form(change: Callable[[Tensor], Any]) -> 
     assert form_of(change(dense())) is None
 
 
-def test_attention_does_not_make_it_and_computes_the_same() -> None:
+def test_attention_computes_the_same_without_making_the_mask() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, LENGTH, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     for mask in (dense(), dense(torch.bool), dense(causal=False)):

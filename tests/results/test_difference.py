@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autofuse.results.comparison import Comparison, Estimate, Interval
-from autofuse.results.difference import MeasuredSide, judged, of_comparison, of_comparisons, of_profiles
+from autofuse.results.difference import MeasuredSide, judge_sides, of_comparison, of_comparisons, of_profiles
 from tests.display.samples import gpt
 
 
@@ -35,7 +35,7 @@ def test_one_program_measured_twice_is_never_called_faster(step: float, loads: t
     for seed in range(3):
         draws = random.Random(seed)
         before, after = (run(draws, step, load=load) for load in loads)
-        assert judged(before, after).verdict != "confirmed", seed
+        assert judge_sides(before, after).verdict != "confirmed", seed
 
 
 @pytest.mark.parametrize("speeds", [(1.3, 1.0), (1.0, 1.3), (2.0, 1.0)])
@@ -43,7 +43,7 @@ def test_one_program_on_a_machine_that_was_slower_is_never_called_faster(speeds:
     for seed in range(3):
         draws = random.Random(seed)
         before, after = (run(draws, 0.02, load=0.0, speed=speed) for speed in speeds)
-        assert judged(before, after).verdict in ("inconclusive", "no-change")
+        assert judge_sides(before, after).verdict in ("inconclusive", "no-change")
 
 
 @pytest.mark.parametrize("load", [0.0, 0.3])
@@ -51,14 +51,14 @@ def test_a_large_difference_is_found(load: float) -> None:
     for seed in range(3):
         draws = random.Random(seed)
         slow, fast = (run(draws, step, load=load) for step in (0.2, 0.05))
-        assert judged(slow, fast).verdict == "confirmed"
-        assert judged(fast, slow).verdict == "regressed"
+        assert judge_sides(slow, fast).verdict == "confirmed"
+        assert judge_sides(fast, slow).verdict == "regressed"
 
 
 def test_equal_runs_on_a_quiet_machine_are_no_change_and_a_twentieth_too() -> None:
     draws = random.Random(0)
-    assert judged(run(draws, 0.02, load=0), run(draws, 0.02, load=0)).verdict == "no-change"
-    assert judged(run(draws, 0.021, load=0), run(draws, 0.02, load=0)).verdict == "no-change"
+    assert judge_sides(run(draws, 0.02, load=0), run(draws, 0.02, load=0)).verdict == "no-change"
+    assert judge_sides(run(draws, 0.021, load=0), run(draws, 0.02, load=0)).verdict == "no-change"
 
 
 STEADY = MeasuredSide((1.0,) * 10, (0.1,) * 10)
@@ -66,29 +66,29 @@ TWICE = MeasuredSide((2.0,) * 10, (0.1,) * 10)
 
 
 def test_the_ratio_is_that_of_the_medians_and_the_interval_covers_every_comparison() -> None:
-    found = judged(TWICE, MeasuredSide((1.0,) * 10, (0.2,) * 10))
+    found = judge_sides(TWICE, MeasuredSide((1.0,) * 10, (0.2,) * 10))
     assert found.ratio == Estimate(2.0, Interval(2.0, 4.0))  # by the yardstick 20 / 5 = 4
 
 
 def test_steps_without_reference_times_are_judged_only_on_request() -> None:
     bare = replace(TWICE, yardstick=())
-    assert judged(bare, STEADY).verdict == "inconclusive"
-    assert "--anyway" in judged(bare, STEADY).reason
-    assert judged(bare, STEADY, anyway=True).verdict == "confirmed"
+    assert judge_sides(bare, STEADY).verdict == "inconclusive"
+    assert "--anyway" in judge_sides(bare, STEADY).reason
+    assert judge_sides(bare, STEADY, anyway=True).verdict == "confirmed"
 
 
 def test_different_conditions_are_named_and_judged_only_on_request() -> None:
-    found = judged(TWICE, STEADY, ["torch: 2.6 before, 2.13 after."])
+    found = judge_sides(TWICE, STEADY, ["torch: 2.6 before, 2.13 after."])
     assert found.verdict == "inconclusive"
     assert "torch: 2.6 before, 2.13 after." in found.reason
-    again = judged(TWICE, STEADY, ["torch: 2.6 before, 2.13 after."], anyway=True)
+    again = judge_sides(TWICE, STEADY, ["torch: 2.6 before, 2.13 after."], anyway=True)
     assert (again.verdict, again.caveats) == ("confirmed", ("torch: 2.6 before, 2.13 after.",))
 
 
 def test_a_few_steps_have_no_verdict_even_on_request() -> None:
     few = MeasuredSide((2.0,) * 7, (0.1,) * 7)
-    assert judged(few, STEADY, anyway=True).verdict == "inconclusive"
-    nothing = judged(MeasuredSide(()), STEADY)
+    assert judge_sides(few, STEADY, anyway=True).verdict == "inconclusive"
+    nothing = judge_sides(MeasuredSide(()), STEADY)
     assert (nothing.verdict, nothing.ratio) == ("inconclusive", None)
     assert nothing.summary == "inconclusive (measured apart)"
 
@@ -126,8 +126,8 @@ def test_the_controls_of_two_comparisons_are_the_reference_times() -> None:
 def test_one_side_without_reference_times_counts_as_none() -> None:
     bare, nothing = replace(STEADY, yardstick=()), replace(STEADY, yardstick=(0.1,) * 9 + (0.0,))
     for side in (bare, nothing, replace(STEADY, yardstick=(0.1,) * 9)):
-        assert judged(TWICE, side).verdict == judged(side, TWICE).verdict == "inconclusive"
-        assert judged(TWICE, side, anyway=True).ratio == Estimate(2.0, Interval(2.0, 2.0))
+        assert judge_sides(TWICE, side).verdict == judge_sides(side, TWICE).verdict == "inconclusive"
+        assert judge_sides(TWICE, side, anyway=True).ratio == Estimate(2.0, Interval(2.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -142,19 +142,19 @@ def test_one_side_without_reference_times_counts_as_none() -> None:
     ],
 )
 def test_a_verdict_requires_ten_percent_in_every_comparison(seconds: float, sticks: float, verdict: str) -> None:
-    assert judged(MeasuredSide((seconds,) * 10, (sticks,) * 10), STEADY).verdict == verdict
+    assert judge_sides(MeasuredSide((seconds,) * 10, (sticks,) * 10), STEADY).verdict == verdict
 
 
 def test_the_first_quartile_is_compared_as_well_as_the_median() -> None:
     """Of 13 steps 6 took one second and 7 took two: the fourth shortest is 1, the median 2."""
     disturbed = MeasuredSide((1.0,) * 6 + (2.0,) * 7)
-    found = judged(disturbed, MeasuredSide((1.0,) * 13), anyway=True)
+    found = judge_sides(disturbed, MeasuredSide((1.0,) * 13), anyway=True)
     assert found.ratio is not None and found.ratio.ratio == 2.0
     assert found.ratio.interval == Interval(1.0, 2.0)
 
 
 def test_zero_times_are_not_steps() -> None:
-    assert judged(MeasuredSide((0.0,) * 10), STEADY, anyway=True).ratio is None
+    assert judge_sides(MeasuredSide((0.0,) * 10), STEADY, anyway=True).ratio is None
 
 
 def test_unknown_or_equal_work_is_not_a_caveat() -> None:
@@ -170,7 +170,7 @@ def test_unknown_or_equal_work_is_not_a_caveat() -> None:
     [((), (1.0,) * 10), ((1.0,) * 10, ()), ((0.0,) + (1.0,) * 9, (1.0,) * 10), ((1.0,) * 10, (1.0,) * 9 + (-1.0,))],
 )
 def test_without_a_time_on_each_side_there_is_no_ratio(before: tuple[float, ...], after: tuple[float, ...]) -> None:
-    found = judged(MeasuredSide(before), MeasuredSide(after), anyway=True)
+    found = judge_sides(MeasuredSide(before), MeasuredSide(after), anyway=True)
     assert (found.verdict, found.ratio) == ("inconclusive", None) and "No step of one" in found.reason
 
 

@@ -257,7 +257,7 @@ class Maker:
         return drawn.reshape(shape) % CLASSES
 
     def keep(self, *shape: int) -> Tensor:
-        """True where kept. The first key is always kept, unless rows are to be dropped entirely."""
+        """True where kept. The first key is always kept, unless the case drops a whole row."""
         kept = torch.rand(*shape, generator=self.generator) > 0.4
         kept[..., 0] = True
         if self.case.rows_dropped:

@@ -360,7 +360,7 @@ class AlmostErf(nn.Module):
 
 
 class AlmostErfHalf(nn.Module):
-    """Without the half it is twice GELU: that may be written so."""
+    """Without the factor 0.5 it is twice GELU, and may be rewritten as that."""
 
     numbers_only = True
 

@@ -30,7 +30,7 @@ from tools.ahead import matrix_page, sass_gate
 from tools.ahead.gate import ARCHITECTURES, KERNELS, Row, files, rows, stem, undeclared
 from tools.ahead.matrix import HOME
 from tools.ahead.predict import write as write_predictions
-from tools.ahead.sass_gate import judged, record, write
+from tools.ahead.sass_gate import judge_rows, record, write
 from tools.ahead.targets import TARGETS, arch_of
 
 SASS = 90
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if not options.only:
         troubles += undeclared(modules, {(r.launch.file, r.launch.kernel) for r in found})
     if options.sass:
-        read = judged(found, {} if options.record else record())
+        read = judge_rows(found, {} if options.record else record())
         troubles += [f"{made.name}: {made.trouble}" for made in read if made.trouble]
         if options.record:
             write(read)

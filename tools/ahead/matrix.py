@@ -59,7 +59,7 @@ def _rows(home: Path, version: str, targets: Iterable[Arch]) -> list[dict[str, A
         files = {stem: home / "results" / f"{digest(stem, version, arch)}.json" for stem in stems()}
         changed = [stem for stem, file in files.items() if not file.exists()]
         if changed:
-            rows = _compile_with(installed(home, version), arch, changed)
+            rows = _compile_with(install_version(home, version), arch, changed)
             for stem in changed:
                 _keep(files[stem], [row for row in rows if row["file"] == stem])
         found += [row for file in files.values() for row in json.loads(file.read_text())]
@@ -83,7 +83,7 @@ def _compile_with(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, 
     return rows
 
 
-def installed(home: Path, version: str) -> Path:
+def install_version(home: Path, version: str) -> Path:
     """Return the folder of a version of Triton. It is installed from the package index if it is missing."""
     folder = home / f"triton-{version}"
     if not (folder / "triton").is_dir():

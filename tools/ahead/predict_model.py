@@ -66,11 +66,6 @@ def predicted(work: Work, gpu: Gpu, python: float = 0.0) -> Predicted:
     return Predicted(seconds, limit, (FIXED + work.moved / gpu.copy) / seconds, parts)
 
 
-def copied(moved: float, gpu: Gpu, launches: int = 1) -> float:
-    """The seconds of launches that are only bound by memory, like a copy. For comparison with published figures."""
-    return launches * FIXED + moved / gpu.copy
-
-
 def _missed_bytes(work: Work, gpu: Gpu) -> float:
     """The bytes that a second read loads from memory: those of active blocks that do not fit into the last cache."""
     if not work.again:

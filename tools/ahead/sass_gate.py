@@ -51,7 +51,7 @@ class Judged:
         }
 
 
-def judged(rows: Iterable[Row], recorded: Mapping[str, Mapping[str, float]]) -> list[Judged]:
+def judge_rows(rows: Iterable[Row], recorded: Mapping[str, Mapping[str, float]]) -> list[Judged]:
     """Return the machine code of NVIDIA kernels, with what is wrong with each."""
     seen = Counter[str]()
     found = []

@@ -80,9 +80,9 @@ def as_json(results: Sequence[Result]) -> str:
 
 def _counts(results: Sequence[Result]) -> str:
     verdicts = [r.verdict for r in results]
-    told = [f"{verdicts.count(v)} {v}" for v in ("equal", "failed", "ended", "unavailable") if v in verdicts]
+    described = [f"{verdicts.count(v)} {v}" for v in ("equal", "failed", "ended", "unavailable") if v in verdicts]
     devices = "; ".join(sorted({"CPU, gloo" if r.device == "cpu" else "CUDA, nccl" for r in results}))
-    return f"torch {torch.__version__.split('+')[0]}, {devices}: {len(results)} rows, {', '.join(told)}."
+    return f"torch {torch.__version__.split('+')[0]}, {devices}: {len(results)} rows, {', '.join(described)}."
 
 
 def _tables(results: Sequence[Result]) -> Iterable[str]:
@@ -106,10 +106,10 @@ def _row(result: Result) -> str:
 
 def _notes(results: Sequence[Result]) -> Iterable[str]:
     yield "Optimized: " + "; ".join(f"*{k}*: {v}" for k, v in ORDERS.items()) + "."
-    told = {f"{r.name}, {r.order}": r.reason for r in results if r.reason}
-    told |= {r.name: r.note for r in results if r.note}
-    if told:
-        yield "## Rows with a word to say\n\n" + "\n".join(f"- **{name}**: {why}" for name, why in told.items())
+    described = {f"{r.name}, {r.order}": r.reason for r in results if r.reason}
+    described |= {r.name: r.note for r in results if r.note}
+    if described:
+        yield "## Rows with a word to say\n\n" + "\n".join(f"- **{name}**: {why}" for name, why in described.items())
 
 
 def _join(counts: dict[str, int]) -> str:

@@ -166,7 +166,9 @@ class Comparison:
     reason: str = ""
 
 
-def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reached], dtype: torch.dtype) -> Comparison:
+def compare_runs(
+    plain: Reached, fused: Reached, exact: Reached, rounded: list[Reached], dtype: torch.dtype
+) -> Comparison:
     """Check that losses and parameters of `fused` are as close to `exact` as `plain` and the rounded runs predict."""
     unit = torch.finfo(dtype).eps / 2
     spreads = [rounding_spread(r.losses, plain.losses, exact.losses) for r in rounded]

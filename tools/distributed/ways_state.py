@@ -182,11 +182,15 @@ def ddp_meta(job: Job, model: nn.Module) -> nn.Module:
 
 
 def _agreement(job: Job, plain: nn.Module, fused: nn.Module) -> None:
-    """Rank 0 decides at optimize, later the first rank does. A rank that cannot follow, or waits in vain, raises."""
+    """Rank 0 decides at optimize, later the first rank does. A rank that cannot follow, or waits too long, raises."""
     tokens, none = job.example(), job.rank == 0
     followed = autofuse.optimize(job.start(), tokens, ignore=["AF303"] if none else [])
-    told = {s.rule: s.reason for s in autofuse.report(followed) if s.module == "blocks.0.mlp" and s.status != "fused"}
-    assert none or told.get("AF303", "").startswith("rank 0 did not fuse it"), f"rank {job.rank} was told {told}"
+    described = {
+        s.rule: s.reason for s in autofuse.report(followed) if s.module == "blocks.0.mlp" and s.status != "fused"
+    }
+    assert none or described.get("AF303", "").startswith("rank 0 did not fuse it"), (
+        f"rank {job.rank} was told {described}"
+    )
     _in_turn(job, lambda: _raises(job, lambda: autofuse.optimize(job.start(), tokens, ignore=_but_rank_0(job))))
     late = autofuse.optimize(job.start(), ignore=_but_rank_0(job))
     _in_turn(job, lambda: _raises(job, lambda: late(tokens)))

@@ -30,7 +30,7 @@ import autofuse
 from tools.distributed.matrix import rows_of
 from tools.distributed.result import Result
 from tools.distributed.rows import Job, Order, Way
-from tools.distributed.training import Ran, Reached, Truth, compared, trained
+from tools.distributed.training import Ran, Reached, Truth, compare_runs, trained
 
 LIMIT = 60.0  # seconds for a row, and for waiting for the other ranks at its end
 
@@ -89,7 +89,7 @@ def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
     _check_agreement([(s.rule, s.module, s.status) for s in report])
     if rank == 0:
         exact, rounded = truth.of(way.replicas(world), way.recipe)
-        found = compared(plain_reached, fused_reached, exact, rounded, way.recipe.dtype)
+        found = compare_runs(plain_reached, fused_reached, exact, rounded, way.recipe.dtype)
         result.difference, result.allowed = found.difference, found.allowed
         assert not found.reason, found.reason
     # Every rank checks its own results.
@@ -111,20 +111,22 @@ def _train(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
 
 
 def _gather_results(way: Way, job: Job, model: nn.Module, ran: Ran) -> Reached:
-    told: list[Any] = [None] * job.world
-    dist.all_gather_object(told, (way.replica(job.rank), ran.losses))
-    losses = dict(told)
+    described: list[Any] = [None] * job.world
+    dist.all_gather_object(described, (way.replica(job.rank), ran.losses))
+    losses = dict(described)
     whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     parameters = {n: t.detach().cpu().clone() for n, t in whole.items()}
     return Reached(torch.tensor([losses[r] for r in sorted(losses)], dtype=torch.float64), parameters)
 
 
 def _check_agreement(decisions: list[Any]) -> None:
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, decisions)
-    odd = [r for r, t in enumerate(told) if t != told[0]]
+    described: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(described, decisions)
+    odd = [r for r, t in enumerate(described) if t != described[0]]
     assert not odd, (
-        f"rank {odd[0]} decided otherwise than rank 0: {sorted(set(told[odd[0]]) ^ set(told[0]))[:3]}" if odd else ""
+        f"rank {odd[0]} decided otherwise than rank 0: {sorted(set(described[odd[0]]) ^ set(described[0]))[:3]}"
+        if odd
+        else ""
     )
 
 

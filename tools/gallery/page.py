@@ -111,8 +111,8 @@ def _losses(values: Sequence[float], middle: int) -> str:
 def _findings(found: Rewritten) -> Iterator[str]:
     yield "| place | rule | what | why not more |"
     yield "| --- | --- | --- | --- |"
-    told = Counter((e.file, e.symbol, e.code, e.status, e.reason) for e in found.edits)
-    for (file, symbol, code, status, reason), count in told.items():
+    described = Counter((e.file, e.symbol, e.code, e.status, e.reason) for e in found.edits)
+    for (file, symbol, code, status, reason), count in described.items():
         times = f" ({count} times)" if count > 1 else ""
         why = reason.replace("|", r"\|")
         yield f"| `{file}` {symbol} | {code} | {status}{times} | {why} |"

@@ -32,18 +32,18 @@ def main(out: str, steps: int, arguments: list[str]) -> None:
     times: list[float] = [time.perf_counter()]
     backward: Any = torch.Tensor.backward
 
-    def recorded(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def record_loss(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         if loss.numel() == 1:
             losses.append(float(loss.detach()))
         backward(loss, *args, **kwargs)
 
-    def stepped(*_: Any) -> None:
+    def on_step(*_: Any) -> None:
         times.append(time.perf_counter())
         if len(times) > steps:
             raise Enough
 
-    torch.Tensor.backward = recorded  # type: ignore[method-assign, assignment]
-    register_optimizer_step_post_hook(stepped)
+    torch.Tensor.backward = record_loss  # type: ignore[method-assign, assignment]
+    register_optimizer_step_post_hook(on_step)
     torch.manual_seed(0)
     random.seed(0)
     with contextlib.suppress(ImportError):  # a program may use numpy's random numbers

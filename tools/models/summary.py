@@ -82,11 +82,11 @@ def _left_sites(rows: Sequence[Measured]) -> str:
     """The reason why sites are left and modules unread, for each model."""
     lines = ["## What was left, and why\n"]
     for r in rows:
-        told = [(f"rolled back, {k}", n) for k, n in r.rolled_back.items()]
-        told += [*r.refused.items(), *((f"not read: {k}", n) for k, n in r.unread.items())]
-        reasons = [f"{reason} ({n} times)" if n > 1 else reason for reason, n in told[:_REASONS]]
-        if len(told) > _REASONS:
-            reasons.append(f"and {len(told) - _REASONS} more")
+        described = [(f"rolled back, {k}", n) for k, n in r.rolled_back.items()]
+        described += [*r.refused.items(), *((f"not read: {k}", n) for k, n in r.unread.items())]
+        reasons = [f"{reason} ({n} times)" if n > 1 else reason for reason, n in described[:_REASONS]]
+        if len(described) > _REASONS:
+            reasons.append(f"and {len(described) - _REASONS} more")
         if r.note or reasons:
             lines.append(f"- **{r.name}**: {'; '.join(filter(None, (r.note, *reasons)))}")
     return "\n".join(lines)

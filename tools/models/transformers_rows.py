@@ -52,7 +52,7 @@ def vision(name: str, config: str, expects: tuple[str, ...] = ("AF101",), note: 
     return row(name, config, images, expects, note, **{**IMAGE, **options})
 
 
-def padded() -> dict[str, Tensor]:
+def padded_tokens() -> dict[str, Tensor]:
     """Tokens, with padding at the end of the first sequence."""
     mask = torch.ones(2, 7, dtype=torch.long)
     mask[0, 5:] = 0

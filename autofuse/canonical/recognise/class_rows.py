@@ -114,7 +114,7 @@ def _undo_permute(found: ClassRows, order: layout.Tail) -> ClassRows | None:
 
 
 def _undo_transpose(found: ClassRows) -> ClassRows | None:
-    """Undo a transposition whose dimensions are not both known from the end."""
+    """Undo `x.transpose(a, b)` of the dimension of the classes and a neighbour, or of 1 and -1; None for others."""
     x, *ends = found.value.inputs
     a, b = (e.data for e in ends)
     if type(a) is not int or type(b) is not int or found.dim not in (a, b):

@@ -31,7 +31,7 @@ class LabelShares:
 
 
 def smoothed_one_hot(view: View, v: Value) -> tuple[Value, LabelShares] | None:
-    """The one-hot vectors that `v` smooths, and its values where these are 1 and 0; None if it smooths none."""
+    """The one-hot vectors that `v` smooths, and the values of `v` where they are 1 and 0; None if it smooths none."""
     v = strip_casts(v)
     if v.op == "scatter" and (base := _full(view, strip_casts(v.inputs[0]))) is not None:
         zeros = view.plain("zeros_like", v.inputs[0], view.plain(TUPLE))

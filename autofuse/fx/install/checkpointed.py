@@ -71,7 +71,7 @@ def _group(graph: fx.Graph, mark: fx.Node, module: fx.Node, reads_again: bool) -
 
 
 def _nodes_between(mark: fx.Node, last: fx.Node) -> dict[fx.Node, None]:
-    """The nodes between two marks, but for reads of the module's attributes."""
+    """The nodes between two marks, except reads of the module's attributes."""
     found: dict[fx.Node, None] = {}
     node = mark.next
     while node is not last:

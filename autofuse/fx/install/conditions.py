@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofuse.fx.install.guard_code import EAGER, NO_FUNCTION_MODE, SCOPE, GuardWords, identity, parsed
+from autofuse.fx.install.guard_code import EAGER, NO_FUNCTION_MODE, SCOPE, GuardWords, fill_template, identity
 from autofuse.fx.install.seen_calls import (
     FEWEST_TESTS,
     MOST_TENSORS,
@@ -237,7 +237,7 @@ def simplify_tests(tests: Iterator[ast.expr]) -> _Tests:
     kept: _Tests = {}
     for test in found.values():
         made = _Ranks(shaped).visit(test)
-        if not any(_fixed_sizes(test)) and _is_always_true(_Sizes(sizes).visit(parsed("{0}", made))):
+        if not any(_fixed_sizes(test)) and _is_always_true(_Sizes(sizes).visit(fill_template("{0}", made))):
             continue
         kept[ast.unparse(made)] = made
     return kept

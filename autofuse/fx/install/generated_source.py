@@ -17,8 +17,8 @@ _TORCHS_FUNCTION = re.compile(r"\btorch(?:\.\w+)+(?=\()")
 def python_source(graph: fx.Graph) -> tuple[str, dict[str, Any]]:
     """The source of a function `forward(self, in0, ...)` that computes a graph, and the objects that it names.
 
-    It calls torch's functions by names of its own: a program may put a kernel of its own in the place of
-    `torch.nn.functional.silu`, which the original does not name.
+    It calls torch's functions by names of its own, because a program may replace `torch.nn.functional.silu` by a kernel
+    of its own, and the original does not call that function.
     """
     for node in graph.nodes:
         if node.name == "self":

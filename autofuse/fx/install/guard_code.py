@@ -123,32 +123,34 @@ class GuardWords(ast.NodeTransformer):
             case ast.Name("_unhooked"):
                 return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_MODULE_HOOKS))])
             case ast.Name("_unmoded"):
-                return parsed(f"{NO_FUNCTION_MODE} and {NO_DISPATCH_MODE}")
+                return fill_template(f"{NO_FUNCTION_MODE} and {NO_DISPATCH_MODE}")
             case ast.Name("_default_device"):
-                return parsed(f"not {EAGER} or _device_by_default() == {{0}}", *args)
+                return fill_template(f"not {EAGER} or _device_by_default() == {{0}}", *args)
             case ast.Name("_plain"):
-                return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
+                return fill_template("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
             case ast.Name("_keeps_functions"):
-                return parsed("type({0}) is _Tensor or isinstance({0}, _Tensor) and _keeps(type({0}))", *args)
+                return fill_template("type({0}) is _Tensor or isinstance({0}, _Tensor) and _keeps(type({0}))", *args)
             case ast.Name("_of_torchs_class"):
-                return parsed("type({0}) is {1} or _is_torchs(type({0}))", *args)
+                return fill_template("type({0}) is {1} or _is_torchs(type({0}))", *args)
             case ast.Name("_of_class"):
-                return parsed("type({0}) is {1} or _users_class(type({0})) is _users_class({1})", *args)
+                return fill_template("type({0}) is {1} or _users_class(type({0})) is _users_class({1})", *args)
             case ast.Name("_held"):
                 table = self._state(args[0], args[1].value)
                 inside = _attribute(args[0], "__dict__")  # Python looks here before it calls __getattr__
                 found = "{1}[{2}] if {2} in {1} and {2} not in {3} else getattr({0}, {2})"
-                return parsed(found, args[0], table, args[2], inside)
+                return fill_template(found, args[0], table, args[2], inside)
             case ast.Name("_lacks"):
                 return self._lacks(*args)
             case ast.Name("_alike"):
-                return self._alike(args[0], args[1], node.args[1])
+                return self._same_or_equal(args[0], args[1], node.args[1])
             case ast.Name("_holds"):
                 return self._holds(args[0], args[1], node.args[1])
             case ast.Name("_holds_form" | "_holds_number"):  # a compiler guards a tensor of which the id is read
-                return parsed(f"{{0}} and ({EAGER} or id({{1}}) == id({{1}}))", ast.Call(node.func, args, []), args[0])
+                return fill_template(
+                    f"{{0}} and ({EAGER} or id({{1}}) == id({{1}}))", ast.Call(node.func, args, []), args[0]
+                )
             case ast.Name("_autocast"):
-                return ast.BoolOp(ast.And(), [parsed("_any_autocast()"), ast.Call(node.func, args, [])])
+                return ast.BoolOp(ast.And(), [fill_template("_any_autocast()"), ast.Call(node.func, args, [])])
         match node.func, node.args:
             case ast.Attribute(ast.Name(names), "isdisjoint"), [ast.Attribute(owner, "__dict__")] if (
                 self._may_be_tensor(owner)
@@ -173,10 +175,10 @@ class GuardWords(ast.NodeTransformer):
         return lambda: None
 
     def _identity_function(self, left: ast.expr, right: ast.expr) -> Callable[[], bool] | None:
-        """A function that makes an identity test, where Dynamo cannot trace the test; None elsewhere.
+        """A function that makes an identity test, if Dynamo cannot trace the test; else None.
 
-        Dynamo fails with an internal error at a cell that a function of the compiled code closes over, too, and makes a
-        new tuple of a class's `__mro__`. A compiler gets the answer as a constant. It does not notice a later change.
+        Dynamo fails with an internal error at a cell that a function in the compiled code uses too. For a class's
+        `__mro__`, it makes a new tuple. So a compiler gets the answer as a constant. It notices no later change.
         """
         expected = self._reader(right)
         match left:
@@ -204,7 +206,7 @@ class GuardWords(ast.NodeTransformer):
         Dynamo fails with an internal error at the `__dict__` of a tensor, so it is shown `hasattr` there.
         """
         any_of_them = " or ".join(f"hasattr({{0}}, {text!r})" for text in sorted(texts))
-        return parsed(
+        return fill_template(
             f"{{1}}.isdisjoint({{0}}.__dict__) if {EAGER} or not isinstance({{0}}, _Tensor) else not ({any_of_them})",
             owner, names,
         )  # fmt: skip
@@ -218,7 +220,7 @@ class GuardWords(ast.NodeTransformer):
         tree = ast.parse(case.text, mode="eval").body
         asked: ast.expr = ast.Call(whole, [], [])
         if shown := self._module_reads(tree, case.names):
-            asked = parsed(f"({EAGER} or {' and '.join(shown)}) and {{0}}", asked)
+            asked = fill_template(f"({EAGER} or {' and '.join(shown)}) and {{0}}", asked)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in case.names:
                 value = case.names[node.id]
@@ -243,51 +245,53 @@ class GuardWords(ast.NodeTransformer):
         tests = [_not(self._state(module, h)) for h in OWN_HOOKS]
         match module:
             case ast.Subscript(ast.Subscript(owner, ast.Constant("_modules")), ast.Constant(name)):
-                tests.append(parsed(f"{name!r} not in {{0}}", owner))  # Python looks there before it asks the module
-        tests.append(parsed('"forward" not in {0}', inside))
-        tests.append(parsed('not ("_compiled_call_impl" in {0} and {0}["_compiled_call_impl"])', inside))
+                tests.append(
+                    fill_template(f"{name!r} not in {{0}}", owner)
+                )  # Python looks there before it asks the module
+        tests.append(fill_template('"forward" not in {0}', inside))
+        tests.append(fill_template('not ("_compiled_call_impl" in {0} and {0}["_compiled_call_impl"])', inside))
         return ast.BoolOp(ast.And(), tests)
 
-    def _alike(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
+    def _same_or_equal(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
         """The same object, or an equal one of the same type."""
         assert isinstance(written, ast.Name)
         if needs_strict_comparison(self._names[written.id]):
-            return parsed("{0} is {1} or _same_value({0}, {1})", found, constant)
+            return fill_template("{0} is {1} or _same_value({0}, {1})", found, constant)
         kind = self._constant(type(self._names[written.id]))
-        return parsed("{0} is {1} or type({0}) is {2} and {0} == {1}", found, constant, kind)
+        return fill_template("{0} is {1} or type({0}) is {2} and {0} == {1}", found, constant, kind)
 
     def _holds(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
-        """A small container is compared element by element by identity first, in order."""
+        """The test that `found` holds what `constant` holds. Few elements are compared by identity first, in order."""
         assert isinstance(written, ast.Name)
         value = self._names[written.id]
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
         spelled = (
             isinstance(value, (list, deque, tuple)) or isinstance(value, dict) and all(type(k) is str for k in keys)
         )
-        whole = parsed("_holds({0}, {1})", found, constant)
+        whole = fill_template("_holds({0}, {1})", found, constant)
         if not spelled or len(keys) > _FEW:
             return whole
         if isinstance(value, dict):
-            tests = self._ordered(found, keys)
+            tests = self._key_tests(found, keys)
         else:
-            tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
-        tests += [parsed(f"{{0}}[{k!r}] is {{1}}", found, self._constant(value[k])) for k in keys]
+            tests = [fill_template(f"len({{0}}) == {len(keys)}", found)]
+        tests += [fill_template(f"{{0}}[{k!r}] is {{1}}", found, self._constant(value[k])) for k in keys]
         return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), tests), whole])
 
-    def _ordered(self, found: ast.expr, keys: list[Any]) -> list[ast.expr]:
+    def _key_tests(self, found: ast.expr, keys: list[Any]) -> list[ast.expr]:
         """Whether a dict has these keys in this order. A defaultdict must not be indexed, since that adds a key."""
         if len(keys) > 2:
-            return [parsed("[*{0}] == {1}", found, self._constant(keys))]
-        tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
-        first = [parsed("next(iter({0})) == {1}", found, ast.Constant(keys[0]))] if len(keys) > 1 else []
-        return [*tests, *first, *(parsed(f"{key!r} in {{0}}", found) for key in keys[-1:])]
+            return [fill_template("[*{0}] == {1}", found, self._constant(keys))]
+        tests = [fill_template(f"len({{0}}) == {len(keys)}", found)]
+        first = [fill_template("next(iter({0})) == {1}", found, ast.Constant(keys[0]))] if len(keys) > 1 else []
+        return [*tests, *first, *(fill_template(f"{key!r} in {{0}}", found) for key in keys[-1:])]
 
     def _lacks(self, module: ast.expr, name: ast.expr) -> ast.expr:
         if not self._is_module(module):
-            return parsed("not hasattr({0}, {1})", module, name)
+            return fill_template("not hasattr({0}, {1})", module, name)
         places = [_attribute(module, "__dict__"), *(self._state(module, t) for t in _TABLES)]
         absent = [ast.Compare(name, [ast.NotIn()], [p]) for p in places]
-        return ast.BoolOp(ast.And(), [*absent, parsed("not hasattr(type({0}), {1})", module, name)])
+        return ast.BoolOp(ast.And(), [*absent, fill_template("not hasattr(type({0}), {1})", module, name)])
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
         return self._constant(frozenset(ast.literal_eval(node)))
@@ -302,7 +306,7 @@ class GuardWords(ast.NodeTransformer):
             isinstance(node.ops[0], ast.Is)
             and (answer := self._identity_function(node.left, node.comparators[0])) is not None
         ):
-            return parsed(f"{{0}} if {EAGER} else {{1}}()", made, self._constant(assumed_constant(answer)))
+            return fill_template(f"{{0}} if {EAGER} else {{1}}()", made, self._constant(assumed_constant(answer)))
         match made:
             case ast.Compare(ast.Call(ast.Attribute(table, "keys")), [ast.Eq()], [ast.Name("_EMPTY")]):
                 return _not(table)
@@ -325,7 +329,7 @@ class GuardWords(ast.NodeTransformer):
         if not isinstance(value, _TYPED):
             return made
         kind = self._constant(type(value))
-        return ast.BoolOp(ast.And(), [parsed("type({0}) is {1}", left, kind), made])
+        return ast.BoolOp(ast.And(), [fill_template("type({0}) is {1}", left, kind), made])
 
 
 def _module_with(namespace: Any) -> types.ModuleType | None:
@@ -341,7 +345,7 @@ def _is_read(tree: ast.expr) -> bool:
     return isinstance(tree, (ast.Name, ast.Attribute, ast.Subscript)) and not sized
 
 
-def parsed(template: str, *parts: ast.expr) -> ast.expr:
+def fill_template(template: str, *parts: ast.expr) -> ast.expr:
     return ast.parse(template.format(*(f"({ast.unparse(p)})" for p in parts)), mode="eval").body
 
 

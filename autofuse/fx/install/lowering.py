@@ -31,7 +31,7 @@ _FOUR = 4  # batch, heads, length, width
 
 @dataclass(frozen=True)
 class Settled:
-    """When the `quiet` forms of the operations may run (autofuse/ops/lowered.py).
+    """The condition under which the `quiet` forms of the operations may run (autofuse/ops/lowered.py).
 
     texts: the arguments that the operations depend on. All must be tensors that do not require grad.
     below: each must have fewer elements than this, unless it is 0.
@@ -101,9 +101,9 @@ def _is_plain_mask(node: fx.Node) -> bool:
     if mask is None:
         return True
     found = mask.meta.get("v") if isinstance(mask, fx.Node) else None
-    told = any(node.kwargs.get(name) for name in ("is_causal", "mask_is_causal"))
+    described = any(node.kwargs.get(name) for name in ("is_causal", "mask_is_causal"))
     boolean = isinstance(found, Tensor) and found.dtype is torch.bool and found.ndim in (2, _FOUR)
-    return boolean and not told
+    return boolean and not described
 
 
 def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:

@@ -293,7 +293,7 @@ class _TwoWays(torch.autograd.Function):
         if not graph and not ctx.recipe.is_watched and will_engine_execute_node(get_gradient_edge(ctx.leaf).node):
             return gradient, *(None,) * 5
         device = source.x.device.type
-        x = ctx.saved_tensors[0] if graph else ctx.recipe.again().requires_grad_()
+        x = ctx.saved_tensors[0] if graph else ctx.recipe.compute_again().requires_grad_()
         with (
             torch.enable_grad(), DisableTorchFunctionSubclass(),
             torch.autocast(device, dtype=ctx.dtype, enabled=ctx.dtype is not None),

@@ -188,7 +188,7 @@ class Recipe(NamedTuple):
         """Whether the program asks for a gradient of one of the tensors."""
         return any(w.on for w in self.watches)
 
-    def again(self) -> Tensor:
+    def compute_again(self) -> Tensor:
         """The value of the forward pass, computed again, because the stored value may have been written since."""
         source = self.source
         source.check()

@@ -86,7 +86,7 @@ def _other_dimension(axis: int, before: Tensor, after: Tensor, args: tuple[Any, 
     return None if dim == axis else axis
 
 
-def _selected(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+def _axis_after_select(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
     dim = args[0] % before.ndim
     return None if dim == axis else axis - int(dim < axis)
 
@@ -113,7 +113,7 @@ KINDS: dict[Any, tuple[str, _Axis]] = {
     _ATEN._to_copy.default: ("cast", _same),
     **dict.fromkeys(_VIEWS, ("rows", _axis_after_view)),
     _ATEN.slice.Tensor: ("rows", _other_dimension),
-    _ATEN.select.int: ("rows", _selected),
+    _ATEN.select.int: ("rows", _axis_after_select),
     _ATEN.unsqueeze.default: ("rows", _axis_after_unsqueeze),
     _ATEN.transpose.int: ("rows", _axis_after_transpose),
     _ATEN.t.default: ("rows", _axis_after_transpose),

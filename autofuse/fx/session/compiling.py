@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from autofuse.display.progress import Tell
+from autofuse.display.progress import ShowProgress
 from autofuse.fx.install.compiled_code import drop_trial_code
 from autofuse.fx.session.model_steps import ModelSteps, quiet_steps
 from autofuse.fx.session.planner import Planner
@@ -62,7 +62,7 @@ def why_not_compiled(model: nn.Module) -> str:
 
 
 def choose_compilation(
-    model: nn.Module, call: ForwardArguments, planner: Planner, tell: Tell, *, force: bool = False
+    model: nn.Module, call: ForwardArguments, planner: Planner, show_progress: ShowProgress, *, force: bool = False
 ) -> CompileChoice:
     """Decide whether the blocks of a model run compiled.
 
@@ -73,7 +73,7 @@ def choose_compilation(
         model: The model.
         call: The arguments of the timed step.
         planner: The plans for the modules.
-        tell: Reports progress.
+        show_progress: Reports progress.
         force: Choose the compiled fused model without timing.
 
     Returns:
@@ -85,7 +85,7 @@ def choose_compilation(
     if force:
         return CompileChoice("compiled", names)
     try:
-        for _ in tell("compiling and timing", [model], 1):
+        for _ in show_progress("compiling and timing", [model], 1):
             return _choose_by_timing(model, call, planner, names)
     except Exception as error:  # the compiler is missing, or does not support the forward
         _LOG.debug("the compiled model could not be timed: %s: %s", type(error).__name__, error)

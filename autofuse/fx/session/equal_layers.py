@@ -136,7 +136,7 @@ class EqualLayers:
     def _fits(self, key: PlanKey, double: nn.Module, differing: IntegersRead) -> bool:
         """Whether a plan fits `double`, an equal module that may differ in these integers and in objects.
 
-        With `double` the module itself, whether the plan is independent of the integers.
+        If `double` is the module of the plan itself, this is whether the plan is independent of the integers.
         """
         module, (training, _) = key
         inside = {id(self._world().of(m)) for m in module.modules()}
@@ -159,7 +159,7 @@ class EqualLayers:
     def _fits_child(
         self, known: Dependence, key: PlanKey, path: str, double: nn.Module, differing: IntegersRead
     ) -> bool:
-        """Whether the call of a child is independent of what differs, because the child's own plan is."""
+        """Whether the call of a child is independent of the differences, because the child's own plan is."""
         module, (training, _) = key
         plan = module.get_submodule(path), (training, frozenset[Path]())
         if known.called.get(path) != 1 or plan[0] not in self._calls[training]:
@@ -209,7 +209,7 @@ class EqualLayers:
         return self._fakes[id(x)][1]
 
     def without_index_guards(self, key: PlanKey, variant: Variant) -> Variant:
-        """The variant without guards on integers of children that differ between equal layers, if it may lose them.
+        """The variant without its guards on integers of children that differ between equal layers, if that is safe.
 
         A caller guards what its children read, because the form of their results may depend on it.
         """

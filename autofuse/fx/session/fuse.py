@@ -48,7 +48,7 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
         session: Installs the plans and keeps the results.
     """
     checker, tune = session.checker, session.options.tune
-    with preserve_generators(), progress_bar(f"autofuse: {type(model).__name__}") as tell:
+    with preserve_generators(), progress_bar(f"autofuse: {type(model).__name__}") as show_progress:
 
         def plan_or_report_failure() -> Planner:
             try:
@@ -63,35 +63,35 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
 
         def plan_and_check() -> Planner:
             calls = capture_calls()
-            plans = plan_calls(session.rules, session.states, calls.by_mode, tell, calls.created_bytes)
+            plans = plan_calls(session.rules, session.states, calls.by_mode, show_progress, calls.created_bytes)
             if work := describe_work(plans, calls.real, checker is not None, tune):
                 _LOG.info("%s: %s.", type(model).__name__, work)
             session.note_planned(plans, calls.problems)
             session.ledger.training = model.training
-            verdicts = checker.check(plans, calls.real, tell, calls.real_in_training) if checker else {}
+            verdicts = checker.check(plans, calls.real, show_progress, calls.real_in_training) if checker else {}
             if tune:
                 if is_single_rank():
                     note_launch_regime(model, arguments, plans)
                 check_again = (
                     partial(checker.check, plans, calls.real, quietly, calls.real_in_training) if checker else None
                 )
-                verdicts, slower = keep_faster_sites(plans, verdicts, check_again, tell)
+                verdicts, slower = keep_faster_sites(plans, verdicts, check_again, show_progress)
                 session.note_slower(slower)
                 # Ranks could time steps differently and would then disagree.
                 if is_single_rank():
-                    steps = keep_faster_steps(model, arguments, plans, verdicts, check_again, tell)
+                    steps = keep_faster_steps(model, arguments, plans, verdicts, check_again, show_progress)
                     verdicts = steps.verdicts
                     session.note_slower(steps.slower)
                     session.steps = steps.steps
             session.install_plans(plans, verdicts)
             session.capture_uncalled_later(plans)
             if checker and session.report.with_status("fused"):
-                for _ in tell("checking the whole", [model], 1):
+                for _ in show_progress("checking the whole", [model], 1):
                     session.roll_back_modules(check_model(model, arguments, plans))
             session.install_lazy_heads(model, arguments, plans)
             session.install_lazy_masks(model)
             if wanted := session.options.compile:
-                session.compile(model, choose_compilation(model, arguments, plans, tell, force=wanted is True))
+                session.compile(model, choose_compilation(model, arguments, plans, show_progress, force=wanted is True))
             return plans
 
         follow_rank_0(session, plan_or_report_failure)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from autofuse.display.progress import Tell
+from autofuse.display.progress import ShowProgress
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.memory_room import step_bytes, why_no_room
@@ -40,7 +40,7 @@ class GainCheck(NamedTuple):
 
 
 def keep_faster_sites(
-    planner: Planner, verdicts: Verdicts, check: Callable[[], Verdicts] | None, tell: Tell
+    planner: Planner, verdicts: Verdicts, check: Callable[[], Verdicts] | None, show_progress: ShowProgress
 ) -> GainCheck:
     """Time each fused site, and plan again without those that gain nothing.
 
@@ -52,7 +52,7 @@ def keep_faster_sites(
         planner: The plans, which are changed.
         verdicts: The verdicts on the plans.
         check: Verifies the new plans. None verifies nothing.
-        tell: Reports progress.
+        show_progress: Reports progress.
 
     Returns:
         The new verdicts, and the sites that are no longer fused.
@@ -65,7 +65,7 @@ def keep_faster_sites(
         modules = list(verdicts if check else dict.fromkeys(m for m, _ in planner.plans))
         slower_sites = [
             (module, *site)
-            for module in tell("timing", modules, len(modules))
+            for module in show_progress("timing", modules, len(modules))
             for site in _time_sites_safely(planner, module, timer)
         ]
         if not slower_sites:

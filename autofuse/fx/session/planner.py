@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from autofuse.display.progress import Tell
+from autofuse.display.progress import ShowProgress
 from autofuse.fx.install.codegen import Variant
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_trace
 from autofuse.fx.session.equal_layers import Dependence, EqualLayers, PlanKey, doubles_of, guard_on, parts_of
@@ -315,13 +315,13 @@ def require_replaceable_forward(module: nn.Module) -> None:
 
 
 def plan_calls(
-    rules: tuple[LoadedRule, ...], states: Mapping[nn.Module, ModuleState], calls: dict[bool, Calls], tell: Tell,
-    created_bytes: Mapping[nn.Module, BytesByDevice] | None = None,
+    rules: tuple[LoadedRule, ...], states: Mapping[nn.Module, ModuleState], calls: dict[bool, Calls],
+    show_progress: ShowProgress, created_bytes: Mapping[nn.Module, BytesByDevice] | None = None,
 ) -> Planner:  # fmt: skip
     """Plan each called module of `states` in both modes. The arguments are those of Planner."""
     planner = Planner(rules, states, calls, created_bytes=created_bytes)
     called = [m for m in states if any(m in c for c in calls.values())]
-    for module in tell("reading", called, len(called)):
+    for module in show_progress("reading", called, len(called)):
         for training in (False, True):
             if module in calls[training]:
                 planner.plan(module, training, frozenset())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from autofuse.display.progress import Tell
+from autofuse.display.progress import ShowProgress
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.memory_room import UNCHECKED, room_to_check
@@ -47,7 +47,9 @@ class Checker:
         self._known: dict[Hashable, Verdict] = {}
         self._in_training: Calls = {}
 
-    def check(self, planner: Planner, real: Calls, tell: Tell, in_training: Calls | None = None) -> Verdicts:
+    def check(
+        self, planner: Planner, real: Calls, show_progress: ShowProgress, in_training: Calls | None = None
+    ) -> Verdicts:
         """A verdict for each module with fused sites. Sites that fail are excluded from its plans.
 
         A module that the fused code of its parent replaces has no verdict. It is not called, unless a guard of the
@@ -56,7 +58,7 @@ class Checker:
         Args:
             planner: The plans.
             real: The calls of modules on real tensors.
-            tell: Reports progress.
+            show_progress: Reports progress.
             in_training: Those in training, of modules that get another kind of call there.
         """
         self._in_training = in_training or {}
@@ -64,7 +66,7 @@ class Checker:
         done: set[nn.Module] = set()
         # If the check of a parent fails, its children are called again, and follow in a further round.
         while modules := _modules_to_check(planner, done):
-            for module in tell("checking", modules, len(modules)):
+            for module in show_progress("checking", modules, len(modules)):
                 self._check_module(planner, module, real, verdicts)
             done.update(modules)
         return verdicts

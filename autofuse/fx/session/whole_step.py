@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from autofuse.display.progress import Tell
+from autofuse.display.progress import ShowProgress
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session import remembered_times
 from autofuse.fx.session.gain_checks import SlowerSite, declined_site, exclude_sites
@@ -59,7 +59,7 @@ class StepCheck(NamedTuple):
 
 def keep_faster_steps(
     model: nn.Module, call: ForwardArguments, planner: Planner, verdicts: Verdicts,
-    check: Callable[[], Verdicts] | None, tell: Tell,
+    check: Callable[[], Verdicts] | None, show_progress: ShowProgress,
 ) -> StepCheck:  # fmt: skip
     """Time whole steps of a model, and plan again without the sites that make a step slower.
 
@@ -69,11 +69,11 @@ def keep_faster_steps(
         planner: The plans, which are changed.
         verdicts: The verdicts on the plans.
         check: Verifies the new plans. None verifies nothing.
-        tell: Reports progress.
+        show_progress: Reports progress.
     """
     slower, steps = list[SlowerSite](), list[StepTime]()
     modes = [model.training, not model.training]
-    for training in tell("timing whole steps", modes, len(modes)):
+    for training in show_progress("timing whole steps", modes, len(modes)):
         if not _running_modules(planner, verdicts if check else None, training):
             continue
         trial = _StepTrial(model, call, planner, training, verdicts if check else None, check)

@@ -66,7 +66,7 @@ def record_checkpoints(recorder: RecordsCheckpoints) -> Iterator[None]:
 
 
 class _Marks:
-    """Adds the marks to the graph, and refuses functions that do more than to compute."""
+    """Adds the marks to the graph, and refuses functions that do more than compute values."""
 
     def __init__(self, recorder: RecordsCheckpoints) -> None:
         self._recorder = recorder
@@ -92,7 +92,7 @@ class _Marks:
         self._begin = None
 
     def close(self) -> None:
-        """Refuses a forward that caught the error of a checkpointed function, which so has no end."""
+        """Refuses a forward that caught the error of a checkpointed function, so that its end is not in the graph."""
         if self._begin is not None:
             self._recorder.refuse(because(forwards.UNDER_CONTEXT))
 

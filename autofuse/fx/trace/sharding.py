@@ -33,7 +33,7 @@ def has_meta_tensors(module: nn.Module) -> bool:
 
 
 def register_views(original: nn.Module, copied: nn.Module) -> None:
-    """Registers views that FSDP1 left in the place of parameters, so that their gradients are computed."""
+    """Registers views that FSDP1 left in place of parameters, so that their gradients are computed."""
     for name, value in vars(original).items():
         if isinstance(value, Tensor) and value._is_view() and value.requires_grad:
             copied._parameters[name] = nn.Parameter(copied.__dict__.pop(name))

@@ -77,7 +77,7 @@ def _with_contiguous_rows(x: Tensor) -> Tensor:
 
 
 def _aligned(logits: Tensor, each: int) -> int:
-    """The entries in 16 bytes, if kernels must look for aligned places because not all rows begin at one; else 0."""
+    """The number of entries in 16 bytes if some rows begin at an address that is not aligned to 16 bytes; else 0."""
     entries_in_16_bytes = 16 // logits.element_size()
     return 0 if each >= entries_in_16_bytes else entries_in_16_bytes
 

@@ -19,7 +19,7 @@ from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.folded_operands import fold_checked
 from autofuse.kernels.row_shapes import ceil_div
 from autofuse.kernels.triton.launch import launch, unit
-from autofuse.kernels.triton.rows import begins, is_long, numbered
+from autofuse.kernels.triton.rows import begins, is_long, row_numbers
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
 _ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; 16 pairs needed 143 registers
@@ -83,7 +83,7 @@ def rotate(
 ):  # fmt: skip
     """`half` and strides are in units of UNIT entries, so that Triton knows their divisors."""
     half *= UNIT
-    row = numbered(ROWS, LONG)
+    row = row_numbers(ROWS, LONG)
     pair = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     kept = (row < rows)[:, None] & (pair < half)[None, :]
     at = begins(row, n1, n2, x0, x1, x2, UNIT)

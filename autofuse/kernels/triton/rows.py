@@ -17,7 +17,7 @@ def is_long(rows: int) -> bool:
 
 
 @triton.jit
-def numbered(ROWS: tl.constexpr, LONG: tl.constexpr):
+def row_numbers(ROWS: tl.constexpr, LONG: tl.constexpr):
     """The numbers of this program's rows: int64 if LONG, else int32."""
     if LONG:
         row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

@@ -17,7 +17,7 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.folded_operands import FoldedShape, fold_checked, with_contiguous_rows, without_repeats
 from autofuse.kernels.triton.launch import launch, unit
-from autofuse.kernels.triton.rows import begins, is_long, numbered
+from autofuse.kernels.triton.rows import begins, is_long, row_numbers
 
 _NONE, _BOOLEAN, _ADDED = 0, 1, 2
 _WHOLE = 16384  # entries of the longest row that one program holds: 32 for each of 512 threads
@@ -95,12 +95,12 @@ def softmax_rows(
 ):  # fmt: skip
     """Softmax of rows that fit one block."""
     width *= UNIT
-    row = numbered(ROWS, LONG)
+    row = row_numbers(ROWS, LONG)
     column = tl.arange(0, BLOCK)
     x = X + begins(row, n1, n2, x0, x1, x2, UNIT)
     m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
     inside = (row < rows)[:, None] & (column < width)[None, :]
-    z = _masked(x, m, column, step, inside, scale, fill, MASK)
+    z = _apply_mask(x, m, column, step, inside, scale, fill, MASK)
     exponentials = tl.exp(z - tl.max(z, 1)[:, None])
     y = exponentials / tl.sum(exponentials, 1)[:, None]
     tl.store(Y + (row.to(tl.int64) * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
@@ -113,7 +113,7 @@ def softmax_long(
 ):  # fmt: skip
     """Softmax of longer rows, in blocks."""
     width *= UNIT
-    row = numbered(ROWS, LONG)
+    row = row_numbers(ROWS, LONG)
     x = X + begins(row, n1, n2, x0, x1, x2, UNIT)
     m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
     greatest = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -121,7 +121,7 @@ def softmax_long(
     for begin in range(0, width, BLOCK):
         column = begin + tl.arange(0, BLOCK)
         inside = (row < rows)[:, None] & (column < width)[None, :]
-        z = _masked(x, m, column, step, inside, scale, fill, MASK)
+        z = _apply_mask(x, m, column, step, inside, scale, fill, MASK)
         now = tl.maximum(greatest, tl.max(z, 1))
         finite = tl.where(now == float("-inf"), 0.0, now)  # avoids -inf - -inf while a row has only -inf so far
         total = total * tl.exp(greatest - finite) + tl.sum(tl.exp(z - finite[:, None]), 1)
@@ -130,7 +130,7 @@ def softmax_long(
     for begin in range(0, width, BLOCK):
         column = begin + tl.arange(0, BLOCK)
         inside = (row < rows)[:, None] & (column < width)[None, :]
-        z = _masked(x, m, column, step, inside, scale, fill, MASK)
+        z = _apply_mask(x, m, column, step, inside, scale, fill, MASK)
         y = tl.exp(z - finite[:, None]) / total[:, None]
         tl.store(Y + (row.to(tl.int64) * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
 
@@ -142,11 +142,11 @@ def gradient_rows(
 ):  # fmt: skip
     """The gradient for rows that fit one block."""
     width *= UNIT
-    row = numbered(ROWS, LONG)
+    row = row_numbers(ROWS, LONG)
     column = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (column < width)[None, :]
-    y = _loaded(P + begins(row, n1, n2, p0, p1, p2, UNIT), column, inside)
-    g = _loaded(G + begins(row, n1, n2, g0, g1, g2, UNIT), column, inside)
+    y = _load_entries(P + begins(row, n1, n2, p0, p1, p2, UNIT), column, inside)
+    g = _load_entries(G + begins(row, n1, n2, g0, g1, g2, UNIT), column, inside)
     d = y * (g - tl.sum(g * y, 1)[:, None]) * scale
     if KEPT:
         m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
@@ -161,7 +161,7 @@ def gradient_long(
 ):  # fmt: skip
     """The gradient for longer rows, in blocks."""
     width *= UNIT
-    row = numbered(ROWS, LONG)
+    row = row_numbers(ROWS, LONG)
     p = P + begins(row, n1, n2, p0, p1, p2, UNIT)
     q = G + begins(row, n1, n2, g0, g1, g2, UNIT)
     m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
@@ -169,25 +169,25 @@ def gradient_long(
     for begin in range(0, width, BLOCK):
         column = begin + tl.arange(0, BLOCK)
         inside = (row < rows)[:, None] & (column < width)[None, :]
-        total += tl.sum(_loaded(p, column, inside) * _loaded(q, column, inside), 1)
+        total += tl.sum(_load_entries(p, column, inside) * _load_entries(q, column, inside), 1)
     for begin in range(0, width, BLOCK):
         column = begin + tl.arange(0, BLOCK)
         inside = (row < rows)[:, None] & (column < width)[None, :]
-        d = _loaded(p, column, inside) * (_loaded(q, column, inside) - total[:, None]) * scale
+        d = _load_entries(p, column, inside) * (_load_entries(q, column, inside) - total[:, None]) * scale
         if KEPT:
             d = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, d, 0.0)
         tl.store(D + (row.to(tl.int64) * width)[:, None] + column[None, :], d.to(D.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _loaded(start, column, inside):
+def _load_entries(start, column, inside):
     return tl.load(start + column[None, :], mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _masked(x, m, column, step, inside, scale, fill, MASK: tl.constexpr):
+def _apply_mask(x, m, column, step, inside, scale, fill, MASK: tl.constexpr):
     """The masked scores, -inf after the end of the row."""
-    z = _loaded(x, column, inside) * scale
+    z = _load_entries(x, column, inside) * scale
     if MASK == 1:
         z = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, z, fill)
     if MASK == 2:

@@ -22,12 +22,12 @@ def preserved_optimizers() -> Iterator[None]:
     seen: set[int] = set()
     with ExitStack() as stack:
 
-        def stepped(optimizer: Optimizer, *_: Any) -> None:
+        def on_step(optimizer: Optimizer, *_: Any) -> None:
             if id(optimizer) not in seen:
                 seen.add(id(optimizer))
                 stack.callback(_save_state(optimizer))
 
-        hook = register_optimizer_step_pre_hook(stepped)
+        hook = register_optimizer_step_pre_hook(on_step)
         try:
             yield
         finally:

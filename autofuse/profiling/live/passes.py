@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from autofuse.display.progress import Tell
+from autofuse.display.progress import ShowProgress
 from autofuse.measure.timing import seconds_of, synchronize, without_garbage_collection
 from autofuse.profiling.live.advice import readings
 from autofuse.profiling.live.batch_size import batch_of, batch_of_calls
@@ -53,15 +53,15 @@ class ProfilePasses:
     timed: tuple[float, ...] = ()  # seconds of steps that were timed already
 
 
-def run_passes(workload: Workload, wishes: ProfilePasses, tell: Tell) -> Measurements:
+def run_passes(workload: Workload, wishes: ProfilePasses, show_progress: ShowProgress) -> Measurements:
     """Run all passes over one workload. Call `workload.look` before, so that its models are known."""
     found = Measurements(workload.name, "live", workload.device, workload.names)
     batch = batch_of(workload.inputs) if workload.inputs is not None else batch_of_calls(workload.calls.values())
     batch = batch.given(wishes.samples, wishes.tokens)
     found.samples, found.tokens = batch.samples, batch.tokens
-    for _ in tell("warming up", range(wishes.warmup), wishes.warmup):
+    for _ in show_progress("warming up", range(wishes.warmup), wishes.warmup):
         workload.step()
-    _time(workload, wishes, found, tell)
+    _time(workload, wishes, found, show_progress)
     passes: list[tuple[str, Callable[[Workload, ProfilePasses, Measurements], None]]] = [
         ("recording", _record), ("counting", _count), ("memory", _hold), ("power", _meter),
     ]  # fmt: skip
@@ -69,13 +69,13 @@ def run_passes(workload: Workload, wishes: ProfilePasses, tell: Tell) -> Measure
         passes.append(("reading the model", _read))
     if wishes.probe:
         passes.append(("doubling the batch", _probe))
-    for name, run in tell("instruments", passes, len(passes)):
+    for name, run in show_progress("instruments", passes, len(passes)):
         with _note_failure(found, name):
             run(workload, wishes, found)
     return found
 
 
-def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: Tell) -> None:
+def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, show_progress: ShowProgress) -> None:
     """Time whole steps, each with the yardstick next to it. Stop early if steps are very long."""
     if wishes.timed:
         found.seconds = list(wishes.timed)
@@ -83,7 +83,7 @@ def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: 
     measure, start, results = yardstick(found.device), time.perf_counter(), list[object]()
     waiting, waited = Waiting(), list[WaitingTimes]()
     with without_garbage_collection(), waiting.clocked(), found.cores.measure_block():
-        for done in tell("timing", range(wishes.steps), wishes.steps):
+        for done in show_progress("timing", range(wishes.steps), wishes.steps):
             if done >= FEWEST and time.perf_counter() - start > LONGEST:
                 found.notes.append(f"Only {done} of {wishes.steps} steps were timed, in {LONGEST:.0f} seconds.")
                 break

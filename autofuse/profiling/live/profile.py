@@ -80,8 +80,8 @@ def profile(
     with ExitStack() as stack:
         stack.enter_context(preserved_optimizers())
         workload.look(lambda model, call: stack.enter_context(preserve_state([model], list(tensors_in(call)))))
-        tell = stack.enter_context(progress_bar(f"autofuse: {workload.name}")) if progress else quietly
-        found = run_passes(workload, wishes, tell)
+        show_progress = stack.enter_context(progress_bar(f"autofuse: {workload.name}")) if progress else quietly
+        found = run_passes(workload, wishes, show_progress)
     if trace is not None and found.save is not None:
         found.save(Path(trace))
     return assemble(found)

@@ -43,7 +43,7 @@ class Program:
         """Yield a function that runs the program. In the block, `__main__`, `sys.argv` and `sys.path` belong to it.
 
         They stay so after the program ran, so that pickle and inspect find what it defined. Processes that it spawns
-        import the program and not the profiler, because they go by `__main__`, too.
+        import the program and not the profiler, because they look up `__main__`, too.
         """
         main = types.ModuleType(_MAIN)
         main.__file__, main.__spec__ = self.file, self.spec

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from autofuse.display.progress import Tell, quietly
+from autofuse.display.progress import ShowProgress, quietly
 from autofuse.measure.compare import device_of
 from autofuse.measure.timing import synchronize
 from autofuse.profiling.live.advice import readings
@@ -84,7 +84,7 @@ class Conductor:
         schedule: Schedule,
         name: str,
         profile_of: Callable[[Measurements, bool], Profile],
-        tell: Tell = quietly,
+        show_progress: ShowProgress = quietly,
         to_the_end: bool = False,
     ) -> None:
         """Prepare a profile.
@@ -95,10 +95,10 @@ class Conductor:
             profile_of: Called as profile_of(measured, together). If all went well, it is called while the program still
                 runs, at the same step as in the other processes of its job (`together`); else after the program has
                 ended.
-            tell: Shows the progress.
+            show_progress: Shows the progress.
             to_the_end: Whether the program runs to its end after the profile is complete.
         """
-        self.schedule, self.name, self.tell, self.to_the_end = schedule, name, tell, to_the_end
+        self.schedule, self.name, self.show_progress, self.to_the_end = schedule, name, show_progress, to_the_end
         self.waiting = Waiting()
         self.profile: Profile | None = None
         self._profile_of = profile_of
@@ -145,7 +145,7 @@ class Conductor:
 
     def _steps(self) -> Generator[None, None, None]:
         """Each yield is a step of the program."""
-        for _ in self.tell("warmup", range(self.schedule.warmup - 1), self.schedule.warmup - 1):
+        for _ in self.show_progress("warmup", range(self.schedule.warmup - 1), self.schedule.warmup - 1):
             yield
         with self.roots.watching():
             yield
@@ -170,7 +170,7 @@ class Conductor:
         device, waited = measured.device, list[WaitingTimes]()
         stick = yardstick(device)
         began = time.perf_counter()
-        for done in self.tell("timing", range(self.schedule.timed), self.schedule.timed):
+        for done in self.show_progress("timing", range(self.schedule.timed), self.schedule.timed):
             if done >= FEWEST and time.perf_counter() - began > LONGEST and this_rank() is None:
                 measured.notes.append(f"{done} steps were timed: they took {LONGEST:.0f} seconds.")
                 break
@@ -209,7 +209,7 @@ class Conductor:
         ) as recording:
             yield  # recorded but not used: the recorder's first calls are slow
             count = steps_to_record(self.schedule.traced, measured.seconds)
-            for _ in self.tell("recording", range(count), count):
+            for _ in self.show_progress("recording", range(count), count):
                 for one in recording:
                     one.next_step()
                 with measured.cores.measure_block():
@@ -252,7 +252,7 @@ class Conductor:
         with self._with_instrument(measured, "counters", lambda: Counters(uuid)) as counters:
             synchronize(measured.device)
             with self._with_instrument(measured, "power", lambda: metered(uuid)) as meters:
-                for _ in self.tell("power", range(steps), steps):
+                for _ in self.show_progress("power", range(steps), steps):
                     yield
                 synchronize(measured.device)
         for counter in counters:
@@ -262,9 +262,9 @@ class Conductor:
 
     def _read(self, measured: Measurements) -> None:
         """Find which rules apply in the models, as they were called in the observed step."""
-        for _ in self.tell("reading the model", range(1), 0):
+        for _ in self.show_progress("reading the model", range(1), 0):
             try:
-                measured.readings = readings(self.roots.called(measured.names), self.roots.calls)
+                measured.readings = readings(self.roots.called_models(measured.names), self.roots.calls)
             except Exception as error:
                 measured.notes.append(f"The model could not be read for rules: {type(error).__name__}: {error}")
         measured.notes += [note for reading in measured.readings for note in reading.notes]

@@ -58,7 +58,7 @@ class ScriptRoots(Roots):
         named = len(set(labels)) == len(labels) and "self" not in labels
         return dict(zip(labels, models.values(), strict=True)) if named else models
 
-    def called(self, names: ModuleNames) -> Mapping[str, nn.Module]:
+    def called_models(self, names: ModuleNames) -> Mapping[str, nn.Module]:
         """Return the models that were called themselves, by name; in place of an owner, the parts that it calls."""
         models = self.models
         if all(model in self.calls for model in models.values()):

@@ -20,7 +20,7 @@ _AUTOGRAD_METHODS = ("forward", "backward", "setup_context", "jvp", "vmap")
 
 
 def argument_origins(d: DefinedFunction) -> dict[str, Origin]:
-    """Returns the origin of each argument that has one by the text, by the argument's name."""
+    """Returns, by the argument's name, the origin of each argument for which the text shows one."""
     gets_tensors, function = is_called_with_tensors(d), d.function
     origins = {}
     for a, default in _arguments_with_defaults(function):

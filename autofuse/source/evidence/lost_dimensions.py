@@ -1,7 +1,7 @@
 """Does the query or the value of an attention lose a dimension on its way?
 
 `softmax(q @ k.mT) @ v` accepts vectors: `x[0]`, `x.mean(0)`, `torch.arange(n)`, a parameter of one dimension.
-scaled_dot_product_attention raises an error for them. The keys are no question, because they are transposed. This file
+scaled_dot_product_attention raises an error for them. The keys need no check, because they are transposed. This file
 follows an operand back through the captured values, and counts the dimensions that operations add and remove.
 """
 

@@ -136,7 +136,7 @@ def _removed_by_name(name: str, scopes: tuple[ast.AST, ...], depth: int) -> int:
 
 
 def _removed_by_iteration(source: ast.expr, scope: ast.AST, scopes: tuple[ast.AST, ...], depth: int) -> int:
-    """Returns how many dimensions the entries of an iteration have less than what is iterated over."""
+    """Returns how many dimensions an entry of an iteration lacks: 1 for the rows of a matrix."""
     value = _only_assigned(source.id, scope) if isinstance(source, ast.Name) else None
     made = value if value is not None else source
     if isinstance(made, ast.Call) and _last_name(made.func) in _PARTS_OF_SAME_RANK:

@@ -81,7 +81,7 @@ def _stored_compilers(claim: Claim) -> Iterator[Missing]:
 
 
 def _stored_names(tree: ast.Module) -> list[ast.expr]:
-    """Returns the expressions that name a compiler of TorchScript and are not called in their place."""
+    """Returns the expressions that name a compiler of TorchScript without calling it at once."""
     nodes = node_index(tree)
     called = {id(n.func) for n in nodes.of(ast.Call)}
     called |= {id(x) for n in (*nodes.functions(), *nodes.of(ast.ClassDef)) for x in n.decorator_list}

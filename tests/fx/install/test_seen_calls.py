@@ -129,7 +129,7 @@ def test_an_observed_call_is_not_remembered(name: str) -> None:
     ],
 )
 def test_which_sizes_make_a_kind(tests: tuple[str, ...], sizes: frozenset[int] | None) -> None:
-    assert dimensions_read(parsed(*tests).values(), "q") == sizes
+    assert dimensions_read(parse_texts(*tests).values(), "q") == sizes
 
 
 def test_sizes_that_no_test_reads_do_not_distinguish_kinds() -> None:
@@ -178,7 +178,7 @@ def test_if_each_call_is_of_a_new_kind_few_are_remembered() -> None:
         assert seen.check(x) == (n <= _KINDS)
 
 
-def parsed(*texts: str) -> dict[str, ast.expr]:
+def parse_texts(*texts: str) -> dict[str, ast.expr]:
     return {text: ast.parse(text, mode="eval").body for text in texts}
 
 
@@ -193,14 +193,14 @@ def test_which_tests_are_covered() -> None:
         "_k2()", "q.dtype is _k3", "q._version == 0", "q[0].dtype is _k1", "_autocast_dtype('cpu') is _k1",
     }  # fmt: skip
     constants = {"_k1": torch.float32, "_k2": len, "_k3": [torch.float32]}
-    given = parsed(*sorted(covered - {"len((_t0 := q.shape)) == 4"} | kept), "len(q.shape) == 4")
+    given = parse_texts(*sorted(covered - {"len((_t0 := q.shape)) == 4"} | kept), "len(q.shape) == 4")
     assert metadata_tests(given, frozenset({"q"}), constants) == covered - {"len((_t0 := q.shape)) == 4"} | {
         "len(q.shape) == 4"
     }
 
 
 def test_autocast_is_tested_if_no_tensor_is_on_a_cpu() -> None:
-    given = parsed(AS_TENSOR, "q.dtype is _k1", "not (_any_autocast() and _autocast('cpu'))")
+    given = parse_texts(AS_TENSOR, "q.dtype is _k1", "not (_any_autocast() and _autocast('cpu'))")
     assert len(metadata_tests(given, frozenset({"q"}), {"_k1": torch.float32})) == 2
     assert tensor_test_argument(given[AS_TENSOR]) == "q"
     assert tensor_test_argument(given["q.dtype is _k1"]) is None

@@ -100,7 +100,9 @@ def test_the_estimate_is_within_a_factor_of_two_of_what_a_check_takes(
     peaks: list[tuple[int, int]] = []
     judged = site_checks.Checker._verify
 
-    def measured(self: site_checks.Checker, planner: Planner, module: nn.Module, call: ForwardArguments) -> object:
+    def measure_and_record(
+        self: site_checks.Checker, planner: Planner, module: nn.Module, call: ForwardArguments
+    ) -> object:
         found: list[site_checks.Verdict] = []
         peak = allocation_events_peak(lambda: found.append(judged(self, planner, module, call)))
         run = room.run_bytes(call, planner.created_bytes[module])
@@ -109,7 +111,7 @@ def test_the_estimate_is_within_a_factor_of_two_of_what_a_check_takes(
 
     autofuse.optimize(model, x, tune=False)  # compiles everything first
     autofuse.restore(model)
-    monkeypatch.setattr(site_checks.Checker, "_verify", measured)
+    monkeypatch.setattr(site_checks.Checker, "_verify", measure_and_record)
     autofuse.optimize(model, x, tune=False)
     ((peak, estimate),) = peaks
     assert estimate / 2 < peak < estimate * 2, f"{peak / 2**20:.1f} MiB, estimated {estimate / 2**20:.1f} MiB"

@@ -30,7 +30,7 @@ class BranchesOnNumbers(nn.Module):
         return torch.softmax(x, -1) if x.sum() > 0 else x
 
 
-def planned(model: nn.Module, *inputs: Tensor) -> Planner:
+def plan_model(model: nn.Module, *inputs: Tensor) -> Planner:
     states = states_of(user_modules(model), lambda name, module: True)
     calls = calls_of(model, (inputs, {}), to_check=())
     return plan_calls(load_rules(), states, calls.by_mode, quietly)
@@ -43,7 +43,7 @@ def fused(planner: Planner, module: nn.Module) -> set[str]:
 def test_a_model_is_planned_in_both_modes_and_nothing_is_installed() -> None:
     model = Gpt()
     before = copy.deepcopy(model.state_dict())
-    planner = planned(model, torch.randint(0, 20, (2, 8)))
+    planner = plan_model(model, torch.randint(0, 20, (2, 8)))
     attention = model.get_submodule("blocks.0.attn")
     assert set(planner.full_plans(attention)) == {False, True} and "AF101" in fused(planner, attention)
     assert not any(is_installed(m) for m in model.modules())
@@ -52,7 +52,7 @@ def test_a_model_is_planned_in_both_modes_and_nothing_is_installed() -> None:
 
 def test_planning_without_a_site_excludes_it_in_that_module_only() -> None:
     model = Gpt()
-    planner = planned(model, torch.randint(0, 20, (2, 8)))
+    planner = plan_model(model, torch.randint(0, 20, (2, 8)))
     first, second = (model.get_submodule(f"blocks.{i}.attn") for i in (0, 1))
     sites = [key for key, found in planner.fused_sites(first).items() if found.rule == "AF101"]
     planner.plan_again(first, planner.states[first].exclusions.plus(sites=sites))
@@ -62,7 +62,7 @@ def test_planning_without_a_site_excludes_it_in_that_module_only() -> None:
 
 def test_planning_without_a_rule_excludes_all_its_sites() -> None:
     model = Gpt()
-    planner = planned(model, torch.randint(0, 20, (2, 8)))
+    planner = plan_model(model, torch.randint(0, 20, (2, 8)))
     attention = model.get_submodule("blocks.0.attn")
     planner.plan_again(attention, planner.states[attention].exclusions.plus(rules=["AF101"]))
     assert "AF101" not in fused(planner, attention)
@@ -81,7 +81,7 @@ def test_exclusions_apply_to_later_plans() -> None:
 
 def test_untraceable_modules_are_listed() -> None:
     model = BranchesOnNumbers()
-    planner = planned(model, torch.ones(3, 3))
+    planner = plan_model(model, torch.ones(3, 3))
     assert {module for module, _ in planner.untraceable} == {model}
     assert all("values" in str(error) for _, error in planner.untraceable)
     assert planner.full_plans(model) == {}
@@ -139,7 +139,7 @@ def test_equal_layers_of_any_kind_are_planned_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(planner_file, "plan_trace", plan)
     layers = [kind() for _ in range(3)]
     # The input of the first layer has a gradient too, so the calls of all layers are equal.
-    planner = planned(nn.Sequential(nn.Linear(16, 16), *layers), torch.randn(2, 8, 16))
+    planner = plan_model(nn.Sequential(nn.Linear(16, 16), *layers), torch.randn(2, 8, 16))
     assert all(fused(planner, layer) for layer in layers), "each layer has its plan"
     assert [layer in rewritten for layer in layers] == [True, False, False]
 

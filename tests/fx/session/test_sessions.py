@@ -15,7 +15,7 @@ from autofuse.fx.session import sessions
 from tests.fx.conftest import Gpt
 
 
-def installed(model: nn.Module) -> bool:
+def has_installed(model: nn.Module) -> bool:
     return any(is_installed(m) for m in model.modules())
 
 
@@ -38,7 +38,7 @@ def test_if_optimize_is_interrupted_the_model_runs_its_original_forwards(
     monkeypatch.setattr("autofuse.fx.session.fuse.check_model", interrupted)
     with pytest.raises(KeyboardInterrupt):
         autofuse.optimize(model, tokens)
-    assert not installed(model) and sessions.session_of(model) is None
+    assert not has_installed(model) and sessions.session_of(model) is None
     assert autofuse.report(model).sites == ()
 
 
@@ -56,7 +56,7 @@ def test_after_the_block_of_optimized_the_earlier_session_is_back(tokens: Tensor
     before = sessions.session_of(model)
     with autofuse.optimized(model, tokens, select="AF2"):
         assert sessions.session_of(model) is not before
-    assert sessions.session_of(model) is before and installed(model)
+    assert sessions.session_of(model) is before and has_installed(model)
 
 
 @pytest.mark.parametrize("call", [autofuse.report, autofuse.restore, autofuse.optimize])

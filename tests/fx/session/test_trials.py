@@ -61,21 +61,21 @@ def take_all(seen: SimpleQueue[set[str]]) -> list[set[str]]:
     return [seen.get() for _ in range(seen.qsize())]
 
 
-def planned(model: nn.Module, x: Tensor) -> Planner:
+def plan_model(model: nn.Module, x: Tensor) -> Planner:
     states = states_of(user_modules(model), lambda name, module: True)
     return plan_calls(load_rules(), states, calls_of(model, ((x,), {}), ()).by_mode, quietly)
 
 
 def test_a_module_is_tried_with_its_narrow_children(run_by: SimpleQueue[set[str]]) -> None:
     layer, x = Layer(), torch.randn(2, 4, 16)
-    assert ForwardTrial(layer, ((x,), {}), planned(layer, x)).outcome().ok
+    assert ForwardTrial(layer, ((x,), {}), plan_model(layer, x)).outcome().ok
     assert take_all(run_by) == [{"", "attention"}]
     assert not any(is_installed(m) for m in layer.modules())
 
 
 def test_in_a_model_only_the_given_modules_run_their_plans(run_by: SimpleQueue[set[str]]) -> None:
     layer, x = Layer(), torch.randn(2, 4, 16)
-    trial = ForwardTrial(layer, ((x,), {}), planned(layer, x))
+    trial = ForwardTrial(layer, ((x,), {}), plan_model(layer, x))
     assert all(trial.outcome(running).ok for running in ([layer, layer.attention], [layer], [layer.attention], []))
     assert take_all(run_by) == [{"", "attention"}, {""}, {"attention"}, set()]
 

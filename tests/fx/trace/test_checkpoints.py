@@ -101,7 +101,7 @@ def _without_gradients(block: Block, x: Tensor) -> Tensor:
     return keep(block.compute, x + start)  # type: ignore[no-any-return]
 
 
-def _caught(block: Block, x: Tensor) -> Tensor:
+def _catch_error(block: Block, x: Tensor) -> Tensor:
     def fails(y: Tensor) -> Tensor:
         raise ValueError(block.attend(y).shape)
 
@@ -151,7 +151,7 @@ UNCHANGED: dict[str, Callable[[Block, Tensor], Any]] = {
     "reentrant": lambda b, x: checkpoint(b.compute, x, use_reentrant=True),
     "selective": lambda b, x: keep(b.compute, x, context_fn=_selective),
     "nested": lambda b, x: keep(lambda y: b.attend(keep(b.expand, y)), x),
-    "an error that forward catches": _caught,
+    "an error that forward catches": _catch_error,
     "counts its calls": lambda b, x: keep(b.counted, x),
     "writes a buffer": lambda b, x: keep(b.stepped, x),
     "calls a method of an object": lambda b, x: keep(lambda y: b.compute(SEEN.note(y)), x),

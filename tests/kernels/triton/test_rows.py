@@ -8,12 +8,12 @@ import torch
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from autofuse.kernels.triton.rows import begins, is_long, numbered  # noqa: E402
+from autofuse.kernels.triton.rows import begins, is_long, row_numbers  # noqa: E402
 
 
 @triton.jit
 def _places(OUT, first, n1, n2, s0, s1, s2, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr):
-    row = numbered(ROWS, LONG)
+    row = row_numbers(ROWS, LONG)
     if LONG:
         row += first
     tl.store(OUT + tl.arange(0, ROWS)[:, None], begins(row, n1, n2, s0, s1, s2, UNIT))

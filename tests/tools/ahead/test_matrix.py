@@ -35,7 +35,7 @@ def compiled_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, list
         return [row(stem, arch) for stem in stems]
 
     monkeypatch.setattr(made_by, "_compile_with", compile_version)
-    monkeypatch.setattr(made_by, "installed", lambda home, version: home / f"triton-{version}")
+    monkeypatch.setattr(made_by, "install_version", lambda home, version: home / f"triton-{version}")
     return calls
 
 
