@@ -70,7 +70,7 @@ class _Launches:
 
     @cached_property
     def reasons(self) -> dict[str, float]:
-        """What each reason costs.
+        """The cost of each reason.
 
         Waits and pauses overlap: without its waits, the host would finish the work of a pause in time. The larger of
         the two counts.
