@@ -14,28 +14,30 @@ from typing import Any
 from torch.utils import checkpoint
 
 Steps = Generator[None, None, None]
-_GENERATOR = "_checkpoint_without_reentrant_generator"
+# Since torch 2.14, checkpoint steps the first one, which gets the function's arguments as a tuple and a dict.
+_GENERATORS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
 
 
 @contextmanager
 def replaced(make: Callable[[Callable[..., Steps]], Callable[..., Steps]]) -> Iterator[None]:
     """Inside the block, torch steps `make(original)` instead of its own generator."""
-    original = getattr(checkpoint, _GENERATOR, None)
-    if original is None:
+    name = next((name for name in _GENERATORS if hasattr(checkpoint, name)), None)
+    if name is None:
         yield
         return
-    setattr(checkpoint, _GENERATOR, make(original))
+    original = getattr(checkpoint, name)
+    setattr(checkpoint, name, make(original))
     try:
         yield
     finally:
-        setattr(checkpoint, _GENERATOR, original)
+        setattr(checkpoint, name, original)
 
 
 def options_of(original: Callable[..., Steps], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The options of checkpoint by name, as its generator gets them."""
     given = inspect.signature(original).bind(*args, **kwargs)
     given.apply_defaults()
-    return {k: v for k, v in given.arguments.items() if k not in ("fn", "args", "kwargs")}
+    return {k: v for k, v in given.arguments.items() if k not in ("fn", "function", "args", "kwargs")}
 
 
 def is_plain(options: dict[str, Any]) -> bool:

@@ -20,7 +20,9 @@ from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import checkpoints
 
-_DEFAULTS = {"preserve_rng_state": True, "determinism_check": "default", "early_stop": True}
+_DEFAULTS = {
+    "preserve_rng_state": True, "determinism_check": "default", "early_stop": True, "respect_saved_tensors_hooks": None,
+}  # fmt: skip
 
 
 def begin(**options: Any) -> None:

@@ -16,7 +16,7 @@ _NAMES = frozenset(
     data detach detach_ dict dim dir discard double dropout dump_patches elementwise_affine empty empty_like eps
     eval extra_repr float format forward gelu get get_buffer get_extra_state
     get_overwrite_module_params_on_conversion get_parameter get_submodule get_swap_module_params_on_conversion
-    getattr grad grad_fn half hardtanh hasattr id ignore_index in_features init inplace insert inspect
+    getattr grad grad_fn half hardtanh hasattr id ignore_index in_features init inplace insert inspect int
     ipu is_compiling is_complex is_floating_point is_lazy is_leaf is_meta is_tensor_like
     is_traceable_wrapper_subclass isdigit isinstance items iter itertools jit join kaiming_uniform_ keys
     kl_div label_smoothing layer_norm legacy_get_string len linear list load_state_dict log_softmax log_target math
