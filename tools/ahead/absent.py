@@ -37,6 +37,9 @@ class Absent:
         """Load a compiled kernel: return module, function, registers, spills, and the maximum number of threads."""
         return object(), object(), 32, 0, THREADS
 
+    def unload_module(self, module: object) -> None:
+        """Free a compiled kernel. Triton 3.8 and later call it when a kernel is deleted."""
+
     def get_device_properties(self, device: int) -> dict[str, int]:
         shared = next((t.block_shared for t in TARGETS.values() if t.gpu == self.target), 227 * KIB)
         return {"max_shared_mem": shared, "multiprocessor_count": 132, "warpSize": self.target.warp_size}

@@ -29,10 +29,24 @@ class Kernel(triton.runtime.jit.JITFunction):  # type: ignore[misc]
         return SimpleNamespace(run=None) if warmup else None
 
 
+class _NoDriver:
+    """No driver, as before, except that kernels of the stand-in can be freed later."""
+
+    @property
+    def utils(self) -> _NoDriver:
+        return self
+
+    def unload_module(self, module: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(triton.runtime.driver.default, name)  # raises Triton's error about an absent driver
+
+
 @contextmanager
 def two_devices() -> Iterator[Absent]:
     """A driver of two NVIDIA devices; tensors on the meta device lie on the one that is not current."""
     usual = getattr(triton.runtime.driver, "_active", None)
     with absent(TARGETS[90].gpu, 3) as driver:
         yield driver
-    triton.runtime.driver.set_active(usual)
+    triton.runtime.driver.set_active(_NoDriver() if usual is None else usual)
