@@ -119,7 +119,7 @@ ROWS = (
           hidden_dropout=0.0, attention_dropout=0.0),
     text("LlamaForCausalLM", "LlamaConfig", **GROUPED),
     row("MistralForCausalLM", "MistralConfig", padded_tokens, vocab_size=50, **GROUPED, **SPECIAL, sliding_window=4),
-    text("MixtralForCausalLM", "MixtralConfig", expects=("AF102", "AF303"),
+    text("MixtralForCausalLM", "MixtralConfig", expects=("AF101", "AF303"),
           **GROUPED, num_local_experts=3, num_experts_per_tok=2),
     text("Qwen2ForCausalLM", "Qwen2Config", **GROUPED),
     text("Qwen3ForCausalLM", "Qwen3Config", **GROUPED, head_dim=8),
