@@ -8,12 +8,15 @@ run in any order, and all at once. If this is not shown, the trace is refused.
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx
 
 from autofuse.fx.trace.expert_rows import Loops
+
+_OF_FIRST = re.compile(r".*\D0")  # `expert_0`, the name of the first of several children
 
 
 class NotALoop(Exception):
@@ -198,11 +201,12 @@ class TurnMatch:
 
 
 def with_number(target: str, number: int) -> str:
-    """`experts.0.w1` with another number in place of 0; "" unless exactly one part is 0."""
+    """`experts.0.w1` or `experts.expert_0` with another number in place of 0; "" unless exactly one part has it."""
     parts = target.split(".")
-    if parts.count("0") != 1:
+    numbered = [p == "0" for p in parts] if "0" in parts else [_OF_FIRST.fullmatch(p) is not None for p in parts]
+    if numbered.count(True) != 1:
         return ""
-    return ".".join(str(number) if p == "0" else p for p in parts)
+    return ".".join(f"{p[:-1]}{number}" if is_number else p for p, is_number in zip(parts, numbered, strict=True))
 
 
 def target_name(node: fx.Node) -> str:
