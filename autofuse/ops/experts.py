@@ -5,6 +5,7 @@ Rows are sorted by expert, so that those of one expert are contiguous. `ends` ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -253,3 +254,34 @@ def _bounds(ends: Tensor, rows: int) -> list[tuple[int, int]]:
 def _segments(x: Tensor, ends: Tensor) -> list[tuple[int, Tensor]]:
     """The experts that have rows, with their rows."""
     return [(e, x[start:end]) for e, (start, end) in enumerate(_bounds(ends, x.shape[0])) if end > start]
+
+
+def rows_of_tokens(x: Tensor, dims: int, token: Tensor) -> Tensor:
+    """x[token], where the first `dims` dimensions of `x` are those of the tokens. Shape of token: (R,)."""
+    return (x if dims == 1 else x.flatten(0, dims - 1))[token]
+
+
+def entries_of_rows(x: Tensor, experts_first: bool, experts: int, token: Tensor, expert: Tensor) -> Tensor:
+    """The entry of each row's expert and token.
+
+    Shapes: `x` is (E, *T) or (E * T) if `experts_first`, else (*T, E); token and expert (R,).
+    """
+    if experts_first:
+        return x.reshape(experts, -1)[expert, token]
+    return x.reshape(-1, experts)[token, expert]
+
+
+def sum_over_experts(rows: Tensor, token: Tensor, ends: Tensor, like: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The sum of the rows (R, ...) of each token. Shape: (*T, ...), where T are the sizes of `dims` of `like`."""
+    sizes = [like.shape[d] for d in dims]
+    out = rows.new_zeros((math.prod(sizes), *rows.shape[1:]))
+    return add_expert_rows(out, (token,), rows, ends).reshape(*sizes, *rows.shape[1:])
+
+
+def chosen_rows(index: Tensor, experts: int, choices: int) -> tuple[Tensor, ...]:
+    """The rows of each expert, sorted by expert: their experts (R,), their tokens (R,), and `ends` as in expert_rows.
+
+    Shapes: index (*T, K), or (*T) with one choice for each token. A token that chooses an expert twice has one row.
+    """
+    chosen = chosen_experts(index.reshape(-1, choices), experts)
+    return expert_rows(chosen.any(-1))
