@@ -18,7 +18,7 @@ from autofuse.fx.rewrite.after_expression import kernel_name
 from autofuse.fx.rewrite.author_text import find_author_text
 from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.rewrite.experts.dense_experts import find_dense_experts, rewrite_dense_experts
+from autofuse.fx.rewrite.experts.rewrite_sums import find_sums, rewrite_sum
 from autofuse.fx.rewrite.experts.token_wise import is_token_wise
 from autofuse.fx.rewrite.fused_call import rewrite
 from autofuse.fx.rewrite.graph_capture import CapturedTrace, capture_trace
@@ -182,9 +182,9 @@ def _fused_dense_experts(
         return is_token_wise(module.get_submodule(str(call.target)), call, trace_child)
 
     fused = []
-    for dense in find_dense_experts(trace.graph) if any(r.rule.code == EXPERTS for r in rules) else ():
+    for dense in find_sums(trace.graph) if any(r.rule.code == EXPERTS for r in rules) else ():
         key = (EXPERTS, dense.end.name, dense.end.meta.get("place"))
-        if key not in excluded and rewrite_dense_experts(trace, dense, is_by_token):
+        if key not in excluded and rewrite_sum(trace, dense, is_by_token):
             reason = "the chosen experts only"
             fused.append(Found(EXPERTS, key, key[2], True, reason, "torch nonzero", benefit=_LOOP_BENEFIT))
     return fused

@@ -7,12 +7,9 @@ dimensions are followed to that sum; from there, the experts' results are comput
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from autofuse.fx.rewrite.experts.labels import (
@@ -22,13 +19,8 @@ from autofuse.fx.rewrite.experts.labels import (
     reshaped,
     shape_of,
 )
-from autofuse.fx.rewrite.experts.row_values import NotByRow, Rows, RowValues
 from autofuse.fx.rewrite.experts.sparse_weights import chosen_index
-from autofuse.fx.trace.expert_segments import ROWS
 from autofuse.fx.trace.expert_spellings import node_name
-from autofuse.fx.trace.operation_names import erase_dead, replace_node
-from autofuse.fx.trace.tracer import ForwardTrace
-from autofuse.ops.experts import chosen_rows, each_expert, expert_linear, sum_over_experts
 
 _VIEWS = frozenset({"view", "reshape", "unflatten", "flatten"})
 _MOVES = frozenset({"transpose", "permute", "mT", "t", "T", "getattr"})
@@ -60,7 +52,6 @@ class DenseExperts:
         end: The node of the sum.
         like: A value without features that has the same dimensions of tokens as the sum.
         terms: The factors of the terms, with their labels.
-        sizes_at: The dimensions of tokens in `like`.
     """
 
     weights: fx.Node
@@ -68,6 +59,11 @@ class DenseExperts:
     end: fx.Node
     like: _Labelled
     terms: tuple[_Labelled, ...]
+
+    @property
+    def experts(self) -> int:
+        """The number of experts."""
+        return shape_of(self.weights)[-1]
 
 
 def find_dense_experts(graph: fx.Graph) -> list[DenseExperts]:
@@ -97,8 +93,8 @@ def _ends(weights: _Labelled, index: fx.Node, experts: int) -> list[DenseExperts
         for user in value.node.users:
             terms = _terms(user, value)
             if terms is not None:
-                rest = _rest(terms, user)
-                like = next((k for k in likes if rest and _tokens(k.labels) == _tokens(rest)), like)
+                rest = rest_of(terms, user)
+                like = next((k for k in likes if rest and tokens_in(k.labels) == tokens_in(rest)), like)
                 found.append(DenseExperts(weights.node, index, user, like, terms))
                 continue
             labels = _labels_of_user(user, value, experts)
@@ -113,11 +109,12 @@ def _ends(weights: _Labelled, index: fx.Node, experts: int) -> list[DenseExperts
 _LIMIT = 64  # a bound on the nodes that are followed from one tensor of weights
 
 
-def _tokens(labels: str) -> str:
+def tokens_in(labels: str) -> str:
+    """The labels of dimensions of tokens."""
     return "".join(label for label in labels if label == "T")
 
 
-def _rest(terms: tuple[_Labelled, ...], end: fx.Node) -> str:
+def rest_of(terms: tuple[_Labelled, ...], end: fx.Node) -> str:
     """The labels of the sum."""
     equation = einsum_labels(end)
     if equation is not None:
@@ -242,104 +239,3 @@ def _labels_of_einsum(equation: tuple[list[str], str], user: fx.Node, value: _La
     if any(letters[c] != "F" for c in mine if c not in result):
         return None
     return "".join(letters.get(c, "F") for c in result)
-
-
-# The rewrite.
-
-
-def rewrite_dense_experts(
-    trace: ForwardTrace, found: DenseExperts, is_token_wise: Callable[[fx.Node], bool]
-) -> fx.Node | None:
-    """Compute the chosen experts only. Returns the node that sorts the rows, or None if a step is not by row."""
-    graph = trace.graph
-    before = set(graph.nodes)
-    root: Any = trace.module
-    with graph.inserting_before(found.end):
-        try:
-            chosen, contributions, values = _contributions(trace, found, root, is_token_wise)
-            _check_reads(graph, before, found.end)
-            _check_users(values, found, before)
-        except NotByRow:
-            for node in reversed(list(graph.nodes)):
-                if node not in before:
-                    graph.erase_node(node)
-            return None
-        dims = tuple(d for d, label in enumerate(found.like.labels) if label == "T")
-        ends = values.rows.ends
-        made = values.call(
-            "call_function", sum_over_experts, (contributions, values.rows.token, ends, found.like.node, dims)
-        )
-    made.meta = dict(found.end.meta)
-    replace_node(found.end, made)
-    erase_dead(graph, values.calls)
-    return chosen
-
-
-def _contributions(
-    trace: ForwardTrace, found: DenseExperts, root: Any, is_token_wise: Callable[[fx.Node], bool]
-) -> tuple[fx.Node, fx.Node, RowValues]:
-    graph, index, experts = trace.graph, found.index, shape_of(found.weights)[-1]
-    tokens = 1
-    for n in shape_of(found.weights)[:-1]:
-        tokens *= n
-    choices = shape_of(index)[-1] if len(shape_of(index)) == len(shape_of(found.weights)) else 1
-    place = found.end.meta.get("place")
-    sorts = graph.call_function(chosen_rows, (index, experts, choices))
-    with trace.mode:
-        example = tuple(torch.empty(ROWS, dtype=torch.int64, device=index.meta["v"].device) for _ in range(2))
-        sorts.meta.update(v=(*example, torch.empty(experts, dtype=torch.int64)), place=place)
-    parts = [graph.call_function(operator.getitem, (sorts, i)) for i in range(3)]
-    for part, value in zip(parts, sorts.meta["v"], strict=True):
-        part.meta.update(v=value, place=place)
-    values = RowValues(graph, Rows(parts[0], parts[1], parts[2], experts, tokens), trace.mode, root, is_token_wise)
-    rest = _rest(found.terms, found.end)
-    if "E" in rest or "M" in rest or rest.lstrip("T").strip("F") or _tokens(rest) != _tokens(found.like.labels):
-        raise NotByRow
-    rows = [values.of(t.node, t.labels) for t in found.terms]
-    total = rows[0]
-    if len(rows) == 2:
-        total = _multiplied(values, found, rows)
-    return sorts, total, values
-
-
-def _multiplied(values: RowValues, found: DenseExperts, rows: list[fx.Node]) -> fx.Node:
-    """The product of the weight of each row with the rows of the experts' results."""
-    features = [t.labels.count("F") for t in found.terms]
-    if node_name(found.end) in ("matmul", "bmm"):  # (T, 1, E) @ (T, E, D) keeps the dimension of one entry
-        return values.call("call_method", "unsqueeze", (_scaled(values, rows, features), 1))
-    return _scaled(values, rows, features)
-
-
-def _scaled(values: RowValues, rows: list[fx.Node], features: list[int]) -> fx.Node:
-    one, other = rows
-    if features[0] == 0 and features[1]:
-        one = values.call("call_method", "unsqueeze", (one, -1))
-    elif features[1] == 0 and features[0]:
-        other = values.call("call_method", "unsqueeze", (other, -1))
-    if max(features) > 1:
-        raise NotByRow
-    return values.call("call_function", torch.mul, (one, other))
-
-
-def _check_reads(graph: fx.Graph, before: set[fx.Node], end: fx.Node) -> None:
-    """Check that nothing writes to what the new steps read, after it was computed."""
-    places = {n: i for i, n in enumerate(graph.nodes)}
-    writes = [n for n in graph.nodes if n.meta.get("writes") and places[n] < places[end]]
-    for read in {r for n in graph.nodes if n not in before for r in n.all_input_nodes if r in before}:
-        for write in writes:
-            if places[write] > places[read] and any(_memory(w) == _memory(read) for w in write.meta["writes"]):
-                raise NotByRow
-
-
-def _memory(node: fx.Node) -> int | None:
-    value = node.meta.get("v")
-    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
-
-
-def _check_users(values: RowValues, found: DenseExperts, before: set[fx.Node]) -> None:
-    """Check that nothing else uses the results of all experts, and that there is a product by expert."""
-    for node in values.replaced:
-        if any(u not in values.replaced and u is not found.end and u in before for u in node.users):
-            raise NotByRow
-    if not any(n.target in (expert_linear, each_expert) for n in found.end.graph.nodes if n not in before):
-        raise NotByRow
