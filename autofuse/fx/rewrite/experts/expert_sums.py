@@ -71,7 +71,7 @@ def find_expert_sums(graph: fx.Graph) -> list[ExpertSum]:
     found = []
     for node in graph.nodes:
         if _is_addition(node) and not any(_is_addition(u) and u.args[0] is node for u in node.users):
-            terms = [_term(t) for t in _terms(node)]
+            terms = [_term(t) for t in _terms(node) if not (type(t) is int and t == 0)]  # sum() begins with 0
             if len(terms) > 1 and all(terms):
                 found += _sum_of(node, [t for t in terms if t is not None])
     return found
@@ -90,9 +90,7 @@ def _terms(end: fx.Node) -> list[Any]:
             return []
         terms.append(node.args[1])
         node = node.args[0]
-    starts_with_zeros = type(node) is int and node == 0
-    starts_with_zeros = starts_with_zeros or isinstance(node, fx.Node) and node_name(node) in _ZEROS and len(
-        node.users) == 1  # fmt: skip
+    starts_with_zeros = isinstance(node, fx.Node) and node_name(node) in _ZEROS and len(node.users) == 1
     return [*([] if starts_with_zeros else [node]), *terms[::-1]]
 
 
