@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, fx
 
 from autofuse.fx.rewrite.experts.labels import einsum_labels, einsum_operands, shape_of
+from autofuse.fx.rewrite.experts.reads import check_reads, erase_new
+from autofuse.fx.rewrite.experts.row_values import NotByRow
 from autofuse.fx.trace.expert_spellings import node_name
 from autofuse.fx.trace.operation_names import replace_node
 from autofuse.fx.trace.tracer import ForwardTrace
-from autofuse.ops.experts import mask_or, mask_over, masks_product, sparse_product
+from autofuse.ops.chosen_pairs import mask_over, masks_product, masks_sum, sparse_product
 
 _CASTS = frozenset("to type_as float double half bfloat16 bool int long contiguous detach clone".split())
 _VIEWS = frozenset("unsqueeze getitem view reshape permute transpose flatten movedim".split())
@@ -101,8 +103,13 @@ def _one_hots(node: Any, steps: int = 0) -> int:
     if name in ("mul", "and", "logical_and", "and_"):
         return sum(_one_hots(n, steps + 1) for n in node.args[:2])
     if name == "add":
-        return min(_one_hots(n, steps + 1) for n in node.args[:2])
+        return min((_one_hots(n, steps + 1) for n in _addends(node)), default=0)
     return 0
+
+
+def _addends(node: fx.Node) -> list[Any]:
+    """The addends that are not the number 0, with which `sum()` and loops begin."""
+    return [n for n in node.args[:2] if isinstance(n, fx.Node) or n != 0]
 
 
 def has_no_gradient(node: fx.Node, steps: int = 0) -> bool:
@@ -127,7 +134,7 @@ def _has_mask(node: Any, steps: int = 0) -> bool:
         return _has_mask(node.args[0], steps + 1)
     if name == "mul":
         return any(_has_mask(n, steps + 1) for n in node.args)
-    return name == "add" and len(node.args) == 2 and all(_has_mask(n, steps + 1) for n in node.args)
+    return name == "add" and len(node.args) == 2 and all(_has_mask(n, steps + 1) for n in _addends(node))
 
 
 def _summed_dim(node: fx.Node) -> int | None:
@@ -140,10 +147,16 @@ def _summed_dim(node: fx.Node) -> int | None:
 
 
 def rewrite_dispatch(trace: ForwardTrace, found: Dispatch) -> bool:
-    """Read rows by index in place of the product."""
+    """Read rows by index in place of the product. Returns False, and changes nothing, if a mask was written to."""
+    before = set(trace.graph.nodes)
     with trace.graph.inserting_before(found.end):
         mask = _mask(trace, found.sparse)
         made = trace.graph.call_function(sparse_product, (found.sparse, mask, found.dense, found.equation))
+        try:
+            check_reads(trace.graph, before, found.end)
+        except NotByRow:
+            erase_new(trace.graph, before)
+            return False
     made.meta = dict(found.end.meta)
     replace_node(found.end, made)
     trace.graph.erase_node(found.end)
@@ -163,8 +176,8 @@ def _mask(trace: ForwardTrace, node: fx.Node) -> fx.Node:
     elif name == "sum":
         made = trace.graph.call_function(mask_over, (_mask(trace, node.args[0]), _summed_dim(node)))  # type: ignore[arg-type]
     elif name == "add":
-        one, other = (_mask(trace, n) for n in node.args)  # type: ignore[arg-type]
-        made = trace.graph.call_function(mask_or, (one, other, node))
+        masks = tuple(_mask(trace, n) for n in _addends(node))
+        made = trace.graph.call_function(masks_sum, (masks, node))
     else:
         masks = tuple(_mask(trace, n) for n in node.args if isinstance(n, fx.Node) and _has_mask(n))
         made = trace.graph.call_function(masks_product, (masks, node))

@@ -15,7 +15,7 @@ from autofuse.fx.rewrite.experts.labels import shape_of
 from autofuse.fx.rewrite.experts.row_values import NotByRow, RowValues
 from autofuse.fx.rewrite.experts.sparse_weights import chosen_index
 from autofuse.fx.trace.expert_spellings import node_name
-from autofuse.ops.experts import entries_of_rows
+from autofuse.ops.chosen_pairs import entries_of_rows
 
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 _ADDS = frozenset({"add", "add_", "iadd"})

@@ -8,17 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from autofuse.fx.rewrite.experts.dense_experts import DenseExperts, find_dense_experts, rest_of, tokens_in
 from autofuse.fx.rewrite.experts.expert_sums import ExpertSum, find_expert_sums
 from autofuse.fx.rewrite.experts.labels import shape_of
+from autofuse.fx.rewrite.experts.reads import check_reads, erase_new
 from autofuse.fx.rewrite.experts.row_values import NotByRow, Rows, RowValues
 from autofuse.fx.trace.expert_segments import ROWS
 from autofuse.fx.trace.expert_spellings import node_name
 from autofuse.fx.trace.operation_names import erase_dead, replace_node
 from autofuse.fx.trace.tracer import ForwardTrace
-from autofuse.ops.experts import chosen_rows, each_expert, expert_linear, sum_over_experts
+from autofuse.ops.chosen_pairs import chosen_rows, sum_over_experts
+from autofuse.ops.experts import each_expert, expert_linear
 
 
 def find_sums(graph: fx.Graph) -> list[DenseExperts | ExpertSum]:
@@ -34,12 +36,10 @@ def rewrite_sum(trace: ForwardTrace, found: DenseExperts | ExpertSum, is_token_w
         try:
             values = _row_values(trace, found, is_token_wise)
             made = _from_weights(values, found) if isinstance(found, DenseExperts) else _from_calls(values, found)
-            _check_reads(graph, before, found.end)
+            check_reads(graph, before, found.end)
             _check_users(values, found, before)
         except NotByRow:
-            for node in reversed(list(graph.nodes)):
-                if node not in before:
-                    graph.erase_node(node)
+            erase_new(graph, before)
             return False
     made.meta = dict(found.end.meta)
     made.meta.pop("writes", None)
@@ -103,21 +103,6 @@ def _scaled(values: RowValues, rows: list[fx.Node], features: list[int]) -> fx.N
     if max(features) > 1:
         raise NotByRow
     return values.call("call_function", torch.mul, (one, other))
-
-
-def _check_reads(graph: fx.Graph, before: set[fx.Node], end: fx.Node) -> None:
-    """Check that nothing writes to what the new steps read, after it was computed."""
-    places = {n: i for i, n in enumerate(graph.nodes)}
-    writes = [n for n in graph.nodes if n.meta.get("writes") and places[n] < places[end]]
-    for read in {r for n in graph.nodes if n not in before for r in n.all_input_nodes if r in before}:
-        for write in writes:
-            if places[write] > places[read] and any(_memory(w) == _memory(read) for w in write.meta["writes"]):
-                raise NotByRow
-
-
-def _memory(node: fx.Node) -> int | None:
-    value = node.meta.get("v")
-    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
 
 
 def _check_users(values: RowValues, found: DenseExperts | ExpertSum, before: set[fx.Node]) -> None:

@@ -27,7 +27,8 @@ from autofuse.fx.rewrite.experts.labels import (
 from autofuse.fx.trace.expert_spellings import node_name
 from autofuse.fx.trace.expert_turns import with_number
 from autofuse.fx.trace.row_operations import ELEMENTWISE
-from autofuse.ops.experts import each_expert, entries_of_rows, expert_linear, rows_of_tokens
+from autofuse.ops.chosen_pairs import entries_of_rows, rows_of_tokens
+from autofuse.ops.experts import each_expert, expert_linear
 from autofuse.torch_private import FakeTensorMode
 
 _VIEWS = frozenset({"view", "reshape", "unflatten", "flatten"})
@@ -115,7 +116,7 @@ class RowValues:
 
     def _computed(self, node: fx.Node, labels: str, shape: tuple[int, ...]) -> fx.Node:
         name = node_name(node)
-        if labels.strip("ETM") in ("", "F") and (not labels.endswith("F") or shape[-1] == 1):
+        if all(n == 1 for n, label in zip(shape, labels, strict=True) if label == "F"):
             return self._entries(node, labels)
         if node.meta.get("writes") or node.op not in ("call_function", "call_method"):
             raise NotByRow
@@ -128,14 +129,16 @@ class RowValues:
 
     def _entries(self, node: fx.Node, labels: str) -> fx.Node:
         """The entry of each pair in a value without features."""
-        plain, rows = labels.rstrip("F"), self.rows
+        plain, rows = labels.replace("F", ""), self.rows
         first = plain in ("M", "E" + "T" * (len(plain) - 1))
-        if len(labels) > len(plain) + 1 or not first and plain != "T" * (len(plain) - 1) + "E":
+        if not first and plain != "T" * (len(plain) - 1) + "E":
             raise NotByRow
-        if plain != labels:
-            node = self.call("call_method", "squeeze", (node, -1))
+        for d in reversed([d for d, label in enumerate(labels) if label == "F"]):
+            node = self.call("call_method", "squeeze", (node, d))
         entry = self.call("call_function", entries_of_rows, (node, first, rows.experts, rows.token, rows.expert))
-        return entry if plain == labels else self.call("call_method", "unsqueeze", (entry, -1))
+        for _ in range(labels.count("F")):
+            entry = self.call("call_method", "unsqueeze", (entry, -1))
+        return entry
 
     def _elementwise(self, node: fx.Node, labels: str) -> fx.Node:
         operands = list(node.all_input_nodes)[: 1 if node_name(node) == "type_as" else None]
