@@ -122,7 +122,7 @@ def rest_of(terms: tuple[_Labelled, ...], end: fx.Node) -> str:
             c: k for part, t in zip(equation[0], terms, strict=True) for c, k in zip(part, t.labels, strict=True)
         }
         return "".join(letters[c] for c in equation[1])
-    if len(terms) == 2:  # a product of matrices
+    if len(terms) == 2:  # a matrix product
         return terms[0].labels[:-1] + "F"
     return terms[0].labels.replace("E", "")
 
