@@ -18,7 +18,7 @@ from autofuse.fx.rewrite.after_expression import kernel_name
 from autofuse.fx.rewrite.author_text import find_author_text
 from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.rewrite.experts.dispatch import Dispatch, find_dispatches, rewrite_dispatch
+from autofuse.fx.rewrite.experts.dispatch import OneHotProduct, find_dispatches, rewrite_dispatch
 from autofuse.fx.rewrite.experts.rewrite_sums import find_sums, rewrite_sum
 from autofuse.fx.rewrite.experts.token_wise import is_token_wise
 from autofuse.fx.rewrite.fused_call import rewrite
@@ -186,10 +186,14 @@ def _fused_dense_experts(
         return []
     fused = []
     for found in (*find_sums(trace.graph), *find_dispatches(trace.graph)):
-        key, is_sent = (EXPERTS, found.end.name, found.end.meta.get("place")), isinstance(found, Dispatch)
+        key, is_sent = (EXPERTS, found.end.name, found.end.meta.get("place")), isinstance(found, OneHotProduct)
         if key in excluded:
             continue
-        if rewrite_dispatch(trace, found) if isinstance(found, Dispatch) else rewrite_sum(trace, found, is_by_token):
+        if (
+            rewrite_dispatch(trace, found)
+            if isinstance(found, OneHotProduct)
+            else rewrite_sum(trace, found, is_by_token)
+        ):
             reason = "rows by index, without a product with a one-hot tensor" if is_sent else "the chosen experts only"
             fused.append(Found(EXPERTS, key, key[2], True, reason, "torch nonzero", benefit=_LOOP_BENEFIT))
     erase_dead(trace.graph)

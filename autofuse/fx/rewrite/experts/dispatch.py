@@ -27,7 +27,7 @@ _MAX_STEPS = 64  # a bound on the steps from a product to its masks
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class OneHotProduct:
     """A product with a sparse tensor.
 
     Attributes:
@@ -43,7 +43,7 @@ class Dispatch:
     equation: str
 
 
-def find_dispatches(graph: fx.Graph) -> list[Dispatch]:
+def find_dispatches(graph: fx.Graph) -> list[OneHotProduct]:
     """Every product of a graph with a tensor of tokens, experts and places that a one-hot mask makes sparse."""
     if not any(node_name(n) == "one_hot" for n in graph.nodes):
         return []
@@ -61,7 +61,7 @@ def _dimensions(node: fx.Node) -> int:
         node = node.args[0]
 
 
-def _products(node: fx.Node) -> list[Dispatch]:
+def _products(node: fx.Node) -> list[OneHotProduct]:
     equation = einsum_labels(node)
     if equation is not None:
         (one, other), result = equation
@@ -69,14 +69,14 @@ def _products(node: fx.Node) -> list[Dispatch]:
         if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
             return []
         pairs = [(a, b, f"{one},{other}->{result}"), (b, a, f"{other},{one}->{result}")]
-        return [Dispatch(node, s, d, text) for s, d, text in pairs if _is_contraction(text)][:2]
+        return [OneHotProduct(node, s, d, text) for s, d, text in pairs if _is_contraction(text)][:2]
     if node_name(node) not in ("matmul", "mm") or len(node.args) != 2:
         return []
     a, b = node.args
     if not isinstance(a, fx.Node) or not isinstance(b, fx.Node) or len(shape_of(b)) != 2 or len(shape_of(a)) < 2:
         return []
     lead = "".join(chr(ord("e") + i) for i in range(len(shape_of(a)) - 1))
-    return [Dispatch(node, a, b, f"{lead}c,cd->{lead}d")]
+    return [OneHotProduct(node, a, b, f"{lead}c,cd->{lead}d")]
 
 
 def _is_contraction(equation: str) -> bool:
@@ -146,7 +146,7 @@ def _summed_dim(node: fx.Node) -> int | None:
 # The rewrite.
 
 
-def rewrite_dispatch(trace: ForwardTrace, found: Dispatch) -> bool:
+def rewrite_dispatch(trace: ForwardTrace, found: OneHotProduct) -> bool:
     """Read rows by index in place of the product. Returns False, and changes nothing, if a mask was written to."""
     before = set(trace.graph.nodes)
     with trace.graph.inserting_before(found.end):

@@ -14,7 +14,7 @@ from autofuse.fx.rewrite.experts.dense_experts import DenseExperts, find_dense_e
 from autofuse.fx.rewrite.experts.expert_sums import ExpertSum, find_expert_sums
 from autofuse.fx.rewrite.experts.labels import shape_of
 from autofuse.fx.rewrite.experts.reads import check_reads, erase_new
-from autofuse.fx.rewrite.experts.row_values import NotByRow, Rows, RowValues
+from autofuse.fx.rewrite.experts.row_values import NotByRow, PairRows, RowValues
 from autofuse.fx.trace.expert_segments import ROWS
 from autofuse.fx.trace.expert_spellings import node_name
 from autofuse.fx.trace.operation_names import erase_dead, replace_node
@@ -62,7 +62,7 @@ def _row_values(
     parts = [graph.call_function(operator.getitem, (sorts, i)) for i in range(3)]
     for node, value in zip((sorts, *parts), (sorts.meta["v"], *sorts.meta["v"]), strict=True):
         node.meta.update(v=value, place=found.end.meta.get("place"))
-    rows = Rows(parts[0], parts[1], parts[2], found.experts, math.prod(sizes))
+    rows = PairRows(parts[0], parts[1], parts[2], found.experts, math.prod(sizes))
     root: Any = trace.module
     return RowValues(graph, rows, trace.mode, root, is_token_wise)
 

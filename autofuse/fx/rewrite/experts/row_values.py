@@ -42,7 +42,7 @@ class NotByRow(Exception):
 
 
 @dataclass(frozen=True)
-class Rows:
+class PairRows:
     """The nodes that say which rows there are.
 
     Attributes:
@@ -64,7 +64,7 @@ class RowValues:
     """Writes nodes for rows into a graph, before the node that is to be replaced."""
 
     def __init__(
-        self, graph: fx.Graph, rows: Rows, mode: FakeTensorMode, root: nn.Module,
+        self, graph: fx.Graph, rows: PairRows, mode: FakeTensorMode, root: nn.Module,
         is_token_wise: Callable[[fx.Node], bool],
     ) -> None:  # fmt: skip
         self.graph, self.rows, self.mode, self.root = graph, rows, mode, root
@@ -78,10 +78,10 @@ class RowValues:
         if not isinstance(node, fx.Node) or len(labels) != len(shape_of(node)):
             raise NotByRow
         if (node, labels) not in self._known:
-            self._known[node, labels] = self._made(node, labels)
+            self._known[node, labels] = self._rows_of(node, labels)
         return self._known[node, labels]
 
-    def _made(self, node: fx.Node, labels: str) -> fx.Node:
+    def _rows_of(self, node: fx.Node, labels: str) -> fx.Node:
         shape = shape_of(node)
         kept = labels.replace("1", "")
         if "M" not in labels and "E" not in labels and "T" in labels:
