@@ -143,19 +143,29 @@ def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor,
     return result
 
 
-def each_expert(experts: Sequence[nn.Module], x: Tensor, ends: Tensor, empty: bool) -> Tensor:
+Expert = nn.Module | tuple[nn.Module, ...]
+
+
+def each_expert(experts: Sequence[Expert], x: Tensor, ends: Tensor, empty: bool) -> Tensor:
     """Calls each of `experts` on its rows (R, ...), one after the other, and concatenates the results.
 
-    If `empty`, an expert without rows is called too, so that its parameters get zero gradients.
+    An expert is a module, or several that are called one after the other. If `empty`, an expert without rows is called
+    too, so that its parameters get zero gradients.
     """
     if isinstance(ends, FakeTensor):
-        return experts[0](x)  # type: ignore[no-any-return]
+        return _called(experts[0], x)
     parts, start = [], 0
     for expert, end in zip(experts, ends.tolist(), strict=True):
         if empty or end > start:
-            parts.append(expert(x[start:end]))
+            parts.append(_called(expert, x[start:end]))
         start = end
-    return torch.cat(parts) if parts else experts[0](x)  # of no rows: only its width and dtype count
+    return torch.cat(parts) if parts else _called(experts[0], x)  # of no rows: only its width and dtype count
+
+
+def _called(expert: Expert, x: Tensor) -> Tensor:
+    for layer in expert if isinstance(expert, tuple) else (expert,):
+        x = layer(x)
+    return x
 
 
 def add_expert_rows(out: Tensor, places: tuple[Tensor, ...], rows: Tensor, ends: Tensor) -> Tensor:

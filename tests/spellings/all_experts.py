@@ -129,8 +129,25 @@ class SumOfGenerator(Routed):
         return sum(gates[..., e : e + 1] * self.experts[e](x) for e in range(EXPERTS))
 
 
+class StackOfSequentials(Routed):
+    """Each expert is a Sequential; the results are stacked last."""
+
+    def __init__(self, k: int = 2) -> None:
+        super().__init__(k)
+        self.experts = nn.ModuleList([self.expert() for _ in range(EXPERTS)])
+
+    def expert(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, INNER), nn.LayerNorm(INNER), nn.GELU(), nn.Linear(INNER, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.route(x)
+        gates = torch.zeros(*x.shape[:-1], EXPERTS, dtype=weights.dtype).scatter(-1, chosen, weights)
+        return torch.stack([e(x) for e in self.experts], -1).mul(gates.unsqueeze(-2)).sum(-1)
+
+
 FOUND = (
-    StackOfResults, WeightsOfOneHot, EinsumOfAll, GptOss, Llama4, AddedInPlace, ComparedWeights, SumOfGenerator,
+    StackOfSequentials, StackOfResults, WeightsOfOneHot, EinsumOfAll, GptOss, Llama4, AddedInPlace, ComparedWeights,
+    SumOfGenerator,
 )  # fmt: skip
 
 

@@ -194,9 +194,28 @@ class NamedExperts(nn.Module):
         return probabilities.max(dim=-1).values.unsqueeze(-1) * out
 
 
+class SequentialExperts(Routed):
+    """Each expert is a Sequential, whose layers have numbers, too."""
+
+    def __init__(self, k: int = 2) -> None:
+        super().__init__(k)
+        layers = [(nn.Linear(WIDTH, INNER), nn.GELU(), nn.Linear(INNER, WIDTH)) for _ in range(EXPERTS)]
+        self.experts = nn.ModuleList([nn.Sequential(*each) for each in layers])
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        x = x.view(-1, WIDTH)
+        weights, chosen = self.route(x)
+        out = torch.zeros_like(x)
+        for e, expert in enumerate(self.experts):
+            token, nth = torch.where(chosen == e)
+            out.index_add_(0, token, expert(x[token]) * weights[token, nth, None])
+        return out.view(shape)
+
+
 FOUND = (
-    CountsOfScatter, EndsOfBincount, SplitByHistogram, CountsOfItems, SegmentsOfOutput, ListsOfRows, JoinedRows,
-    NamedExperts,
+    SequentialExperts, CountsOfScatter, EndsOfBincount, SplitByHistogram, CountsOfItems, SegmentsOfOutput, ListsOfRows,
+    JoinedRows, NamedExperts,
 )  # fmt: skip
 
 

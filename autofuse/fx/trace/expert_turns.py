@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from autofuse.fx.trace.expert_rows import Loops
 
-_OF_FIRST = re.compile(r".*\D0")  # `expert_0`, the name of the first of several children
+_OF_FIRST = re.compile(r"(.*\D)?0")  # `0` or `expert_0`, the name of the first of several children
 
 
 class NotALoop(Exception):
@@ -171,9 +171,10 @@ class TurnMatch:
             return False
         if a.op in ("call_module", "get_attr"):
             if a.target != b.target:
-                if str(b.target) != with_number(str(a.target), self.number):
+                place = place_of_number(str(a.target), str(b.target), self.number)
+                if place is None:
                     return False
-                self.varying.setdefault(a, set()).add("target")
+                self.varying.setdefault(a, set()).add(f"target {place}")
         elif a.target != b.target:
             return False
         self.first[a] = b
@@ -200,13 +201,20 @@ class TurnMatch:
         return bool(a == b)
 
 
-def with_number(target: str, number: int) -> str:
-    """`experts.0.w1` or `experts.expert_0` with another number in place of 0; "" unless exactly one part has it."""
+def place_of_number(first: str, other: str, number: int) -> int | None:
+    """The part in which `other` has `number` where `first` has 0; None if they differ in another way."""
+    parts, others = first.split("."), other.split(".")
+    places = [i for i, (a, b) in enumerate(zip(parts, others, strict=False)) if a != b]
+    if len(parts) != len(others) or len(places) != 1 or not _OF_FIRST.fullmatch(parts[places[0]]):
+        return None
+    return places[0] if with_number(first, number, places[0]) == other else None
+
+
+def with_number(target: str, number: int, place: int) -> str:
+    """`experts.0.w1` or `experts.expert_0` with another number in place of 0, in one of its parts."""
     parts = target.split(".")
-    numbered = [p == "0" for p in parts] if "0" in parts else [_OF_FIRST.fullmatch(p) is not None for p in parts]
-    if numbered.count(True) != 1:
-        return ""
-    return ".".join(f"{p[:-1]}{number}" if is_number else p for p, is_number in zip(parts, numbered, strict=True))
+    parts[place] = f"{parts[place][:-1]}{number}"
+    return ".".join(parts)
 
 
 def target_name(node: fx.Node) -> str:

@@ -411,18 +411,29 @@ class FoldedTurn:
 
     def each(self, node: fx.Node) -> None:
         """Rewrite the call of one expert's module."""
-        result = node.meta.get("v")
-        if len(node.args) != 1 or node.kwargs or not isinstance(result, Tensor) or self.varying[node] != {"target"}:
+        result, (place, *others) = node.meta.get("v"), sorted(self.varying[node])
+        if len(node.args) != 1 or node.kwargs or not isinstance(result, Tensor) or others:
+            raise NotALoop(node)
+        if not place.startswith("target "):
             raise NotALoop(node)
         x: Any = node.args[0]
         if x.meta["v"].dim() < 1 or result.dim() < 1 or result.shape[0] != x.meta["v"].shape[0]:
             raise NotALoop(node)
-        modules = []
+        modules: list[Any] = []
         for e in range(self.experts):
-            target = str(node.target) if e == 0 else with_number(str(node.target), e)
+            target = with_number(str(node.target), e, int(place.removeprefix("target ")))
             reads = self.graph.get_attr(target)
             reads.meta["v"] = self.root.get_submodule(target)
             modules.append(reads)
+        if x.target is each_expert and len(x.users) == 1:  # the layers of a Sequential: one after the other
+            before, x = x, x.args[1]
+            modules = [
+                (*b, m) if isinstance(b, tuple) else (b, m) for b, m in zip(before.args[0], modules, strict=True)
+            ]
+            self.replace(node, each_expert, (tuple(modules), x, self.ends, self.calls_empty))
+            self.graph.erase_node(before)
+            self.turn.discard(before)
+            return
         self.replace(node, each_expert, (tuple(modules), x, self.ends, self.calls_empty))
 
     # The result.

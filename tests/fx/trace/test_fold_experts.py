@@ -65,7 +65,10 @@ def optimized(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 BY_DAY = (MistralReference, Stacked, MaskOfTokens, EachChoice, counted.DeepSeekV3, counted.CapacityLoop)
-BY_DAY += (sorted_experts.CountsOfScatter, sorted_experts.EndsOfBincount, sorted_experts.SplitByHistogram)
+BY_DAY += (
+    sorted_experts.SequentialExperts, sorted_experts.CountsOfScatter, sorted_experts.EndsOfBincount,
+    sorted_experts.SplitByHistogram,
+)  # fmt: skip
 ALL_FOUND = (*FOUND, *counted.FOUND, *sorted_experts.FOUND)
 ALL_LOOK_ALIKES = (*LOOK_ALIKES, *counted.LOOK_ALIKES, *sorted_experts.LOOK_ALIKES)
 UNLIKE_BY_DAY = (

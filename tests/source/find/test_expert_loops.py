@@ -13,7 +13,7 @@ from tests.spellings import all_experts, counted_experts, dispatched_experts, ex
 
 SPELLINGS = Path(experts.__file__).parent
 # Their router or their products are in another method.
-IN_HELPERS = {"WeightsOfOneHot", "ComparedWeights", "EinsumOfAll", "SwitchEinsum", "NanoMoe"}
+IN_HELPERS = {"StackOfSequentials", "WeightsOfOneHot", "ComparedWeights", "EinsumOfAll", "SwitchEinsum", "NanoMoe"}
 
 
 def reported(source: str) -> list[tuple[str, int]]:

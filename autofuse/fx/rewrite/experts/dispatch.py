@@ -83,8 +83,8 @@ def _is_contraction(equation: str) -> bool:
     """Whether a dense operand has features of its own, and each letter of the sparse one is summed or kept."""
     operands, result = equation.split("->")
     sparse, dense = operands.split(",")
-    own = [c for c in dense if c not in sparse]
-    return len(own) == 1 and own[0] in result and any(c not in result for c in sparse) and all(
+    own, moved = [c for c in dense if c not in sparse], [c for c in sparse if c not in dense]
+    return bool(moved) and len(own) == 1 and own[0] in result and any(c not in result for c in sparse) and all(
         c in result or c in dense for c in sparse) and all(c in sparse or c == own[0] for c in result)  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from autofuse.fx.rewrite.experts.labels import (
     shape_of,
 )
 from autofuse.fx.trace.expert_spellings import node_name
-from autofuse.fx.trace.expert_turns import with_number
+from autofuse.fx.trace.expert_turns import place_of_number
 from autofuse.fx.trace.row_operations import ELEMENTWISE
 from autofuse.ops.chosen_pairs import entries_of_rows, rows_of_tokens
 from autofuse.ops.experts import each_expert, expert_linear
@@ -338,22 +338,37 @@ class RowValues:
 
     def experts(self, calls: list[Any], labels: str) -> fx.Node:
         """The rows of the results of calls of all experts with the same tokens."""
-        first = calls[0]
-        if len(calls) != self.rows.experts or not isinstance(first, fx.Node) or first.op != "call_module":
+        if len(calls) != self.rows.experts or labels[-1:] != "F":
             raise NotByRow
-        if len(first.args) != 1 or first.kwargs or not self.is_token_wise(first) or labels[-1:] != "F":
+        chains = [self._layers(call) for call in calls]
+        sources = {layers[0].args[0] for layers in chains}
+        if len(sources) != 1 or not all(_are_alike(chains[0], layers, e) for e, layers in enumerate(chains) if e):
             raise NotByRow
         modules = []
-        for e, call in enumerate(calls):
-            target = str(first.target) if e == 0 else with_number(str(first.target), e)
-            if call.target != target or call.args != first.args or call.kwargs or not self.is_token_wise(call):
-                raise NotByRow
-            modules.append(self.graph.get_attr(target))
-            modules[-1].meta["v"] = self.root.get_submodule(target)
-        x = self.of(first.args[0], labels)
-        self.calls |= {*calls}
+        for layers in chains:
+            reads = [self.graph.get_attr(str(layer.target)) for layer in layers]
+            for read in reads:
+                read.meta["v"] = self.root.get_submodule(str(read.target))
+            modules.append(tuple(reads) if len(reads) > 1 else reads[0])
+        x = self.of(sources.pop(), labels)
+        self.calls |= {layer for layers in chains for layer in layers}
         self.replaced |= self.calls
         return self.call("call_function", each_expert, (tuple(modules), x, self.rows.ends, True))
+
+    def _layers(self, call: Any) -> list[fx.Node]:
+        """The calls of the layers of an expert, the first one first: a Sequential has several."""
+        layers: list[fx.Node] = []
+        while isinstance(call, fx.Node) and call.op == "call_module" and (not layers or len(call.users) == 1):
+            if len(call.args) != 1 or call.kwargs or not self.is_token_wise(call):
+                raise NotByRow
+            same = not layers or str(call.target).rpartition(".")[0] == str(layers[0].target).rpartition(".")[0]
+            if not same:
+                break
+            layers.insert(0, call)
+            call = call.args[0]
+        if not layers:
+            raise NotByRow
+        return layers
 
     # Nodes.
 
@@ -370,6 +385,14 @@ class RowValues:
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
             return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _are_alike(first: list[fx.Node], layers: list[fx.Node], number: int) -> bool:
+    """Whether the layers of another expert are those of the first one, with its number in the same place."""
+    if len(first) != len(layers):
+        return False
+    places = {place_of_number(str(a.target), str(b.target), number) for a, b in zip(first, layers, strict=True)}
+    return len(places) == 1 and None not in places
 
 
 _STEPS: dict[frozenset[str], Callable[[RowValues, fx.Node, str], fx.Node]] = {
