@@ -39,6 +39,39 @@ def expert_rows(chosen: Tensor, capacity: int | None = None) -> tuple[Tensor, ..
     return expert[kept], *(p[kept] for p in places), taken.cumsum(0).cpu()
 
 
+def counted_ends(counts: Tensor) -> Tensor:
+    """Where each expert's rows end, if expert e has counts[e] rows. Shapes: (E,). On the CPU: waits for the device."""
+    return counts.to(torch.int64).cumsum(0).cpu()
+
+
+def experts_of_rows(counts: Tensor) -> Tensor:
+    """The expert of each row, if expert e has counts[e] rows. Shapes: counts (E,), result (R,)."""
+    counts = counts.to(torch.int64)
+    return torch.repeat_interleave(torch.arange(counts.shape[0], device=counts.device), counts)
+
+
+def rows_in_order(experts: Tensor) -> Tensor:
+    """0, 1, ..., R - 1 for R rows that are sorted by expert."""
+    return torch.arange(experts.shape[0], device=experts.device)
+
+
+def segment_rows(counts: Tensor, expert: int) -> tuple[Tensor]:
+    """The indices of one expert's rows, if rows are sorted by expert, and expert e has counts[e] rows."""
+    counts = counts.to(torch.int64)
+    end = counts[: expert + 1].sum()
+    return (torch.arange(int(end - counts[expert]), int(end), device=counts.device),)
+
+
+def joined_rows(counts: Tensor) -> Tensor:
+    """Stands in a trace for the results of all experts, before the loop is folded. It is not run."""
+    raise NotImplementedError("a loop over experts was not folded")
+
+
+def all_rows(x: Tensor) -> Tensor:
+    """`x`: the rows of all experts, where a loop takes the segment of one expert after the other."""
+    return x
+
+
 def first_rows(rows: Tensor, capacity: int) -> Tensor:
     """rows[:capacity]. A fake tensor, whose number of rows is made up, keeps it."""
     return rows.clone() if isinstance(rows, FakeTensor) else rows[:capacity]
@@ -110,19 +143,29 @@ def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor,
     return result
 
 
-def each_expert(experts: Sequence[nn.Module], x: Tensor, ends: Tensor, empty: bool) -> Tensor:
+Expert = nn.Module | tuple[nn.Module, ...]
+
+
+def each_expert(experts: Sequence[Expert], x: Tensor, ends: Tensor, empty: bool) -> Tensor:
     """Calls each of `experts` on its rows (R, ...), one after the other, and concatenates the results.
 
-    If `empty`, an expert without rows is called too, so that its parameters get zero gradients.
+    An expert is a module, or several that are called one after the other. If `empty`, an expert without rows is called
+    too, so that its parameters get zero gradients.
     """
     if isinstance(ends, FakeTensor):
-        return experts[0](x)  # type: ignore[no-any-return]
+        return _called(experts[0], x)
     parts, start = [], 0
     for expert, end in zip(experts, ends.tolist(), strict=True):
         if empty or end > start:
-            parts.append(expert(x[start:end]))
+            parts.append(_called(expert, x[start:end]))
         start = end
-    return torch.cat(parts) if parts else experts[0](x)  # of no rows: only its width and dtype count
+    return torch.cat(parts) if parts else _called(experts[0], x)  # of no rows: only its width and dtype count
+
+
+def _called(expert: Expert, x: Tensor) -> Tensor:
+    for layer in expert if isinstance(expert, tuple) else (expert,):
+        x = layer(x)
+    return x
 
 
 def add_expert_rows(out: Tensor, places: tuple[Tensor, ...], rows: Tensor, ends: Tensor) -> Tensor:

@@ -16,6 +16,12 @@ LOOP_OVER_EXPERTS = Code(
     "a file does not show whether each turn only adds rows to the result",
     "call `autofuse.optimize` on the model: it computes one turn for all experts, on rows that are sorted by expert",
 )
+ALL_EXPERTS = Code(
+    "all-experts",
+    "A mixture that computes all experts for all tokens, in a file. Only a live model shows which weights are zero.",
+    "a file does not show which results count",
+    "call `autofuse.optimize` on the model: it computes the chosen experts only, if the other weights are zero",
+)
 WRITTEN_TWICE = Code(
     "written-twice",
     "The same computation is written in several places.",

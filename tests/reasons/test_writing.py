@@ -27,6 +27,14 @@ CASES = [
         """,
         "", "call `autofuse.optimize` on the model", "AF701",
     ),
+    Refused(
+        "all-experts",
+        """
+        gates = torch.zeros(k.shape).scatter(-1, k.topk(2, -1).indices, 1.0)
+        return (torch.stack([expert(v) for expert in self.experts], -2) * gates.unsqueeze(-1)).sum(-2)
+        """,
+        "", "the chosen experts only", "AF701",
+    ),
     Refused("written-twice", f"return {ATTENDS} + {ATTENDS}", "", "compute it once and assign it to a name"),
     Refused(
         "binds-name",

@@ -18,6 +18,9 @@ from autofuse.fx.rewrite.after_expression import kernel_name
 from autofuse.fx.rewrite.author_text import find_author_text
 from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.rewrite.excerpt import Excerpt
+from autofuse.fx.rewrite.experts.dispatch import OneHotProduct, find_dispatches, rewrite_dispatch
+from autofuse.fx.rewrite.experts.rewrite_sums import find_sums, rewrite_sum
+from autofuse.fx.rewrite.experts.token_wise import is_token_wise
 from autofuse.fx.rewrite.fused_call import rewrite
 from autofuse.fx.rewrite.graph_capture import CapturedTrace, capture_trace
 from autofuse.fx.rewrite.layouts import copy_graph, keep_layouts
@@ -131,6 +134,7 @@ def plan_trace(
     split = split_calls(trace, children) if children is not None else []
     called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     original = copy_graph(trace.graph)
+    plan.found += _fused_dense_experts(trace, rules, excluded, trace_child)
     for _ in range(_ROUNDS):
         if not _fuse_round(trace, rules, excluded, plan, trace_child):
             break
@@ -166,6 +170,34 @@ def _fused_loops(trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: f
         for key in keys
         if key not in excluded
     ]
+
+
+def _fused_dense_experts(
+    trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey],
+    trace_child: Callable[[nn.Module, fx.Node], ForwardTrace | None],
+) -> list[Found]:  # fmt: skip
+    """Computes the chosen experts only, where forward computes all experts for all tokens."""
+    module: nn.Module = trace.module
+
+    def is_by_token(call: fx.Node) -> bool:
+        return is_token_wise(module.get_submodule(str(call.target)), call, trace_child)
+
+    if not any(r.rule.code == EXPERTS for r in rules):
+        return []
+    fused = []
+    for found in (*find_sums(trace.graph), *find_dispatches(trace.graph)):
+        key, is_sent = (EXPERTS, found.end.name, found.end.meta.get("place")), isinstance(found, OneHotProduct)
+        if key in excluded:
+            continue
+        if (
+            rewrite_dispatch(trace, found)
+            if isinstance(found, OneHotProduct)
+            else rewrite_sum(trace, found, is_by_token)
+        ):
+            reason = "rows by index, without a product with a one-hot tensor" if is_sent else "the chosen experts only"
+            fused.append(Found(EXPERTS, key, key[2], True, reason, "torch nonzero", benefit=_LOOP_BENEFIT))
+    erase_dead(trace.graph)
+    return fused
 
 
 def _fuse_round(

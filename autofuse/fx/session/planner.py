@@ -292,6 +292,11 @@ class Planner:
             plan.variant = self._equal.without_index_guards(key, plan.variant)
         return plan
 
+    def layers_in_fused_code(self, modules: Collection[nn.Module]) -> set[nn.Module]:
+        """The children that the rewritten forwards of `modules` no longer call: fused code reads their parameters."""
+        plans = [(m, plan) for (m, _), plan in self.plans.items() if m in modules and plan.variant is not None]
+        return {module.get_submodule(path) for module, plan in plans for path in plan.bypassed}
+
     def trace_child(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """The trace of a child's call, which is not rewritten; None if the child cannot be traced."""
         training = self.world.of(child).training

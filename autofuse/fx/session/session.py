@@ -238,7 +238,8 @@ class Session:
         """Make the output of linear layers lazy if only a loss reads it."""
         if not any(rule.rule.code == HEAD_RULE for rule in self.rules):
             return
-        names = {m: n for n, m in model.named_modules() if self.options.wants(n, m)}
+        fused = planner.layers_in_fused_code({m for m, state in self.states.items() if state.runs})
+        names = {m: n for n, m in model.named_modules() if self.options.wants(n, m) and m not in fused}
         created = planner.created_bytes.get(model)
         if self.checker is None:
             room = Room(why_no_room(step_bytes(model, created or BytesByDevice())), None)

@@ -16,9 +16,9 @@ from torch import Tensor, fx
 from autofuse.fx.trace.expert_rows import Loops
 from autofuse.fx.trace.expert_turns import NotALoop, adds_rows, dependents
 from autofuse.fx.trace.operation_names import erase_dead
-from autofuse.ops.experts import first_rows
+from autofuse.ops.experts import first_rows, joined_rows, segment_rows
 
-_OF_LOOPS = (torch.where, torch.bincount, first_rows)
+_OF_LOOPS = (torch.where, torch.bincount, first_rows, segment_rows, joined_rows)
 
 
 def check_empty_experts(graph: fx.Graph, loops: Loops, other: fx.Graph) -> None:

@@ -13,28 +13,19 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from autofuse.fx.trace.expert_spellings import (
-    RowCount,
-    choices,
-    counted_expert,
-    expert_number,
-    flat_base,
-    known_form,
-    repeated_index,
-)
+from autofuse.fx.trace.expert_segments import NOT_HANDLED, ROWS, ExpertSegments
+from autofuse.fx.trace.expert_spellings import choices, expert_number, flat_base, known_form, repeated_index
 from autofuse.fx.trace.torch_functions import CONSTANT_METHODS
-from autofuse.fx.trace.values import Values, tensors
+from autofuse.fx.trace.values import tensors
 from autofuse.ops.experts import first_rows
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 
-ROWS = 7919  # rows of an expert in a trace: a prime number, so that it is not the width of a layer
 _ROWS_NAME = re.compile(r"_rows\d+")
 _HAS_ROWS = re.compile(r"not \(?(_rows\d+)(?: \* 1\))? (?:==|<=) 0|\(?(_rows\d+)(?: \* 1\))? (?:>|!=) 0")
 _REDUCTIONS = frozenset({"any", "sum", "count_nonzero"})
@@ -44,7 +35,6 @@ _OF_COLUMN = (
     ("flatten", ()),
 )
 _VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "contiguous", "bool", "long", "int"})
-NOT_HANDLED: Any = object()
 
 
 @dataclass
@@ -98,12 +88,13 @@ class Loops:
         return first
 
 
-class ExpertRows(Values):
+class ExpertRows(ExpertSegments):
     """The part of a Recorder that handles rows of experts."""
 
     def begin_rows(self) -> None:
         """Set up the tables of one trace."""
         self.loops = Loops()
+        self.begin_segments()
         self.alternates = False  # whether every other expert has no rows (empty_experts.py)
         self._hits: dict[int, tuple[Tensor, int]] = {}  # id of a result of torch.nonzero -> it, the number of experts
         self._numbers: dict[int, tuple[Tensor, int]] = {}  # id of an expert's index tensor -> it, the index
@@ -115,12 +106,16 @@ class ExpertRows(Values):
         """The result of an operation on the rows of experts; NOT_HANDLED for any other operation."""
         if name in CONSTANT_METHODS:
             return NOT_HANDLED
+        first = args[0] if args else kwargs.get("input")
+        is_known = id(first) in self._hits or id(first) in self._numbers
+        found = NOT_HANDLED if is_known else self.operation_on_segments(function, name, args, kwargs)
+        if found is not NOT_HANDLED:
+            return found
         given = function, name, args, kwargs
         function, name, args, kwargs = known = known_form(given, ROWS, self._numbers, self._index_in_columns)
         if known is not given and name != "__getitem__":
             return self.with_rows(function, args, kwargs)
         first = args[0] if args else kwargs.get("input")
-        is_known = id(first) in self._hits or id(first) in self._numbers
         if (
             isinstance(first, Tensor)
             and not is_known
@@ -158,7 +153,7 @@ class ExpertRows(Values):
         ):
             if (mask := self._tested_mask(first)) is not None:
                 self.loops.tested.add(flat_base(mask))
-                has_rows = not self._is_empty(self._number_of(flat_base(mask)))
+                has_rows = not self.is_empty_expert(self._number_of(flat_base(mask)))
                 return has_rows != (name.strip("_") == "eq")
         return NOT_HANDLED
 
@@ -173,7 +168,7 @@ class ExpertRows(Values):
                 return self.loops.rows[name].meta["results"]
         name = f"_rows{len(self.loops.conditions)}"
         self.loops.numbers[name] = number = self._number_of(node)
-        rows = 0 if self._is_empty(number) else ROWS
+        rows = 0 if self.is_empty_expert(number) else ROWS
         with self.pause_recording():
             examples = tuple(torch.empty(rows, dtype=torch.int64, device=mask.device) for _ in range(mask.dim()))
         where = self.annotate(self.graph.call_function(torch.where, (node,)), examples)
@@ -181,9 +176,6 @@ class ExpertRows(Values):
         self.loops.conditions[name], self.loops.rows[name] = node, where
         where.meta["results"] = result
         return result
-
-    def _is_empty(self, number: int) -> bool:
-        return self.alternates and number % 2 == 0
 
     def _number_of(self, mask: fx.Node) -> int:
         """The number of the expert whose rows a mask selects. If the mask does not show it, masks are counted."""
@@ -200,15 +192,11 @@ class ExpertRows(Values):
         self._columns[id(column)] = column, rows
         return column
 
-    def _count_tested(self, index: fx.Node, e: int) -> None:
-        """Forward tested the count of expert e. Only the turn of this expert may do so, before it chooses its rows."""
-        self.loops.counted.setdefault(index, set()).add(e if len(self.loops.rows) == e else -1)
-
     def _index_in_columns(self, x: Tensor) -> Tensor | None:
         """The index of rows that the matrix `x` repeats in each column; None if it does not."""
         base = repeated_index(self.node_of(x))
-        indices = (i for where in self.loops.rows.values() for i in where.meta["results"])
-        return next((i for i in indices if base is not None and self.node_of(i) is base), None)
+        found = (h.tensor for h in self.held.values() if base is not None and h.node is base)
+        return next((t for t in found if self.rows_of(t)), None)
 
     def _is_chosen_row(self, x: Any) -> bool:
         """Whether `x` is an index that torch.where returned."""
@@ -228,10 +216,6 @@ class ExpertRows(Values):
                     example = torch.empty(kwargs["minlength"], dtype=torch.int64, device=first.device)
                 node = self.annotate(self.graph.call_function(torch.bincount, (self.node_of(first),), kwargs), example)
                 return self.keep_result(node, example, [], [(None,)])
-        if name == "item" and not first.dim() and (counted := counted_expert(self.node_of(first))) is not None:
-            index, e = counted
-            refuse = partial(self.refuse, because(forwards.NEEDS_NUMBERS, name="tolist"))
-            return RowCount(not self._is_empty(e), partial(self._count_tested, index, e), refuse)
         return NOT_HANDLED
 
     def _rows_of_flat_view(self, base: fx.Node) -> Any:
@@ -242,10 +226,6 @@ class ExpertRows(Values):
             first = self.with_rows(torch.Tensor.mul, (first, self.length(mask, dim)), {})
             first = self.with_rows(torch.Tensor.add, (first, index), {})
         return (first,)
-
-    def length(self, x: Tensor, dim: int) -> Any:
-        """The size of a dimension."""
-        raise NotImplementedError
 
     def _experts_with_rows(self, has_rows: Tensor) -> Any:
         """The experts with rows: `(mask.sum(dim=(-1, -2)) > 0).nonzero()`."""
@@ -279,7 +259,7 @@ class ExpertRows(Values):
         self.refuse(because(forwards.NEEDS_NUMBERS, name="nonzero"))
 
     def _expert_numbers(self, hits: Tensor, count: int) -> list[Tensor]:
-        return [self._number(hits, e, hits.dim() - 1) for e in range(count) if not self._is_empty(e)]
+        return [self._number(hits, e, hits.dim() - 1) for e in range(count) if not self.is_empty_expert(e)]
 
     def _number(self, like: Tensor, e: int, rank: int) -> Tensor:
         with self.pause_recording():
@@ -302,9 +282,12 @@ class ExpertRows(Values):
 
     def _index(self, index: Any) -> Any:
         """An index in which experts' numbers are ints and masks are rows; None if it contains neither."""
-        parts = index if isinstance(index, tuple) else (index,)
+        parts = list(index if isinstance(index, tuple) else (index,))
+        while len(parts) > 1 and isinstance(parts[-1], slice) and parts[-1] == slice(None):
+            parts.pop()  # x[rows, :]
         if not any(isinstance(p, Tensor) and (id(p) in self._numbers or self._is_mask(p)) for p in parts):
-            return tuple(parts) if any(isinstance(p, Tensor) and self.rows_of(p) for p in parts) else None
+            found = any(isinstance(p, Tensor) and self.rows_of(p) for p in parts)
+            return (tuple(parts) if len(parts) > 1 else parts[0]) if found else None
         converted: list[Any] = []
         for part in parts:
             if isinstance(part, Tensor) and id(part) in self._numbers:
@@ -330,14 +313,6 @@ class ExpertRows(Values):
             self.refuse(because(forwards.NEEDS_NUMBERS, name="where"))
         return next(iter(found), None)
 
-    def with_rows(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record an operation on tensors with rows. Its results have the same rows."""
-        raise NotImplementedError
-
-    def put(self, args: tuple[Any, ...]) -> None:
-        """Record `x[rows] = y`."""
-        raise NotImplementedError
-
     def sizes_with_names(self, name: str | None, results: list[Tensor], sizes: list[Any]) -> list[Any]:
         """The sizes of results, in which a number of rows is replaced by its name."""
         if name is None:
@@ -358,7 +333,7 @@ class ExpertRows(Values):
         if mask is None:
             return NOT_HANDLED
         self.loops.tested.add(flat_base(mask))
-        return not self._is_empty(self._number_of(flat_base(mask)))
+        return not self.is_empty_expert(self._number_of(flat_base(mask)))
 
     def _tested_mask(self, x: Any) -> fx.Node | None:
         record = self.held.get(id(x)) if isinstance(x, Tensor) else None

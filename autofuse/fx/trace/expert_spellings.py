@@ -5,6 +5,7 @@
 | `x.index_select(0, rows)` | `x[rows]` |
 | `out.index_put_((rows,), y, accumulate=True)` | `out.index_add_(0, rows, y)` |
 | `out.scatter_add_(0, rows[:, None].expand_as(y), y)` | `out.index_add_(0, rows, y)` |
+| `out.scatter_reduce_(0, rows[:, None].expand_as(y), y, "sum")` | `out.index_add_(0, rows, y)` |
 | `index == expert`, where `expert` is a number in a tensor | `index == 2` |
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -44,6 +45,8 @@ def known_form(
         index, y = args[1][0], args[2]
         if accumulates is True and _is_index(index, rows) and _are_rows_of(y, args[0], rows):
             return torch.Tensor.index_add_, "index_add_", (args[0], 0, index, y), {}
+    if name == "scatter_reduce_" and {**dict(zip(("reduce",), args[4:], strict=False)), **kwargs} == {"reduce": "sum"}:
+        name, args, kwargs = "scatter_add_", args[:4], {}
     if name == "scatter_add_" and len(args) == 4 and args[1] == 0 and not kwargs:
         fits = _are_rows_of(args[3], args[0], rows) and args[3].dim() == 2 and args[2].shape == args[3].shape
         if fits and (index := base(args[2])) is not None:
@@ -62,56 +65,29 @@ def _are_rows_of(y: Any, out: Any, rows: int) -> bool:
 
 def repeated_index(node: fx.Node) -> fx.Node | None:
     """The index (R,) that a matrix repeats in each column: `rows[:, None].expand(-1, width)`; None if it does not."""
-    if _name(node) not in _SPREADS or not node.args or not isinstance(node.args[0], fx.Node):
+    if node_name(node) not in _SPREADS or not node.args or not isinstance(node.args[0], fx.Node):
         return None
     column = node.args[0]
     value, base = column.meta.get("v"), column.args[0] if column.args else None
     is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
-    return base if is_column and isinstance(base, fx.Node) and _name(column) in _COLUMNS else None
+    return base if is_column and isinstance(base, fx.Node) and node_name(column) in _COLUMNS else None
 
 
 def choices(index: fx.Node) -> int | None:
     """The number of values that an index from torch.topk, max, sort or argmax along the last dimension may have."""
     scores: Any = None
-    if _name(index) == "getitem" and index.args[1] == 1 and isinstance(index.args[0], fx.Node):
+    if node_name(index) == "getitem" and index.args[1] == 1 and isinstance(index.args[0], fx.Node):
         chosen = index.args[0]
-        scores = chosen.args[0] if _name(chosen) in _CHOICES and chosen.args else None
-        place = 2 if _name(chosen) == "topk" else 1
-    elif _name(index) == "argmax":
+        scores = chosen.args[0] if node_name(chosen) in _CHOICES and chosen.args else None
+        place = 2 if node_name(chosen) == "topk" else 1
+    elif node_name(index) == "argmax":
         chosen, scores, place = index, index.args[0], 1
     value = scores.meta.get("v") if isinstance(scores, fx.Node) else None
     if not isinstance(value, Tensor) or not value.dim():
         return None
-    default = -1 if _name(chosen) in ("topk", "sort") else None
+    default = -1 if node_name(chosen) in ("topk", "sort") else None
     dim = chosen.kwargs.get("dim", chosen.args[place] if len(chosen.args) > place else default)
     return int(value.shape[-1]) if dim in (-1, value.dim() - 1) else None
-
-
-def counted_expert(count: fx.Node) -> tuple[fx.Node, int] | None:
-    """(index, e), if `count` is how often expert e occurs in an index of experts; None for other values."""
-    counts, e = count.args if _name(count) == "getitem" and len(count.args) == 2 else (None, None)
-    if not isinstance(counts, fx.Node) or type(e) is not int:
-        return None
-    if _name(counts) == "unbind" and isinstance(counts.args[0], fx.Node):
-        counts = counts.args[0]
-    index = _counted_index(counts)
-    return None if index is None else (index, e)
-
-
-def _counted_index(counts: fx.Node) -> fx.Node | None:
-    """The index of experts of which `counts` holds how often each occurs; None for other values."""
-    while _name(counts) in ("cpu", "int", "long", "to") and isinstance(counts.args[0], fx.Node):
-        counts = counts.args[0]
-    if _name(counts) == "bincount" and isinstance(counts.args[0], fx.Node):
-        return flat_base(counts.args[0])
-    mask = counts.args[0] if _name(counts) == "sum" and counts.args else None
-    value = mask.meta.get("v") if isinstance(mask, fx.Node) else None
-    dims: Any = counts.kwargs.get("dim", counts.args[1] if len(counts.args) > 1 else ())
-    dims = dims if isinstance(dims, (tuple, list)) else (dims,)
-    if not isinstance(mask, fx.Node) or not isinstance(value, Tensor):
-        return None
-    over = {d % value.dim() for d in dims if type(d) is int}
-    return index_under(mask) if over == set(range(value.dim() - 1)) and _name(mask) == "one_hot" else None
 
 
 def expert_number(mask: fx.Node) -> int | None:
@@ -120,9 +96,9 @@ def expert_number(mask: fx.Node) -> int | None:
     for _ in range(12):  # a bound on the length of the chain
         last = node.args[1] if len(node.args) > 1 else None
         last = last[-1] if isinstance(last, tuple) and last else last
-        if _name(node) in ("eq", "getitem") and type(last) is int:
+        if node_name(node) in ("eq", "getitem") and type(last) is int:
             return last
-        if _name(node) == "getitem" and isinstance(last, slice) and type(last.start) is int:
+        if node_name(node) == "getitem" and isinstance(last, slice) and type(last.start) is int:
             return last.start
         if not node.args or not isinstance(node.args[0], fx.Node):
             return None
@@ -133,9 +109,9 @@ def expert_number(mask: fx.Node) -> int | None:
 def index_under(mask: fx.Node) -> fx.Node:
     """The index of experts from which `one_hot` makes a mask, in any order of dimensions; otherwise `mask` itself."""
     node = mask
-    while _name(node) in ("permute", "bool", "long", "int", "to") and isinstance(node.args[0], fx.Node):
+    while node_name(node) in ("permute", "bool", "long", "int", "to") and isinstance(node.args[0], fx.Node):
         node = node.args[0]
-    return node.args[0] if _name(node) == "one_hot" and isinstance(node.args[0], fx.Node) else mask
+    return node.args[0] if node_name(node) == "one_hot" and isinstance(node.args[0], fx.Node) else mask
 
 
 def flat_base(node: fx.Node) -> fx.Node:
@@ -148,46 +124,8 @@ def flat_base(node: fx.Node) -> fx.Node:
     return node
 
 
-def _name(node: fx.Node) -> str:
+def node_name(node: fx.Node) -> str:
+    """The name of the function or method that a node calls."""
     if node.target is operator.getitem:
         return "getitem"
     return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").strip("_")
-
-
-class RowCount:
-    """The number of rows of an expert. Forward may ask only whether it has any; `refuse` refuses everything else."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, has_rows: bool, tested: Callable[[], None], refuse: Callable[[], NoReturn]) -> None:
-        self._has_rows, self._tested, self._refuse = has_rows, tested, refuse
-
-    def __bool__(self) -> bool:
-        self._tested()
-        return self._has_rows
-
-    def _compare(self, other: Any, answer: bool) -> bool:
-        if type(other) is not int or other != 0:
-            self._refuse()
-        self._tested()
-        return answer == self._has_rows
-
-    def __eq__(self, other: object) -> bool:
-        return self._compare(other, False)
-
-    def __ne__(self, other: object) -> bool:
-        return self._compare(other, True)
-
-    def __gt__(self, other: Any) -> bool:
-        return self._compare(other, True)
-
-    def __le__(self, other: Any) -> bool:
-        return self._compare(other, False)
-
-
-def _refuse_number(count: RowCount, *_: Any) -> NoReturn:
-    count._refuse()
-
-
-for _name_of_method in "lt ge add radd sub rsub mul rmul truediv rtruediv floordiv mod neg int float index".split():
-    setattr(RowCount, f"__{_name_of_method}__", _refuse_number)

@@ -8,12 +8,15 @@ run in any order, and all at once. If this is not shown, the trace is refused.
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx
 
 from autofuse.fx.trace.expert_rows import Loops
+
+_OF_FIRST = re.compile(r"(.*\D)?0")  # `0` or `expert_0`, the name of the first of several children
 
 
 class NotALoop(Exception):
@@ -168,9 +171,10 @@ class TurnMatch:
             return False
         if a.op in ("call_module", "get_attr"):
             if a.target != b.target:
-                if str(b.target) != with_number(str(a.target), self.number):
+                place = place_of_number(str(a.target), str(b.target), self.number)
+                if place is None:
                     return False
-                self.varying.setdefault(a, set()).add("target")
+                self.varying.setdefault(a, set()).add(f"target {place}")
         elif a.target != b.target:
             return False
         self.first[a] = b
@@ -197,12 +201,20 @@ class TurnMatch:
         return bool(a == b)
 
 
-def with_number(target: str, number: int) -> str:
-    """`experts.0.w1` with another number in place of 0; "" unless exactly one part is 0."""
+def place_of_number(first: str, other: str, number: int) -> int | None:
+    """The part in which `other` has `number` where `first` has 0; None if they differ in another way."""
+    parts, others = first.split("."), other.split(".")
+    places = [i for i, (a, b) in enumerate(zip(parts, others, strict=False)) if a != b]
+    if len(parts) != len(others) or len(places) != 1 or not _OF_FIRST.fullmatch(parts[places[0]]):
+        return None
+    return places[0] if with_number(first, number, places[0]) == other else None
+
+
+def with_number(target: str, number: int, place: int) -> str:
+    """`experts.0.w1` or `experts.expert_0` with another number in place of 0, in one of its parts."""
     parts = target.split(".")
-    if parts.count("0") != 1:
-        return ""
-    return ".".join(str(number) if p == "0" else p for p in parts)
+    parts[place] = f"{parts[place][:-1]}{number}"
+    return ".".join(parts)
 
 
 def target_name(node: fx.Node) -> str:

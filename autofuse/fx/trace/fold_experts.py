@@ -19,7 +19,7 @@ from autofuse.fx.trace.expert_turns import (
 )
 from autofuse.fx.trace.folded_turn import FoldedTurn
 from autofuse.fx.trace.operation_names import erase_dead, replace_node
-from autofuse.ops.experts import expert_rows
+from autofuse.ops.experts import counted_ends, expert_rows, experts_of_rows, rows_in_order
 from autofuse.torch_private import FakeTensorMode
 
 
@@ -48,8 +48,8 @@ def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -
     while loops.rows:
         turns, matches = _first_loop(turns_of(graph, loops))
         _fold_loop(graph, loops.split(len(turns)), root, mode, turns, matches)
-        erase_dead(graph)
-    return tuple(n for n in graph.nodes if n.target is expert_rows)
+        erase_dead(graph, {n for n in graph.nodes if n.target in (experts_of_rows, rows_in_order)})
+    return tuple(n for n in graph.nodes if n.target in (expert_rows, counted_ends))
 
 
 def _first_loop(turns: list[Turn]) -> tuple[list[Turn], list[TurnMatch]]:

@@ -15,17 +15,23 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.expert_rows import ROWS, Loops
+from autofuse.fx.trace.expert_segments import is_joined, is_segment
 from autofuse.fx.trace.expert_spellings import index_under
 from autofuse.fx.trace.expert_turns import NotALoop, Turn, dependents, target_name, with_number
 from autofuse.fx.trace.operation_names import replace_node
+from autofuse.fx.trace.row_counts import counted_index
 from autofuse.fx.trace.row_operations import is_row_wise
 from autofuse.ops.experts import (
     add_expert_rows,
+    all_rows,
     chosen_experts,
+    counted_ends,
     each_expert,
     expert_linear,
     expert_rows,
+    experts_of_rows,
     first_rows,
+    rows_in_order,
 )
 from autofuse.torch_private import FakeTensorMode
 
@@ -62,8 +68,39 @@ class FoldedTurn:
     def write(self) -> None:
         """Rewrite the turn in the graph. Raises NotALoop if a step cannot be rewritten."""
         self.condition = self.first.where.args[0]
-        chain, start = self.chain(self.condition)
         self.check_row_tests()
+        removed = self.take_segments() if is_segment(self.first.where) else self.take_chosen()
+        for node in [n for n in self.graph.nodes if n in self.turn and n not in removed]:
+            self.rewrite_step(node)
+        self.add()
+
+    def take_segments(self) -> set[fx.Node]:
+        """Take all rows of tensors that are sorted by expert. Returns the nodes that chose one expert's rows."""
+        where = self.first.where
+        counts: Any = where.args[0]
+        index = counted_index(counts)
+        if index is None or counts.meta["v"].shape[0] != self.experts or self.varying.get(where) != {"[1]"}:
+            raise NotALoop(where)
+        self.check_counts(index)
+        self.disjoint, example = True, where.meta["v"][0]
+        with self.graph.inserting_before(where), self.mode:
+            self.ends = self.new_node(counted_ends, (counts,), torch.empty(self.experts, dtype=torch.int64))
+            self.expert = self.new_node(experts_of_rows, (counts,), example)
+            place = self.new_node(rows_in_order, (self.expert,), example)
+        self.entries, self.places = None, [place]
+        self.with_rows |= {self.expert, place}
+        for user in list(where.users):
+            for read in [n for n in user.users if n in self.turn and n.args[1:] == (user,)]:
+                if target_name(read) != "getitem" or read in self.varying:
+                    continue
+                with self.graph.inserting_before(read):
+                    self.replace(read, all_rows, (read.args[0],))
+            user.replace_all_uses_with(place)
+        return {where, *where.users}
+
+    def take_chosen(self) -> set[fx.Node]:
+        """Sort the rows that conditions choose. Returns the nodes that chose one expert's rows."""
+        chain, start = self.chain(self.condition)
         self.disjoint = self.puts_disjoint(start, chain)
         capacity = self.capacity()
         with self.graph.inserting_before(self.first.where):
@@ -89,10 +126,7 @@ class FoldedTurn:
                 self.turn.discard(beginning)
             user.replace_all_uses_with(place)
             self.with_rows |= {place}
-        removed = {self.first.where, *self.first.where.users, *chain, start}
-        for node in [n for n in self.graph.nodes if n in self.turn and n not in removed]:
-            self.rewrite_step(node)
-        self.add()
+        return {self.first.where, *self.first.where.users, *chain, start}
 
     def check_row_tests(self) -> None:
         """Check that forward tests whether an expert has rows for all experts or for none."""
@@ -182,7 +216,7 @@ class FoldedTurn:
         of = start.args[0]
         if target_name(start) == "eq":
             return not chain
-        return isinstance(of, fx.Node) and _is_last_index(start, of) and target_name(_uncast(of)) == "one_hot"
+        return isinstance(of, fx.Node) and _is_last_index(start, of) and _has_one_choice(of)
 
     def is_same_in_each_turn(self, node: fx.Node) -> bool:
         """Whether a node does not depend on the number of the expert, nor on its rows."""
@@ -353,7 +387,9 @@ class FoldedTurn:
 
     def check_by_row(self, node: fx.Node) -> None:
         """Check that a step computes its rows independently. Raises NotALoop."""
-        if not is_row_wise(node, self.with_rows, self.root) or node.meta.get("writes"):
+        if not is_row_wise(node, self.with_rows, self.root):
+            raise NotALoop(node)
+        if not all(n in self.with_rows and self.is_fresh(n) for n in node.meta.get("writes") or ()):
             raise NotALoop(node)
 
     def linear(self, node: fx.Node, x: Any, weight: Any, bias: Any) -> None:
@@ -375,18 +411,29 @@ class FoldedTurn:
 
     def each(self, node: fx.Node) -> None:
         """Rewrite the call of one expert's module."""
-        result = node.meta.get("v")
-        if len(node.args) != 1 or node.kwargs or not isinstance(result, Tensor) or self.varying[node] != {"target"}:
+        result, (place, *others) = node.meta.get("v"), sorted(self.varying[node])
+        if len(node.args) != 1 or node.kwargs or not isinstance(result, Tensor) or others:
+            raise NotALoop(node)
+        if not place.startswith("target "):
             raise NotALoop(node)
         x: Any = node.args[0]
         if x.meta["v"].dim() < 1 or result.dim() < 1 or result.shape[0] != x.meta["v"].shape[0]:
             raise NotALoop(node)
-        modules = []
+        modules: list[Any] = []
         for e in range(self.experts):
-            target = str(node.target) if e == 0 else with_number(str(node.target), e)
+            target = with_number(str(node.target), e, int(place.removeprefix("target ")))
             reads = self.graph.get_attr(target)
             reads.meta["v"] = self.root.get_submodule(target)
             modules.append(reads)
+        if x.target is each_expert and len(x.users) == 1:  # the layers of a Sequential: one after the other
+            before, x = x, x.args[1]
+            modules = [
+                (*b, m) if isinstance(b, tuple) else (b, m) for b, m in zip(before.args[0], modules, strict=True)
+            ]
+            self.replace(node, each_expert, (tuple(modules), x, self.ends, self.calls_empty))
+            self.graph.erase_node(before)
+            self.turn.discard(before)
+            return
         self.replace(node, each_expert, (tuple(modules), x, self.ends, self.calls_empty))
 
     # The result.
@@ -409,6 +456,8 @@ class FoldedTurn:
             places = end.args[1] if isinstance(end.args[1], tuple) else (end.args[1],)
             removed = (end, total, read)
         elif self.puts_each_once():
+            if isinstance(out, fx.Node) and is_joined(out):
+                self.join(out, end.args[2])
             return
         else:
             raise NotALoop(end)
@@ -430,6 +479,22 @@ class FoldedTurn:
             self.graph.erase_node(node)
             self.turn.discard(node)
         self.first.end = addition
+
+    def join(self, out: fx.Node, rows: Any) -> None:
+        """Let the results of all experts be the joined result."""
+        end = self.first.end
+        if not self.is_fresh(rows):
+            raise NotALoop(end)
+        self.graph.erase_node(end)
+        self.turn.discard(end)
+        out.target, out.args = all_rows, (rows,)
+        rows.append(out)
+
+    def is_fresh(self, node: fx.Node) -> bool:
+        """Whether no tensor of which a turn takes rows has the memory of this one."""
+        memory = _storage(node)
+        shared = {_storage(n) for n in self.graph.nodes if n not in self.with_rows or n.target is all_rows}
+        return memory is not None and memory not in shared
 
     def puts_each_once(self) -> bool:
         """Whether `out[rows] = y` writes each entry for only one expert, whose number is the index of the entry."""
@@ -493,10 +558,13 @@ def _is_last_index(node: fx.Node, of: fx.Node) -> bool:
     return index == (..., 0) or index == (*(slice(None),) * (value.dim() - 1), 0)
 
 
-def _uncast(node: fx.Node) -> fx.Node:
+def _has_one_choice(node: fx.Node) -> bool:
+    """Whether at most one entry along the last dimension is set: `one_hot(index)`, or a part of these entries."""
     while target_name(node) in ("bool", "long", "int", "to") and isinstance(node.args[0], fx.Node):
         node = node.args[0]
-    return node
+    if target_name(node) in ("mul", "and_"):
+        return any(_has_one_choice(n) for n in node.all_input_nodes)
+    return target_name(node) == "one_hot"
 
 
 def _from_topk(node: Any) -> bool:
@@ -512,6 +580,11 @@ def _from_topk(node: Any) -> bool:
             return False
         node = node.args[0]
     return False
+
+
+def _storage(node: fx.Node) -> int | None:
+    value = node.meta.get("v")
+    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
 
 
 def _dim(node: fx.Node) -> int | None:

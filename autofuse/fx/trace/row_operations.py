@@ -13,7 +13,7 @@ from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.expert_rows import ROWS
 from autofuse.ops.activations import FUNCTIONS
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     """
     add sub rsub mul div truediv true_divide neg abs pow square sqrt rsqrt exp log sigmoid tanh relu relu6 gelu silu
     mish elu selu leaky_relu hardsigmoid hardtanh softsign logsigmoid sin cos erf reciprocal
@@ -42,7 +42,7 @@ def is_row_wise(node: fx.Node, with_rows: set[fx.Node], root: nn.Module) -> bool
         return True
     if not all(_is_row_operand(a, with_rows) for a in node.all_input_nodes):
         return False
-    if name in _ELEMENTWISE:
+    if name in ELEMENTWISE:
         return True
     if name in _ALONG_LAST:
         return _is_along_last(node, name)

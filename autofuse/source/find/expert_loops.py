@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from autofuse.match.pattern import LoadedRule
 from autofuse.reasons import writing
-from autofuse.reasons.reason import because
+from autofuse.reasons.reason import Reason, because
 from autofuse.results.findings import Finding
 from autofuse.source.capture.scope import DefinedFunction
 from autofuse.source.capture.syntax import walk
+from autofuse.source.find.all_experts import product_of_all_experts
 from autofuse.source.find.proposal import Proposal
 
 CODE = "AF701"
+_JOINING = frozenset({"cat", "concat", "concatenate"})
+_SIZES = frozenset({"split", "chunk"})
+_COUNTING = frozenset("bincount histc argsort sort nonzero unique".split())
 _SELECTING = frozenset({"where", "nonzero", "argwhere"})
 _ADDING = frozenset("index_add_ index_add scatter_add_ scatter_add index_put_ index_copy_".split())
 _PRODUCTS = frozenset({"linear", "matmul", "mm"})
@@ -25,7 +30,7 @@ _PRODUCTS = frozenset({"linear", "matmul", "mm"})
 
 def may_contain_loops(source: bytes) -> bool:
     """Whether a file has the words of such a loop."""
-    return b"xpert" in source and b"for " in source
+    return b"xpert" in source and any(word in source for word in (b"for ", b"topk", b"one_hot"))
 
 
 def expert_loops(
@@ -34,13 +39,19 @@ def expert_loops(
     """Yield each function with a loop over experts, and the report about the loop."""
     rule = next((r for r in rules if r.rule.code == CODE), None)
     for defined in functions if rule is not None else ():
-        for node in walk(defined.function):
-            if rule is not None and isinstance(node, ast.For) and _is_over_experts(node):
-                yield defined, Proposal(_finding(node, rule, defined.symbol, path), None)
+        nodes = list(walk(defined.function))
+        context = _context_of(nodes)
+        loops: list[ast.stmt | ast.expr] = [n for n in nodes if isinstance(n, ast.For) and _is_over_experts(n, context)]
+        if context.sorts:
+            loops += [n for n in nodes if isinstance(n, (ast.ListComp, ast.GeneratorExp)) and _maps_experts(n)]
+        whole = None if loops else product_of_all_experts(nodes)
+        for node in loops if whole is None else [whole]:
+            reason = because(writing.LOOP_OVER_EXPERTS if loops else writing.ALL_EXPERTS)
+            if rule is not None:
+                yield defined, Proposal(_finding(node, reason, rule, defined.symbol, path), None)
 
 
-def _finding(loop: ast.For, rule: LoadedRule, symbol: str, path: str) -> Finding:
-    reason = because(writing.LOOP_OVER_EXPERTS)
+def _finding(loop: ast.stmt | ast.expr, reason: Reason, rule: LoadedRule, symbol: str, path: str) -> Finding:
     title = (rule.rule.__doc__ or "").splitlines()[0].rstrip(".")
     return Finding(
         CODE, rule.rule.__name__, path, loop.lineno, loop.end_lineno or loop.lineno, loop.col_offset + 1, symbol,
@@ -48,8 +59,44 @@ def _finding(loop: ast.For, rule: LoadedRule, symbol: str, path: str) -> Finding
     )  # fmt: skip
 
 
-def _is_over_experts(loop: ast.For) -> bool:
-    """Whether each turn selects rows, computes on them with one expert, and adds them to a result."""
+@dataclass(frozen=True)
+class _Function:
+    """What a function does outside of its loops.
+
+    Attributes:
+        sorts: whether it sorts or counts rows.
+        joins: whether it joins lists of tensors.
+        parts: the names of the parts of split tensors.
+    """
+
+    sorts: bool
+    joins: bool
+    parts: set[str]
+
+
+def _context_of(nodes: Sequence[ast.AST]) -> _Function:
+    called = {_called_name(n) for n in nodes if isinstance(n, ast.Call)}
+    split = [n.targets[0] for n in nodes if isinstance(n, ast.Assign) and _splits(n.value)]
+    parts = {t.id for t in split if isinstance(t, ast.Name)}
+    return _Function(bool(called & _COUNTING), bool(called & _JOINING), parts)
+
+
+def _maps_experts(comprehension: ast.ListComp | ast.GeneratorExp) -> bool:
+    """Whether a comprehension calls each expert on rows of its own: `[self.experts[i](x[rows[i]]) for i in ...]`."""
+    names = {n.id for g in comprehension.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+    call = comprehension.elt
+    if not isinstance(call, ast.Call) or not _uses_expert(call, names):
+        return False
+    return any(
+        isinstance(n, ast.Subscript) and bool(_names_in(n.slice) & names) for a in call.args for n in ast.walk(a)
+    )
+
+
+def _is_over_experts(loop: ast.For, context: _Function) -> bool:
+    """Whether each turn selects rows, computes on them with one expert, and adds them to a result.
+
+    If the function sorts rows, a turn may also take a segment of them. If it joins a list, a turn may append to it.
+    """
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     nodes = [n for statement in loop.body for n in ast.walk(statement)]
     if any(isinstance(n, (ast.For, ast.While)) for n in nodes):
@@ -57,11 +104,31 @@ def _is_over_experts(loop: ast.For) -> bool:
     # In `expert = self.experts[i]`, the new name stands for the expert.
     entries = [n for n in nodes if isinstance(n, ast.Assign) and _is_entry(n.value, names)]
     names |= {t.id for n in entries for t in n.targets if isinstance(t, ast.Name)}
+    takes_part = context.sorts and (_is_over_parts(loop, context.parts) or any(_is_segment(n) for n in nodes))
     return (
-        any(_selects_rows(n, names) for n in nodes)
+        (takes_part or any(_selects_rows(n, names) for n in nodes))
         and any(_uses_expert(n, names) for n in nodes)
-        and any(_adds_rows(n) for n in nodes)
+        and any(_adds_rows(n) or context.joins and _appends(n) for n in nodes)
     )
+
+
+def _is_over_parts(loop: ast.For, parts: set[str]) -> bool:
+    """Whether a loop runs over the parts of a tensor: `for e, rows in enumerate(x.split(counts))`."""
+    return bool(_names_in(loop.iter) & parts) or any(_splits(n) for n in ast.walk(loop.iter))
+
+
+def _splits(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _called_name(node) in _SIZES
+
+
+def _is_segment(node: ast.AST) -> bool:
+    """Whether a node takes the rows between two names: `rows[start:end]`."""
+    part = node.slice if isinstance(node, ast.Subscript) else None
+    return isinstance(part, ast.Slice) and part.step is None and bool(_names_in(part))
+
+
+def _appends(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _called_name(node) == "append"
 
 
 def _selects_rows(node: ast.AST, names: set[str]) -> bool:

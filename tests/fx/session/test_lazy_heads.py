@@ -294,3 +294,14 @@ def test_gradients_accumulate_over_stored_outputs() -> None:
         torch.testing.assert_close(logits_of(found).argmax(-1), logits_of(expected).argmax(-1))
     for p, q in zip(plain.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(q, p, atol=1e-11, rtol=1e-11)
+
+
+def test_a_head_that_the_fused_forward_contains_stays_plain() -> None:
+    torch.manual_seed(0)
+    x, targets = torch.randint(0, CLASSES, (2, 3, 5))
+    model = autofuse.optimize(LossAlone(), (x, targets), tune=False)
+    assert "forward" not in vars(model.head)
+    model(x, targets).backward()
+    report = autofuse.report(model)
+    assert [s.rule for s in report.with_status("fused")] == ["AF502"]
+    assert not report.fallbacks  # a lazy head has made the original forward run

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import autofuse
 from tests.spellings import counted_experts as counted
+from tests.spellings import sorted_experts
 from tests.spellings.experts import (
     EXPERTS,
     FOUND,
@@ -64,9 +65,15 @@ def optimized(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 BY_DAY = (MistralReference, Stacked, MaskOfTokens, EachChoice, counted.DeepSeekV3, counted.CapacityLoop)
-ALL_FOUND, ALL_LOOK_ALIKES = (*FOUND, *counted.FOUND), (*LOOK_ALIKES, *counted.LOOK_ALIKES)
+BY_DAY += (
+    sorted_experts.SequentialExperts, sorted_experts.CountsOfScatter, sorted_experts.EndsOfBincount,
+    sorted_experts.SplitByHistogram,
+)  # fmt: skip
+ALL_FOUND = (*FOUND, *counted.FOUND, *sorted_experts.FOUND)
+ALL_LOOK_ALIKES = (*LOOK_ALIKES, *counted.LOOK_ALIKES, *sorted_experts.LOOK_ALIKES)
 UNLIKE_BY_DAY = (
     Chained, DecayingInPlace, DecayingTensor, counted.TestedAlone, counted.CountsOfThePrevious, counted.EmptyAddsOne,
+    sorted_experts.EmptyGetsOne, sorted_experts.WrittenSegments,
 )  # fmt: skip
 
 
@@ -114,6 +121,18 @@ def test_a_program_that_only_looks_like_such_a_loop_is_unchanged(kind: type[nn.M
     for m in (model, fused):
         send_all_to_first(m)
     assert_equal_steps(model, fused, x, 1e-6)  # two experts have no tokens
+
+
+def test_a_loop_without_gradients_that_writes_in_place_is_fused() -> None:
+    torch.manual_seed(0)
+    model, x = sorted_experts.ReducedRows(), inputs(True)
+    with torch.no_grad():
+        fused = optimized(model.eval(), x)
+        assert ("AF701", "") in codes(fused)
+        for _ in range(2):
+            torch.testing.assert_close(fused(x), model(x))
+            for m in (model, fused):
+                send_all_to_first(m)
 
 
 def test_an_expert_without_tokens_is_called_if_the_loop_calls_it() -> None:

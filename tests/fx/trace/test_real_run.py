@@ -22,7 +22,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, 1)
         choice = self.router(rows).argmax(-1)
-        order, counts = choice.argsort(stable=True), choice.bincount(minlength=2).tolist()
+        order, counts = choice.argsort(stable=True), [int(n) for n in choice.bincount(minlength=2)]
         parts = [e(part) for e, part in zip(self.experts, rows[order].split(counts), strict=True)]
         result = torch.zeros_like(rows).index_copy(0, order, torch.cat(parts))
         if self.in_place:

@@ -1,0 +1,1 @@
+"""Mixtures that compute all experts for all tokens, of which a sparse tensor of weights keeps a few."""
