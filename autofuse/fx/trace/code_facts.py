@@ -18,6 +18,7 @@ _READS_ATTRIBUTE = _ATTRIBUTES | {"LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _BY_NAME = frozenset({
     "getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__", "format", "format_map",
 })  # fmt: skip
+_STORES_BY_NAME = frozenset({"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ASSIGNS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _INPLACE = frozenset({"out", "inplace"})  # names of arguments
@@ -55,7 +56,8 @@ class CodeFacts:
         rebound: the free variables that the code sets.
         assigned: the attributes that the code sets, of any object.
         writes: whether the code may write to a tensor in place.
-        by_name: whether the code can read attributes whose names it computes.
+        by_name: whether the code can read attributes whose names it computes, as `case Point(x)` does.
+        stores_by_name: whether the code can set attributes whose names it computes.
         formats: the lines on which values become parts of a text: `f"{value}"`.
         remainders: the lines with `%`, which makes a text or a remainder.
     """
@@ -69,6 +71,7 @@ class CodeFacts:
     assigned: frozenset[str] = frozenset()
     writes: bool = False
     by_name: bool = False
+    stores_by_name: bool = False
     formats: tuple[int, ...] = ()
     remainders: tuple[int, ...] = ()
 
@@ -128,7 +131,8 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
     facts.stored, facts.rebound = frozenset(stored), frozenset(rebound)
     names = {load.name for load in facts.loads} | {name for name, _ in facts.names}
     facts.writes = any(_writes(step) for step in steps) or not _INPLACE.isdisjoint(facts.texts)
-    facts.by_name = not names.isdisjoint(_BY_NAME)
+    facts.by_name = not names.isdisjoint(_BY_NAME) or any(step.opname == "MATCH_CLASS" for step in steps)
+    facts.stores_by_name = not names.isdisjoint(_STORES_BY_NAME)
     facts.formats = tuple(_line(step) or code.co_firstlineno for step in steps if step.opname in _FORMATS)
     facts.remainders = tuple(
         _line(step) or code.co_firstlineno for before, step in pairwise(steps) if _is_remainder(before, step)

@@ -93,6 +93,11 @@ def is_standard(name: object) -> bool:
     return top_package(name) in sys.stdlib_module_names and name != "__main__"
 
 
+def is_pure_module(name: object) -> bool:
+    """Whether a module of Python's only computes, so that its functions and methods may run in a trace."""
+    return str(name) in _PURE
+
+
 def belongs_to_user(cls: type) -> bool:
     """Whether a class belongs neither to Python nor to a library that only computes."""
     return not is_library(cls.__module__) and not is_standard(cls.__module__)

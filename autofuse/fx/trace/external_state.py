@@ -17,10 +17,11 @@ from typing import Any
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.class_state import class_state
 from autofuse.fx.trace.code_effects import is_user_class
-from autofuse.fx.trace.code_facts import Load, facts_of, nested
+from autofuse.fx.trace.code_facts import CodeFacts, Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
+from autofuse.fx.trace.reachable import CACHE, EVERYTHING, value_of_variable
 from autofuse.fx.trace.roots import NOTHING, root_of
-from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
+from autofuse.fx.trace.snapshots import OutsideChange, Snapshot
 from autofuse.fx.trace.twin import SCALARS, attributes_of_copies, is_twin, original_class
 from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
@@ -83,7 +84,8 @@ class ExternalState(Watcher):
         self._ask(lambda reads: reads.guard_environment(key))
 
     def on_context_variable(self, variable: Any) -> None:
-        """The code reads a context variable."""
+        """The code reads a context variable. It may then change its value, which no name leads to."""
+        self.note(value_of_variable(variable, NOTHING), variable.name)
         self._ask(lambda reads: reads.guard_context_variable(variable))
 
     def on_idle_variable(self, variable: Any) -> None:
@@ -188,7 +190,7 @@ class ExternalState(Watcher):
             if load.kind == "free" and self._is_local_of_active_call(load.name, value):
                 continue
             self._check_state(value, load)
-            self._note_modules(value, load, facts.assigned)
+            self._note_modules(value, load, facts, names)
             self.note(value, load.name, names)
         if facts.writes:
             self.snapshot.keep_large()
@@ -209,14 +211,26 @@ class ExternalState(Watcher):
             frame = frame.f_back
         return False
 
-    def _note_modules(self, value: Any, load: Load, assigned: Collection[str]) -> None:
-        """Note the attributes that the code may set in a Python module: `settings.calls += 1`."""
-        for attribute in ("", *load.attributes) if assigned else ():
-            value = getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
+    def _note_modules(self, value: Any, load: Load, facts: CodeFacts, names: Collection[str]) -> None:
+        """Note what the code may set in a Python module: `settings.calls += 1`, `setattr(settings, name, 1)`."""
+        for attribute in ("", *load.attributes):
+            owner, value = value, getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
             if not isinstance(value, types.ModuleType):
+                if isinstance(owner, types.ModuleType) and value is not NOTHING:
+                    self._note_attribute(owner, attribute, value, names)
                 return
-            for name in assigned:
+            for name in facts.assigned:
                 self.snapshot.note_attribute(value, name)
+            if facts.stores_by_name and not effects.is_library(value.__name__):
+                self.snapshot.note_namespace(value)
+
+    def _note_attribute(self, module: types.ModuleType, attribute: str, value: Any, names: Collection[str]) -> None:
+        """Note what an attribute of a module holds: `settings.meter`, `warnings.filters`."""
+        name = f"{module.__name__}.{attribute}"
+        if not effects.is_library(module.__name__) and not effects.is_standard(module.__name__):
+            self.note(value, name, names)
+        elif isinstance(value, (dict, list, set)):
+            self.snapshot.note_contents(value, name)  # `sys.modules` leads to everything
 
     def _check_state(self, value: Any, load: Load) -> None:
         """Stop before the code reads an iterator or another value whose state cannot be compared."""

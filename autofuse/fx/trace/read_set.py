@@ -28,6 +28,7 @@ from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, w
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.identity_tests import compares_objects, names_compared_with_outside
 from autofuse.fx.trace.own_forward import ENTRY, definer_of, own_forward, own_function
+from autofuse.fx.trace.reachable import EVERYTHING, closure_values
 from autofuse.fx.trace.read_names import (
     asks_for_classes,
     attributes_asked_of_values,
@@ -36,7 +37,6 @@ from autofuse.fx.trace.read_names import (
     uses_type_itself,
 )
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING, closure_values
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.special_names import is_special
 from autofuse.fx.trace.twin import is_twin, original_class
@@ -260,6 +260,7 @@ class ReadSet(ValueGuards):
     def guard_attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
         """Guards what is read from a module or class at once, or everything that is read if it is used as a value."""
         if isinstance(value, types.ModuleType):
+            attributes = () if attributes[:1] == ("__dict__",) else attributes
             if not attributes and value in self._within:  # modules refer to each other: `torch.torch`
                 return
             self._within.append(value)
