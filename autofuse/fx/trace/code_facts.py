@@ -35,12 +35,14 @@ class Load:
         name: the name.
         attributes: the attributes that are read from the value immediately: `b` and `c` in `a.b.c`.
         line: the line of the load.
+        called: whether the value is called where it is loaded: `print(x)`, and not `map(print, xs)`.
     """
 
     kind: str
     name: str
     attributes: tuple[str, ...]
     line: int
+    called: bool = False
 
 
 @dataclass
@@ -111,7 +113,8 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
     for index, step in enumerate(steps):
         line = _line(step) or line
         if step.opname in _GLOBALS:
-            facts.loads.append(Load("global", str(step.argval), _attributes(steps, index + 1), line))
+            called = "NULL" in step.argrepr  # Python loads NULL for a call
+            facts.loads.append(Load("global", str(step.argval), _attributes(steps, index + 1), line, called))
         elif step.opname in _CELLS and step.argval in code.co_freevars:
             facts.loads.append(Load("free", str(step.argval), _attributes(steps, index + 1), line))
         elif step.opname == "IMPORT_NAME":

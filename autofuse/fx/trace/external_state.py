@@ -8,6 +8,7 @@ code can reach is noted just before the code runs.
 
 from __future__ import annotations
 
+import builtins
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator
@@ -18,11 +19,18 @@ from autofuse.fx.trace import effects
 from autofuse.fx.trace.class_state import class_state
 from autofuse.fx.trace.code_effects import is_user_class
 from autofuse.fx.trace.code_facts import CodeFacts, Load, facts_of, nested
+from autofuse.fx.trace.executed_code import (
+    attribute_names_in,
+    callbacks,
+    called_functions,
+    has_mutable_default,
+    sets_attribute_of_class,
+)
 from autofuse.fx.trace.functions_found import FunctionsFound
-from autofuse.fx.trace.reachable import CACHE, EVERYTHING, value_of_variable
+from autofuse.fx.trace.reachable import CACHE, EVERYTHING, closure_values, value_of_variable
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import OutsideChange, Snapshot
-from autofuse.fx.trace.twin import SCALARS, attributes_of_copies, is_twin, original_class
+from autofuse.fx.trace.twin import attributes_of_copies, is_twin, original_class
 from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -101,6 +109,8 @@ class ExternalState(Watcher):
         self.ran.append(ran)
         names = attribute_names_in(ran)
         self._note_cells(ran)
+        for code in nested(ran.code):
+            self._note_names(code, ran.namespace, {})
         for name, value in ran.arguments.items():
             self._note_shared(ran, value, names)
             if is_twin(value):
@@ -118,7 +128,7 @@ class ExternalState(Watcher):
             with pause_watching():
                 found = FunctionsFound()
                 function = found.of(ran, everywhere=True)
-                others = found.every(ran) if function is not None and _has_mutable_default(function) else []
+                others = found.every(ran) if function is not None and has_mutable_default(function) else []
             for each in (function, *others) if function is not None else ():
                 self.note(each.__defaults__, ran.code.co_name, names)
                 self.note(each.__kwdefaults__, ran.code.co_name, names)
@@ -158,7 +168,7 @@ class ExternalState(Watcher):
             for name, value in list(vars(base).items()):
                 if is_user_class(type(value)) and not isinstance(value, type):
                     self.note(value, name)
-                for part in _called_functions(value):
+                for part in called_functions(value):
                     if isinstance(part, CACHE):
                         self.note(part, name)
 
@@ -185,8 +195,12 @@ class ExternalState(Watcher):
             if load.kind == "global":
                 self.snapshot.note_name(ran.namespace, load.name)
             value = root_of(ran, load)
+            if value is NOTHING and load.kind == "global" and not load.called and not load.attributes:
+                self._check_passed(load.name)
             if isinstance(value, type):
                 self._note_shared(ran, value, names)
+            for function in callbacks(value, load):
+                self._note_names(function.__code__, function.__globals__, dict(closure_values(function)))
             if load.kind == "free" and self._is_local_of_active_call(load.name, value):
                 continue
             self._check_state(value, load)
@@ -223,6 +237,17 @@ class ExternalState(Watcher):
                 self.snapshot.note_attribute(value, name)
             if facts.stores_by_name and not effects.is_library(value.__name__):
                 self.snapshot.note_namespace(value)
+
+    def _note_names(self, code: types.CodeType, namespace: dict[str, Any], free: dict[str, Any]) -> None:
+        """Note what the names of a function refer to that torch may call back, where no code is observed."""
+        other = Execution(code, namespace, {}, free)
+        for load in other.loads():
+            self.note(root_of(other, load), load.name, attribute_names_in(other))
+
+    def _check_passed(self, name: str) -> None:
+        """Stop before a built-in function such as `print` is passed on, because its call is not seen then."""
+        if what := effects.effect_of_builtin(vars(builtins).get(name)):
+            self.on_effect(what)
 
     def _note_attribute(self, module: types.ModuleType, attribute: str, value: Any, names: Collection[str]) -> None:
         """Note what an attribute of a module holds: `settings.meter`, `warnings.filters`."""
@@ -274,32 +299,3 @@ class ExternalState(Watcher):
     def restore(self) -> None:
         """Restore the state."""
         self.snapshot.restore()
-
-
-def _has_mutable_default(function: types.FunctionType) -> bool:
-    values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    return not all(isinstance(v, (*SCALARS, type, types.FunctionType)) for v in values)
-
-
-def _called_functions(attribute: Any) -> tuple[Any, ...]:
-    """The functions that an attribute of a class calls."""
-    if isinstance(attribute, property):
-        return attribute.fget, attribute.fset, attribute.fdel
-    return (
-        attribute.__func__
-        if isinstance(attribute, (staticmethod, classmethod))
-        else getattr(attribute, "func", attribute),
-    )
-
-
-def sets_attribute_of_class(ran: Execution) -> bool:
-    """Whether a function may set an attribute of a class by an instance: `type(self).calls += 1`."""
-    facts = facts_of(ran.code)
-    by_type = any(load.name == "type" for load in facts.loads) or "__class__" in set(facts.attribute_names(None))
-    return by_type and bool(facts.assigned)
-
-
-def attribute_names_in(ran: Execution) -> Collection[str]:
-    """The attributes that a function can read."""
-    facts = facts_of(ran.code)
-    return EVERYTHING if facts.by_name else frozenset(facts.attribute_names(None))

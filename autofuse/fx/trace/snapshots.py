@@ -84,7 +84,7 @@ class Snapshot:
         self._records: dict[int, _Record] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._names_of_class: dict[type, set[str]] = {}  # the attributes that functions read of any instance
-        self._caches: list[Any] = []
+        self._caches: list[tuple[Any, bool]] = []  # caches, and whether each was empty
         self.left: list[tuple[str, str]] = []  # names of caches that are not emptied, and why
         self._large: list[tuple[Tensor, str]] = []  # copied only if code may write to them
         self._count = 0
@@ -181,14 +181,13 @@ class Snapshot:
         for record in list(self._records.values()):
             if _change(record) is not None:
                 record.put(record.value, record.before)
-        self.empty_caches()
+        self._empty_caches()
 
-    def empty_caches(self) -> None:
-        """Empties the functools caches that hold tensors."""
-        for cache in self._caches:
-            if next(cached_tensors.tensors_in(cache), None) is not None:
-                cached_tensors.record_versions(cache)
-                cache.cache_clear()
+    def _empty_caches(self) -> None:
+        """Empties the functools caches that hold tensors, and those that were empty before."""
+        for cache, was_empty in self._caches:
+            if was_empty or next(cached_tensors.tensors_in(cache), None) is not None:
+                _clear(cache)
 
     def _has_new_names(self, value: Any, names: Collection[str]) -> bool:
         known = self._seen.get(id(value))
@@ -213,14 +212,21 @@ class Snapshot:
             elif cached_tensors.is_held_elsewhere(value):
                 self.left.append((name, "cache whose tensors are held elsewhere"))
             else:
-                self._caches.append(value)
-                self.empty_caches()
+                if next(cached_tensors.tensors_in(value), None) is not None:
+                    _clear(value)
+                self._caches.append((value, not value.cache_info().currsize))
             return
         if isinstance(value, Tensor) and value.numel() > _MAX_TENSOR_ELEMENTS:
             self._large.append((value, name))
         for now, put in _accessors(value):
             key = ~id(value) if now in (_attributes, _marks_of_tensor) else id(value)
             self._records[key] = _Record(value, name, now(value), now, put)
+
+
+def _clear(cache: Any) -> None:
+    cached_tensors.record_versions(cache)
+    if cache.cache_info().currsize:
+        cache.cache_clear()
 
 
 def _accessors(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]:
