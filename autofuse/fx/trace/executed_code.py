@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_effects import is_user_class
 from autofuse.fx.trace.code_facts import Load, facts_of
 from autofuse.fx.trace.reachable import EVERYTHING, is_foreign
@@ -54,3 +55,10 @@ def attribute_names_in(ran: Execution) -> Collection[str]:
     """The attributes that a function can read."""
     facts = facts_of(ran.code)
     return EVERYTHING if facts.by_name else frozenset(facts.attribute_names(None))
+
+
+def is_users_module(module: Any) -> bool:
+    """Whether a value is a Python module that belongs neither to Python nor to a library that only computes."""
+    if not isinstance(module, types.ModuleType):
+        return False
+    return not effects.is_library(module.__name__) and not effects.is_standard(module.__name__)

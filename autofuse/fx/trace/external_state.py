@@ -24,6 +24,7 @@ from autofuse.fx.trace.executed_code import (
     callbacks,
     called_functions,
     has_mutable_default,
+    is_users_module,
     sets_attribute_of_class,
 )
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -252,10 +253,13 @@ class ExternalState(Watcher):
     def _note_attribute(self, module: types.ModuleType, attribute: str, value: Any, names: Collection[str]) -> None:
         """Note what an attribute of a module holds: `settings.meter`, `warnings.filters`."""
         name = f"{module.__name__}.{attribute}"
-        if not effects.is_library(module.__name__) and not effects.is_standard(module.__name__):
+        if is_users_module(module):
             self.note(value, name, names)
         elif isinstance(value, (dict, list, set)):
-            self.snapshot.note_contents(value, name)  # `sys.modules` leads to everything
+            self.snapshot.note_contents(value, name)
+        if value is sys.modules:
+            for other in filter(is_users_module, list(value.values())):
+                self.note(other, other.__name__, names)
 
     def _check_state(self, value: Any, load: Load) -> None:
         """Stop before the code reads an iterator or another value whose state cannot be compared."""
