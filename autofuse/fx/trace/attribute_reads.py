@@ -107,7 +107,9 @@ class AttributeReads(ForeignCalls):
         for module, members in self._members:
             now = {**module._parameters, **module._modules}
             for name in [n for n in {**members, **now} if n not in now or n not in members]:
-                self.refuse(because(forwards.ASSIGNS, target=f"self.{name}"), passing=True)
+                self.refuse(because(forwards.ASSIGNS, target=f"self.{name}"))
+            for name in [n for n, child in module._modules.items() if child is not members[n]]:
+                self.refuse(because(forwards.ASSIGNS, target=f"self.{name}"))
         for record in self.held.values():
             if names := sorted(n for n in vars(record.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
                 self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))

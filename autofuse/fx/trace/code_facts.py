@@ -125,6 +125,8 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
             rebound.add(str(step.argval))
         if facts.loads and (step.opname in _GLOBALS or step.opname in _CELLS and step.argval in code.co_freevars):
             chained = index + len(facts.loads[-1].attributes)
+        if step.opname == "MATCH_CLASS":
+            facts.names.append(("__match_args__", line))
         if step.opname in _READS_ATTRIBUTE:
             facts.names.append((_attribute_name(step), line))
             if index > chained:

@@ -207,13 +207,18 @@ def kind_of_state(value: Any) -> str:
         return ""
     if isinstance(value, (*_STATEFUL, *_RAW_MEMORY)):
         return type(value).__qualname__
-    if isinstance(value, functools.partial) and (what := effect_of_builtin(value.func)):  # no call is seen
-        return f"partial of {what}"
+    if prints_unseen(value):
+        return f"partial of {effect_of_builtin(value.func)}"
     if isinstance(value, collections.abc.Iterator):
         return "iterator"
     if type(value).__module__.startswith("multiprocessing") and not isinstance(value, type):
         return type(value).__qualname__
     return ""
+
+
+def prints_unseen(value: Any) -> bool:
+    """Whether a value is a partial of a function with a side effect that is written in C. No event shows its call."""
+    return isinstance(value, functools.partial) and bool(effect_of_builtin(value.func))
 
 
 def random_state(value: Any) -> Any:

@@ -51,10 +51,18 @@ def sets_attribute_of_class(ran: Execution) -> bool:
     return by_type and bool(facts.assigned)
 
 
+_NAMELESS = frozenset({"globals", "eval", "exec"})
+
+
 def attribute_names_in(ran: Execution) -> Collection[str]:
     """The attributes that a function can read."""
     facts = facts_of(ran.code)
     return EVERYTHING if facts.by_name else frozenset(facts.attribute_names(None))
+
+
+def reads_any_global(ran: Execution) -> bool:
+    """Whether a function can reach the globals of its module by no name in its code: `globals()["meter"]`."""
+    return any(load.name in _NAMELESS for load in facts_of(ran.code).loads)
 
 
 def is_users_module(module: Any) -> bool:

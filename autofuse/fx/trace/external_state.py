@@ -25,6 +25,7 @@ from autofuse.fx.trace.executed_code import (
     called_functions,
     has_mutable_default,
     is_users_module,
+    reads_any_global,
     sets_attribute_of_class,
 )
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -75,6 +76,7 @@ class ExternalState(Watcher):
         self.ran: list[Execution] = []
         self.queries: list[Callable[[Any], None]] = []
         self._stop, self._looks_aside, self._keeps_values = stop, looks_aside, keeps_values
+        self._names_read: frozenset[str] = frozenset()  # the attributes that the functions so far can read
         self._classes: set[type] = set()  # classes whose attributes are noted
         # id of an execution -> the execution, and the iterators that its copies share with the user's modules
         self._iterators: dict[int, tuple[Execution, dict[str, Reason]]] = {}
@@ -109,13 +111,18 @@ class ExternalState(Watcher):
         """A function starts. Its arguments may come from outside."""
         self.ran.append(ran)
         names = attribute_names_in(ran)
+        self._names_read |= frozenset(names)
         self._note_cells(ran)
         for code in nested(ran.code):
             self._note_names(code, ran.namespace, {})
+        if reads_any_global(ran):
+            for name, value in list(ran.namespace.items()):
+                self.note(value, name) if not isinstance(value, types.ModuleType) else None
         for name, value in ran.arguments.items():
             self._note_shared(ran, value, names)
             if is_twin(value):
                 self.note_class(original_class(type(value)))
+                self._note_unread(value, facts_of(ran.code))
             if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):
                 self.note(cls, cls.__name__, names)
             if isinstance(value, type) or self.snapshot.holds(value):  # not a value that the code created itself
@@ -136,6 +143,13 @@ class ExternalState(Watcher):
         if not self._keeps_values:
             ran.arguments = {}
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
+
+    def _note_unread(self, twin: Any, facts: CodeFacts) -> None:
+        """Note the objects that a twin shares until they are read, for code that reads past it: `vars(self)["t"]`."""
+        inside = object.__getattribute__(twin, "__dict__") if facts.by_name and hasattr(twin, "__dict__") else {}
+        for name, held in list(inside.items()):
+            if name in facts.texts:
+                self.note(held, name)
 
     def _note_shared(self, ran: Execution, value: Any, names: Collection[str]) -> None:
         """Note the containers and iterators that a copy shares, by its attributes or by its class."""
@@ -275,7 +289,7 @@ class ExternalState(Watcher):
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
         """Note the contents of a value, unless it was created for the run."""
         if value is not NOTHING and not is_twin(value):
-            self.snapshot.note(value, name, names)
+            self.snapshot.note(value, name, names if names is EVERYTHING else self._names_read.union(names))
             for called, kind in self.snapshot.left if self._stop is not None else ():
                 self._stop(because(forwards.READS_STATE, name=called, kind=kind), True)  # type: ignore[misc]
 

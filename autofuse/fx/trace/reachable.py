@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import enum
 import functools
+import gc
 import types
 import weakref
 from collections.abc import Collection, Iterator
@@ -80,15 +82,17 @@ def referents(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, contextvars.ContextVar):
         yield ".get()", value_of_variable(value, None)
     elif isinstance(value, dict):
-        yield from (
-            (f"[{k!r}]" if isinstance(k, (str, int)) else "[...]", v) for k, v in list(dict.items(value))[:MAX_LENGTH]
-        )
+        yield from _referents_of_dict(value)
+    elif effects.is_array(value):
+        yield from (("[...]", v) for v in (value.flat if value.dtype == object else ()))
     elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         yield from (("[...]", v) for v in list(value)[:MAX_LENGTH])
     if isinstance(value, type) or not is_opaque(value):
         yield from _referents_by_attribute(value, names)
     elif is_changed_by_its_methods(type(value)):
         yield from _referents_by_attribute(value, EVERYTHING)
+    if _is_written_in_c(value):
+        yield from (("", v) for v in gc.get_referents(value) if not isinstance(v, (type, types.ModuleType)))
 
 
 def is_foreign(function: types.FunctionType) -> bool:
@@ -113,6 +117,11 @@ def closure_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _referents_by_attribute(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, enum.Enum):
+        yield ".value", value._value_
+    if isinstance(value, enum.EnumMeta):
+        members: dict[str, Any] = dict(value.__members__)
+        yield from ((f".{n}", member) for n, member in members.items())
     if isinstance(value, type):
         if has_attributes(value):
             for cls in value.__mro__:
@@ -128,6 +137,20 @@ def _referents_by_attribute(value: Any, names: Collection[str]) -> Iterator[tupl
         yield from ((f".{n}", v) for t in tables for n, v in t.items() if n in names)
     if type(value).__module__ != "builtins":
         yield "", type(value)
+
+
+def _is_written_in_c(value: Any) -> bool:
+    """Returns whether a value belongs to a class of Python's that has no attributes, such as a view of a dict."""
+    known = (*_CONTAINERS, tuple, frozenset, types.FunctionType, types.CodeType, type, weakref.ref)
+    standard = effects.is_standard(type(value).__module__) and not isinstance(value, known)
+    return standard and not hasattr(value, "__dict__") and not slots(value)
+
+
+def _referents_of_dict(value: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for key, held in list(dict.items(value))[:MAX_LENGTH]:
+        yield (f"[{key!r}]" if isinstance(key, (str, int)) else "[...]"), held
+        if not isinstance(key, (str, int, float, tuple, type)):  # an object, or a weak reference to one
+            yield "[...]", key
 
 
 def value_of_variable(variable: contextvars.ContextVar[Any], missing: Any) -> Any:

@@ -70,6 +70,7 @@ _PYTHON_NAMES = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__s
 # Attributes that lead to state by no name that code loads: the globals of any function, all subclasses of a class.
 _LEAD_ANYWHERE = frozenset({"__globals__", "__builtins__", "__subclasses__", "__doc__", "f_globals", "f_locals",
                             "f_back", "f_builtins", "gi_frame", "cr_frame", "tb_frame"})  # fmt: skip
+_SPECIAL_DATA = frozenset({"__annotations__", "__match_args__"})  # a program may assign them
 _ATTRIBUTE_METHODS = frozenset({"__getattribute__", "__getattr__"})
 
 # Descriptors without a state: the fields of named tuples, and attributes that are implemented in C.
@@ -335,7 +336,7 @@ class ReadSet(ValueGuards):
                 found = cls.__members__.get(name, found)
             if found is NOTHING:
                 self._guard_class_absence(cls, [name])
-            elif not is_special(name) or name == "__annotations__" and name in self.literal:
+            elif not is_special(name) or name in _SPECIAL_DATA and name in self.literal:
                 self._guard_class_attribute(cls, name, found)
         if not attributes:
             missing = [n for n in self.missing_names(()) if not any(n in vars(c) for c in lookup_classes(cls))]

@@ -98,6 +98,8 @@ class Snapshot:
             if isinstance(value, _ATOMS) or is_twin(value) or not self._has_new_names(value, wanted):
                 continue
             self._count += 1
+            if effects.prints_unseen(value):
+                self.left.append((name, effects.kind_of_state(value)))
             self._record(value, name)
             if isinstance(value, types.FunctionType) and not is_foreign(value):
                 for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
