@@ -263,6 +263,8 @@ class AttributeReads(ForeignCalls):
         value = self._twin_of_object(owner, name, value)
         if isinstance(value, types.FunctionType) and self.outside is not None:
             self.outside.note(value, name, ())  # its variables
+        if effects.prints_unseen(value):
+            self.stop(because(forwards.READS_STATE, name=name, kind=effects.kind_of_state(value)), True)
         if self.paused:
             stands_in = type(value).__module__.startswith("autofuse.")  # for an argument that forward may not use
             kind = "" if stands_in else effects.kind_of_state(value)
