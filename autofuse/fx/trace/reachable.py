@@ -89,6 +89,8 @@ def referents(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
         yield from (("[...]", v) for v in list(value)[:MAX_LENGTH])
     if isinstance(value, type) or not is_opaque(value):
         yield from _referents_by_attribute(value, names)
+    elif effects.is_library(type(value).__module__):  # a program sets attributes of such objects, too
+        yield from _referents_by_attribute(value, names)
     elif is_changed_by_its_methods(type(value)):
         yield from _referents_by_attribute(value, EVERYTHING)
     if _is_written_in_c(value):
