@@ -69,9 +69,11 @@ class AttributeReads(ForeignCalls):
         self.module_arguments: dict[int, fx.Node] = {}  # id of the twin of a module argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+        self._members: list[tuple[nn.Module, dict[str, Any]]] = []  # modules, with their parameters and children
         self._keep: list[Any] = []
         for name, module in self.root.named_modules():
             self._tables.append((module, dict(module._buffers)))
+            self._members.append((module, {**module._parameters, **module._modules}))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._real_reads: list[tuple[str, Any, str]] = []  # guard text, value, name
         self._first_names: dict[int, str] = {}  # id of a parameter or buffer -> its first name
@@ -102,6 +104,12 @@ class AttributeReads(ForeignCalls):
             for name, x in module._buffers.items():
                 if x is not buffers.get(name) and self.alias_sources.get(id(x), _MISSING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
+        for module, members in self._members:
+            now = {**module._parameters, **module._modules}
+            for name in [n for n in {**members, **now} if n not in now or n not in members]:
+                self.refuse(because(forwards.ASSIGNS, target=f"self.{name}"))
+            for name in [n for n, child in module._modules.items() if child is not members[n]]:
+                self.refuse(because(forwards.ASSIGNS, target=f"self.{name}"))
         for record in self.held.values():
             if names := sorted(n for n in vars(record.tensor) if _is_user_attribute(n) and n != _BUFFER_MARK):
                 self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))
@@ -255,6 +263,8 @@ class AttributeReads(ForeignCalls):
         value = self._twin_of_object(owner, name, value)
         if isinstance(value, types.FunctionType) and self.outside is not None:
             self.outside.note(value, name, ())  # its variables
+        if effects.prints_unseen(value):
+            self.stop(because(forwards.READS_STATE, name=name, kind=effects.kind_of_state(value)), True)
         if self.paused:
             stands_in = type(value).__module__.startswith("autofuse.")  # for an argument that forward may not use
             kind = "" if stands_in else effects.kind_of_state(value)

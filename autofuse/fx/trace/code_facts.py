@@ -18,6 +18,7 @@ _READS_ATTRIBUTE = _ATTRIBUTES | {"LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _BY_NAME = frozenset({
     "getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__", "format", "format_map",
 })  # fmt: skip
+_STORES_BY_NAME = frozenset({"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ASSIGNS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _INPLACE = frozenset({"out", "inplace"})  # names of arguments
@@ -34,12 +35,14 @@ class Load:
         name: the name.
         attributes: the attributes that are read from the value immediately: `b` and `c` in `a.b.c`.
         line: the line of the load.
+        called: whether the value is called where it is loaded: `print(x)`, and not `map(print, xs)`.
     """
 
     kind: str
     name: str
     attributes: tuple[str, ...]
     line: int
+    called: bool = False
 
 
 @dataclass
@@ -55,7 +58,8 @@ class CodeFacts:
         rebound: the free variables that the code sets.
         assigned: the attributes that the code sets, of any object.
         writes: whether the code may write to a tensor in place.
-        by_name: whether the code can read attributes whose names it computes.
+        by_name: whether the code can read attributes whose names it computes, as `case Point(x)` does.
+        stores_by_name: whether the code can set attributes whose names it computes.
         formats: the lines on which values become parts of a text: `f"{value}"`.
         remainders: the lines with `%`, which makes a text or a remainder.
     """
@@ -69,6 +73,7 @@ class CodeFacts:
     assigned: frozenset[str] = frozenset()
     writes: bool = False
     by_name: bool = False
+    stores_by_name: bool = False
     formats: tuple[int, ...] = ()
     remainders: tuple[int, ...] = ()
 
@@ -108,7 +113,8 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
     for index, step in enumerate(steps):
         line = _line(step) or line
         if step.opname in _GLOBALS:
-            facts.loads.append(Load("global", str(step.argval), _attributes(steps, index + 1), line))
+            called = "NULL" in step.argrepr  # Python loads NULL for a call
+            facts.loads.append(Load("global", str(step.argval), _attributes(steps, index + 1), line, called))
         elif step.opname in _CELLS and step.argval in code.co_freevars:
             facts.loads.append(Load("free", str(step.argval), _attributes(steps, index + 1), line))
         elif step.opname == "IMPORT_NAME":
@@ -119,6 +125,8 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
             rebound.add(str(step.argval))
         if facts.loads and (step.opname in _GLOBALS or step.opname in _CELLS and step.argval in code.co_freevars):
             chained = index + len(facts.loads[-1].attributes)
+        if step.opname == "MATCH_CLASS":
+            facts.names.append(("__match_args__", line))
         if step.opname in _READS_ATTRIBUTE:
             facts.names.append((_attribute_name(step), line))
             if index > chained:
@@ -128,7 +136,8 @@ def _read_bytecode(code: types.CodeType) -> CodeFacts:
     facts.stored, facts.rebound = frozenset(stored), frozenset(rebound)
     names = {load.name for load in facts.loads} | {name for name, _ in facts.names}
     facts.writes = any(_writes(step) for step in steps) or not _INPLACE.isdisjoint(facts.texts)
-    facts.by_name = not names.isdisjoint(_BY_NAME)
+    facts.by_name = not names.isdisjoint(_BY_NAME) or any(step.opname == "MATCH_CLASS" for step in steps)
+    facts.stores_by_name = not names.isdisjoint(_STORES_BY_NAME)
     facts.formats = tuple(_line(step) or code.co_firstlineno for step in steps if step.opname in _FORMATS)
     facts.remainders = tuple(
         _line(step) or code.co_firstlineno for before, step in pairwise(steps) if _is_remainder(before, step)

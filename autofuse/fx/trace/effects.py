@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import collections.abc
 import contextvars
+import ctypes
+import functools
 import io
 import itertools
 import logging
+import mmap
 import queue
 import random
 import socket
@@ -64,6 +67,13 @@ _WITHOUT_LASTING_EFFECT = (
     "compile", "globals", "__import__", "typing.", "_weakref.", "weakref.getweakref",
 )  # fmt: skip
 _QUERIES = ("is_", "are_", "get_", "_is_", "_get_", "has_")
+# Modules of torch whose functions and methods change an object, start something or write a file.
+_TORCH_WITH_EFFECTS = (
+    "torch.futures", "torch.monitor", "torch.optim", "torch.hub", "torch.package", "torch.multiprocessing",
+    "torch.utils.tensorboard", "torch.amp.grad_scaler", "torch.distributed.rpc", "torch.utils.cpp_extension",
+)  # fmt: skip
+_CALL_BACK = frozenset({"apply_", "map_", "map2_"})  # they read memory, which a stand-in for a tensor does not have
+_OF_GENERATOR = ("get_", "initial_seed", "clone_state")  # methods that only read
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
 _LIBRARIES = frozenset({"numpy", "einops", "einx", "opt_einsum", "triton", "sympy", "typing_extensions"})
 _STATEFUL: tuple[type, ...] = (
@@ -71,6 +81,7 @@ _STATEFUL: tuple[type, ...] = (
     threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()), types.GeneratorType,
     types.CoroutineType, types.AsyncGeneratorType, itertools.count, itertools.cycle, itertools.repeat, itertools.chain,
 )  # fmt: skip
+_RAW_MEMORY = (memoryview, mmap.mmap, ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 
 
 def top_package(module: object) -> str:
@@ -91,6 +102,11 @@ def is_library(name: object) -> bool:
 def is_standard(name: object) -> bool:
     """Whether a namespace belongs to Python's standard library."""
     return top_package(name) in sys.stdlib_module_names and name != "__main__"
+
+
+def is_pure_module(name: object) -> bool:
+    """Whether a module of Python's only computes, so that its functions and methods may run in a trace."""
+    return str(name) in _PURE
 
 
 def belongs_to_user(cls: type) -> bool:
@@ -116,6 +132,8 @@ def effect_of_function(namespace: dict[str, Any], name: str) -> str:
         return ""
     if module.startswith("torch.distributed.distributed_c10d") and not name.startswith(_QUERIES):
         return f"torch.distributed.{name}"
+    if module.startswith(_TORCH_WITH_EFFECTS) and not name.startswith(("__", *_QUERIES)):
+        return f"{module}.{name}"
     return f"{module}.{name}" if module.startswith(("torch.random", "torch.serialization")) else ""
 
 
@@ -140,10 +158,14 @@ def effect_of_builtin(function: Any) -> str:
 
 
 def _effect_of_method(owner: Any, name: str) -> str:
+    if isinstance(owner, torch.Tensor):
+        return name if name in _CALL_BACK else ""
     if isinstance(owner, contextvars.ContextVar):
         return "" if name == "get" else f"ContextVar.{name}"
-    if isinstance(owner, random.Random):
+    if isinstance(owner, random.Random) or isinstance(owner, torch.Generator) and not name.startswith(_OF_GENERATOR):
         return f"random.{name}"
+    if type(owner).__module__.startswith("pybind11"):  # a method of a class of torch in C++, such as a Future
+        return "" if name.startswith(_QUERIES) else name
     if name in ("__exit__", "release") and hasattr(owner, "acquire"):
         return ""  # a refusal here would leave the lock locked; a read of the lock was refused before
     if isinstance(owner, _STATEFUL) or type(owner).__module__ in ("_random", "_io", "_thread", "_socket", "_queue"):
@@ -170,8 +192,8 @@ def is_lock(value: Any) -> bool:
 
 
 def changes_when_read(value: Any) -> bool:
-    """Whether reading a value changes it: an iterator."""
-    return isinstance(value, collections.abc.Iterator)
+    """Whether code that names a value may change it without a call: an iterator, memory, a partial of `print`."""
+    return isinstance(value, (collections.abc.Iterator, functools.partial, *_RAW_MEMORY))
 
 
 def is_state_query(name: str) -> bool:
@@ -183,13 +205,20 @@ def kind_of_state(value: Any) -> str:
     """The kind of a value whose state cannot be compared or restored: a file, a lock, an iterator; "" for any other."""
     if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return ""
-    if isinstance(value, _STATEFUL):
+    if isinstance(value, (*_STATEFUL, *_RAW_MEMORY)):
         return type(value).__qualname__
+    if prints_unseen(value):
+        return f"partial of {effect_of_builtin(value.func)}"
     if isinstance(value, collections.abc.Iterator):
         return "iterator"
     if type(value).__module__.startswith("multiprocessing") and not isinstance(value, type):
         return type(value).__qualname__
     return ""
+
+
+def prints_unseen(value: Any) -> bool:
+    """Whether a value is a partial of a function with a side effect that is written in C. No event shows its call."""
+    return isinstance(value, functools.partial) and bool(effect_of_builtin(value.func))
 
 
 def random_state(value: Any) -> Any:

@@ -8,6 +8,7 @@ code can reach is noted just before the code runs.
 
 from __future__ import annotations
 
+import builtins
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator
@@ -17,11 +18,21 @@ from typing import Any
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.class_state import class_state
 from autofuse.fx.trace.code_effects import is_user_class
-from autofuse.fx.trace.code_facts import Load, facts_of, nested
+from autofuse.fx.trace.code_facts import CodeFacts, Load, facts_of, nested
+from autofuse.fx.trace.executed_code import (
+    attribute_names_in,
+    callbacks,
+    called_functions,
+    has_mutable_default,
+    is_users_module,
+    reads_any_global,
+    sets_attribute_of_class,
+)
 from autofuse.fx.trace.functions_found import FunctionsFound
+from autofuse.fx.trace.reachable import CACHE, EVERYTHING, closure_values, value_of_variable
 from autofuse.fx.trace.roots import NOTHING, root_of
-from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
-from autofuse.fx.trace.twin import SCALARS, attributes_of_copies, is_twin, original_class
+from autofuse.fx.trace.snapshots import OutsideChange, Snapshot
+from autofuse.fx.trace.twin import attributes_of_copies, is_twin, original_class
 from autofuse.fx.trace.user_code import Execution, Watcher, can_watch, pause_watching, watch
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -65,6 +76,7 @@ class ExternalState(Watcher):
         self.ran: list[Execution] = []
         self.queries: list[Callable[[Any], None]] = []
         self._stop, self._looks_aside, self._keeps_values = stop, looks_aside, keeps_values
+        self._names_read: frozenset[str] = frozenset()  # the attributes that the functions so far can read
         self._classes: set[type] = set()  # classes whose attributes are noted
         # id of an execution -> the execution, and the iterators that its copies share with the user's modules
         self._iterators: dict[int, tuple[Execution, dict[str, Reason]]] = {}
@@ -83,7 +95,8 @@ class ExternalState(Watcher):
         self._ask(lambda reads: reads.guard_environment(key))
 
     def on_context_variable(self, variable: Any) -> None:
-        """The code reads a context variable."""
+        """The code reads a context variable. It may then change its value, which no name leads to."""
+        self.note(value_of_variable(variable, NOTHING), variable.name)
         self._ask(lambda reads: reads.guard_context_variable(variable))
 
     def on_idle_variable(self, variable: Any) -> None:
@@ -98,11 +111,18 @@ class ExternalState(Watcher):
         """A function starts. Its arguments may come from outside."""
         self.ran.append(ran)
         names = attribute_names_in(ran)
+        self._names_read |= frozenset(names)
         self._note_cells(ran)
+        for code in nested(ran.code):
+            self._note_names(code, ran.namespace, {})
+        if reads_any_global(ran):
+            for name, value in list(ran.namespace.items()):
+                self.note(value, name) if not isinstance(value, types.ModuleType) else None
         for name, value in ran.arguments.items():
             self._note_shared(ran, value, names)
             if is_twin(value):
                 self.note_class(original_class(type(value)))
+                self._note_unread(value, facts_of(ran.code))
             if sets_attribute_of_class(ran) and is_user_class(cls := original_class(type(value))):
                 self.note(cls, cls.__name__, names)
             if isinstance(value, type) or self.snapshot.holds(value):  # not a value that the code created itself
@@ -116,13 +136,20 @@ class ExternalState(Watcher):
             with pause_watching():
                 found = FunctionsFound()
                 function = found.of(ran, everywhere=True)
-                others = found.every(ran) if function is not None and _has_mutable_default(function) else []
+                others = found.every(ran) if function is not None and has_mutable_default(function) else []
             for each in (function, *others) if function is not None else ():
                 self.note(each.__defaults__, ran.code.co_name, names)
                 self.note(each.__kwdefaults__, ran.code.co_name, names)
         if not self._keeps_values:
             ran.arguments = {}
             ran.free = {name: v for name, v in ran.free.items() if not self._is_local_of_active_call(name, v)}
+
+    def _note_unread(self, twin: Any, facts: CodeFacts) -> None:
+        """Note the objects that a twin shares until they are read, for code that reads past it: `vars(self)["t"]`."""
+        inside = object.__getattribute__(twin, "__dict__") if facts.by_name and hasattr(twin, "__dict__") else {}
+        for name, held in list(inside.items()):
+            if name in facts.texts:
+                self.note(held, name)
 
     def _note_shared(self, ran: Execution, value: Any, names: Collection[str]) -> None:
         """Note the containers and iterators that a copy shares, by its attributes or by its class."""
@@ -156,7 +183,7 @@ class ExternalState(Watcher):
             for name, value in list(vars(base).items()):
                 if is_user_class(type(value)) and not isinstance(value, type):
                     self.note(value, name)
-                for part in _called_functions(value):
+                for part in called_functions(value):
                     if isinstance(part, CACHE):
                         self.note(part, name)
 
@@ -183,12 +210,16 @@ class ExternalState(Watcher):
             if load.kind == "global":
                 self.snapshot.note_name(ran.namespace, load.name)
             value = root_of(ran, load)
+            if value is NOTHING and load.kind == "global" and not load.called and not load.attributes:
+                self._check_passed(load.name)
             if isinstance(value, type):
                 self._note_shared(ran, value, names)
+            for function in callbacks(value, load):
+                self._note_names(function.__code__, function.__globals__, dict(closure_values(function)))
             if load.kind == "free" and self._is_local_of_active_call(load.name, value):
                 continue
             self._check_state(value, load)
-            self._note_modules(value, load, facts.assigned)
+            self._note_modules(value, load, facts, names)
             self.note(value, load.name, names)
         if facts.writes:
             self.snapshot.keep_large()
@@ -209,14 +240,40 @@ class ExternalState(Watcher):
             frame = frame.f_back
         return False
 
-    def _note_modules(self, value: Any, load: Load, assigned: Collection[str]) -> None:
-        """Note the attributes that the code may set in a Python module: `settings.calls += 1`."""
-        for attribute in ("", *load.attributes) if assigned else ():
-            value = getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
+    def _note_modules(self, value: Any, load: Load, facts: CodeFacts, names: Collection[str]) -> None:
+        """Note what the code may set in a Python module: `settings.calls += 1`, `setattr(settings, name, 1)`."""
+        for attribute in ("", *load.attributes):
+            owner, value = value, getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
             if not isinstance(value, types.ModuleType):
+                if isinstance(owner, types.ModuleType) and value is not NOTHING:
+                    self._note_attribute(owner, attribute, value, names)
                 return
-            for name in assigned:
+            for name in facts.assigned:
                 self.snapshot.note_attribute(value, name)
+            if facts.stores_by_name and not effects.is_library(value.__name__):
+                self.snapshot.note_namespace(value)
+
+    def _note_names(self, code: types.CodeType, namespace: dict[str, Any], free: dict[str, Any]) -> None:
+        """Note what the names of a function refer to that torch may call back, where no code is observed."""
+        other = Execution(code, namespace, {}, free)
+        for load in other.loads():
+            self.note(root_of(other, load), load.name, attribute_names_in(other))
+
+    def _check_passed(self, name: str) -> None:
+        """Stop before a built-in function such as `print` is passed on, because its call is not seen then."""
+        if what := effects.effect_of_builtin(vars(builtins).get(name)):
+            self.on_effect(what)
+
+    def _note_attribute(self, module: types.ModuleType, attribute: str, value: Any, names: Collection[str]) -> None:
+        """Note what an attribute of a module holds: `settings.meter`, `warnings.filters`."""
+        name = f"{module.__name__}.{attribute}"
+        if is_users_module(module):
+            self.note(value, name, names)
+        elif isinstance(value, (dict, list, set)):
+            self.snapshot.note_contents(value, name)
+        if value is sys.modules:
+            for other in filter(is_users_module, list(value.values())):
+                self.note(other, other.__name__, names)
 
     def _check_state(self, value: Any, load: Load) -> None:
         """Stop before the code reads an iterator or another value whose state cannot be compared."""
@@ -232,7 +289,7 @@ class ExternalState(Watcher):
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
         """Note the contents of a value, unless it was created for the run."""
         if value is not NOTHING and not is_twin(value):
-            self.snapshot.note(value, name, names)
+            self.snapshot.note(value, name, names if names is EVERYTHING else self._names_read.union(names))
             for called, kind in self.snapshot.left if self._stop is not None else ():
                 self._stop(because(forwards.READS_STATE, name=called, kind=kind), True)  # type: ignore[misc]
 
@@ -260,32 +317,3 @@ class ExternalState(Watcher):
     def restore(self) -> None:
         """Restore the state."""
         self.snapshot.restore()
-
-
-def _has_mutable_default(function: types.FunctionType) -> bool:
-    values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    return not all(isinstance(v, (*SCALARS, type, types.FunctionType)) for v in values)
-
-
-def _called_functions(attribute: Any) -> tuple[Any, ...]:
-    """The functions that an attribute of a class calls."""
-    if isinstance(attribute, property):
-        return attribute.fget, attribute.fset, attribute.fdel
-    return (
-        attribute.__func__
-        if isinstance(attribute, (staticmethod, classmethod))
-        else getattr(attribute, "func", attribute),
-    )
-
-
-def sets_attribute_of_class(ran: Execution) -> bool:
-    """Whether a function may set an attribute of a class by an instance: `type(self).calls += 1`."""
-    facts = facts_of(ran.code)
-    by_type = any(load.name == "type" for load in facts.loads) or "__class__" in set(facts.attribute_names(None))
-    return by_type and bool(facts.assigned)
-
-
-def attribute_names_in(ran: Execution) -> Collection[str]:
-    """The attributes that a function can read."""
-    facts = facts_of(ran.code)
-    return EVERYTHING if facts.by_name else frozenset(facts.attribute_names(None))

@@ -7,12 +7,20 @@ that cannot be copied, or whose use may have side effects, gets another stand-in
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.twin import SCALARS
+from autofuse.fx.trace.user_code import is_user_code
+
+
+def _inside(stand_in: ForeignObject | UnusableObject) -> dict[str, Any]:
+    """The state of a stand-in itself."""
+    found: dict[str, Any] = object.__getattribute__(stand_in, "_inside")
+    return found
 
 
 class ForeignObject:
@@ -26,51 +34,59 @@ class ForeignObject:
     """
 
     def __init__(self, keeper: Any, node: Any, real: Any, text: str | None) -> None:
-        vars(self).update(_keeper=keeper, _node=node, _real=real, _text=text)
+        object.__setattr__(self, "_inside", {"_keeper": keeper, "_node": node, "_real": real, "_text": text})
+
+    __slots__ = ("__weakref__", "_inside")
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        if is_user_code(sys._getframe(1)):  # the program would write to it: `vars(meter)["last"] = x`
+            _inside(self)["_keeper"].foreign_fact(self, "", None)  # always refused
+        return _inside(self)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        kind = type(vars(self)["_real"])
+        kind = type(_inside(self)["_real"])
         return vars(kind).get("_autofuse_twin", kind)
 
     def __getattr__(self, name: str) -> Any:
-        return vars(self)["_keeper"].foreign_attribute(self, name)
+        return _inside(self)["_keeper"].foreign_attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        vars(self)["_keeper"].foreign_store(self, name, value)
+        _inside(self)["_keeper"].foreign_store(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        vars(self)["_keeper"].foreign_fact(self, "", None)  # always refused
+        _inside(self)["_keeper"].foreign_fact(self, "", None)  # always refused
 
     def __getitem__(self, index: Any) -> Any:
-        return vars(self)["_keeper"].foreign_call(self, "__getitem__", (index,), {})
+        return _inside(self)["_keeper"].foreign_call(self, "__getitem__", (index,), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        vars(self)["_keeper"].foreign_call(self, "__setitem__", (index, value), {})
+        _inside(self)["_keeper"].foreign_call(self, "__setitem__", (index, value), {})
 
     def __delitem__(self, index: Any) -> None:
-        vars(self)["_keeper"].foreign_call(self, "__delitem__", (index,), {})
+        _inside(self)["_keeper"].foreign_call(self, "__delitem__", (index,), {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return vars(self)["_keeper"].foreign_call(self, "__call__", args, kwargs)
+        return _inside(self)["_keeper"].foreign_call(self, "__call__", args, kwargs)
 
     def __len__(self) -> int:
-        vars(self)["_keeper"].foreign_answer(self, "__len__")
-        count = len(vars(self)["_real"])
-        vars(self)["_keeper"].foreign_fact(self, "len({0})", count)
+        _inside(self)["_keeper"].foreign_answer(self, "__len__")
+        count = len(_inside(self)["_real"])
+        _inside(self)["_keeper"].foreign_fact(self, "len({0})", count)
         return count
 
     def __bool__(self) -> bool:
         for name in ("__bool__", "__len__"):
-            vars(self)["_keeper"].foreign_answer(self, name)
-        answer = bool(vars(self)["_real"])
-        vars(self)["_keeper"].foreign_fact(self, "bool({0})", answer)
+            _inside(self)["_keeper"].foreign_answer(self, name)
+        answer = bool(_inside(self)["_real"])
+        _inside(self)["_keeper"].foreign_fact(self, "bool({0})", answer)
         return answer
 
     def __iter__(self) -> Iterator[Any]:
-        real = vars(self)["_real"]
+        real = _inside(self)["_real"]
         if isinstance(real, dict) or type(self)._iterates_itself(real):
-            vars(self)["_keeper"].foreign_fact(self, "", None)  # always refused
+            _inside(self)["_keeper"].foreign_fact(self, "", None)  # always refused
         return iter([self[i] for i in range(len(self))])
 
     @staticmethod
@@ -79,10 +95,10 @@ class ForeignObject:
         return hasattr(type(real), "__iter__") and not type(real).__module__.startswith(("numpy", "transformers"))
 
     def __contains__(self, item: Any) -> bool:
-        vars(self)["_keeper"].foreign_answer(self, "__contains__")
-        answer = item in vars(self)["_real"]
+        _inside(self)["_keeper"].foreign_answer(self, "__contains__")
+        answer = item in _inside(self)["_real"]
         known = isinstance(item, (str, int))
-        vars(self)["_keeper"].foreign_fact(self, f"{item!r} in {{0}}" if known else "", answer)
+        _inside(self)["_keeper"].foreign_fact(self, f"{item!r} in {{0}}" if known else "", answer)
         return answer
 
     __hash__ = None  # type: ignore[assignment]
@@ -92,17 +108,25 @@ class UnusableObject:
     """The stand-in for an object that must not be used in a trace: an iterator, a callback with side effects."""
 
     def __init__(self, keeper: Any, real: Any, text: str) -> None:
-        vars(self).update(_keeper=keeper, _real=real, _text=text)
+        object.__setattr__(self, "_inside", {"_keeper": keeper, "_real": real, "_text": text})
+
+    __slots__ = ("__weakref__", "_inside")
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        if is_user_code(sys._getframe(1)):
+            refuse_use(self)
+        return _inside(self)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return type(vars(self)["_real"])
+        return type(_inside(self)["_real"])
 
     def __getattr__(self, name: str) -> Any:
         refuse_use(self)
 
     def __bool__(self) -> bool:
-        if hasattr(type(vars(self)["_real"]), "__len__") or hasattr(type(vars(self)["_real"]), "__bool__"):
+        if hasattr(type(_inside(self)["_real"]), "__len__") or hasattr(type(_inside(self)["_real"]), "__bool__"):
             refuse_use(self)
         return True
 
@@ -111,7 +135,7 @@ class UnusableObject:
 
 def refuse_use(unusable: UnusableObject) -> NoReturn:
     """Refuse: forward uses the object or passes it on. The recorder raises Untraceable."""
-    inside = vars(unusable)
+    inside = _inside(unusable)
     inside["_keeper"].refuse_use(inside["_text"], type(inside["_real"]).__name__)
     raise AssertionError("a recorder refuses this")
 
@@ -126,7 +150,7 @@ _REFUSED_METHODS = (
 def _refuse_operator(self: Any, *others: Any, **named: Any) -> Any:
     if type(self) is UnusableObject:
         refuse_use(self)
-    vars(self)["_keeper"].foreign_fact(self, "", None)  # always refused
+    _inside(self)["_keeper"].foreign_fact(self, "", None)  # always refused
 
 
 def _refuse_any_use(self: Any, *others: Any, **named: Any) -> Any:
@@ -148,7 +172,7 @@ ForeignObject.__hash__ = UnusableObject.__hash__ = None  # type: ignore[assignme
 
 def parts(foreign: ForeignObject) -> tuple[fx.Node, Any, str | None]:
     """The node, the object and the guard text of a stand-in."""
-    inside = vars(foreign)
+    inside = _inside(foreign)
     return inside["_node"], inside["_real"], inside["_text"]
 
 
@@ -164,7 +188,7 @@ def is_unusable(value: Any) -> bool:
 
 def real_object(unusable: UnusableObject) -> Any:
     """The object behind the stand-in."""
-    return vars(unusable)["_real"]
+    return _inside(unusable)["_real"]
 
 
 def needs_stand_in(value: Any) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autofuse.fx.trace.own_forward import own_function
-from autofuse.fx.trace.snapshots import closure_values
+from autofuse.fx.trace.reachable import closure_values
 from autofuse.fx.trace.twin import original_class
 from autofuse.fx.trace.user_code import Execution
 

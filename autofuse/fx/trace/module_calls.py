@@ -71,6 +71,8 @@ class CallLog:
             self.outside.note(value, name)
         if isinstance(value, types.FunctionType) and self.outside is not None:
             self.outside.note(value, name, ())  # its variables
+        if effects.prints_unseen(value):
+            _stop(because(forwards.READS_STATE, name=name, kind=effects.kind_of_state(value)), True)
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
         if kind := effects.kind_of_state(value):  # a read may change the state

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import facts_of
+from autofuse.fx.trace.reachable import EVERYTHING
 from autofuse.fx.trace.roots import NOTHING, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING
 from autofuse.fx.trace.twin import is_twin
 from autofuse.fx.trace.type_calls import line_of_type_use
 from autofuse.fx.trace.user_code import Execution

@@ -28,6 +28,7 @@ from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, w
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.identity_tests import compares_objects, names_compared_with_outside
 from autofuse.fx.trace.own_forward import ENTRY, definer_of, own_forward, own_function
+from autofuse.fx.trace.reachable import EVERYTHING, closure_values
 from autofuse.fx.trace.read_names import (
     asks_for_classes,
     attributes_asked_of_values,
@@ -36,7 +37,6 @@ from autofuse.fx.trace.read_names import (
     uses_type_itself,
 )
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING, closure_values
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.special_names import is_special
 from autofuse.fx.trace.twin import is_twin, original_class
@@ -70,6 +70,7 @@ _PYTHON_NAMES = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__s
 # Attributes that lead to state by no name that code loads: the globals of any function, all subclasses of a class.
 _LEAD_ANYWHERE = frozenset({"__globals__", "__builtins__", "__subclasses__", "__doc__", "f_globals", "f_locals",
                             "f_back", "f_builtins", "gi_frame", "cr_frame", "tb_frame"})  # fmt: skip
+_SPECIAL_DATA = frozenset({"__annotations__", "__match_args__"})  # a program may assign them
 _ATTRIBUTE_METHODS = frozenset({"__getattribute__", "__getattr__"})
 
 # Descriptors without a state: the fields of named tuples, and attributes that are implemented in C.
@@ -260,6 +261,7 @@ class ReadSet(ValueGuards):
     def guard_attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
         """Guards what is read from a module or class at once, or everything that is read if it is used as a value."""
         if isinstance(value, types.ModuleType):
+            attributes = () if attributes[:1] == ("__dict__",) else attributes
             if not attributes and value in self._within:  # modules refer to each other: `torch.torch`
                 return
             self._within.append(value)
@@ -334,7 +336,7 @@ class ReadSet(ValueGuards):
                 found = cls.__members__.get(name, found)
             if found is NOTHING:
                 self._guard_class_absence(cls, [name])
-            elif not is_special(name) or name == "__annotations__" and name in self.literal:
+            elif not is_special(name) or name in _SPECIAL_DATA and name in self.literal:
                 self._guard_class_attribute(cls, name, found)
         if not attributes:
             missing = [n for n in self.missing_names(()) if not any(n in vars(c) for c in lookup_classes(cls))]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
-import functools
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -21,26 +20,25 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace import cached_tensors, effects
+from autofuse.fx.trace.reachable import (
+    CACHE,
+    EVERYTHING,
+    MAX_LENGTH,
+    Everything,
+    attributes_of_tensor,
+    has_attributes,
+    is_foreign,
+    referents,
+    value_of_variable,
+)
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.twin import is_twin
 from autofuse.torch_private import FakeTensor, set_version_counter, unset_fake_temporarily
 
-_MAX_VALUES, _MAX_LENGTH = 20_000, 10_000
+_MAX_VALUES = 20_000
 _MAX_TENSOR_ELEMENTS, _MAX_ARRAY_BYTES = 1 << 16, 1 << 20
 _NOTHING = object()
-CACHE = functools._lru_cache_wrapper
-WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, range, type(...))
-
-
-class Everything(frozenset[str]):
-    """The set of all names, for code that may read any name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-EVERYTHING = Everything()
 
 
 @dataclass
@@ -86,7 +84,7 @@ class Snapshot:
         self._records: dict[int, _Record] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._names_of_class: dict[type, set[str]] = {}  # the attributes that functions read of any instance
-        self._caches: list[Any] = []
+        self._caches: list[tuple[Any, bool]] = []  # caches, and whether each was empty
         self.left: list[tuple[str, str]] = []  # names of caches that are not emptied, and why
         self._large: list[tuple[Tensor, str]] = []  # copied only if code may write to them
         self._count = 0
@@ -100,11 +98,13 @@ class Snapshot:
             if isinstance(value, _ATOMS) or is_twin(value) or not self._has_new_names(value, wanted):
                 continue
             self._count += 1
+            if effects.prints_unseen(value):
+                self.left.append((name, effects.kind_of_state(value)))
             self._record(value, name)
-            if isinstance(value, types.FunctionType) and not _is_foreign(value):
+            if isinstance(value, types.FunctionType) and not is_foreign(value):
                 for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
                     self.note_cell(cell, variable)
-            todo += [(inside, f"{name}{part}") for part, inside in _referents(value, wanted)]
+            todo += [(inside, f"{name}{part}") for part, inside in referents(value, wanted)]
 
     def note_instances(self, cls: type, names: Collection[str]) -> None:
         """Records what all instances of a class reach by the attributes in `names`, those noted later included."""
@@ -144,6 +144,17 @@ class Snapshot:
                 lambda m, record: _put_module_attribute(m, name, record[0]),
             )
 
+    def note_contents(self, container: Any, name: str) -> None:
+        """Records the elements of a container, but not what they hold: `sys.modules` leads to everything."""
+        if id(container) not in self._seen:
+            self._record(container, name)
+
+    def note_namespace(self, module: types.ModuleType) -> None:
+        """Records everything that a Python module holds. Submodules do not count: imports add them."""
+        key = hash((id(module), "namespace"))
+        if key not in self._records:
+            self._records[key] = _Record(vars(module), module.__name__, _names(vars(module)), _names, _put_names)
+
     def note_cell(self, cell: types.CellType, name: str) -> None:
         """Records the value of a variable that functions close over."""
         if id(cell) not in self._records:
@@ -172,14 +183,13 @@ class Snapshot:
         for record in list(self._records.values()):
             if _change(record) is not None:
                 record.put(record.value, record.before)
-        self.empty_caches()
+        self._empty_caches()
 
-    def empty_caches(self) -> None:
-        """Empties the functools caches that hold tensors."""
-        for cache in self._caches:
-            if next(cached_tensors.tensors_in(cache), None) is not None:
-                cached_tensors.record_versions(cache)
-                cache.cache_clear()
+    def _empty_caches(self) -> None:
+        """Empties the functools caches that hold tensors, and those that were empty before."""
+        for cache, was_empty in self._caches:
+            if was_empty or next(cached_tensors.tensors_in(cache), None) is not None:
+                _clear(cache)
 
     def _has_new_names(self, value: Any, names: Collection[str]) -> bool:
         known = self._seen.get(id(value))
@@ -204,14 +214,21 @@ class Snapshot:
             elif cached_tensors.is_held_elsewhere(value):
                 self.left.append((name, "cache whose tensors are held elsewhere"))
             else:
-                self._caches.append(value)
-                self.empty_caches()
+                if next(cached_tensors.tensors_in(value), None) is not None:
+                    _clear(value)
+                self._caches.append((value, not value.cache_info().currsize))
             return
         if isinstance(value, Tensor) and value.numel() > _MAX_TENSOR_ELEMENTS:
             self._large.append((value, name))
         for now, put in _accessors(value):
-            key = id(value) if now is not _attributes else ~id(value)
+            key = ~id(value) if now in (_attributes, _marks_of_tensor) else id(value)
             self._records[key] = _Record(value, name, now(value), now, put)
+
+
+def _clear(cache: Any) -> None:
+    cached_tensors.record_versions(cache)
+    if cache.cache_info().currsize:
+        cache.cache_clear()
 
 
 def _accessors(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]:
@@ -219,6 +236,8 @@ def _accessors(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any
     if isinstance(value, Tensor):
         if type(value) is not FakeTensor and value.numel() <= _MAX_TENSOR_ELEMENTS and not value.is_meta:
             yield _tensor, _put_tensor
+        if type(value) is not FakeTensor:
+            yield _marks_of_tensor, _put_marks
         return
     if effects.is_array(value):
         if value.nbytes <= _MAX_ARRAY_BYTES:
@@ -230,107 +249,16 @@ def _accessors(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any
     if isinstance(value, contextvars.ContextVar):
         yield _variable, lambda v, before: v.set(before) if before is not _NOTHING else None
         return
-    if isinstance(value, dict) and len(value) <= _MAX_LENGTH:
+    if isinstance(value, dict) and len(value) <= MAX_LENGTH:
         yield _items, _put_items
-    elif isinstance(value, (list, collections.deque, bytearray)) and len(value) <= _MAX_LENGTH:
+    elif isinstance(value, (list, collections.deque, bytearray)) and len(value) <= MAX_LENGTH:
         yield list, _put_list
-    elif isinstance(value, array.array) and len(value) <= _MAX_LENGTH:
+    elif isinstance(value, array.array) and len(value) <= MAX_LENGTH:
         yield list, _put_numbers
-    elif isinstance(value, set) and len(value) <= _MAX_LENGTH:
+    elif isinstance(value, set) and len(value) <= MAX_LENGTH:
         yield set, _put_set
-    if _has_attributes(value):
+    if has_attributes(value):
         yield _attributes, _put_attributes
-
-
-def _has_attributes(value: Any) -> bool:
-    if isinstance(value, type):
-        return not effects.is_library(value.__module__) and not effects.is_standard(value.__module__)
-    if isinstance(value, (types.ModuleType, types.MethodType, types.BuiltinFunctionType)):
-        return False
-    return hasattr(value, "__dict__") or bool(slots(value))
-
-
-def is_opaque(value: Any) -> bool:
-    """Returns whether a value belongs to Python or a library, so that its attributes are not recorded."""
-    kind = type(value)
-    return effects.is_library(kind.__module__) or effects.is_standard(kind.__module__) and not isinstance(
-        value, (types.SimpleNamespace, dict, list, set, tuple, frozenset, collections.deque, types.FunctionType)
-    ) and kind.__module__ not in ("argparse", "types", "typing")  # fmt: skip
-
-
-def _referents(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yields the values that a value leads to, each with the text that reads it."""
-    if isinstance(value, Tensor):
-        return
-    if isinstance(value, types.ModuleType):
-        own = not effects.is_library(value.__name__) and not effects.is_standard(value.__name__)
-        if not isinstance(names, Everything):
-            inside = [(n, v) for n, v in list(vars(value).items()) if n in names]
-            yield from ((f".{n}", v) for n, v in inside if own or isinstance(v, (types.ModuleType, types.MethodType)))
-        return
-    if isinstance(value, types.MethodType):
-        yield "", value.__self__
-        if isinstance(value.__func__, CACHE):
-            yield "", value.__func__
-    elif isinstance(value, functools.partial):
-        yield from (("", v) for v in (value.func, value.args, value.keywords))
-    elif isinstance(value, weakref.ref):
-        yield "()", value()
-    elif isinstance(value, WEAK):
-        yield "", vars(value)["data"]  # a dict or a set of weak references
-    elif isinstance(value, types.FunctionType):
-        yield from _referents_of_function(value)
-    elif isinstance(value, types.BuiltinFunctionType):
-        yield "", value.__self__
-    elif isinstance(value, contextvars.ContextVar):
-        yield ".get()", value.get(None)
-    elif isinstance(value, dict):
-        yield from (
-            (f"[{k!r}]" if isinstance(k, (str, int)) else "[...]", v) for k, v in list(dict.items(value))[:_MAX_LENGTH]
-        )
-    elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        yield from (("[...]", v) for v in list(value)[:_MAX_LENGTH])
-    if isinstance(value, type) or not is_opaque(value):
-        yield from _referents_by_attribute(value, names)
-
-
-def _is_foreign(function: types.FunctionType) -> bool:
-    return effects.is_library(function.__module__) or effects.is_standard(function.__module__)
-
-
-def _referents_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    if _is_foreign(function):
-        return
-    yield ".__defaults__", function.__defaults__
-    yield ".__kwdefaults__", function.__kwdefaults__
-    yield from ((f".{name}", v) for name, v in closure_values(function))
-
-
-def closure_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yields the free variables of a function with their values."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-
-
-def _referents_by_attribute(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, type):
-        if _has_attributes(value):
-            for cls in value.__mro__:
-                if _has_attributes(cls):
-                    yield from ((f".{n}", v) for n, v in list(vars(cls).items()) if n in names and n[:2] != "__")
-        return
-    inside = getattr(value, "__dict__", None)
-    if isinstance(inside, dict):
-        yield from ((f".{n}", v) for n, v in list(inside.items()) if n in names)
-    yield from ((f".{n}", getattr(value, n)) for n in slots(value) if n in names and hasattr(value, n))
-    if isinstance(value, nn.Module):
-        tables = (value._parameters, value._buffers, value._modules)
-        yield from ((f".{n}", v) for t in tables for n, v in t.items() if n in names)
-    if type(value).__module__ != "builtins":
-        yield "", type(value)
 
 
 # Reading and restoring values.
@@ -362,7 +290,7 @@ def _same(before: Any, now: Any) -> bool:
     if isinstance(now, set):
         return len(before) == len(now) and {*map(id, before)} == {*map(id, now)}
     if isinstance(now, tuple) and now and isinstance(now[-1], Tensor):
-        return bool(before[0] == now[0])
+        return bool(before[0] == now[0])  # what `_tensor` returns
     if isinstance(now, Tensor):
         return torch.equal(before, now)
     return bool(before is now or before == now)
@@ -397,6 +325,16 @@ def _put_items(value: Any, before: dict[Any, Any]) -> None:
         table.clear(value)
     for key, held in before.items():
         table.__setitem__(value, key, held)
+
+
+def _names(namespace: dict[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in namespace.items() if not isinstance(v, types.ModuleType)}
+
+
+def _put_names(namespace: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in [n for n in _names(namespace) if n not in before]:
+        del namespace[name]
+    namespace.update(before)
 
 
 def _put_list(value: Any, before: list[Any]) -> None:
@@ -476,14 +414,37 @@ def _put_item(held: dict[Any, Any], key: Any, value: Any) -> None:
 
 def _tensor(x: Tensor) -> Any:
     with unset_fake_temporarily():  # a fake copy would hold no numbers to restore
-        return x._version if not x.is_inference() else 0, x.detach().clone()
+        return _facts_of_tensor(x), x.detach(), x.detach().clone()
+
+
+def _facts_of_tensor(x: Tensor) -> tuple[Any, ...]:
+    """Returns what differs after a write: the version, and where the tensor lies in which memory."""
+    version = x._version if not x.is_inference() else 0
+    return version, x.untyped_storage()._cdata, x.shape, x.stride(), x.storage_offset()
 
 
 def _put_tensor(x: Tensor, before: Any) -> None:
+    facts, alias, numbers = before
     with unset_fake_temporarily(), torch.no_grad():
-        x.copy_(before[1])
+        if _facts_of_tensor(x)[1:] != facts[1:]:
+            x.data = alias.resize_(facts[2]) if alias.shape != facts[2] else alias
+        x.copy_(numbers)
     if not x.is_inference():
-        set_version_counter((x,), (before[0],))  # so that the write and the restore are invisible
+        set_version_counter((x,), (facts[0],))  # so that the write and the restore are invisible
+
+
+def _marks_of_tensor(x: Tensor) -> dict[str, Any]:
+    """Returns the attributes that a program sets on a tensor, its gradient, and whether it requires one."""
+    gradient = {"grad": x.grad, "requires_grad": x.requires_grad} if x.is_leaf else {}
+    return attributes_of_tensor(x) | gradient
+
+
+def _put_marks(x: Tensor, before: dict[str, Any]) -> None:
+    for name in [n for n in _marks_of_tensor(x) if n not in before]:
+        delattr(x, name)
+    for name, held in before.items():
+        if getattr(x, name) is not held:
+            setattr(x, name, held)
 
 
 def _array(x: Any) -> Any:
@@ -495,7 +456,7 @@ def _put_array(x: Any, before: Any) -> None:
 
 
 def _variable(x: contextvars.ContextVar[Any]) -> Any:
-    return x.get(_NOTHING)
+    return value_of_variable(x, _NOTHING)
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,6 +48,7 @@ SCALARS = (
     enum.Enum,
 )
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_CALLABLES = (types.MethodType, types.FunctionType, types.BuiltinFunctionType, functools.partial)
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial)
 
 _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
@@ -253,7 +254,7 @@ class Twins:
             return type(value)((k, self.of(v)) for k, v in value.items())
         if self._watched and not isinstance(
             value,
-            (*SCALARS, *CONTAINERS, Tensor, nn.Module, types.MethodType, types.FunctionType, functools.partial),
+            (*SCALARS, *CONTAINERS, *_CALLABLES, Tensor, nn.Module),
         ):
             return value  # copied when it is read, because it may refer to half of the program
         return self.of(value)

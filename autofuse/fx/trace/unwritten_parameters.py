@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from autofuse.fx.trace.reachable import attributes_of_tensor
+from autofuse.fx.trace.snapshots import Snapshot
 from autofuse.fx.trace.user_code import pause_watching
 from autofuse.fx.trace.values import Untraceable, tensors
 from autofuse.reasons import forwards
@@ -34,11 +36,17 @@ class UnwrittenParameters(TorchFunctionMode):
         super().__init__()
         self._shared: dict[int, nn.Parameter] = {}  # the address of its memory -> the parameter
         self._before: dict[int, tuple[nn.Parameter, Tensor, Tensor, bool]] = {}
+        self._attributes: dict[int, tuple[nn.Parameter, dict[str, Any]]] = {}  # those that the program has set
+        self._held = Snapshot()  # what these attributes hold
 
     def share(self, x: Tensor) -> Tensor:
         """Returns the tensor to use in the run: a parameter itself, a copy of any other tensor."""
         if not isinstance(x, nn.Parameter):
             return x.detach().clone()
+        if id(x) not in self._attributes:
+            self._attributes[id(x)] = x, attributes_of_tensor(x)
+            for name, held in attributes_of_tensor(x).items():
+                self._held.note(held, name)
         if (place := _address(x)) is not None:
             self._shared[place] = x
         return x
@@ -63,13 +71,16 @@ class UnwrittenParameters(TorchFunctionMode):
                 self._before[id(parameter)] = parameter, parameter.data, inside.clone(), parameter.requires_grad
 
     def put_back(self) -> None:
-        """Restores the values of all parameters that were copied."""
+        """Restores the values of all parameters that were copied, and the attributes of all."""
         for parameter, memory, numbers, gradient in self._before.values():
             if _address(parameter) != _address(memory) or parameter.shape != memory.shape:
                 parameter.data = memory
             if not torch.equal(memory, numbers):  # a write of equal numbers would still count as a new version
                 memory.copy_(numbers)
             parameter.requires_grad_(gradient)
+        for parameter, attributes in self._attributes.values():
+            _put_attributes(parameter, attributes)
+        self._held.restore()
 
 
 @contextmanager
@@ -81,6 +92,15 @@ def restore_parameters(parameters: UnwrittenParameters) -> Iterator[None]:
     finally:
         with pause_watching(), torch.no_grad():
             parameters.put_back()
+
+
+def _put_attributes(parameter: nn.Parameter, before: dict[str, Any]) -> None:
+    now = attributes_of_tensor(parameter)
+    for name in now.keys() - before.keys():
+        delattr(parameter, name)
+    for name, held in before.items():
+        if now.get(name, parameter) is not held:
+            setattr(parameter, name, held)
 
 
 def _address(x: Tensor) -> int | None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ from autofuse.torch_private import COMPILER_MODULES
 _USER, _LIBRARY, _STANDARD, _CLOSED = 1, 2, 3, 4
 # Code that does not call user code: compilers and kernels. The functions that it calls are not watched.
 _CLOSED_MODULES = ("autofuse.ops", "autofuse.kernels", *COMPILER_MODULES)
+# Modules whose decorators wrap functions of torch, such as `torch.manual_seed`.
+_DECORATORS = ("torch._compile", "torch._dynamo.", "torch.utils._contextlib")
 _WRITES_ENVIRONMENT = frozenset(
     {"__setitem__", "__delitem__", "setdefault", "update", "pop", "popitem", "clear", "__ior__"}
 )
@@ -177,7 +179,8 @@ class NoWatchInTorch(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with pause_watching():
+        calls_user = any(map(effects.belongs_to_user, types))
+        with nullcontext() if calls_user else pause_watching():
             return grouped_products.run(function, args, kwargs or {})
 
 
@@ -230,12 +233,20 @@ def _profile(frame: types.FrameType, event: str, argument: Any) -> None:
             return
         if kind == _USER:
             _enter(frame)
-        elif frame.f_back is not None and _kind(frame.f_back) == _USER:
+        elif _is_called_by_user(frame):
             _handle_library_call(frame)
         elif kind == _STANDARD and effects.emits_log_record(frame.f_globals, frame.f_code.co_name):
             _report_effect("logging")
     elif event == "c_call" and _kind(frame) == _USER:
         _handle_builtin_call(argument)
+
+
+def _is_called_by_user(frame: types.FrameType) -> bool:
+    """Returns whether the user's code calls this function, also through a decorator of torch's own functions."""
+    caller = frame.f_back
+    while caller is not None and str(caller.f_globals.get("__name__")).startswith(_DECORATORS):
+        caller = caller.f_back
+    return caller is not None and _kind(caller) == _USER
 
 
 def _key(frame: types.FrameType) -> tuple[int, ...]:

@@ -26,9 +26,9 @@ from autofuse.fx.trace.cached_tensors import holds_tensors
 from autofuse.fx.trace.contents import is_sentinel
 from autofuse.fx.trace.functions_found import FunctionsFound, wrapped_functions
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.reachable import EVERYTHING, closure_values, is_opaque
 from autofuse.fx.trace.same_values import needs_strict_comparison
 from autofuse.fx.trace.slots import has_hidden_state, slots
-from autofuse.fx.trace.snapshots import EVERYTHING, closure_values, is_opaque
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.special_names import is_special
 from autofuse.fx.trace.twin import is_twin
