@@ -86,7 +86,11 @@ def _replaced_names(
         return [change.path] if change.path.startswith("torch.") else []
     has_imports = change.function is not None and _imports(change.function)
     local_scope = scope.nested_scope(change.function) if has_imports and change.function is not None else scope
-    owners = {local_scope.name_of(change.receiver) or _module_by_name(change.receiver)}
+    owners = {
+        local_scope.name_of(change.receiver)
+        or _module_by_name(change.receiver)
+        or _class_of_tensor(change.receiver, local_scope)
+    }
     if change.function is not None and isinstance(change.receiver, ast.Name):
         key = change.function, change.receiver.id
         if key not in owners_by_argument:
@@ -105,6 +109,18 @@ def _module_by_name(receiver: ast.expr) -> str:
             "__import__",
         ):
             return name
+    return ""
+
+
+def _class_of_tensor(receiver: ast.expr, scope: FileScope) -> str:
+    """`torch.Tensor` for `type(torch.ones(1))` and `torch.ones(1).__class__`; "" for anything else."""
+    match receiver:
+        case (
+            ast.Call(func=ast.Name("type"), args=[ast.Call(func=made)])
+            | ast.Attribute(value=ast.Call(func=made), attr="__class__")
+        ):
+            name = scope.name_of(made) or ""
+            return "torch.Tensor" if name.startswith("torch.") and name.rpartition(".")[2][:1].islower() else ""
     return ""
 
 
