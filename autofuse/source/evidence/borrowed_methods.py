@@ -1,4 +1,4 @@
-"""Uses of a method of a class for objects of another class: `Attention.forward(other, x)`, `forward = Attention.forward`.
+"""Uses of a method for objects of another class: `Attention.forward(other, x)`, `forward = Attention.forward`.
 
 The other class has its own helpers, children and attributes, so the method computes something else there.
 """

@@ -144,16 +144,16 @@ def _changes_by_assignment(
     target: ast.expr, value: ast.expr | None, node: ast.stmt, position: _Position
 ) -> Iterator[CodeChange]:
     at = (position.conditions, position.function, position.owner)
-    if isinstance(target, ast.Subscript) and (table := _aliased_table(target.value, position)) is not None:
-        target = ast.copy_location(ast.Subscript(table, target.slice, target.ctx), target)
+    if isinstance(target, ast.Subscript) and (holder := _aliased_table(target.value, position)) is not None:
+        target = ast.copy_location(ast.Subscript(holder, target.slice, target.ctx), target)
     match target:
         case ast.Attribute(value=receiver, attr=name):  # model.drop = f
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
         # model.__dict__["_modules"]["drop"] = f
         case ast.Subscript(value=ast.Subscript(value=table, slice=ast.Constant("_modules")), slice=key) if (
-            holder := _object_of_table(table)
+            owner := _object_of_table(table)
         ) is not None:
-            yield CodeChange("assigned", _string_value(key), holder, node, value, "", *at)
+            yield CodeChange("assigned", _string_value(key), owner, node, value, "", *at)
         # model._modules["drop"] = f. A computed key of `__dict__` counts only if the code searches for modules: other
         # code often sets plain attributes that way.
         case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _ATTRIBUTE_TABLES:

@@ -220,9 +220,9 @@ class ProjectFiles:
             self._other_names.setdefault(b"", set())
         found, todo = set(names), list(names)
         while todo and len(found) < _MAX_NAMES:
-            new = self._other_names.get(todo.pop(), set()) - found
-            found |= new
-            todo += new
+            others = self._other_names.get(todo.pop(), set()) - found
+            found |= others
+            todo += others
         return found
 
     def files_patching_torch(
