@@ -80,14 +80,20 @@ def find_hooked_children(
 
 def _may_change_file_name(change: CodeChange, scope: FileScope, use: NameUse) -> bool:
     """Whether a change assigns a name of a file through its module: `model.helper = f`."""
-    if change.kind != "assigned" or change.name is None:
+    if change.kind != "assigned":
         return False
     stem = use.scope.file.stem if use.scope.file is not None else ""
+    if change.name is None:  # setattr(model, name, f)
+        receiver = change.receiver
+        meaning = scope.name_of(receiver) if isinstance(receiver, (ast.Name, ast.Attribute)) else None
+        return bool(stem) and (meaning or "").rpartition(".")[2] == stem
     if change.receiver is None:
         return change.path.rpartition(".")[0].rpartition(".")[2] in (stem, "__main__", "__name__")
     match change.receiver:
         case ast.Call(func=ast.Name(id="globals")):
             return scope.tree is use.scope.tree
+        case ast.Attribute(attr="__globals__"):
+            return True
         case ast.Subscript(value=ast.Attribute(attr="modules")) | ast.Call():
             return True
         case ast.Name(id=name) | ast.Attribute(attr=name):

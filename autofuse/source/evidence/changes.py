@@ -163,6 +163,9 @@ def _changes_by_assignment(
         # vars(model)["drop"] = f
         case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[receiver]), slice=ast.Constant(str(name))):
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
+        # forward.__globals__["helper"] = f
+        case ast.Subscript(value=ast.Attribute(attr="__globals__") as receiver, slice=ast.Constant(str(name))):
+            yield CodeChange("assigned", name, receiver, node, value, "", *at)
         # globals()["helper"] = f
         case ast.Subscript(value=ast.Call(func=ast.Name(id="globals")) as receiver, slice=ast.Constant(str(name))):
             yield CodeChange("assigned", name, receiver, node, value, "", *at)

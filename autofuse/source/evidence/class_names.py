@@ -68,8 +68,15 @@ def classes_named(scope: FileScope, written: ast.expr, enclosing: Enclosing = ()
 
 def names_class_of(scope: FileScope, attribute: str, home: str) -> bool:
     """Whether the file of `scope` names a class of the file `home` by an attribute: `package.layers.Attention`."""
-    uses = (n for n in node_index(scope.tree).of(ast.Attribute) if n.attr == attribute)
-    return any(c is not None and c.file == home and c.line for n in uses for c in classes_named(scope, n))
+    uses = [n for n in node_index(scope.tree).of(ast.Attribute) if n.attr == attribute]
+    if any(c is not None and c.file == home and c.line for n in uses for c in classes_named(scope, n)):
+        return True
+    return any(_path(m) == home for n in uses for m in _modules(n, _Position(scope)))
+
+
+def names_module(scope: FileScope, name: str, home: str) -> bool:
+    """Whether a name of a file is the module `home`, also if another file imports it: `from package import layers`."""
+    return any(_path(m) == home for m in _modules(ast.Name(name, ast.Load()), _Position(scope)))
 
 
 def class_of_statement(node: ast.ClassDef, scope: FileScope) -> NamedClass:
@@ -259,6 +266,7 @@ def _modules(value: ast.expr, at: _Position) -> Iterator[FileScope]:
             for node in (*nodes, *at.scope.index(module_bindings).get(name, ())):
                 if isinstance(node, (ast.Import, ast.ImportFrom)):
                     yield from _scopes(_files_of(node, name, at.scope))
+                    yield from _modules_of_module(node, name, at)
                 elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) for t in node.targets):
                     yield from _modules(node.value, at.next())
         case ast.Attribute(value=inner, attr=attr):
@@ -276,6 +284,16 @@ def _modules(value: ast.expr, at: _Position) -> Iterator[FileScope]:
             yield from _scopes(_module_files(dotted, at.scope))
         case ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(str(dotted))):
             yield from _scopes(_module_files(dotted, at.scope))
+
+
+def _modules_of_module(node: ast.AST, name: str, at: _Position) -> Iterator[FileScope]:
+    """The modules that another module imports under a name: `from package import layers`."""
+    if not isinstance(node, ast.ImportFrom) or at.scope.file is None:
+        return
+    for original in (a.name for a in node.names if (a.asname or a.name) == name):
+        for file in files_of_import(node, at.scope.file):
+            if (other := read_scope(file, original)) is not None:
+                yield from _modules(ast.Name(original, ast.Load()), at.next(other, ()))
 
 
 def _dotted(node: ast.expr) -> str:

@@ -23,7 +23,7 @@ class Mentions:
         words: the words of its imports.
         modules: the words of `import module` statements, which import a whole module.
         renames: pairs of a name and another name for it: `from layers import Attention as A`, `A = layers.Attention`.
-        attributes: the names with a capital letter that follow a dot: `layers.Attention`.
+        attributes: names that follow a dot and may be a class or a changed module: `layers.Attention`, `a.b.f = g`.
         concerns_others: it defines subclasses, or changes attributes.
         patches_torch: it may replace a function or class of torch.
         differentiates: it may take derivatives of derivatives.
@@ -82,7 +82,14 @@ _ANNOTATION = re.compile(
     rb"[ \t]*(?:(?!(?:else|try|finally|except)\b)[\w.]+[ \t]*:|(?:async[ \t]+)?def[ \t]+\w+\()[^;\"'()]*\Z"
 )
 _MAX_NAME = 100  # bytes of a dotted torch name
-_SET_ON_TORCH = re.compile(rb"(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b")
+_SET_ON_TORCH = re.compile(
+    rb"(?:setattr|patch(?:\.object)?|vars)\(\s*[\"']?(?:F|torch)\b|\b(?:F|torch)(?:\.\w+)*\.__dict__"
+)
+_NAME_OF_TORCH = re.compile(
+    rb"\btorch(?:\.\w+)*[ \t]+as[ \t]+(\w+)|^[ \t]*from[ \t]+torch\b[^\n]*?[ \t]as[ \t]+(\w+)"
+    rb"|^[ \t]*(\w+)[ \t]*=[ \t]*torch(?:\.\w+)+[ \t]*$",
+    re.MULTILINE,
+)
 _ASKS = re.compile(
     rb"\.(?:view|view_as|stride|strides|is_contiguous|as_strided|data_ptr|storage|untyped_storage|storage_offset)\b"
 )
@@ -109,7 +116,7 @@ _RENAMED_BY_IMPORT = re.compile(rb"(\w+)\s+as\s+(\w+)")
 _RENAMED = re.compile(
     rb"^[ \t]*(\w+(?:[ \t]*=[ \t]*\w+)*)[ \t]*=[ \t]*(?:\w+\.)*(_*[A-Z]\w*)[ \t]*(?:#.*)?$", re.MULTILINE
 )
-_ATTRIBUTE = re.compile(rb"\.(_*[A-Z]\w*)")
+_ATTRIBUTE = re.compile(rb"\.(_*[A-Z]\w*|\w+(?=\.\w+\s*=(?!=)))")
 _WORD = re.compile(rb"\w+")
 
 
@@ -141,10 +148,22 @@ def find_mentions(source: bytes) -> Mentions:
 
 def _patches_torch(source: bytes) -> bool:
     """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
-    if (b"setattr" in source or b"patch" in source) and _SET_ON_TORCH.search(source):
+    if any(w in source for w in (b"setattr", b"patch", b"vars", b"__dict__")) and _SET_ON_TORCH.search(source):
+        return True
+    other_names = {n for names in _NAME_OF_TORCH.findall(source) for n in names if n} - {b"F", b"nn"}
+    if other_names and _changes_one_of(other_names).search(source):
         return True
     return any(
         _is_of_torch(source, m.start()) and not _is_annotation(source, m.start()) for m in _ASSIGNED.finditer(source)
+    )
+
+
+def _changes_one_of(names: set[bytes]) -> re.Pattern[bytes]:
+    """A pattern for changes of modules and classes of torch under other names: `t.softmax = f`, `vars(t)`."""
+    name = b"(?:" + b"|".join(sorted(names)) + b")"
+    return re.compile(
+        rb"\b" + name + rb"(?:\.\w+)*(?:\.\w+\s*(?:=(?!=)|,[^=\n#]*=(?!=))|\.__dict__)"
+        rb"|(?:setattr|patch\.object|vars)\(\s*" + name + rb"\b"
     )
 
 

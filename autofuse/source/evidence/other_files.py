@@ -17,7 +17,7 @@ from pathlib import Path
 from autofuse.source.capture.file_lookups import FILE_LOOKUPS
 from autofuse.source.capture.parsed_files import PARSED
 from autofuse.source.capture.scope import FileScope
-from autofuse.source.evidence.class_names import class_of_statement, names_class_of
+from autofuse.source.evidence.class_names import class_of_statement, names_class_of, names_module
 from autofuse.source.evidence.derivative_calls import find_derivatives
 from autofuse.source.evidence.mentions import Mentions, find_mentions
 from autofuse.source.evidence.project_imports import ImportedFiles, ProjectImport, find_imports, resolve_path
@@ -209,7 +209,10 @@ class ProjectFiles:
             return False
         if self._read_own_imports(path, other).may_import(home, names):
             return True
-        return any(names_class_of(other, os.fsdecode(a), home) for a in attributes)
+        if any(names_class_of(other, os.fsdecode(a), home) for a in attributes):
+            return True
+        local = (local for local, i in other.imports.items() for a in i.names if a.name in names and not i.level)
+        return any(names_module(other, name, home) for name in local)
 
     def _with_other_names(self, names: set[bytes]) -> set[bytes]:
         """Returns the names, and all names that files give to them: `import Attention as A`, `B = A`."""

@@ -89,14 +89,17 @@ def _replaced_names(
     owners = {
         local_scope.name_of(change.receiver)
         or _module_by_name(change.receiver)
-        or _class_of_tensor(change.receiver, local_scope)
+        or _class_of_tensor(change.receiver, local_scope),
+        _through_module(change.receiver),
     }
     if change.function is not None and isinstance(change.receiver, ast.Name):
         key = change.function, change.receiver.id
         if key not in owners_by_argument:
             owners_by_argument[key] = _owners_passed(*key, scope)
         owners |= owners_by_argument[key]
-    return [f"{o}.{change.name or '*'}" for o in sorted(owners) if o == "torch" or o.startswith("torch.")]
+    return [
+        f"{o}.{change.name or '*'}" for o in sorted(o for o in owners if o) if o == "torch" or o.startswith("torch.")
+    ]
 
 
 def _module_by_name(receiver: ast.expr) -> str:
@@ -110,6 +113,16 @@ def _module_by_name(receiver: ast.expr) -> str:
         ):
             return name
     return ""
+
+
+_USUAL_NAMES = {"torch": "torch", "F": "torch.nn.functional", "nn": "torch.nn"}
+
+
+def _through_module(receiver: ast.expr) -> str:
+    """What `model.torch` and `model.F` are, if `model` is a module of the project: its own imports of torch."""
+    names = ast.unparse(receiver).split(".") if isinstance(receiver, ast.Attribute) else []
+    at = next((i for i, name in enumerate(names) if i and name in _USUAL_NAMES), 0)
+    return ".".join([_USUAL_NAMES[names[at]], *names[at + 1 :]]) if at else ""
 
 
 def _class_of_tensor(receiver: ast.expr, scope: FileScope) -> str:
