@@ -22,14 +22,22 @@ def find_borrowed_uses(scope: FileScope, family: Collection[NamedClass], method:
         method: The name of the method.
     """
     own_names = {c.name for c in family}
-    index = node_index(scope.tree)
+    for use, class_name in scope.index(_uses_by_method).get(method, ()):
+        if class_name not in own_names and _is_of_family(use.value, scope, family):
+            yield use
+
+
+def _uses_by_method(tree: ast.Module) -> dict[str, list[tuple[ast.Attribute, str]]]:
+    """Every use of a method that may run it for another object, with the class around the use, by the method's name."""
+    index, uses = node_index(tree), dict[str, list[tuple[ast.Attribute, str]]]()
     for kind in (ast.Call, ast.Assign):
         for position, node in index.placed(kind):
-            if index.class_name(position) in own_names:
-                continue
-            for n in _method_that_runs(node, bool(index.class_name(position))):
-                if n.attr == method and _is_of_family(n.value, scope, family):
-                    yield n
+            if isinstance(getattr(node, "func", getattr(node, "value", None)), ast.Attribute) or kind is ast.Call:
+                class_name = index.class_name(position)
+                for n in _method_that_runs(node, bool(class_name)):
+                    if isinstance(n.value, (ast.Name, ast.Attribute)):
+                        uses.setdefault(n.attr, []).append((n, class_name))
+    return uses
 
 
 def _method_that_runs(node: ast.AST, in_class: bool) -> Iterator[ast.Attribute]:
@@ -42,14 +50,20 @@ def _method_that_runs(node: ast.AST, in_class: bool) -> Iterator[ast.Attribute]:
         ):
             yield method
         case ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute()) as method, args=[_, *_]):
-            yield method
+            if _may_be_class(method.value):
+                yield method
         case ast.Assign(targets=[ast.Attribute(), *_], value=ast.Attribute() as method):
             yield method
         case ast.Assign(targets=[ast.Name(), *_], value=ast.Attribute() as method) if in_class:
             yield method
 
 
+def _may_be_class(value: ast.expr) -> bool:
+    """Whether an expression may name a class: it is not `self` or an attribute of `self`."""
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return not (isinstance(value, ast.Name) and value.id == "self")
+
+
 def _is_of_family(value: ast.expr, scope: FileScope, family: Collection[NamedClass]) -> bool:
-    if not isinstance(value, (ast.Name, ast.Attribute)):
-        return False
     return any(c is not None and c in family for c in classes_named(scope, value))

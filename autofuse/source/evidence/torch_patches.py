@@ -68,7 +68,7 @@ def _has_replacements(scope: FileScope) -> bool:
 
 def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:
     """Every change of a file that replaces something in torch, with its full name."""
-    owners_by_argument = dict[tuple[Function, str], set[str]]()
+    owners_by_argument = dict[tuple[str, int, str], set[str]]()
     return [
         (change, name)
         for change in scope.index(find_changes)
@@ -77,7 +77,7 @@ def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:
 
 
 def _replaced_names(
-    change: CodeChange, scope: FileScope, owners_by_argument: dict[tuple[Function, str], set[str]]
+    change: CodeChange, scope: FileScope, owners_by_argument: dict[tuple[str, int, str], set[str]]
 ) -> list[str]:
     """The full torch names that a change replaces; a name ends in `*` if it is computed."""
     if change.kind != "assigned":
@@ -93,10 +93,7 @@ def _replaced_names(
         _through_module(change.receiver),
     }
     if change.function is not None and isinstance(change.receiver, ast.Name):
-        key = change.function, change.receiver.id
-        if key not in owners_by_argument:
-            owners_by_argument[key] = _owners_passed(*key, scope)
-        owners |= owners_by_argument[key]
+        owners |= _owners_passed(change.function, change.receiver.id, scope, owners_by_argument)
     return [
         f"{o}.{change.name or '*'}" for o in sorted(o for o in owners if o) if o == "torch" or o.startswith("torch.")
     ]
@@ -137,16 +134,23 @@ def _class_of_tensor(receiver: ast.expr, scope: FileScope) -> str:
     return ""
 
 
-def _owners_passed(function: Function, name: str, scope: FileScope) -> set[str]:
-    """The torch objects that callers pass as the argument `name`, which the function changes: `patch(torch.Tensor)`."""
+def _owners_passed(
+    function: Function, name: str, scope: FileScope, known: dict[tuple[str, int, str], set[str]]
+) -> set[str]:
+    """The torch objects that callers pass as the argument `name`, which the function changes: `patch(torch.Tensor)`.
+
+    Functions of one name share the answer, which `known` keeps, because a call shows only the name.
+    """
     arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     if name not in arguments:
         return set()
-    at, owners = arguments.index(name), set[str]()
-    for called in scope.index(call_index).calls[function.name]:
-        values = [*called.node.args[at : at + 1], *(k.value for k in called.node.keywords if k.arg == arguments[at])]
-        owners |= {scope.name_of(g) or "" for g in values}
-    return owners
+    key = function.name, arguments.index(name), name
+    if key not in known:
+        calls = [called.node for called in scope.index(call_index).calls[function.name]]
+        values = [v for c in calls for v in c.args[key[1] : key[1] + 1]]
+        values += [k.value for c in calls for k in c.keywords if k.arg == name]
+        known[key] = {scope.name_of(v) or "" for v in values}
+    return known[key]
 
 
 @lru_cache(maxsize=256)
