@@ -199,7 +199,7 @@ def _binding(node: ast.AST, name: str, at: _Position) -> Iterator[NamedClass | N
         case ast.Import():
             return  # a module
         case ast.ImportFrom():
-            yield from _imported(node, name, at)
+            yield from _imported_classes(node, name, at)
         case ast.Assign(targets=targets, value=value):
             pairs = [p for t in targets for p in target_pairs(t, value)]
             values = [v for t, v in pairs if isinstance(t, ast.Name) and t.id == name]
@@ -213,7 +213,7 @@ def _binding(node: ast.AST, name: str, at: _Position) -> Iterator[NamedClass | N
             yield None
 
 
-def _imported(statement: ast.ImportFrom, name: str, at: _Position) -> Iterator[NamedClass | None]:
+def _imported_classes(statement: ast.ImportFrom, name: str, at: _Position) -> Iterator[NamedClass | None]:
     original = next((a.name for a in statement.names if (a.asname or a.name) == name), name)
     root = (statement.module or "").partition(".")[0]
     if not statement.level and (root in LIBRARIES or root in sys.stdlib_module_names):
