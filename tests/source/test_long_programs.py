@@ -116,6 +116,52 @@ def test_a_file_of_many_functions_is_read_up_to_its_limit_and_the_others_are_nam
     )
 
 
+_BLOCK = """
+
+class Norm{0}(nn.Module):
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        return (x - mean) / torch.sqrt(((x - mean) ** 2).mean(-1, keepdim=True) + 1e-5)
+
+
+class Attention{0}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        return self.drop((q @ k.transpose(-2, -1) / 8**0.5).softmax(-1)) @ v
+"""
+_IMPORTS = "import torch\nfrom torch import nn\n"
+
+
+def test_an_edit_in_a_larger_file_counts_more_steps():
+    # An edit looks through its file for what may change it.
+    (few, _, small), (many, _, large) = (
+        read(_IMPORTS + _BLOCK.format(0) + "x = torch.relu(torch.ones(3))\n" * lines) for lines in (1, 2_000)
+    )
+    assert [p.finding.status for p in few] == [p.finding.status for p in many] == ["safe", "safe"]
+    assert large - small > len(many) * 2_000 * 5 // 50
+
+
+def test_a_file_of_many_classes_is_read_up_to_its_limit(monkeypatch):
+    monkeypatch.setattr(budgets, "FILE_STEPS", 30_000)
+    found, skipped, spent = read(_IMPORTS + "".join(map(_BLOCK.format, range(60))))
+    assert spent <= 30_000 + budgets.MIN_STEPS and 4 < len(found) < 60
+    assert skipped[-1].others > 10 and "the file takes more than 30,000 steps" in skipped[-1].why
+
+
+@pytest.mark.night
+def test_five_megabytes_of_classes_take_less_than_a_minute():
+    text = _IMPORTS + "".join(map(_BLOCK.format, range(9_000)))
+    assert len(text) > 5_000_000
+    start = time.process_time()
+    found, skipped, _ = read(text)
+    assert found and skipped and time.process_time() - start < 60
+
+
 @pytest.mark.night
 def test_twenty_thousand_functions_take_a_few_seconds(tmp_path):
     line = "def f{}(q, k, v): return torch.softmax(q @ k.transpose(-2, -1), -1) @ v\n"

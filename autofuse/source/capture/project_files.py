@@ -46,7 +46,7 @@ def _find_imported_class(
     imported = next((a.name for a in statement.names if (a.asname or a.name) == name), None)
     if imported is None or _imports_library(statement):
         return None
-    scopes = (_read_scope(f, imported) for f in files_of_import(statement, file))
+    scopes = (read_scope(f, imported) for f in files_of_import(statement, file))
     classes = [c for s in scopes if s is not None and (c := _find_class(s, imported, hops - 1)) is not None]
     return classes[0] if len({id(owner.node) for owner, _ in classes}) == 1 else None
 
@@ -82,7 +82,7 @@ def import_roots(level: int, folder: Path) -> list[Path]:
     return [folder.joinpath(*[".."] * (level - 1))] if level else [folder, *list(folder.parents)[: _LEVELS - 1]]
 
 
-def _read_scope(file: Path, name: str) -> FileScope | None:
+def read_scope(file: Path, name: str = "") -> FileScope | None:
     """Return the scope of a file that contains the text `name`; None if it does not, or if it cannot be read."""
     try:
         status = file.stat()

@@ -21,6 +21,7 @@ _ALWAYS_INSTALLED = frozenset({"torch", "torch.nn", "torch.nn.functional", *sys.
 # `from x import *` of these binds no name that autofuse uses.
 _KNOWN_STAR_MODULES = frozenset({"torch", "numpy", "einops", *sys.stdlib_module_names})
 _STATEMENT_CONTAINERS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+_LAST_LINE = 1 << 30
 LineRange = tuple[int, int]  # the first and the last line
 
 
@@ -62,6 +63,8 @@ class _ImportReader:
         self.blocks: dict[str, list[LineRange]] = {}  # names that conditional blocks import
         self.hidden_by: dict[str, str] = {}  # names that an `import *` may rebind, with its module
         self.in_handler = False  # whether the code runs after a failed import
+        self.defines = False  # whether a function or class was defined
+        self.has_run = False  # whether code ran after that, which may call the function
 
     def mark_unbound(self, names: Iterable[str]) -> None:
         """Handle `F = None`, if it is not the fallback for a failed import of torch."""
@@ -82,6 +85,8 @@ class _ImportReader:
             condition: The conditional block that contains them; None if they always run.
         """
         for statement in body:
+            if condition is None:
+                self.note_code_that_runs(statement)
             match statement:
                 case ast.Import() | ast.ImportFrom():
                     self.read_import(statement, condition)
@@ -99,6 +104,14 @@ class _ImportReader:
                     for case in statement.cases:
                         self.read_block(case.body, _line_range(case.body))
 
+    def note_code_that_runs(self, statement: ast.stmt) -> None:
+        """Note whether a call may run a function of the file before the imports that follow."""
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self.has_run |= self.defines and bool(statement.decorator_list)
+            self.defines = True
+        elif self.defines and not self.has_run and not isinstance(statement, (ast.Import, ast.ImportFrom)):
+            self.has_run = any(isinstance(n, ast.Call) for n in walk(statement))
+
     def read_import(self, statement: ast.Import | ast.ImportFrom, condition: LineRange | None) -> None:
         """Read one import statement."""
         if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
@@ -107,7 +120,9 @@ class _ImportReader:
                 self.hidden_by |= dict.fromkeys((*self.certain, *self.blocks), module)
             return
         for name in imported_names(statement):
-            if condition is None:
+            if condition is None and self.has_run and name not in self.certain:
+                self.blocks.setdefault(name, []).append((statement.lineno, _LAST_LINE))
+            elif condition is None:
                 self.certain.add(name)
                 self.hidden_by.pop(name, None)
             else:
@@ -161,6 +176,8 @@ def names_bound_by_text(tree: ast.Module) -> set[str]:
                     match t:
                         case ast.Subscript(value=table, slice=ast.Constant(value=str(name))) if _is_namespace(table):
                             names.add(name)
+                        case ast.Attribute(value=ast.Subscript(value=ast.Attribute(attr="modules")), attr=name):
+                            names.add(name)  # sys.modules[__name__].F = None
             case ast.Call(func=ast.Attribute(value=table, attr="update"), args=args, keywords=keywords) if (
                 _is_namespace(table)
             ):

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.project_files import find_project_class
+from autofuse.source.capture.node_index import node_index
+from autofuse.source.capture.project_files import files_of_import, find_project_class, read_scope
+from autofuse.source.capture.reliable_imports import imports_torch
 from autofuse.source.capture.scope import ClassScope, DefinedFunction, FileScope, self_name
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.annotations import Origin, read_annotation
@@ -70,7 +72,27 @@ def _is_module_base(scope: FileScope, base: ast.expr) -> bool:
         return False
     if (base_class := find_project_class(scope, base)) is not None:
         return is_module(base_class[1], base_class[0])
+    if has_torch_like_arrays(scope) or _comes_without_torch(scope, base):
+        return False
     return last.endswith(("Module", "PreTrainedModel", "Layer", "Model")) and bool(name or last in scope.imports)
+
+
+def _comes_without_torch(scope: FileScope, base: ast.expr) -> bool:
+    """Whether a name is imported from files of the project that do not import torch: `from tensors import nn`."""
+    root = base
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    statement = scope.imports.get(root.id) if isinstance(root, ast.Name) else None
+    if statement is None or scope.file is None:
+        return False
+    files = [other for f in files_of_import(statement, scope.file) if (other := read_scope(f)) is not None]
+    return bool(files) and not any(_imports_more(other) for other in files)
+
+
+def _imports_more(scope: FileScope) -> bool:
+    """Whether a file imports torch, or another file that may do so."""
+    nodes = node_index(scope.tree).of_kinds(ast.Import, ast.ImportFrom)
+    return any(isinstance(n, ast.ImportFrom) and n.level for n in nodes) or imports_torch(scope.tree)
 
 
 def inherits(scope: FileScope, owner: ClassScope, names: tuple[str, ...]) -> bool:

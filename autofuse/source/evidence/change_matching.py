@@ -16,6 +16,7 @@ from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.scope import DefinedFunction, FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange, searches_modules
+from autofuse.source.evidence.module_names import is_looked_up_by_modules
 from autofuse.source.evidence.names_read import NamesRead, NameUse
 from autofuse.source.evidence.receivers import is_own_instance, receiver_classes
 from autofuse.source.evidence.tested_classes import tested_class_names
@@ -79,14 +80,20 @@ def find_hooked_children(
 
 def _may_change_file_name(change: CodeChange, scope: FileScope, use: NameUse) -> bool:
     """Whether a change assigns a name of a file through its module: `model.helper = f`."""
-    if change.kind != "assigned" or change.name is None:
+    if change.kind != "assigned":
         return False
     stem = use.scope.file.stem if use.scope.file is not None else ""
+    if change.name is None:  # setattr(model, name, f)
+        receiver = change.receiver
+        meaning = scope.name_of(receiver) if isinstance(receiver, (ast.Name, ast.Attribute)) else None
+        return bool(stem) and (meaning or "").rpartition(".")[2] == stem
     if change.receiver is None:
         return change.path.rpartition(".")[0].rpartition(".")[2] in (stem, "__main__", "__name__")
     match change.receiver:
         case ast.Call(func=ast.Name(id="globals")):
             return scope.tree is use.scope.tree
+        case ast.Attribute(attr="__globals__"):
+            return True
         case ast.Subscript(value=ast.Attribute(attr="modules")) | ast.Call():
             return True
         case ast.Name(id=name) | ast.Attribute(attr=name):
@@ -142,9 +149,9 @@ def _is_decorator_attribute(change: CodeChange) -> bool:
 def _may_be_replaced_child(change: CodeChange, scope: FileScope, use: NameUse) -> bool:
     """Whether a change with a computed name may replace this child: the surrounding tests may exclude its class."""
     value = use.scope.attribute(use.owner, use.name)
-    if value is None:
-        return use.scope.method(use.owner, use.name) is not None
-    if searches_modules(change.function) and _is_number_attribute(value, use):
+    if value is None:  # a loop over modules replaces no method
+        return use.scope.method(use.owner, use.name) is not None and not searches_modules(change.function)
+    if searches_modules(change.function) and (_is_number_attribute(value, use) or _last_name(value) in _PARAMETERS):
         return False  # a number is no module, so a loop over modules does not replace it
     for test in change.conditions:
         for n in walk(test):
@@ -153,7 +160,16 @@ def _may_be_replaced_child(change: CodeChange, scope: FileScope, use: NameUse) -
                     classes = tested_class_names(scope, kinds, change.function)
                     if classes is not None and not may_be_instance_of(value, use.scope, classes):
                         return False
+                case ast.Call(func=ast.Name(id="hasattr"), args=[_, ast.Constant(value=str(name))]):
+                    if _is_torch_module(value, use.scope) and not is_looked_up_by_modules(name):
+                        return False  # no module of torch has this attribute
     return True
+
+
+def _is_torch_module(expression: ast.expr, scope: FileScope) -> bool:
+    """Whether every module that an expression creates is of torch, and none is a class of the project."""
+    calls = [n for n in walk(expression) if isinstance(n, ast.Call)]
+    return bool(calls) and all(_full_name(n.func, scope) in MODULES for n in calls)
 
 
 def _is_number_attribute(value: ast.expr, use: NameUse) -> bool:

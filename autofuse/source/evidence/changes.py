@@ -42,6 +42,7 @@ _REPARAMETRIZATIONS = (
 _SUBMODULE_SEARCHES = frozenset(
     "named_children named_modules children modules _modules get_submodule rsplit setattr_recursive".split()
 )
+_WALKS = frozenset("named_children named_modules children modules _modules get_submodule".split())
 
 _CHANGING_NODES = frozenset({ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.For, ast.With, ast.Call})
 _SCOPE_NODES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If})
@@ -81,8 +82,9 @@ class CodeChange:
 
 @dataclass(frozen=True)
 class _Position:
-    """The position of the walk: the conditions, the function and the class around a node."""
+    """The position of the walk: the conditions, the function and the class around a node, and the file."""
 
+    tree: ast.Module
     conditions: tuple[ast.expr, ...] = ()
     function: Function | None = None
     owner: ast.ClassDef | None = None
@@ -96,7 +98,7 @@ def find_changes(tree: ast.Module) -> tuple[CodeChange, ...]:
 
 def _collect_changes(tree: ast.Module) -> tuple[CodeChange, ...]:
     changes = list[CodeChange]()
-    todo: list[tuple[ast.AST, _Position]] = [(tree, _Position())]
+    todo: list[tuple[ast.AST, _Position]] = [(tree, _Position(tree))]
     while todo:
         node, position = todo.pop()
         kind = node.__class__
@@ -105,11 +107,11 @@ def _collect_changes(tree: ast.Module) -> tuple[CodeChange, ...]:
         if kind not in _SCOPE_NODES:
             pass
         elif isinstance(node, Function):
-            position = _Position((), node, position.owner)
+            position = _Position(tree, (), node, position.owner)
         elif isinstance(node, ast.ClassDef):
-            position = _Position((), None, node)
+            position = _Position(tree, (), None, node)
         elif isinstance(node, ast.If):
-            inside = _Position((*position.conditions, node.test), position.function, position.owner)
+            inside = _Position(tree, (*position.conditions, node.test), position.function, position.owner)
             todo += [(s, inside) for s in node.body]
             todo += [(s, position) for s in (node.test, *node.orelse)]
             continue
@@ -142,14 +144,16 @@ def _changes_by_assignment(
     target: ast.expr, value: ast.expr | None, node: ast.stmt, position: _Position
 ) -> Iterator[CodeChange]:
     at = (position.conditions, position.function, position.owner)
+    if isinstance(target, ast.Subscript) and (holder := _aliased_table(target.value, position)) is not None:
+        target = ast.copy_location(ast.Subscript(holder, target.slice, target.ctx), target)
     match target:
         case ast.Attribute(value=receiver, attr=name):  # model.drop = f
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
         # model.__dict__["_modules"]["drop"] = f
         case ast.Subscript(value=ast.Subscript(value=table, slice=ast.Constant("_modules")), slice=key) if (
-            holder := _object_of_table(table)
+            owner := _object_of_table(table)
         ) is not None:
-            yield CodeChange("assigned", _string_value(key), holder, node, value, "", *at)
+            yield CodeChange("assigned", _string_value(key), owner, node, value, "", *at)
         # model._modules["drop"] = f. A computed key of `__dict__` counts only if the code searches for modules: other
         # code often sets plain attributes that way.
         case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _ATTRIBUTE_TABLES:
@@ -158,6 +162,9 @@ def _changes_by_assignment(
                 yield CodeChange("assigned", key_text, receiver, node, value, "", *at)
         # vars(model)["drop"] = f
         case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[receiver]), slice=ast.Constant(str(name))):
+            yield CodeChange("assigned", name, receiver, node, value, "", *at)
+        # forward.__globals__["helper"] = f
+        case ast.Subscript(value=ast.Attribute(attr="__globals__") as receiver, slice=ast.Constant(str(name))):
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
         # globals()["helper"] = f
         case ast.Subscript(value=ast.Call(func=ast.Name(id="globals")) as receiver, slice=ast.Constant(str(name))):
@@ -169,6 +176,17 @@ def _changes_by_assignment(
                 yield from _changes_by_assignment(part, None, node, position)
         case ast.Starred(value=part):
             yield from _changes_by_assignment(part, None, node, position)
+
+
+def _aliased_table(node: ast.expr, position: _Position) -> ast.expr | None:
+    """The table of attributes that a name stands for: `table = vars(model)`, `children = model._modules`."""
+    if not isinstance(node, ast.Name):
+        return None
+    for n in walk(position.function or position.tree):
+        if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in n.targets):
+            if _object_of_table(n.value) is not None:
+                return n.value
+    return None
 
 
 def _element_change(container: ast.expr, node: ast.expr | ast.stmt, position: _Position) -> Iterator[CodeChange]:
@@ -330,15 +348,17 @@ def resolve_alias(node: ast.expr, function: Function | None) -> ast.expr:
 @lru_cache(maxsize=256)
 def searches_modules(function: Function | None) -> bool:
     """Whether a function searches a model for submodules: `model.named_modules()`."""
-    if function is None:
-        return False
-    return any(
-        isinstance(n, ast.Attribute)
-        and n.attr in _SUBMODULE_SEARCHES
-        or isinstance(n, ast.Name)
-        and n.id in _SUBMODULE_SEARCHES
-        for n in walk(function)
-    )
+    return function is not None and any(map(_names_a_search, walk(function)))
+
+
+def file_searches_modules(tree: ast.Module) -> bool:
+    """Whether any function of a file walks over the modules of a model."""
+    return any(isinstance(n, ast.Attribute) and n.attr in _WALKS for n in walk(tree))
+
+
+def _names_a_search(n: ast.AST) -> bool:
+    name = n.attr if isinstance(n, ast.Attribute) else n.id if isinstance(n, ast.Name) else ""
+    return name in _SUBMODULE_SEARCHES
 
 
 def _string_value(node: ast.expr | None) -> str | None:

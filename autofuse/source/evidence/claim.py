@@ -28,6 +28,7 @@ class Claim:
         files: The other files of the project; None if only one file is known.
         gives_same_edit: Returns whether another version of the function gives the same edit, and one that is as safe.
             None if that cannot be found out.
+        function_text: The lines of the function before the edit; "" if they are not known.
     """
 
     site: Site
@@ -38,6 +39,7 @@ class Claim:
     target: str
     files: ProjectFiles | None = None
     gives_same_edit: Callable[[DefinedFunction], bool] | None = None
+    function_text: str = ""
 
 
 @dataclass(frozen=True)

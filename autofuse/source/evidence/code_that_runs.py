@@ -16,10 +16,12 @@ from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import DefinedFunction, FileScope
+from autofuse.source.evidence.borrowed_methods import find_borrowed_uses
 from autofuse.source.evidence.change_matching import FUNCTION_ATTRIBUTES, find_hooked_children, may_change_name
 from autofuse.source.evidence.changes import CodeChange, find_changes
 from autofuse.source.evidence.child_changes import CODE_AND_SETTINGS, find_changed_children, may_change_children
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.class_names import class_of_statement
 from autofuse.source.evidence.function_variants import (
     as_subclass_method,
     with_attribute_value,
@@ -27,6 +29,7 @@ from autofuse.source.evidence.function_variants import (
     with_unknown_helper,
 )
 from autofuse.source.evidence.names_read import NamesRead, NameUse, find_names_read
+from autofuse.source.evidence.receivers import changes_given_object
 from autofuse.source.evidence.subclasses import (
     Subclass,
     attributes_assigned_outside_init,
@@ -81,6 +84,7 @@ def check_code_that_runs(claim: Claim) -> Iterator[Missing | Fails]:
     variants = (
         *_variants_by_base_classes(claim, names_read),
         *_variants_by_subclasses(claim, names_read, others),
+        *_variants_by_borrowed_uses(claim, names_read, others),
         *_variants_by_changes(claim, names_read, others),
     )
     for variant in (*variants, *_variants_by_patches(claim, patches)):
@@ -136,6 +140,26 @@ def _variants_by_subclasses(
                 f"class {subclass.name} {id(subclass.owner.node)}", as_subclass_method(defined, subclass),
                 f"self.{name}", f"class {subclass.name}", f"{where}overrides", definition_line(home.owner, name),
             )  # fmt: skip
+
+
+def _variants_by_borrowed_uses(
+    claim: Claim, names_read: NamesRead, others: tuple[FileScope, ...]
+) -> Iterator[FunctionVariant]:
+    """Yield the function without each name that an object of another class would define, if one may run it."""
+    defined = claim.defined
+    if defined.owner is None:
+        return
+    names = sorted({r.name for r in names_read.names if r.owner is defined.owner and not r.inner})
+    family = {class_of_statement(defined.owner.node, defined.scope)}
+    family |= {class_of_statement(s.owner.node, s.scope) for s in find_subclasses(defined.scope, defined.owner, others)}
+    for scope in (defined.scope, *others) if names else ():
+        for use in find_borrowed_uses(scope, family, defined.function.name):
+            where = f"in {scope.file} " if scope.tree is not defined.scope.tree else ""
+            for name in names:
+                yield FunctionVariant(
+                    f"self.{name} ", with_unknown_attribute(defined, name), f"self.{name}", ast.unparse(use),
+                    f"{where}runs for another class, which has its own value of", use.lineno,
+                )  # fmt: skip
 
 
 def _variants_by_base_classes(claim: Claim, names_read: NamesRead) -> Iterator[FunctionVariant]:
@@ -195,16 +219,13 @@ def _variants_by_changes(
 ) -> Iterator[FunctionVariant]:
     """Yield the function with each name that other code assigns, patches or hooks."""
     defined = claim.defined
-    replacing = [
-        s
-        for s in (claim.files.files_replacing_children(defined.scope) if claim.files is not None else ())
-        if s not in others
-    ]
+    given_objects = claim.files.files_changing_objects(defined.scope) if claim.files is not None else ()
+    replacing = [s for s in given_objects if s not in others]
     families = _Families(defined, others)
     for scope in (defined.scope, *others, *replacing):
         for change in scope.index(_ChangesByName).of({r.name for r in names_read.names}):
-            if scope in replacing and (change.kind != "assigned" or change.name is not None):
-                continue  # these files count only as replacers of any child: `replace(model, old, new)`
+            if scope in replacing and not changes_given_object(change, scope):
+                continue
             for r in names_read.names:
                 if may_change_name(change, scope, r, families.of(r, scope)):
                     yield _variant_after(defined, names_read, scope, change, r)
@@ -254,7 +275,8 @@ class _Families:
         key = id(r.owner.node), id(scope.tree)
         if key not in self.known:
             every = [(c.node.name, r.scope) for c in r.scope.lineage(r.owner)]
-            every += [(s.name, s.scope) for s in find_subclasses(r.scope, r.owner, self.others)]
+            subclasses = find_subclasses(r.scope, r.owner, self.others)
+            every += [(c.name, c.scope) for s in subclasses for c in s.lineage()]  # a mixin may change them too
             local_names = {name for name, home in every if home.tree is scope.tree}
             imported_names = {name for name, home in every if home.tree is not scope.tree}
             visible = {

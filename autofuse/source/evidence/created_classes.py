@@ -17,7 +17,7 @@ def created_class(call: ast.Call) -> ast.ClassDef | None:
     overriding every attribute.
     """
     function_name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if function_name not in _CREATING_FUNCTIONS:
+    if function_name not in _CREATING_FUNCTIONS and not _looks_like_metaclass_call(call):
         return None
     candidates = call.args[1:] + [k.value for k in call.keywords if k.arg == "bases"]
     bases = next((list(a.elts) for a in candidates if isinstance(a, (ast.Tuple, ast.List))), [])
@@ -25,7 +25,8 @@ def created_class(call: ast.Call) -> ast.ClassDef | None:
         return None
     name = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ""
     rest = call.args[2:]
-    body = _assignments(rest[0]) if function_name == "type" and len(rest) == 1 else [] if not rest else None
+    is_plain = function_name not in _CREATING_FUNCTIONS[1:]
+    body = _assignments(rest[0]) if is_plain and len(rest) == 1 else [] if not rest else None
     if body is None:
         body = [ast.Assign([ast.Name("__getattribute__", ast.Store())], ast.Constant(None))]
     # The new nodes get the position of the call, because messages name the line of a class and of its methods.
@@ -36,6 +37,14 @@ def created_class(call: ast.Call) -> ast.ClassDef | None:
         if isinstance(statement, ast.Assign):
             ast.copy_location(statement.targets[0], call)
     return node
+
+
+def _looks_like_metaclass_call(call: ast.Call) -> bool:
+    """Whether a call has the arguments of a metaclass: `Meta("Child", (Base,), {"scores": f})`."""
+    match call.args:
+        case [ast.Constant(value=str()) | ast.JoinedStr() | ast.Attribute(attr="__name__"), ast.Tuple(), ast.Dict()]:
+            return not call.keywords
+    return False
 
 
 def _assignments(table: ast.expr) -> list[ast.stmt] | None:

@@ -97,7 +97,9 @@ def _overriding_classes(subclass: Subclass, defined: DefinedFunction) -> list[tu
 def _without_overridden(c: ClassScope, over: ClassScope) -> ClassScope:
     """The class `c` without the attributes that `over` overrides; `over` comes first in the method resolution order."""
     assigned = {*over.attributes, *over.buffers, *over.methods}
-    return _without_assignments(c, assigned, assigned | over.defaults.keys())
+    without = _without_assignments(c, assigned, assigned | over.defaults.keys())
+    # An attribute of the instance, or one that `__init_subclass__` assigns, hides a method of any class.
+    return replace(without, methods={k: v for k, v in c.methods.items() if k not in over.attributes})
 
 
 def _without_assignments(c: ClassScope, names: Collection[str], defaults: Collection[str] = ()) -> ClassScope:

@@ -2,7 +2,8 @@
 
 An edit removes local variables, so `frame.f_locals["p"]` fails. It also changes `inspect.getsource(M)` and
 `f.__code__.co_names`. Helpers, tracers and tracebacks can reach the frame of any function. So every inspection counts
-that is in the file, in a file that it imports, or in a file that imports it.
+that is in the file, in a file that it imports, or in a file that imports it, unless it only looks for words that
+neither the function nor the edit contains (inspected_words.py).
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import ast
 from collections.abc import Iterator
 
 from autofuse.rule import Fails
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.inspected_words import Words, words_looked_for
 
 _FRAME_FUNCTIONS = frozenset({"getargvalues", "getinnerframes", "getouterframes"})
 _LOCALS_KEYWORDS = frozenset({"capture_locals", "show_locals"})
@@ -29,21 +32,36 @@ def function_is_not_inspected(claim: Claim) -> Iterator[Missing | Fails]:
     """Reports code that may read the local variables, the source text or the bytecode of the function."""
     own, files = claim.defined.scope, claim.files
     for scope in (own, *(files.files_inspecting_functions(own) if files is not None else ())):
-        inspection = scope.index(_find_inspection)
-        if inspection is not None:
-            text = ast.unparse(inspection[0]).splitlines()[0]
+        for inspection, read, words in scope.index(_find_inspections):
+            if words is not None and not _mentions_one_of(claim, words):
+                continue
+            text = ast.unparse(inspection).splitlines()[0]
             excerpt = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
             where = "" if scope.tree is own.tree or scope.file is None else f"{scope.file.name}, "
-            yield Missing(
-                f"assumes that `{excerpt}` in {where}line {inspection[0].lineno} does not read {inspection[1]}"
-            )
+            yield Missing(f"assumes that `{excerpt}` in {where}line {inspection.lineno} does not read {read}")
             return
 
 
-def _find_inspection(tree: ast.Module) -> tuple[ast.expr, str] | None:
-    """Returns the first expression of a file that inspects functions, and what it may read of this one."""
-    inspections = ((n, read) for n in walk(tree) if isinstance(n, ast.expr) and (read := _inspected_part(n)))
-    return min(inspections, key=lambda pair: pair[0].lineno, default=None)
+def _mentions_one_of(claim: Claim, words: Words) -> bool:
+    """Whether the text of the function before or after the edit contains one of `words`; True if it is not known."""
+    if not claim.function_text:
+        return bool(words)
+    edit = claim.edit
+    new = [n.text for _, n in edit.replacements] + [t for _, t in edit.insertions] + list(edit.imports)
+    new += [f"{name}={value}" for _, name, value in edit.additions]
+    return any(w in text for w in words for text in (claim.function_text, *new))
+
+
+def _find_inspections(tree: ast.Module) -> tuple[tuple[ast.expr, str, Words | None], ...]:
+    """Returns the expressions of a file that inspect functions, what each may read, and the words that it looks for."""
+    index, found = node_index(tree), list[tuple[ast.expr, str, Words | None]]()
+    for kind in (ast.Attribute, ast.Call):
+        for position, n in index.placed(kind):
+            if read := _inspected_part(n):
+                function = index.scopes(position)[-1]
+                words = words_looked_for(n, function) if isinstance(function, Function) else None
+                found.append((n, read, words))
+    return tuple(sorted(found, key=lambda entry: entry[0].lineno))
 
 
 def _inspected_part(n: ast.expr) -> str:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 _CHANGES = re.compile(
-    rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
+    rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule|vars)\b"
 )
 
 
@@ -22,11 +22,13 @@ class Mentions:
     Attributes:
         words: the words of its imports.
         modules: the words of `import module` statements, which import a whole module.
+        renames: pairs of a name and another name for it: `from layers import Attention as A`, `A = layers.Attention`.
+        attributes: names that follow a dot and may be a class or a changed module: `layers.Attention`, `a.b.f = g`.
         concerns_others: it defines subclasses, or changes attributes.
         patches_torch: it may replace a function or class of torch.
         differentiates: it may take derivatives of derivatives.
         asks_layouts: it may read the memory layout of a tensor.
-        renews: it walks over modules and replaces some.
+        changes_objects: it changes attributes of objects that it is given, or adds hooks.
         watches: it may observe which operators run.
         looks_inside: it may inspect frames or source code.
         chooses_kernels: it may restrict the kernels of torch's attention.
@@ -35,11 +37,13 @@ class Mentions:
 
     words: frozenset[bytes]
     modules: frozenset[bytes]
+    renames: frozenset[tuple[bytes, bytes]]
+    attributes: frozenset[bytes]
     concerns_others: bool
     patches_torch: bool
     differentiates: bool
     asks_layouts: bool
-    renews: bool
+    changes_objects: bool
     watches: bool
     looks_inside: bool
     chooses_kernels: bool
@@ -71,16 +75,21 @@ def _is_word_character(character: bytes) -> bool:
     return character.isalnum() or character == b"_"
 
 
-_ASSIGNED = re.compile(rb"\.\w+\s*=(?!=)")
+_ASSIGNED = re.compile(rb"\.\w+\s*(?:=(?!=)|,[^=\n#]*=(?!=)|\)\s*=(?!=)|[ ]in\b|:[ \t]*$)", re.MULTILINE)
 _OF_TORCH = re.compile(rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\Z")
 _TORCH_ENDS = (b"F", b"torch", b"functional", b"Tensor")  # a fast test before the expression
 _ANNOTATION = re.compile(
     rb"[ \t]*(?:(?!(?:else|try|finally|except)\b)[\w.]+[ \t]*:|(?:async[ \t]+)?def[ \t]+\w+\()[^;\"'()]*\Z"
 )
 _MAX_NAME = 100  # bytes of a dotted torch name
-_SET_ON_TORCH = re.compile(rb"(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b")
-_SETS = _Words("setattr | set_submodule | _modules")
-_WALKS = _Words("named_children | named_modules | get_submodule | children | modules")
+_SET_ON_TORCH = re.compile(
+    rb"(?:setattr|patch(?:\.object)?|vars)\(\s*[\"']?(?:F|torch)\b|\b(?:F|torch)(?:\.\w+)*\.__dict__"
+)
+_NAME_OF_TORCH = re.compile(
+    rb"\btorch(?:\.\w+)*[ \t]+as[ \t]+(\w+)|^[ \t]*from[ \t]+torch\b[^\n]*?[ \t]as[ \t]+(\w+)"
+    rb"|^[ \t]*(\w+)[ \t]*=[ \t]*torch(?:\.\w+)+[ \t]*$",
+    re.MULTILINE,
+)
 _ASKS = re.compile(
     rb"\.(?:view|view_as|stride|strides|is_contiguous|as_strided|data_ptr|storage|untyped_storage|storage_offset)\b"
 )
@@ -99,7 +108,15 @@ _LOOKS_INSIDE = _Words(
 )
 _KERNELS = _Words("sdp_kernel | sdpa_kernel | enable_math_sdp | _set_sdp_use_math")
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
-_INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
+_INHERITS = re.compile(
+    rb"^[ \t]*class\s+\w+\s*\(|\b\w+\s*\([^()\n]*,\s*\([^()\n]*\)\s*,\s*(?:\{|dict\b)|\bnew_class\s*\(", re.MULTILINE
+)
+_DYNAMIC_IMPORT = re.compile(rb"(?:import_module|__import__)\(\s*[\"']([\w.]+)")
+_RENAMED_BY_IMPORT = re.compile(rb"(\w+)\s+as\s+(\w+)")
+_RENAMED = re.compile(
+    rb"^[ \t]*(\w+(?:[ \t]*=[ \t]*\w+)*)[ \t]*=[ \t]*(?:\w+\.)*(_*[A-Z]\w*)[ \t]*(?:#.*)?$", re.MULTILINE
+)
+_ATTRIBUTE = re.compile(rb"\.(_*[A-Z]\w*|\w+(?=\.\w+\s*=(?!=)))")
 _WORD = re.compile(rb"\w+")
 
 
@@ -107,22 +124,46 @@ def find_mentions(source: bytes) -> Mentions:
     """Search the bytes of a file for the words that matter."""
     imports = _IMPORTS.findall(source)
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
-    modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
+    dynamic = frozenset(w for text in _DYNAMIC_IMPORT.findall(source) for w in _WORD.findall(text))
+    modules = dynamic | {w for kind, text in imports if kind == b"import" for w in _WORD.findall(text)}
+    renames = frozenset(pair for _, text in imports if b" as " in text for pair in _RENAMED_BY_IMPORT.findall(text))
+    renames |= {(old, new) for names, old in _RENAMED.findall(source) for new in _WORD.findall(names)}
     concerns_others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
     patches_torch = _patches_torch(source)
-    reads_layouts, replaces_modules = _ASKS.search(source) is not None, _SETS(source) and _WALKS(source)
+    reads_layouts, changes_objects = _ASKS.search(source) is not None, _CHANGES.search(source) is not None
     flags = (_WATCHES(source), _LOOKS_INSIDE(source), _KERNELS(source), b"Dropout" in source)
     return Mentions(
-        words, modules, concerns_others, patches_torch, _DIFFERENTIATES(source), reads_layouts, replaces_modules, *flags
+        words | dynamic,
+        modules,
+        renames,
+        frozenset(_ATTRIBUTE.findall(source)),
+        concerns_others,
+        patches_torch,
+        _DIFFERENTIATES(source),
+        reads_layouts,
+        changes_objects,
+        *flags,
     )
 
 
 def _patches_torch(source: bytes) -> bool:
     """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
-    if (b"setattr" in source or b"patch" in source) and _SET_ON_TORCH.search(source):
+    if any(w in source for w in (b"setattr", b"patch", b"vars", b"__dict__")) and _SET_ON_TORCH.search(source):
+        return True
+    other_names = {n for names in _NAME_OF_TORCH.findall(source) for n in names if n} - {b"F", b"nn"}
+    if other_names and _changes_one_of(other_names).search(source):
         return True
     return any(
         _is_of_torch(source, m.start()) and not _is_annotation(source, m.start()) for m in _ASSIGNED.finditer(source)
+    )
+
+
+def _changes_one_of(names: set[bytes]) -> re.Pattern[bytes]:
+    """A pattern for changes of modules and classes of torch under other names: `t.softmax = f`, `vars(t)`."""
+    name = b"(?:" + b"|".join(sorted(names)) + b")"
+    return re.compile(
+        rb"\b" + name + rb"(?:\.\w+)*(?:\.\w+\s*(?:=(?!=)|,[^=\n#]*=(?!=))|\.__dict__)"
+        rb"|(?:setattr|patch\.object|vars)\(\s*" + name + rb"\b"
     )
 
 

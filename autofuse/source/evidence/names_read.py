@@ -44,7 +44,7 @@ class NamesRead:
     Attributes:
         names: attributes, helpers and file variables.
         torch: full torch name -> the `via` of the children created with it.
-        methods: the methods that it calls: `softmax` of `x.softmax(-1)`.
+        methods: the methods that it calls: `softmax` of `x.softmax(-1)`, `__matmul__` of `q @ k`.
     """
 
     names: list[NameUse] = field(default_factory=list)
@@ -89,6 +89,32 @@ def _read_function(text: _FunctionText, names: NamesRead) -> Iterator[_FunctionT
             names.torch.setdefault(name, set())
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute):
             names.methods.add(n.func.attr)
+        if isinstance(n, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.AugAssign, ast.Subscript)):
+            names.methods |= operator_methods(n)
+
+
+def operator_methods(n: ast.expr | ast.stmt) -> set[str]:
+    """Return the methods that an operator calls: `__matmul__` and `__rmatmul__` for `q @ k`."""
+    match n:
+        case ast.Subscript():
+            return {"__getitem__"}
+        case ast.AugAssign(op=op):
+            return {f"__i{_OPERATORS[type(op)]}__", f"__{_OPERATORS[type(op)]}__"}
+        case ast.BinOp(op=op):
+            return {f"__{_OPERATORS[type(op)]}__", f"__r{_OPERATORS[type(op)]}__"}
+        case ast.UnaryOp(op=op):
+            return {f"__{_OPERATORS.get(type(op), 'bool')}__"}
+        case ast.Compare(ops=ops):
+            return {f"__{_OPERATORS[type(op)]}__" for op in ops if type(op) in _OPERATORS}
+    return set()
+
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
+    ast.Pow: "pow", ast.MatMult: "matmul", ast.LShift: "lshift", ast.RShift: "rshift", ast.BitAnd: "and",
+    ast.BitOr: "or", ast.BitXor: "xor", ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert", ast.Eq: "eq",
+    ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
+}  # fmt: skip
 
 
 def _read_attribute(text: _FunctionText, name: str, names: NamesRead) -> Iterator[_FunctionText]:

@@ -17,14 +17,17 @@ from pathlib import Path
 from autofuse.source.capture.file_lookups import FILE_LOOKUPS
 from autofuse.source.capture.parsed_files import PARSED
 from autofuse.source.capture.scope import FileScope
+from autofuse.source.evidence.class_names import class_of_statement, names_class_of, names_module
 from autofuse.source.evidence.derivative_calls import find_derivatives
 from autofuse.source.evidence.mentions import Mentions, find_mentions
 from autofuse.source.evidence.project_imports import ImportedFiles, ProjectImport, find_imports, resolve_path
+from autofuse.source.evidence.subclasses import new_subclasses
 
 _MAX_BYTES = 1 << 20  # bytes; larger files are generated
 _MAX_PARSED = 64  # files that are parsed for one question about one file
 _MAX_IN_BETWEEN = 16  # importing files that are followed to their own importers
 _MAX_IMPORTED = 128  # files that are parsed to follow the imports of one file
+_MAX_NAMES = 4096  # names that files give to the classes of one file
 
 
 @dataclass
@@ -37,7 +40,7 @@ class ProjectFiles:
     _direct_imports: dict[str, tuple[ProjectImport, ...]] = field(default_factory=dict)
     _import_chains: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _imported_files: dict[str, dict[str, None]] = field(default_factory=dict)
-    _files_replacing_children: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _files_changing_objects: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _files_reading_layouts: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _importing_files: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
     _files_changing_classes: dict[Path, tuple[str, ...]] = field(default_factory=dict)
@@ -51,6 +54,7 @@ class ProjectFiles:
     _own_imports: dict[str, ImportedFiles] = field(default_factory=dict)
     _may_use_dropout: dict[Path, bool] = field(default_factory=dict)
     _resolved_paths: dict[str, str] = field(default_factory=dict)
+    _other_names: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
         PARSED.forget_existence()
@@ -78,30 +82,46 @@ class ProjectFiles:
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._files_changing_classes:
-            self._files_changing_classes[scope.file] = tuple(
-                self._find_importers(scope, scope.file, lambda m: m.concerns_others)
-            )
+            self._files_changing_classes[scope.file] = tuple(self._find_changing_files(scope, scope.file))
         return self._scopes_of_files(self._files_changing_classes[scope.file])
 
-    def files_replacing_children(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Returns files with functions that replace children of any module: `replace(model, old, new)`.
+    def _find_changing_files(self, scope: FileScope, file: Path) -> Iterator[str]:
+        """Yields the files that import from `file` and change something, then those that import their subclasses."""
+        names = _names_of_file(scope, file)
+        family = {class_of_statement(c.node, scope) for c in scope.classes.values()}
+        pending, seen = [(file, scope, names)], {resolve_path(file)}
+        while pending:
+            for path in self._find_importers(*pending.pop(0), lambda m: m.concerns_others):
+                other = self._scope_of_file(path)
+                if other is None or resolve_path(path) in seen:
+                    continue
+                seen.add(resolve_path(path))
+                yield path
+                found = new_subclasses(other, family)
+                family |= found
+                if found and len(seen) < _MAX_PARSED:
+                    pending.append((Path(path), other, frozenset(c.name for c in found)))
+
+    def files_changing_objects(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns files with functions that change any module that they are given: `replace(model, old, new)`.
 
         Only files that some importer of the file of `scope` also imports count.
         """
         if scope.file is None or len(self.paths) < 2:
             return ()
-        if scope.file not in self._files_replacing_children:
+        if scope.file not in self._files_changing_objects:
             home = resolve_path(scope.file)
-            replacing = self._by_resolved_path(self._files_with("renews"))
+            replacing = self._by_resolved_path(self._files_with("changes_objects"))
             paths: dict[str, None] = {}
-            for path in self._find_importers(scope, scope.file, lambda _: True) if replacing else ():
+            names = _names_of_file(scope, scope.file)
+            for path in self._find_importers(scope.file, scope, names) if replacing else ():
                 user = self._scope_of_file(path)
                 if user is None or Path(path).name == "__init__.py":
                     continue  # a package imports its files, but does not use them
                 files = (f for i in self._imports_of_scope(path, user) for f in i.of(replacing))
                 paths |= {replacing[f]: None for f in files if f != home}
-            self._files_replacing_children[scope.file] = tuple(paths)
-        return self._scopes_of_files(self._files_replacing_children[scope.file])
+            self._files_changing_objects[scope.file] = tuple(paths)
+        return self._scopes_of_files(self._files_changing_objects[scope.file])
 
     def files_reading_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Returns the files that import from the file of `scope`, and their importers, if one of them reads a layout.
@@ -111,11 +131,12 @@ class ProjectFiles:
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._files_reading_layouts:
-            importers = [*self._find_importers(scope, scope.file, lambda _: True)]
+            importers = [*self._find_importers(scope.file, scope, _names_of_file(scope, scope.file))]
             paths = dict.fromkeys(importers)
             for path in importers[:_MAX_IN_BETWEEN]:
                 if (user := self._scope_of_file(path)) is not None and user.file is not None:
-                    paths |= dict.fromkeys(self._find_importers(user, user.file, lambda m: m.asks_layouts))
+                    names = _names_of_file(user, user.file)
+                    paths |= dict.fromkeys(self._find_importers(user.file, user, names, lambda m: m.asks_layouts))
             reads_layout = any((m := self._mentioned_in(p)) is not None and m.asks_layouts for p in paths)
             other_paths = (p for p in paths if resolve_path(p) != resolve_path(scope.file))
             self._files_reading_layouts[scope.file] = tuple(other_paths) if reads_layout else ()
@@ -127,9 +148,8 @@ class ProjectFiles:
             return ()
         key = scope.file, name
         if key not in self._importing_files:
-            self._importing_files[key] = tuple(
-                self._find_importers(scope, scope.file, lambda _: True, os.fsencode(name))
-            )
+            names = _names_of_file(scope, scope.file)
+            self._importing_files[key] = tuple(self._find_importers(scope.file, scope, names, text=os.fsencode(name)))
         return self._scopes_of_files(self._importing_files[key])
 
     def may_use_dropout(self, scope: FileScope) -> bool:
@@ -137,30 +157,76 @@ class ProjectFiles:
         if scope.file is None or len(self.paths) < 2:
             return True
         if scope.file not in self._may_use_dropout:
-            paths = self._files_importing_names(*_import_words(scope, scope.file))
+            words = {os.fsencode(n) for n in _names_of_file(scope, scope.file)}
+            paths = self._files_importing_names(words, os.fsencode(scope.file.parent.name))
             self._may_use_dropout[scope.file] = any(
                 m.has_dropout for p in paths if (m := self._mentioned_in(p)) is not None
             )
         return self._may_use_dropout[scope.file]
 
     def _find_importers(
-        self, scope: FileScope, file: Path, is_wanted: Callable[[Mentions], bool], text: bytes = b""
+        self,
+        file: Path,
+        scope: FileScope,
+        names: Collection[str],
+        is_wanted: Callable[[Mentions], bool] = lambda _: True,
+        text: bytes = b"",
     ) -> Iterator[str]:
-        """Yields the files that import from `file`, contain `text`, and that `is_wanted` accepts by their words."""
+        """Yields the files that import from `file`, contain `text`, and that `is_wanted` accepts by their words.
+
+        Args:
+            file: the imported file.
+            scope: the scope of the file.
+            names: the names of the file that matter: of its classes, functions and the module.
+            is_wanted: decides by the words of a file.
+            text: what the bytes of a file must contain.
+        """
         home, count = resolve_path(file), 0
         FILE_LOOKUPS.count += 1
-        for path in self._files_importing_names(*_import_words(scope, file)):
-            find_mentions = self._mentioned_in(path)
-            if count >= _MAX_PARSED or find_mentions is None or not is_wanted(find_mentions):
+        words = self._with_other_names({os.fsencode(n) for n in names})
+        named = {os.fsdecode(w) for w in words}
+        for path in self._files_importing_names(words, os.fsencode(file.parent.name)):
+            mentioned = self._mentioned_in(path)
+            if count >= _MAX_PARSED or mentioned is None or not is_wanted(mentioned):
                 continue
             if text and text not in (_read_source(path) or b""):
                 continue
-            other = self._scope_of_file(path)
-            if other is None or not self._read_own_imports(path, other).may_import(home, scope.classes):
-                continue
-            if resolve_path(path) != home:
+            if self._may_reach(path, home, named, mentioned.attributes & words) and resolve_path(path) != home:
                 count += 1
                 yield path
+
+    def _may_reach(self, path: str, home: str, names: Collection[str], attributes: Collection[bytes]) -> bool:
+        """Whether a file may import `names` of the file `home`, or reach them through another module.
+
+        Args:
+            path: the file that imports.
+            home: the resolved path of the imported file.
+            names: the names that `home`, or another file, gives to its classes.
+            attributes: those that follow a dot in the file: `package.layers.Attention`.
+        """
+        other = self._scope_of_file(path)
+        if other is None:
+            return False
+        if self._read_own_imports(path, other).may_import(home, names):
+            return True
+        if any(names_class_of(other, os.fsdecode(a), home) for a in attributes):
+            return True
+        local = (local for local, i in other.imports.items() for a in i.names if a.name in names and not i.level)
+        return any(names_module(other, name, home) for name in local)
+
+    def _with_other_names(self, names: set[bytes]) -> set[bytes]:
+        """Returns the names, and all names that files give to them: `import Attention as A`, `B = A`."""
+        if not self._other_names:
+            for path in self._file_paths:
+                for old, new in m.renames if (m := self._mentioned_in(path)) is not None else ():
+                    self._other_names[old].add(new)
+            self._other_names.setdefault(b"", set())
+        found, todo = set(names), list(names)
+        while todo and len(found) < _MAX_NAMES:
+            others = self._other_names.get(todo.pop(), set()) - found
+            found |= others
+            todo += others
+        return found
 
     def files_patching_torch(
         self, scope: FileScope, is_confirmed: Callable[[FileScope], bool]
@@ -224,7 +290,10 @@ class ProjectFiles:
             return ()
         key = scope.file, mention
         if key not in self._indirect_importers:
-            home, classes = resolve_path(scope.file), scope.classes
+            home, classes = (
+                resolve_path(scope.file),
+                {os.fsdecode(n) for n in self._with_other_names({os.fsencode(n) for n in scope.classes})},
+            )
             if mention not in self._confirmed_files:
                 candidates = ((p, self._scope_of_file(p)) for p in self._files_with(mention))
                 confirmed = (p for p, s in candidates if s is not None and is_confirmed(s))
@@ -296,7 +365,7 @@ class ProjectFiles:
         if not self._by_word:
             for i, path in enumerate(self._file_paths):
                 if (m := self._mentioned_in(path)) is not None:
-                    for word in m.words:
+                    for word in m.words | m.attributes:
                         self._by_word[word].append(i)
                     for word in m.modules:
                         self._by_module[word].append(i)
@@ -326,11 +395,13 @@ class ProjectFiles:
         return self._direct_imports[path]
 
 
-def _import_words(scope: FileScope, file: Path) -> tuple[set[bytes], bytes]:
-    """Returns the words of an import from a file: the names that it can bring, and the name of its package."""
-    names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
-    names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
-    return names, os.fsencode(file.parent.name)
+def _names_of_file(scope: FileScope, file: Path) -> frozenset[str]:
+    """Returns the names that an import from a file can bring: its classes, its functions, and the module."""
+    return frozenset((*scope.classes, *scope.functions, _module_name(file)))
+
+
+def _module_name(file: Path) -> str:
+    return file.stem if file.stem != "__init__" else file.parent.name
 
 
 def _read_source(path: str) -> bytes | None:

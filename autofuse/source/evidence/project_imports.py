@@ -15,8 +15,9 @@ from pathlib import Path
 
 from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.parsed_files import real_path
-from autofuse.source.capture.project_files import LIBRARIES, find_project_class, import_roots
+from autofuse.source.capture.project_files import LIBRARIES, import_roots
 from autofuse.source.capture.scope import FileScope
+from autofuse.source.evidence.class_names import classes_named
 
 
 def resolve_path(path: str | Path) -> str:
@@ -40,26 +41,19 @@ class ProjectImport:
     name: str
     original: str
 
-    def may_import(self, home: str, classes: Collection[str]) -> bool:
-        """Whether the import may reach the file `home`, one of the `classes` defined there, or its package."""
-        if any(home in files for files in self.files):
-            return True
-        if self.name in ("", "*"):
-            return any(home.startswith(base + os.sep) for base in self.bases)
-        return self.original in classes and self.defined == home
-
     def of(self, candidates: Collection[str]) -> Iterator[str]:
         """Yield the files in `candidates` that the import may refer to."""
         for files in self.files:
             yield from (f for f in files if f in candidates)
-        if self.name and self.defined in candidates:
-            yield self.defined
+        if self.name:
+            yield from (f for f in self.defined if f in candidates)
 
     @cached_property
-    def defined(self) -> str:
-        """The file that defines the imported class; "" if the import names no class or the class is not found."""
-        definition = find_project_class(scope, ast.Name(self.name)) if (scope := self.scope()) is not None else None
-        return resolve_path(definition[1].file) if definition is not None and definition[1].file is not None else ""
+    def defined(self) -> frozenset[str]:
+        """The files that may define the imported class; empty if the import names no class of the project."""
+        scope = self.scope()
+        named = classes_named(scope, ast.Name(self.name)) if scope is not None and self.name not in ("", "*") else ()
+        return frozenset(c.file for c in named if c is not None and c.line)
 
     @cached_property
     def files(self) -> tuple[tuple[str, str], ...]:
@@ -79,18 +73,25 @@ class ImportedFiles:
                 self._by_original_name[i.original].append(i)
 
     def may_import(self, home: str, classes: Collection[str]) -> bool:
-        """Whether one of the imports may reach the file `home`, or one of the `classes` that are defined there."""
+        """Whether one of the imports may reach the file `home`, or one of the `classes` that are defined there.
+
+        Args:
+            home: the file.
+            classes: the names of its classes, also those that other files give them.
+        """
         if home in self._files or any(home.startswith(p) for p in self._packages):
             return True
-        return any(i.defined == home for name in classes for i in self._by_original_name.get(name, ()))
+        return any(home in i.defined for name in classes for i in self._by_original_name.get(name, ()))
 
 
 def find_imports(tree: ast.Module, file: Path, scope: Callable[[], FileScope | None]) -> Iterator[ProjectImport]:
     """Yield every import of a file."""
     folder = Path(resolve_path(file)).parent
-    for node in node_index(tree).of_kinds(ast.Import, ast.ImportFrom):
+    for node in node_index(tree).of_kinds(ast.Import, ast.ImportFrom, ast.Call):
         if isinstance(node, ast.Import):
             modules = [(a.name, "", "", 0) for a in node.names]
+        elif isinstance(node, ast.Call):
+            modules = [(name, "", "", 0)] if (name := _imported_by_call(node)) else []
         elif isinstance(node, ast.ImportFrom):
             module_name = node.module or ""
             names = [(a.asname or a.name, a.name) for a in node.names]
@@ -103,3 +104,11 @@ def find_imports(tree: ast.Module, file: Path, scope: Callable[[], FileScope | N
                 parts = module.split(".") if module else []
                 bases = (os.path.normpath(os.path.join(start, *parts)) for start in import_roots(level, folder))
                 yield ProjectImport(scope, tuple(bases), local, name)
+
+
+def _imported_by_call(call: ast.Call) -> str:
+    """The module that `importlib.import_module("layers")` imports; "" for any other call."""
+    match call:
+        case ast.Call(func=ast.Name(id=how) | ast.Attribute(attr=how), args=[ast.Constant(str(name)), *_]):
+            return name if how in ("import_module", "__import__") else ""
+    return ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from autofuse.ir.steps import spend
 from autofuse.rule import Fails
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.evidence.added_positions import positions_keep_their_dtype
 from autofuse.source.evidence.allowed_kernels import kernels_are_not_restricted
 from autofuse.source.evidence.attention_operands import attention_operands_fit
@@ -39,6 +40,7 @@ from autofuse.source.evidence.watchers import check_operation_watchers
 from autofuse.source.evidence.writes_between import nothing_writes_to_operands
 from autofuse.source.evidence.written_results import result_is_not_written
 
+_NODES_PER_STEP = 50  # nodes of the file that the questions visit in the time of a step
 _STEPS = 250  # the questions about a short function take as long as so many steps
 
 # One entry for each question of this package. A message names missing evidence in this order.
@@ -84,7 +86,9 @@ def examine_claim(claim: Claim) -> Fails | tuple[str, ...]:
         One clause for each missing piece of evidence, or Fails if the text shows that the edit is wrong.
     """
     assumptions: list[str] = []
-    spend(_STEPS + len(claim.captured.graph.values) // 2)  # each question looks through the function
+    nodes = len(node_index(claim.defined.scope.tree).nodes)
+    # Each question looks through the function, and some look through the file.
+    spend(_STEPS + len(claim.captured.graph.values) // 2 + nodes // _NODES_PER_STEP)
     for question in QUESTIONS:
         for answer in question(claim):
             if isinstance(answer, Fails):

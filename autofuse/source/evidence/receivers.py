@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope, self_name
 from autofuse.source.capture.syntax import walk
-from autofuse.source.evidence.changes import CodeChange
+from autofuse.source.evidence.changes import CodeChange, file_searches_modules
 from autofuse.source.evidence.tested_classes import class_name, tested_class_names
 
 # Usual names for settings. They are no modules, so an assignment to config.dropout replaces no child.
@@ -22,6 +22,7 @@ _SETTINGS = re.compile(r"(.*_)?(config|conf|cfg|args|arguments|hparams|opts?|opt
 _SAME_OBJECT = frozenset("to cuda cpu eval train half float double bfloat16 requires_grad_ apply".split())
 _ANYTHING = ("torch.nn.Module", "torch.nn.modules.Module", "typing.Any", "object")
 SETTINGS = "<settings>"
+_PYTHON_MODULE = "<python module>"
 
 
 def receiver_classes(scope: FileScope, change: CodeChange) -> frozenset[str] | None:
@@ -46,6 +47,33 @@ def is_own_instance(change: CodeChange) -> bool:
     if isinstance(receiver, ast.Attribute) and receiver.attr == "__class__":
         receiver = receiver.value
     return self_parameter is not None and isinstance(receiver, ast.Name) and receiver.id == self_parameter
+
+
+def changes_given_object(change: CodeChange, scope: FileScope) -> bool:
+    """Whether a function changes an object that its callers pass to it, of a class of torch or of an unknown one.
+
+    Such a function may change a module of another file that its file does not import: `replace(model, old, new)`.
+    """
+    if change.kind == "assigned" and change.name is None:
+        return scope.index(file_searches_modules) or is_module_call(change.value)
+    if change.receiver is None or change.function is None or is_own_instance(change):
+        return False
+    classes = receiver_classes(scope, change)
+    if classes is None and change.kind == "hooked":
+        return _is_loop_variable(change.receiver, change.function)  # not a module that the caller chooses by its name
+    return classes is None or any(c.startswith("torch.") for c in classes)
+
+
+def is_module_call(value: ast.expr | None) -> bool:
+    """Whether a value looks like a new module: a call of a class."""
+    function = value.func if isinstance(value, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", ""))[:1].isupper()
+
+
+def _is_loop_variable(receiver: ast.expr, function: Function) -> bool:
+    """Whether a loop of the function binds the receiver: `for m in model.modules()`."""
+    loops = (n for n in walk(function) if isinstance(n, (ast.For, ast.comprehension)))
+    return isinstance(receiver, ast.Name) and any(receiver.id in _bound_names(n.target) for n in loops)
 
 
 def _tested_classes(scope: FileScope, change: CodeChange) -> frozenset[str] | None:
@@ -79,6 +107,10 @@ def _expression_classes(
             return _expression_classes(scope, inner, function, owner, depth + 1)
         case ast.Call(func=ast.Attribute(attr="parse_args" | "parse_known_args")):
             return frozenset({SETTINGS})
+        case ast.Subscript(value=ast.Attribute(value=ast.Name("sys"), attr="modules")):
+            return frozenset({_PYTHON_MODULE})
+        case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module")):
+            return frozenset({_PYTHON_MODULE})
         case ast.Call(func=callee):
             kind = class_name(scope, callee)
             return frozenset({kind}) if kind and kind.rpartition(".")[2][:1].isupper() else None

@@ -6,14 +6,21 @@ A base class is followed by its name in the same file, and by imports in other f
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.project_files import files_of_import, find_project_class
 from autofuse.source.capture.scope import ClassScope, FileScope
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.syntax import parts, walk
+from autofuse.source.evidence.class_names import (
+    Enclosing,
+    NamedClass,
+    class_of_statement,
+    classes_named,
+    star_imports,
+)
 from autofuse.source.evidence.created_classes import created_class
 
 
@@ -53,76 +60,69 @@ def _collect_subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileSc
     while todo:
         base = todo.pop(0)
         for file in (base.scope, *(f for f in files if f is not base.scope)):
-            for node in file.index(_classes):
-                if id(node) not in seen and any(_may_be_base_class(b, base, file) for b in node.bases):
+            for node, around in file.index(_class_statements):
+                if id(node) not in seen and any(_may_be_base_class(b, base, file, around) for b in node.bases):
                     seen.add(id(node))
                     subclass = Subclass(file.class_scope(node), file)
                     todo.append(subclass)
                     yield subclass
 
 
-def _classes(tree: ast.Module) -> tuple[ast.ClassDef, ...]:
-    """Returns every class of a file, also classes in functions and classes that a call creates."""
-    nodes = list(walk(tree))
-    classes = [n for n in nodes if isinstance(n, ast.ClassDef)]
-    classes += [created for n in nodes if isinstance(n, ast.Call) and (created := created_class(n)) is not None]
-    return tuple(sorted(classes, key=lambda n: n.lineno))
+def new_subclasses(file: FileScope, family: Collection[NamedClass]) -> set[NamedClass]:
+    """Returns the classes of a file that derive, or may derive, from a class in `family`."""
+    known, found = set(family), set[NamedClass]()
+    for node, enclosing in file.index(_class_statements):  # a base class comes before its subclasses
+        named = frozenset(c for b in node.bases for c in classes_named(file, b, enclosing))
+        if any(c is None or c in known or (not c.line and any(c.name == k.name for k in known)) for c in named):
+            found.add(class_of_statement(node, file))
+            known |= found
+    return found - set(family)
 
 
-def _may_be_base_class(written: ast.expr, base: Subclass, file: FileScope) -> bool:
+def _class_statements(tree: ast.Module) -> tuple[tuple[ast.ClassDef, Enclosing], ...]:
+    """Returns every class of a file with the functions and classes around it, also classes that a call creates."""
+    found = list[tuple[ast.ClassDef, Enclosing]]()
+    todo: list[tuple[ast.AST, Enclosing]] = [(tree, ())]
+    while todo:
+        node, enclosing = todo.pop()
+        if isinstance(node, ast.ClassDef):
+            found.append((node, enclosing))
+        elif isinstance(node, ast.Call) and (created := created_class(node)) is not None:
+            found.append((created, enclosing))
+        inside = (*enclosing, node) if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) else enclosing
+        todo += [(child, inside) for child in parts(node)]
+    return tuple(sorted(found, key=lambda pair: pair[0].lineno))
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _may_be_base_class(written: ast.expr, base: Subclass, file: FileScope, enclosing: Enclosing) -> bool:
     """Whether the base class expression `written` in `file` is, or may be, the class `base`.
 
-    An expression that is computed at run time, `MODELS["base"]`, may be any class that is defined before it.
+    An expression that only run time can resolve, `MODELS["base"]`, may be any class that is defined before it.
     """
-    if _is_computed(written, file):
-        return file.tree is not base.scope.tree or base.owner.node.lineno < written.lineno
-    if isinstance(written, ast.Subscript):
-        written = written.value
-    if file is base.scope:
-        return isinstance(written, ast.Name) and written.id == base.name
-    if isinstance(written, ast.Attribute):  # model.Attention
-        return written.attr == base.name
-    if not isinstance(written, ast.Name) or written.id in file.classes:
-        return False
-    definition = find_project_class(file, written)
-    if definition is not None:
-        return definition[0].node.name == base.name and _same_file(definition[1].file, base.scope.file)
-    imported = file.imports.get(written.id)
-    if imported is None:
-        return written.id == base.name and imports_everything_from(file, base.scope)
-    return any(a.name == base.name and (a.asname or a.name) == written.id for a in imported.names)
+    wanted = class_of_statement(base.owner.node, base.scope)
+    for named in classes_named(file, written, enclosing):
+        if named is None:
+            if file.tree is not base.scope.tree or enclosing or base.owner.node.lineno < written.lineno:
+                return True
+        elif named == wanted or (not named.line and named.name == wanted.name):
+            return True
+    return isinstance(written, ast.Name) and _may_be_star_import(written.id, base, file)
 
 
-def _same_file(one: Path | None, other: Path | None) -> bool:
-    """Whether two paths are the same file: `lib/variants/../attention.py` and `lib/attention.py`."""
-    return one == other or one is not None and other is not None and one.resolve() == other.resolve()
-
-
-def _is_computed(written: ast.expr, file: FileScope) -> bool:
-    """Whether a base class expression is a lookup that only run time can resolve."""
-    if isinstance(written, ast.Subscript):  # `Base[T]` is a generic class, `MODELS["base"]` a lookup
-        return isinstance(written.slice, ast.Constant) and isinstance(written.slice.value, str)
-    if isinstance(written, ast.Name) and written.id in file.variables:
-        return _is_computed(file.variables[written.id], file)
-    if isinstance(written, ast.Call):
-        last = getattr(written.func, "attr", getattr(written.func, "id", ""))
-        return last in _LOOKUP_FUNCTIONS or last.startswith(("get_", "lookup", "resolve", "load_", "import_"))
-    return False
-
-
-_LOOKUP_FUNCTIONS = frozenset({"getattr", "get", "build", "pop", "__getitem__"})
+def _may_be_star_import(name: str, base: Subclass, file: FileScope) -> bool:
+    """Whether `import *` may bind the name of the class, from a file that cannot be followed."""
+    return name == base.name and name not in file.bound and imports_everything_from(file, base.scope)
 
 
 def imports_everything_from(file: FileScope, home: FileScope) -> bool:
     """Whether a file imports `*` from the file of `home`, or from a package that may import from it."""
     if home.file is None or file.file is None:
         return False
-    stars = file.index(_star_imports)
+    stars = file.index(star_imports)
     return any(home.file.stem in (s.module or "").split(".") or _is_package(s, file.file) for s in stars)
-
-
-def _star_imports(tree: ast.Module) -> tuple[ast.ImportFrom, ...]:
-    return tuple(n for n in walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*")
 
 
 def _is_package(star: ast.ImportFrom, file: Path) -> bool:

@@ -68,7 +68,7 @@ def _has_replacements(scope: FileScope) -> bool:
 
 def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:
     """Every change of a file that replaces something in torch, with its full name."""
-    owners_by_argument = dict[tuple[Function, str], set[str]]()
+    owners_by_argument = dict[tuple[str, int, str], set[str]]()
     return [
         (change, name)
         for change in scope.index(find_changes)
@@ -77,7 +77,7 @@ def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:
 
 
 def _replaced_names(
-    change: CodeChange, scope: FileScope, owners_by_argument: dict[tuple[Function, str], set[str]]
+    change: CodeChange, scope: FileScope, owners_by_argument: dict[tuple[str, int, str], set[str]]
 ) -> list[str]:
     """The full torch names that a change replaces; a name ends in `*` if it is computed."""
     if change.kind != "assigned":
@@ -86,13 +86,17 @@ def _replaced_names(
         return [change.path] if change.path.startswith("torch.") else []
     has_imports = change.function is not None and _imports(change.function)
     local_scope = scope.nested_scope(change.function) if has_imports and change.function is not None else scope
-    owners = {local_scope.name_of(change.receiver) or _module_by_name(change.receiver)}
+    owners = {
+        local_scope.name_of(change.receiver)
+        or _module_by_name(change.receiver)
+        or _class_of_tensor(change.receiver, local_scope),
+        _through_module(change.receiver),
+    }
     if change.function is not None and isinstance(change.receiver, ast.Name):
-        key = change.function, change.receiver.id
-        if key not in owners_by_argument:
-            owners_by_argument[key] = _owners_passed(*key, scope)
-        owners |= owners_by_argument[key]
-    return [f"{o}.{change.name or '*'}" for o in sorted(owners) if o == "torch" or o.startswith("torch.")]
+        owners |= _owners_passed(change.function, change.receiver.id, scope, owners_by_argument)
+    return [
+        f"{o}.{change.name or '*'}" for o in sorted(o for o in owners if o) if o == "torch" or o.startswith("torch.")
+    ]
 
 
 def _module_by_name(receiver: ast.expr) -> str:
@@ -108,16 +112,45 @@ def _module_by_name(receiver: ast.expr) -> str:
     return ""
 
 
-def _owners_passed(function: Function, name: str, scope: FileScope) -> set[str]:
-    """The torch objects that callers pass as the argument `name`, which the function changes: `patch(torch.Tensor)`."""
+_USUAL_NAMES = {"torch": "torch", "F": "torch.nn.functional", "nn": "torch.nn"}
+
+
+def _through_module(receiver: ast.expr) -> str:
+    """What `model.torch` and `model.F` are, if `model` is a module of the project: its own imports of torch."""
+    names = ast.unparse(receiver).split(".") if isinstance(receiver, ast.Attribute) else []
+    at = next((i for i, name in enumerate(names) if i and name in _USUAL_NAMES), 0)
+    return ".".join([_USUAL_NAMES[names[at]], *names[at + 1 :]]) if at else ""
+
+
+def _class_of_tensor(receiver: ast.expr, scope: FileScope) -> str:
+    """`torch.Tensor` for `type(torch.ones(1))` and `torch.ones(1).__class__`; "" for anything else."""
+    match receiver:
+        case (
+            ast.Call(func=ast.Name("type"), args=[ast.Call(func=made)])
+            | ast.Attribute(value=ast.Call(func=made), attr="__class__")
+        ):
+            name = scope.name_of(made) or ""
+            return "torch.Tensor" if name.startswith("torch.") and name.rpartition(".")[2][:1].islower() else ""
+    return ""
+
+
+def _owners_passed(
+    function: Function, name: str, scope: FileScope, known: dict[tuple[str, int, str], set[str]]
+) -> set[str]:
+    """The torch objects that callers pass as the argument `name`, which the function changes: `patch(torch.Tensor)`.
+
+    Functions of one name share the answer, which `known` keeps, because a call shows only the name.
+    """
     arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     if name not in arguments:
         return set()
-    at, owners = arguments.index(name), set[str]()
-    for called in scope.index(call_index).calls[function.name]:
-        values = [*called.node.args[at : at + 1], *(k.value for k in called.node.keywords if k.arg == arguments[at])]
-        owners |= {scope.name_of(g) or "" for g in values}
-    return owners
+    key = function.name, arguments.index(name), name
+    if key not in known:
+        calls = [called.node for called in scope.index(call_index).calls[function.name]]
+        values = [v for c in calls for v in c.args[key[1] : key[1] + 1]]
+        values += [k.value for c in calls for k in c.keywords if k.arg == name]
+        known[key] = {scope.name_of(v) or "" for v in values}
+    return known[key]
 
 
 @lru_cache(maxsize=256)

@@ -289,7 +289,8 @@ def _proposals_without_callers(defined: DefinedFunction, context: _FileContext) 
             outcome = Fails(because(writing.GENERATED_FILE, name=context.edited_file.generated), enables=False)
         elif isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
             recheck = None if context.wanted_edit else _Recheck(outcome, replace(context, rules=(site.rule,)), defined)
-            claim = Claim(site, outcome, captured, view, defined, target, context.files, recheck)
+            lines = text.lines_of(defined.function)
+            claim = Claim(site, outcome, captured, view, defined, target, context.files, recheck, lines)
             evidence, notes = examine_claim(claim), describe_callees(claim)
             outcome, assumptions = (evidence, ()) if isinstance(evidence, Fails) else (outcome, evidence)
             if isinstance(outcome, Edit):

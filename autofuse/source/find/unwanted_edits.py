@@ -68,8 +68,7 @@ def assumption_about_text(edit: Edit, function: Function, text: SourceText) -> s
     last = edit.becomes.rpartition(".")[2]
     if any(last in (getattr(n, "attr", ""), getattr(n, "id", "")) for n in walk(function)):
         return ""
-    source = b"\n".join(text.lines[function.lineno - 1 : function.end_lineno]).decode(errors="replace")
-    found = re.search(rf"\b(F|functional|torch|nn)\.{last}\b", source)
+    found = re.search(rf"\b(F|functional|torch|nn)\.{last}\b", text.lines_of(function))
     return f"assumes that the text about `{found[0]}` here does not advise against it" if found else ""
 
 

@@ -48,6 +48,10 @@ class SourceText:
             return len(self.source)
         return sum(len(line) + 1 for line in self.lines[node.lineno - 1 : node.end_lineno])
 
+    def lines_of(self, node: ast.stmt) -> str:
+        """The lines of a statement, with their comments."""
+        return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno]).decode(errors="replace")
+
     def of(self, node: ast.expr) -> str:
         """The source of an expression on one line.
 
