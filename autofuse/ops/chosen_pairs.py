@@ -70,7 +70,7 @@ def sparse_product(sparse: Tensor, mask: Tensor, dense: Tensor, equation: str) -
 
 
 def masks_product(masks: tuple[Tensor, ...], like: Tensor) -> Tensor:
-    """Where all masks are set, in the shape of `like`."""
+    """The entries at which all masks are set, in the shape of `like`."""
     found = masks[0] != 0
     for mask in masks[1:]:
         found = found & (mask != 0)
@@ -78,7 +78,7 @@ def masks_product(masks: tuple[Tensor, ...], like: Tensor) -> Tensor:
 
 
 def masks_sum(masks: tuple[Tensor, ...], like: Tensor) -> Tensor:
-    """Where one of the masks is set, in the shape of `like`."""
+    """The entries at which one of the masks is set, in the shape of `like`."""
     found = masks[0] != 0
     for mask in masks[1:]:
         found = found | (mask != 0)
@@ -86,5 +86,5 @@ def masks_sum(masks: tuple[Tensor, ...], like: Tensor) -> Tensor:
 
 
 def mask_over(mask: Tensor, dim: int) -> Tensor:
-    """Where a mask is set anywhere along a dimension."""
+    """The entries at which a mask is set anywhere along a dimension."""
     return (mask != 0).any(dim)

@@ -40,7 +40,7 @@ def expert_rows(chosen: Tensor, capacity: int | None = None) -> tuple[Tensor, ..
 
 
 def counted_ends(counts: Tensor) -> Tensor:
-    """Where each expert's rows end, if expert e has counts[e] rows. Shapes: (E,). On the CPU: waits for the device."""
+    """The end of each expert's rows, if expert e has counts[e] rows. Shapes: (E,). On the CPU: waits for the device."""
     return counts.to(torch.int64).cumsum(0).cpu()
 
 

@@ -95,18 +95,18 @@ class _Dispatched(_Stacked):
         tokens = x.reshape(-1, WIDTH)
         top, chosen = F.softmax(self.gate(tokens), dim=-1).max(dim=-1)
         place = torch.arange(tokens.shape[0]) % 6
-        sent = self.sent(tokens, chosen, place, top)
-        inputs = torch.einsum("tec,td->ecd", sent, tokens)
-        return torch.einsum("tec,ecd->td", sent, self.experts(inputs)).view_as(x)
+        send = self.send(tokens, chosen, place, top)
+        inputs = torch.einsum("tec,td->ecd", send, tokens)
+        return torch.einsum("tec,ecd->td", send, self.experts(inputs)).view_as(x)
 
-    def sent(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
+    def send(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
         raise NotImplementedError
 
 
 class SoftDispatch(_Dispatched):
     """Soft MoE: every token goes to every place."""
 
-    def sent(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
+    def send(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
         logits = self.gate(tokens)[..., None] * torch.linspace(0.5, 1.5, 6, dtype=tokens.dtype)
         return logits.softmax(0)
 
@@ -114,7 +114,7 @@ class SoftDispatch(_Dispatched):
 class NearlyOneHot(_Dispatched):
     """A small number is added to each entry."""
 
-    def sent(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
+    def send(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
         mask = F.one_hot(chosen, EXPERTS)[..., None] * F.one_hot(place, 6)[:, None, :]
         return mask.to(tokens.dtype) * top[:, None, None] + 0.01 * top[:, None, None]
 
@@ -122,7 +122,7 @@ class NearlyOneHot(_Dispatched):
 class StraightThrough(_Dispatched):
     """The entries that are zero have a gradient."""
 
-    def sent(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
+    def send(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
         soft = self.gate(tokens).softmax(-1)[..., None] * F.one_hot(place, 6)[:, None, :]
         hard = (F.one_hot(chosen, EXPERTS)[..., None] * F.one_hot(place, 6)[:, None, :]).to(tokens.dtype)
         return hard + soft - soft.detach()
@@ -131,11 +131,11 @@ class StraightThrough(_Dispatched):
 class MaskWritten(_Dispatched):
     """The mask is written in place after the product with it."""
 
-    def sent(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
+    def send(self, tokens: Tensor, chosen: Tensor, place: Tensor, top: Tensor) -> Tensor:
         mask = F.one_hot(chosen, EXPERTS)[..., None] * F.one_hot(place, 6)[:, None, :]
-        sent = mask * top[:, None, None]
+        send = mask * top[:, None, None]
         mask.mul_(chosen[:, None, None] == 0)
-        return sent
+        return send
 
 
 LOOK_ALIKES = (SoftDispatch, NearlyOneHot, StraightThrough)

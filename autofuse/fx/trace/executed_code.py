@@ -1,4 +1,4 @@
-"""What the text of code shows before it runs: the attributes that it reads, and the functions that it passes on."""
+"""Facts from the text of code before it runs: the attributes that it reads, and the functions that it passes on."""
 
 from __future__ import annotations
 

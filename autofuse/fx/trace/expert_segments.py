@@ -1,4 +1,4 @@
-"""What a recorder does if rows are sorted by expert, and forward takes one segment after the other.
+"""Records forwards whose rows are sorted by expert, and that take one segment after the other.
 
 | as written | recorded as |
 | --- | --- |
@@ -198,7 +198,7 @@ class ExpertSegments(Values, CountKeeper):
         wanted = [e for e in range(counts.meta["v"].shape[0]) if not self.is_empty_expert(e)]
         if [segments.get(name or "") for _, name in results] != [(counts, e) for e in wanted]:
             self.refuse_count()
-        return self._joined(counts, [(p, e) for (p, _), e in zip(results, wanted, strict=True)])
+        return self._join_results(counts, [(p, e) for (p, _), e in zip(results, wanted, strict=True)])
 
     def _join_later(self, parts: list[Tensor]) -> Tensor:
         """`torch.cat` of rows that conditions chose. It may only be added to a result: then each part is added."""
@@ -218,7 +218,7 @@ class ExpertSegments(Values, CountKeeper):
             out = self.with_rows(function, (out, 0, index, y), {})
         return out
 
-    def _joined(self, counts: fx.Node, results: list[tuple[Tensor, int]]) -> Tensor:
+    def _join_results(self, counts: fx.Node, results: list[tuple[Tensor, int]]) -> Tensor:
         like = results[0][0]
         index = counted_index(counts)
         counted = next(h.tensor for h in self.held.values() if h.node is index)

@@ -107,7 +107,7 @@ def _scattered_index(mask: fx.Node) -> fx.Node | None:
 
 
 class CountKeeper:
-    """What a recorder does with counts of rows."""
+    """The part of a recorder that handles counts of rows."""
 
     @abstractmethod
     def test_count(self, counts: fx.Node, e: int) -> bool:

@@ -45,7 +45,7 @@ class NamedClass:
 
 @dataclass(frozen=True)
 class _Position:
-    """Where a name is read: the file, the functions and classes around it, and the names that may still be followed."""
+    """The place of a name: the file, the functions and classes around it, and the names that may still be followed."""
 
     scope: FileScope
     enclosing: Enclosing = ()

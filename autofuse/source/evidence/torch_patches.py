@@ -116,7 +116,7 @@ _USUAL_NAMES = {"torch": "torch", "F": "torch.nn.functional", "nn": "torch.nn"}
 
 
 def _through_module(receiver: ast.expr) -> str:
-    """What `model.torch` and `model.F` are, if `model` is a module of the project: its own imports of torch."""
+    """The values of `model.torch` and `model.F`, if `model` is a module of the project: its own imports of torch."""
     names = ast.unparse(receiver).split(".") if isinstance(receiver, ast.Attribute) else []
     at = next((i for i, name in enumerate(names) if i and name in _USUAL_NAMES), 0)
     return ".".join([_USUAL_NAMES[names[at]], *names[at + 1 :]]) if at else ""

@@ -61,7 +61,7 @@ def _finding(loop: ast.stmt | ast.expr, reason: Reason, rule: LoadedRule, symbol
 
 @dataclass(frozen=True)
 class _Function:
-    """What a function does outside of its loops.
+    """The operations of a function outside of its loops.
 
     Attributes:
         sorts: whether it sorts or counts rows.

@@ -180,7 +180,7 @@ def _labels_of_user(user: fx.Node, value: _Labelled, experts: int) -> str | None
         return _labels_of_product(user, value, name == "mul")
     if name == "unsqueeze" and user.args[0] is value.node:
         dim = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim")
-        return None if type(dim) is not int else _inserted(labels, dim % len(shape))
+        return None if type(dim) is not int else _insert_label(labels, dim % len(shape))
     if name == "getitem" and user.args[0] is value.node:
         return _labels_of_item(user, value)
     if name in ("bmm", "matmul") and user.args[0] is value.node and labels == "ETF":
@@ -201,7 +201,7 @@ def _labels_of_product(user: fx.Node, value: _Labelled, commutes: bool) -> str |
     return value.labels if kept else None
 
 
-def _inserted(labels: str, dim: int) -> str:
+def _insert_label(labels: str, dim: int) -> str:
     return labels[:dim] + "F" + labels[dim:]
 
 

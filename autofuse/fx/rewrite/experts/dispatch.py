@@ -92,7 +92,7 @@ def _is_contraction(equation: str) -> bool:
 
 
 def _one_hots(node: Any, steps: int = 0) -> int:
-    """How many one-hot factors each entry of a tensor has."""
+    """The number of one-hot factors of each entry of a tensor."""
     if not isinstance(node, fx.Node) or steps > _MAX_STEPS:
         return 0
     name = node_name(node)

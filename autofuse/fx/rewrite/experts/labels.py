@@ -1,4 +1,4 @@
-"""What the dimensions of a tensor stand for: experts, tokens, or the features of a token.
+"""Labels say what the dimensions of a tensor stand for: experts, tokens, or the features of a token.
 
 Labels are a text with one letter for each dimension:
 

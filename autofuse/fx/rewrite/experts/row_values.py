@@ -61,7 +61,7 @@ class PairRows:
 
 
 class RowValues:
-    """Writes nodes for rows into a graph, before the node that is to be replaced."""
+    """Writes nodes for rows into a graph, before the node that they replace."""
 
     def __init__(
         self, graph: fx.Graph, rows: PairRows, mode: FakeTensorMode, root: nn.Module,
