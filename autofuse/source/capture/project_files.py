@@ -79,7 +79,9 @@ def import_roots(level: int, folder: Path) -> list[Path]:
         level: The number of leading dots of the import.
         folder: The folder of the file.
     """
-    return [folder.joinpath(*[".."] * (level - 1))] if level else [folder, *list(folder.parents)[: _LEVELS - 1]]
+    if level:  # one path for each file, whichever file imports it: what is known of a file is kept by its path
+        return [Path(os.path.normpath(folder.joinpath(*[".."] * (level - 1))))]
+    return [folder, *list(folder.parents)[: _LEVELS - 1]]
 
 
 def read_scope(file: Path, name: str = "") -> FileScope | None:

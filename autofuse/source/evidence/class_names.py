@@ -11,7 +11,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofuse.source.capture.bindings import Function, bindings, bound_names
@@ -22,7 +22,8 @@ from autofuse.source.capture.project_files import LIBRARIES, files_of_import, re
 from autofuse.source.capture.scope import FileScope, module_bindings, target_pairs
 from autofuse.source.capture.syntax import walk
 
-_MAX_STEPS = 12  # names that are followed for one expression
+_MAX_STEPS = 12  # local names and attributes that are followed for one expression
+_MOST_NAMES = 40  # names of modules that are followed, one from another
 _LOOKUPS = frozenset("getattr get build pop __getitem__ reduce partial import_module __import__".split())
 _GENERIC = frozenset({"Generic", "Protocol", "Annotated"})
 Enclosing = tuple[Function | ast.ClassDef, ...]
@@ -173,18 +174,67 @@ def _local_names(around: Function | ast.ClassDef) -> frozenset[str]:
     return frozenset(n for n, _ in bindings(around.body)) if isinstance(around, ast.ClassDef) else bound_names(around)
 
 
-def _module_name(name: str, at: _Position) -> Iterator[NamedClass | None]:
+def _module_name(name: str, at: _Position) -> frozenset[NamedClass | None]:
+    """The classes that a name of a module may name, computed once for each name of a file."""
+    known = at.scope.classes_of_names
+    if name not in known:
+        return _RESOLVING.resolve(name, at.scope)
+    FILE_LOOKUPS.count += 1
+    return known[name]
+
+
+@dataclass
+class _Resolving:
+    """The names that are being followed, outermost first. Names of files that import each other may form a cycle.
+
+    Attributes:
+        names: The file and the name.
+        met: The place in `names` of the outermost one that was met again, since the innermost one was begun.
+    """
+
+    names: list[tuple[int, str]] = field(default_factory=list)
+    met: int = _MOST_NAMES
+
+    def resolve(self, name: str, scope: FileScope) -> frozenset[NamedClass | None]:
+        """The classes of a name. They are kept if they do not depend on a name whose classes are not complete yet."""
+        key, place, met = (id(scope), name), len(self.names), self.met
+        if key in self.names or place == _MOST_NAMES:
+            self.met = min(met, self.names.index(key) if key in self.names else 0)
+            return frozenset({None})
+        self.names.append(key)
+        self.met = _MOST_NAMES
+        try:
+            found = frozenset(_name_of_module(name, _Position(scope)))
+        finally:
+            self.names.pop()
+            is_complete, self.met = self.met >= place, min(met, self.met if self.met < place else _MOST_NAMES)
+        if is_complete:
+            scope.classes_of_names[name] = found
+        return found
+
+
+_RESOLVING = _Resolving()
+
+
+def _name_of_module(name: str, at: _Position) -> Iterator[NamedClass | None]:
     if name in at.scope.reassigned:
         yield None
     nodes = at.scope.index(module_bindings).get(name, ())
     for node in nodes:
         yield from _binding(node, name, at)
-    if not nodes and at.scope.hides_names and at.scope.file is not None:
-        for star in at.scope.index(star_imports):
-            for file in files_of_import(star, at.scope.file):
-                other = read_scope(file, name) or read_scope(file, "import *")
-                if at.steps > 0 and other is not None:
-                    yield from _module_name(name, at.next(other))
+    if not nodes and at.scope.hides_names:
+        for file in at.scope.cached_for_scope(_star_files):
+            other = read_scope(file, name) or read_scope(file, "import *")
+            if other is not None:
+                yield from _module_name(name, at.next(other))
+
+
+def _star_files(scope: FileScope) -> tuple[Path, ...]:
+    """The files of the project whose names `from x import *` brings into a file."""
+    if scope.file is None:
+        return ()
+    file = scope.file
+    return tuple(dict.fromkeys(f for star in scope.index(star_imports) for f in files_of_import(star, file)))
 
 
 def star_imports(tree: ast.Module) -> tuple[ast.ImportFrom, ...]:
