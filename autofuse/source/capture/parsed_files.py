@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from autofuse.source.capture.scope import FileScope, file_scope
 from autofuse.source.capture.syntax import drop_cached_walks
@@ -39,9 +40,16 @@ class _Parsed:
 
 @dataclass
 class ParsedFiles:
-    """The parsed files of this process, by their real paths."""
+    """The parsed files of this process, by their real paths.
+
+    Attributes:
+        most: The limit for the size of the texts, in bytes.
+        classes_of_names: (path of a file, name in it) -> what evidence/class_names.py found. It is small, and is kept
+            when trees are dropped.
+    """
 
     most: int = _MOST_BYTES
+    classes_of_names: dict[tuple[str, str], frozenset[Any]] = field(default_factory=dict)
     _size: int = 0
     _files: dict[str, _Parsed] = field(default_factory=dict)
     _existence: dict[str, bool] = field(default_factory=dict)
@@ -96,12 +104,16 @@ class ParsedFiles:
             kept, size = {}, 0
         for real in kept:
             self._files.pop(real).forget_others()
-        self.forget()
+        self._forget_trees()
         self._files, self._size = kept, size
         gc.collect()  # scopes of files that import each other form reference cycles
 
     def forget(self) -> None:
         """Drop everything. Call this when files may have changed."""
+        self.classes_of_names.clear()
+        self._forget_trees()
+
+    def _forget_trees(self) -> None:
         for parsed in self._files.values():
             drop_cached_walks(parsed.tree)
         self._files.clear()

@@ -146,7 +146,6 @@ class FileScope:
         reassigned: Names that a function assigns after `global`.
         imports: Names that a single `from ... import` binds, with that statement.
         imported_classes: Imported names that were looked up, with the class and the scope of its file.
-        classes_of_names: What evidence/class_names.py found for names of the file.
     """
 
     tree: ast.Module
@@ -161,7 +160,6 @@ class FileScope:
     reassigned: frozenset[str] = frozenset()
     imports: dict[str, ast.ImportFrom] = field(default_factory=dict)
     imported_classes: dict[str, tuple[ClassScope, FileScope] | None] = field(default_factory=dict)
-    classes_of_names: dict[str, frozenset[Any]] = field(default_factory=dict, init=False)
     _class_scopes: dict[int, ClassScope] = field(default_factory=dict)
     _inlinable: dict[int, bool] = field(default_factory=dict)
     _constants: dict[str, float] | None = None
@@ -196,7 +194,6 @@ class FileScope:
     def forget_others(self) -> None:
         """Forget the classes of other files, so that these files can be dropped."""
         self.imported_classes.clear()
-        self.classes_of_names.clear()
         for owner in self._class_scopes.values():
             owner.known_subclasses.clear()
 

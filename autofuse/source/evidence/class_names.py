@@ -17,7 +17,7 @@ from pathlib import Path
 from autofuse.source.capture.bindings import Function, bindings, bound_names
 from autofuse.source.capture.file_lookups import FILE_LOOKUPS
 from autofuse.source.capture.node_index import node_index
-from autofuse.source.capture.parsed_files import real_path
+from autofuse.source.capture.parsed_files import PARSED, real_path
 from autofuse.source.capture.project_files import LIBRARIES, files_of_import, read_scope
 from autofuse.source.capture.scope import FileScope, module_bindings, target_pairs
 from autofuse.source.capture.syntax import walk
@@ -36,12 +36,13 @@ class NamedClass:
     Attributes:
         name: The name in the class statement, or the last known name if no file shows the statement.
         file: The real path of the file with the class statement; "" if no file shows it.
-        line: The line of the class statement; 0 if no file shows it.
+        line: The line of the class statement; 0 if no file shows it. It does not count in comparisons, because an
+            edit may move the statement. So classes of one name in one file are the same.
     """
 
     name: str
     file: str = ""
-    line: int = 0
+    line: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -176,11 +177,11 @@ def _local_names(around: Function | ast.ClassDef) -> frozenset[str]:
 
 def _module_name(name: str, at: _Position) -> frozenset[NamedClass | None]:
     """The classes that a name of a module may name, computed once for each name of a file."""
-    known = at.scope.classes_of_names
-    if name not in known:
+    known = PARSED.classes_of_names.get((_path(at.scope), name))
+    if known is None:
         return _RESOLVING.resolve(name, at.scope)
     FILE_LOOKUPS.count += 1
-    return known[name]
+    return known
 
 
 @dataclass
@@ -208,8 +209,8 @@ class _Resolving:
         finally:
             self.names.pop()
             is_complete, self.met = self.met >= place, min(met, self.met if self.met < place else _MOST_NAMES)
-        if is_complete:
-            scope.classes_of_names[name] = found
+        if is_complete and scope.file is not None:
+            PARSED.classes_of_names[_path(scope), name] = found
         return found
 
 
