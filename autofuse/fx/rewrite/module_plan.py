@@ -41,6 +41,7 @@ from autofuse.match.site import Site
 from autofuse.rule import Holds
 
 EXPERTS, _LOOP_BENEFIT = "AF701", 10  # the code of the rule for loops over experts, and its benefit
+_KERNEL = "autofuse experts"  # of the report: rows by expert, and a product for each expert or for all of them at once
 _ROUNDS = 3  # a fused operation may be part of a larger match: a hand-written GELU, then its MLP
 
 SiteKey = tuple[str, str, SourceLine | None]  # rule, replaced node, line
@@ -166,7 +167,7 @@ def _fused_loops(trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: f
         return []
     keys = [(EXPERTS, node.name, node.meta.get("place")) for node in trace.loops]
     return [
-        Found(EXPERTS, key, key[2], True, "rows sorted by expert, in one pass", "torch nonzero", benefit=_LOOP_BENEFIT)
+        Found(EXPERTS, key, key[2], True, "rows sorted by expert, in one pass", _KERNEL, benefit=_LOOP_BENEFIT)
         for key in keys
         if key not in excluded
     ]
@@ -195,7 +196,7 @@ def _fused_dense_experts(
             else rewrite_sum(trace, found, is_by_token)
         ):
             reason = "rows by index, without a product with a one-hot tensor" if is_sent else "the chosen experts only"
-            fused.append(Found(EXPERTS, key, key[2], True, reason, "torch nonzero", benefit=_LOOP_BENEFIT))
+            fused.append(Found(EXPERTS, key, key[2], True, reason, _KERNEL, benefit=_LOOP_BENEFIT))
     erase_dead(trace.graph)
     return fused
 
