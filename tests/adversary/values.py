@@ -39,6 +39,8 @@ class Numbers:
 def plain(value: Any, own: str, seen: dict[int, Any] | None = None) -> Any:
     """A snapshot of a value, as numbers and text. own: the module whose classes and functions are read too."""
     seen = {} if seen is None else seen
+    if type(value) in weakref.ProxyTypes:
+        return "a weak proxy"  # any question about it reads its object, which may be gone
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, _SIMPLE):
@@ -196,8 +198,9 @@ def of_namespace(module: types.ModuleType) -> Any:
 
 
 def _is_own(value: Any, module: str) -> bool:
-    if isinstance(value, types.ModuleType):
+    kind = type(value)  # isinstance would ask a proxy for the class of an object that may be gone
+    if issubclass(kind, types.ModuleType):
         return value.__name__.startswith("adversary")
-    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+    if issubclass(kind, (type, types.FunctionType, types.BuiltinFunctionType)):
         return getattr(value, "__module__", "") == module
     return True

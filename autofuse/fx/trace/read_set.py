@@ -67,9 +67,9 @@ from autofuse.reasons.reason import because
 
 _FUNCTION_ATTRIBUTES = frozenset({"__defaults__", "__kwdefaults__", "__code__", "signature", "getfullargspec"})
 _PYTHON_NAMES = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
-# Attributes that lead to state by no name that code loads: the globals of any function, all subclasses of a class.
+# Attributes that lead to state by no name that code loads: globals and cells of any function, all subclasses.
 _LEAD_ANYWHERE = frozenset({"__globals__", "__builtins__", "__subclasses__", "__doc__", "f_globals", "f_locals",
-                            "f_back", "f_builtins", "gi_frame", "cr_frame", "tb_frame"})  # fmt: skip
+                            "f_back", "f_builtins", "gi_frame", "cr_frame", "tb_frame", "cell_contents"})  # fmt: skip
 _SPECIAL_DATA = frozenset({"__annotations__", "__match_args__"})  # a program may assign them
 _ATTRIBUTE_METHODS = frozenset({"__getattribute__", "__getattr__"})
 
@@ -230,6 +230,8 @@ class ReadSet(ValueGuards):
                 self._ran[id(value)] = value
                 self.guard_content(value.__defaults__, load.name)
                 self.guard_content(value.__kwdefaults__, load.name)
+            if "__annotations__" in self.literal:
+                self.guard_content(value.__annotations__, load.name)
         self.guard_attributes(value, load.attributes)
 
     def _guard_builtin_name(self, name: str) -> None:
