@@ -124,6 +124,16 @@ def flat_base(node: fx.Node) -> fx.Node:
     return node
 
 
+def example_of_call(node: fx.Node, mode: Any) -> Any:
+    """The example of a call of a function or method, from those of its operands."""
+    args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
+    with mode, torch.enable_grad():
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
 def node_name(node: fx.Node) -> str:
     """The name of the function or method that a node calls."""
     if node.target is operator.getitem:

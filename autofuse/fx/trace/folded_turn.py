@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.expert_rows import ROWS, Loops
 from autofuse.fx.trace.expert_segments import is_joined, is_segment
-from autofuse.fx.trace.expert_spellings import index_under
+from autofuse.fx.trace.expert_spellings import example_of_call, index_under
 from autofuse.fx.trace.expert_turns import NotALoop, Turn, dependents, target_name, with_number
 from autofuse.fx.trace.operation_names import replace_node
 from autofuse.fx.trace.row_counts import counted_index
@@ -539,12 +539,7 @@ class FoldedTurn:
 
     def value_of(self, node: fx.Node) -> Any:
         """The example of a call of a function or method."""
-        args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
-        kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
-        with self.mode, torch.enable_grad():
-            if node.op == "call_method":
-                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+        return example_of_call(node, self.mode)
 
 
 _KEEPS_CHOICES = frozenset("eq getitem one_hot permute to long int bool unbind unsqueeze".split())

@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from autofuse.fx.rewrite.experts.labels import einsum_labels, einsum_operands, shape_of
 from autofuse.fx.rewrite.experts.reads import check_reads, erase_new
 from autofuse.fx.rewrite.experts.row_values import NotByRow
-from autofuse.fx.trace.expert_spellings import node_name
+from autofuse.fx.trace.expert_spellings import example_of_call, node_name
 from autofuse.fx.trace.operation_names import replace_node
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.ops.chosen_pairs import mask_over, masks_product, masks_sum, sparse_product
@@ -186,9 +185,4 @@ def _mask(trace: ForwardTrace, node: fx.Node) -> fx.Node:
 
 
 def _example(trace: ForwardTrace, node: fx.Node) -> Any:
-    args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
-    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
-    with trace.mode, torch.enable_grad():
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+    return example_of_call(node, trace.mode)

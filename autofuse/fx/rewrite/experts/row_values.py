@@ -24,7 +24,7 @@ from autofuse.fx.rewrite.experts.labels import (
     reshaped,
     shape_of,
 )
-from autofuse.fx.trace.expert_spellings import node_name
+from autofuse.fx.trace.expert_spellings import example_of_call, node_name
 from autofuse.fx.trace.expert_turns import place_of_number
 from autofuse.fx.trace.row_operations import ELEMENTWISE
 from autofuse.ops.chosen_pairs import entries_of_rows, rows_of_tokens
@@ -379,12 +379,7 @@ class RowValues:
         return node
 
     def _value(self, node: fx.Node) -> Any:
-        args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
-        kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
-        with self.mode, torch.enable_grad():
-            if node.op == "call_method":
-                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+        return example_of_call(node, self.mode)
 
 
 def _are_alike(first: list[fx.Node], layers: list[fx.Node], number: int) -> bool:
