@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from autofuse.profiling.trace.diagnosis.optimizer_losses import fraction_saved
 from autofuse.profiling.trace.kernels import category_of
 from autofuse.profiling.trace.launch_shapes import device_number, stream_number
 from autofuse.profiling.trace.phases import phase_of
@@ -34,7 +35,6 @@ _FUSED_OPTIMIZER = re.compile(
 )
 _LONGEST = 1.3  # time of a fused chain / its longest kernel: the fused one reads the inputs of several
 _PASSES = 4  # least kernels per step of an unfused optimizer; a fused one has a few, too
-_PASSES_SAVED = 0.6  # saved fraction of an unfused optimizer: about 18 passes over the parameters become 7
 
 
 @dataclass(frozen=True)
@@ -128,4 +128,4 @@ def _optimizer_sequence(scope: Scope) -> Fusible | None:
     if len(kernels) < _PASSES * scope.steps.count:
         return None
     total = sum(scope.nanoseconds(kernel) for kernel in kernels)
-    return Fusible("optimizer", tuple(kernels), total, _PASSES_SAVED * total)
+    return Fusible("optimizer", tuple(kernels), total, fraction_saved(scope) * total)

@@ -38,6 +38,12 @@ def fuse_optimizer_text(scope: Scope) -> str:
     return f"Fuse the optimizer: torch.optim.{name}(model.parameters(), ..., fused=True)."
 
 
+def fraction_saved(scope: Scope) -> float:
+    """Return the fraction of its time that the optimizer saves if it is fused; Adam's for a class that is not known."""
+    names = optimizer_names(scope)
+    return _SAVED.get(names[0], _SAVED["Adam"]) if names else _SAVED["Adam"]
+
+
 def optimizer_loss_on_host(scope: Scope, step: float, seconds: float | None = None) -> Loss | None:
     """Return the loss to an optimizer that runs several operators for each parameter on a CPU.
 
@@ -54,7 +60,7 @@ def optimizer_loss_on_host(scope: Scope, step: float, seconds: float | None = No
     if len(operators) < 2 or any(_FUSED.search(name) for name in operators):
         return None  # one pass over the parameters, as in SGD without momentum, or fused
     taken = category.seconds if seconds is None else seconds
-    saved = taken * _SAVED[names[0]]
+    saved = taken * fraction_saved(scope)
     evidence = f"{sum(operators.values()):,.0f} operators of {' and '.join(names)} a step, {times(taken)}"
     action = Action("fuse-optimizer", fuse_optimizer_text(scope), milliseconds(saved), evidence, "high")
     sentence = f"Unfused optimizer: {evidence}; fusing saves up to {percent(saved, step)} of the step."
