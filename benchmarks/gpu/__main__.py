@@ -21,7 +21,17 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu import correctness, devices, operations, predictions, profiles, roofs, training, whole_models
+from benchmarks.gpu import (
+    correctness,
+    devices,
+    libraries,
+    operations,
+    predictions,
+    profiles,
+    roofs,
+    training,
+    whole_models,
+)
 from benchmarks.gpu.page import as_markdown
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.gpu.workers import fill_caches, run_untimed
@@ -29,12 +39,12 @@ from benchmarks.rounds import with_steady_allocator
 
 SECTIONS = {"roofs": roofs.tasks, "correctness": correctness.tasks, "devices": devices.tasks}
 SECTIONS |= {"models": whole_models.tasks}
-SECTIONS |= {"predictions": predictions.tasks, "training": training.tasks}
+SECTIONS |= {"predictions": predictions.tasks, "training": training.tasks, "libraries": libraries.tasks}
 SECTIONS |= {"profiles": profiles.tasks, "operations": operations.tasks}
 # The share of a call's time that a section may use before the next one begins. Later sections may use what is left.
 SHARES = {
-    "roofs": 0.02, "correctness": 0.15, "devices": 0.05, "models": 0.1, "predictions": 0.15, "training": 0.25,
-    "profiles": 0.13, "operations": 0.15,
+    "roofs": 0.02, "correctness": 0.15, "devices": 0.05, "models": 0.1, "predictions": 0.12, "training": 0.2,
+    "libraries": 0.15, "profiles": 0.11, "operations": 0.1,
 }  # fmt: skip
 
 

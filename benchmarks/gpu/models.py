@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from examples import bert, gpt, llama
@@ -28,6 +29,7 @@ class TrainedModel:
         length: tokens in a sequence.
         vocabulary: the number of token ids.
         draws: whether it has dropout.
+        takes_labels: whether the model computes the loss itself, from `labels`, as those of transformers do.
     """
 
     name: str
@@ -36,6 +38,7 @@ class TrainedModel:
     length: int
     vocabulary: int
     draws: bool = False
+    takes_labels: bool = False
 
     @property
     def tokens(self) -> int:
@@ -53,6 +56,17 @@ class TrainedModel:
         generator = torch.Generator().manual_seed(seed)
         ids = torch.randint(2, self.vocabulary, (self.batch, self.length + 1), generator=generator).to(device)
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+    def example(self, ids: Tensor) -> tuple[Tensor, ...] | dict[str, Tensor]:
+        """The arguments of a call, for `optimize`."""
+        return {"input_ids": ids, "labels": ids} if self.takes_labels else (ids,)
+
+    def loss(self, called: Any, ids: Tensor, targets: Tensor) -> Tensor:
+        """The loss of a batch: the model's own, or cross entropy of its logits."""
+        if self.takes_labels:
+            loss: Tensor = called(input_ids=ids, labels=ids).loss
+            return loss
+        return F.cross_entropy(called(ids).flatten(0, 1), targets.flatten())
 
 
 def _gpt(length: int = 1024, **sizes: Any) -> nn.Module:

@@ -54,10 +54,10 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
     model = trained.model(setting.device, torch.bfloat16)
     ids, targets = trained.data(setting.device)
     start = time.perf_counter()
-    prepared_model, sites = _prepare(model, way, ids)
+    prepared_model, sites = _prepare(trained, model, way, ids)
     synchronize(setting.device)
     preparation = time.perf_counter() - start
-    step = _step(prepared_model, model, ids, targets)
+    step = _step(partial(trained.loss, prepared_model, ids, targets), model)
     first = [seconds_and_loss(step, setting.device) for _ in range(_COMPARED_STEPS)]
     peak = _peak_bytes(step, setting.device)
     warm = first[-1][0]
@@ -69,11 +69,18 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
         "batch": trained.batch, "length": trained.length, "seconds": middle, "all_seconds": seconds,
         "preparation_seconds": preparation, "first_step_seconds": first[0][0],
         "tokens_per_second": trained.tokens / middle,
-        "model_flops": (flops := model_flops(trained)), "flops_per_second": flops / middle,
-        "mfu": _mfu(flops / middle, setting.device), "peak_bytes": peak, "losses": [loss for _, loss in first],
+        **_flops(trained, middle, setting.device), "peak_bytes": peak, "losses": [loss for _, loss in first],
         "draws": trained.draws, "sites": sites, "launch_bound": settings().launch_bound,
         "kernels": _kernels(step, setting.device),
     }  # fmt: skip
+
+
+def _flops(trained: TrainedModel, seconds: float, device: torch.device) -> Row:
+    """The model's FLOPs, for models whose steps can be counted without data: loops over experts cannot."""
+    if trained.takes_labels:
+        return {"mfu": None}
+    flops = model_flops(trained)
+    return {"model_flops": flops, "flops_per_second": flops / seconds, "mfu": _mfu(flops / seconds, device)}
 
 
 def model_flops(trained: TrainedModel) -> int:
@@ -82,7 +89,7 @@ def model_flops(trained: TrainedModel) -> int:
     model = trained.model(meta, torch.bfloat16)
     ids = torch.zeros(trained.batch, trained.length, dtype=torch.long, device=meta)
     with FlopCounterMode(display=False) as counter:
-        _loss(model, ids, ids).backward()
+        trained.loss(model, ids, ids).backward()
     return int(counter.get_total_flops())
 
 
@@ -92,36 +99,32 @@ def seconds_and_loss(step: Step, device: torch.device) -> tuple[float, float]:
     return seconds, losses[0].item()
 
 
-def _prepare(model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, int]]:
+def _prepare(trained: TrainedModel, model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, int]]:
     """The callable for the model in that way, and autofuse's sites by status."""
     sites: dict[str, int] = {}
     if way.startswith("autofuse"):
-        autofuse.optimize(model, (ids,), loss_fn=F.cross_entropy if way == LOSS_GIVEN else None)
+        autofuse.optimize(model, trained.example(ids), loss_fn=F.cross_entropy if way == LOSS_GIVEN else None)
         for site in autofuse.report(model).sites:
             sites[site.status] = sites.get(site.status, 0) + 1
     if way == "Liger":
         with_liger(model)
     if way == "autofuse + torch.compile":
-        model(ids)  # fused sites run their first-call checks before the compiler traces them
+        trained.loss(model, ids, ids)  # fused sites run their first-call checks before the compiler traces them
     return (torch.compile(model) if way.endswith("torch.compile") else model), sites
 
 
-def _step(callable_model: Any, model: nn.Module, ids: Tensor, targets: Tensor) -> Step:
+def _step(compute_loss: Step, model: nn.Module) -> Step:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     torch.manual_seed(0)
 
     def step() -> Tensor:
-        loss = _loss(callable_model, ids, targets)
+        loss = compute_loss()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
 
     return step
-
-
-def _loss(model: Any, ids: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
 
 
 def _peak_bytes(step: Step, device: torch.device) -> int | None:
