@@ -7,28 +7,26 @@ show who reads them. So a copy of the model runs the call with lazy logits, whic
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autofuse.fx.lazy.head import make_lazy, may_be_lazy, restore_lazy
-from autofuse.fx.lazy.linear import LEAST_LOGITS, lazy_at_any_size
+from autofuse.fx.lazy.linear import LEAST_LOGITS
 from autofuse.fx.lazy.losses import record_losses
 from autofuse.fx.lazy.tensor import LazyLogits, record_reads
+from autofuse.fx.session.head_steps import dtype_of, gradients_of_step, lazy_logits_in, relative_errors, run_step
+from autofuse.fx.session.memory_room import CallsOfHeads
 from autofuse.fx.session.trials import copy_module
 from autofuse.fx.trace.runs_on_copies import without_effects
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.stand_ins import Forms
-from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.twin import copied_object
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.results.sites import SiteReport
-from autofuse.torch_private import pytree
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
 
 HEAD_RULE = "AF502"
@@ -58,18 +56,17 @@ class LazyHead:
 
 
 def find_lazy_heads(
-    model: nn.Module, call: ForwardArguments, names: dict[nn.Module, str], sharded: Forms, loss_fn: LossFn | None,
-    verify: bool,
-) -> list[LazyHead]:  # fmt: skip
+    model: nn.Module, calls: CallsOfHeads, names: dict[nn.Module, str], sharded: Forms, loss_fn: LossFn | None
+) -> list[LazyHead]:
     """The linear layers whose output only a loss reads in a training step.
 
     Args:
         model: The model.
-        call: The arguments of the step.
+        calls: The arguments of the step, and of the steps whose results and gradients are compared with those of the
+            original. If there is none of these, nothing is compared.
         names: The modules to consider, with their names.
         sharded: The forms of tensors that are not on this rank.
         loss_fn: The loss function of the caller, or None.
-        verify: Whether to compare results and gradients with those of the original.
 
     Returns:
         The layers that can be lazy, and with a reason those that cannot.
@@ -81,10 +78,10 @@ def find_lazy_heads(
     copy = copy_module(model, copies, sharded)
     heads = {copies[m]: m for m in wanted if m in copies}
     with without_effects():
-        trial = _Trial(copy, call, {head: wanted[m] or "the model" for head, m in heads.items()})
+        trial = _Trial(copy, calls, {head: wanted[m] or "the model" for head, m in heads.items()})
         found = trial.find_unread_heads(heads, loss_fn is not None)
         lazy = [
-            _lazy_head(heads[head], wanted[heads[head]], place, trial.compare(head) if verify else (None, ""))  # type: ignore[arg-type]
+            _lazy_head(heads[head], wanted[heads[head]], place, trial.compare(head))  # type: ignore[arg-type]
             for head, place in found.items()
         ]
         plain = [
@@ -131,8 +128,8 @@ def _is_wide(module: nn.Module) -> bool:
 class _Trial:
     """Runs one call on a copy of a model in training mode."""
 
-    def __init__(self, copy: nn.Module, call: ForwardArguments, names: dict[nn.Module, str]) -> None:
-        self._copy, self._call, self._names = copy.train(), call, names
+    def __init__(self, copy: nn.Module, calls: CallsOfHeads, names: dict[nn.Module, str]) -> None:
+        self._copy, self._calls, self._names = copy.train(), calls, names
         self.reasons: dict[nn.Module, tuple[Reason, SourceLine | None]] = {}  # why heads cannot be lazy, and where
 
     def find_unread_heads(
@@ -142,13 +139,13 @@ class _Trial:
         for head in heads:
             make_lazy(head)  # type: ignore[arg-type]
         with record_losses() as fused, record_reads() as reads:
-            result = self._run(self._copy)
+            result = run_step(self._copy, self._calls.read)
         for head in heads:
             restore_lazy(head)
         places: dict[nn.Module, SourceLine | None] = {}
         for head in heads:
             of_losses = [f for f in fused if f.x.node.source.operands[1] is head.weight]
-            of_results = [x for x in _lazy_in(result) if x.node.source.operands[1] is head.weight and returned]
+            of_results = [x for x in lazy_logits_in(result) if x.node.source.operands[1] is head.weight and returned]
             sources = [x.node.source for x in (*(f.x for f in of_losses), *of_results)]
             if (
                 sources
@@ -163,7 +160,7 @@ class _Trial:
                     because(outcomes.LOGITS_READ, head=self._names[head], where=where),
                     of_losses[0].place,
                 )
-            elif any(x.node.source.operands[1] is head.weight and _is_large(x) for x in _lazy_in(result)):
+            elif any(x.node.source.operands[1] is head.weight and _is_large(x) for x in lazy_logits_in(result)):
                 self.reasons[head] = why_no_loss(self._names[head], head), None
         return places
 
@@ -172,19 +169,21 @@ class _Trial:
 
         It is computed in float64, or in the dtype of the model if an operator does not support float64.
         """
-        dtype = _dtype_of(self._copy)
-        plain = self._gradients_of_both(head, self._copy.double())
+        if not self._calls.compared:
+            return None, ""
+        dtype = dtype_of(self._copy)
+        both = self._gradients_of_both(head, self._copy.double())
         how, alike = "computed in double, ", _ALIKE
-        if plain is None:
+        if both is None:
             # The tolerance follows from the precision of the dtype.
             how, alike = "", max(_ALIKE, 64 * torch.finfo(dtype).eps)
-            plain = self._gradients_of_both(head, self._copy.to(dtype))
-        if plain is None:
+            both = self._gradients_of_both(head, self._copy.to(dtype))
+        if both is None:
             return None, "the model has no backward pass for these inputs"
-        expected, found = plain
+        expected, found = both
         if expected.keys() != found.keys():
             return None, "other parameters have a gradient"
-        errors = {name: _relative_error(expected[name], found[name]) for name in expected}
+        errors = relative_errors(expected, found)
         worst = max(errors, key=errors.__getitem__, default="")
         if worst and not errors[worst] <= alike:
             return None, f"{how}{worst} differs by {errors[worst]:.1e}"
@@ -193,91 +192,17 @@ class _Trial:
     def _gradients_of_both(
         self, head: nn.Module, model: nn.Module
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
-        """The gradients of `model` without and with a lazy head; None if it does not run."""
-        try:
-            plain = self._gradients(model)
-            make_lazy(head)  # type: ignore[arg-type]
-            return plain, self._gradients(model)
-        except Exception as error:
-            reraise_if_out_of_memory(error)
-            return None
-        finally:
-            restore_lazy(head)
-
-    def _gradients(self, model: nn.Module) -> dict[str, Tensor]:
-        """The results, and all gradients of the sum of one number for each result."""
-        model.zero_grad()
-        result = self._run(model)
-        tensors = [t for t in pytree.tree_leaves(_contents(result)) if isinstance(t, Tensor) and t.is_floating_point()]
-        total = torch.zeros((), dtype=torch.float64)
-        for t in tensors:
-            if t.requires_grad:
-                total = total + _scalar(t).cpu()
-        if total.requires_grad:
-            total.backward()  # type: ignore[no-untyped-call]
-        found = {f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
-        with torch.no_grad():
-            found |= {f"result[{i}]": t.detach() + 0 for i, t in enumerate(tensors)}
-        return found
-
-    def _run(self, model: nn.Module) -> Any:
-        args, kwargs = self._call
-        dtype = _dtype_of(model)
-        inputs = pytree.tree_map(lambda x: _fresh_input(x, dtype), (args, kwargs))
-        torch.manual_seed(0)
-        with torch.enable_grad(), lazy_at_any_size():
-            return model(*inputs[0], **inputs[1])
-
-
-def _dtype_of(model: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-
-
-def _fresh_input(x: Any, dtype: torch.dtype) -> Any:
-    if not isinstance(x, Tensor):
-        return copied_object(x)
-    to = dtype if x.is_floating_point() else x.dtype
-    return x.detach().to(to, copy=True).requires_grad_(x.requires_grad)
-
-
-def _scalar(t: Tensor) -> Tensor:
-    """A number that depends on each entry. For logits of shape (..., V) it is a loss with random targets."""
-    if t.ndim < 2:
-        return t.double().sum()
-    drawn = torch.Generator().manual_seed(t.numel())
-    # The targets are equal in both runs, because the generator has a fixed seed.
-    targets = torch.randint(t.shape[-1], (t.shape[:-1].numel(),), generator=drawn)
-    return F.cross_entropy(t.reshape(-1, t.shape[-1]), targets.to(t.device)).double()
-
-
-def _relative_error(plain: Tensor, lazy: Tensor) -> float:
-    if plain.shape != lazy.shape or plain.dtype is not lazy.dtype:
-        return float("inf")
-    if not plain.numel():
-        return 0.0
-    return float((plain - lazy).abs().max() / plain.abs().max().clamp_min(1e-30))
-
-
-def _lazy_in(result: Any) -> list[LazyLogits]:
-    return [x for x in pytree.tree_leaves(_contents(result)) if isinstance(x, LazyLogits)]
-
-
-def _contents(result: Any) -> Any:
-    """The contents of a result as a list. An object such as a dataclass gives its attributes."""
-    return list(_parts(result, 4))
-
-
-def _parts(x: Any, depth: int) -> Iterator[Any]:
-    if isinstance(x, Tensor) or not depth:
-        yield x
-    elif isinstance(x, dict):
-        for value in x.values():
-            yield from _parts(value, depth - 1)
-    elif isinstance(x, list | tuple):
-        for value in x:
-            yield from _parts(value, depth - 1)
-    elif hasattr(x, "__dict__"):
-        yield from _parts(vars(x), depth - 1)
+        """The gradients of `model` without and with a lazy head, for the first call that it accepts; None if none."""
+        for call in self._calls.compared:
+            try:
+                plain = gradients_of_step(model, call)
+                make_lazy(head)  # type: ignore[arg-type]
+                return plain, gradients_of_step(model, call)
+            except Exception as error:
+                reraise_if_out_of_memory(error)
+            finally:
+                restore_lazy(head)
+        return None
 
 
 def why_no_loss(name: str, head: nn.Module) -> Reason:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -53,7 +54,52 @@ def room_to_check(
     whole = why_no_room(call_check_bytes(module, call, created, length))
     if part is None or not whole:
         return Room(whole, None)
-    return Room(whole, why_no_room(check_bytes(module, BytesByDevice({d: int(n * part) for d, n in run.items()}))))
+    return Room(whole, why_no_room(_bytes_of_part(module, run, part)))
+
+
+class CallsOfHeads(NamedTuple):
+    """The calls of a model that show whether its last layer's output is used for a loss only.
+
+    Attributes:
+        read: The call that shows what reads the output.
+        compared: The calls with which results and gradients can be compared, the cheapest first.
+        why_none: Why no call fits into memory, or "".
+    """
+
+    read: ForwardArguments
+    compared: tuple[ForwardArguments, ...] = ()
+    why_none: str = ""
+
+
+def calls_of_heads(
+    model: nn.Module, call: ForwardArguments, created: BytesByDevice | None, compares: bool
+) -> CallsOfHeads:
+    """The calls of a model that fit into memory, for `find_lazy_heads`.
+
+    A comparison of a part of the call is as meaningful as one of the whole, and needs less memory.
+
+    Args:
+        model: The model.
+        call: The arguments of the call.
+        created: The bytes that operators created in a run on fakes, if known.
+        compares: Whether results are compared, in float64.
+    """
+    step = why_no_room(step_bytes(model, created or BytesByDevice()))
+    if not compares:
+        return CallsOfHeads(call, why_none=step)
+    run, entries = run_bytes(call, created or BytesByDevice()), max(1, count_elements(ModuleCall(*call)))
+    calls = [*(smaller for _, smaller in smaller_calls(ModuleCall(*call))), ModuleCall(*call)]
+    shares = [count_elements(each) / entries for each in calls]
+    reasons = [why_no_room(_bytes_of_part(model, run, share)) for share in shares]
+    fitting = tuple((c.args, dict(c.kwargs)) for c, why in zip(calls, reasons, strict=True) if not why)
+    if not fitting:
+        return CallsOfHeads(call, why_none=reasons[-1])
+    return CallsOfHeads(fitting[0] if step else call, fitting)
+
+
+def _bytes_of_part(module: nn.Module, run: BytesByDevice, share: float) -> BytesByDevice:
+    """The peak memory of a check of a part of a call."""
+    return check_bytes(module, BytesByDevice({d: int(n * share) for d, n in run.items()}))
 
 
 def call_check_bytes(

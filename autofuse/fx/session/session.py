@@ -40,7 +40,7 @@ from autofuse.fx.session.lazy_heads import HEAD_RULE, find_lazy_heads, report_of
 from autofuse.fx.session.lazy_masks import find_mask_modules, mask_report
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import without_leftovers
-from autofuse.fx.session.memory_room import UNCHECKED, Room, room_to_check, step_bytes, why_no_room
+from autofuse.fx.session.memory_room import UNCHECKED, calls_of_heads
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner, bypassed_children, require_replaceable_forward
@@ -56,7 +56,6 @@ from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import global_forms, has_meta_tensors, without_dtensors
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
-from autofuse.measure.created_bytes import BytesByDevice
 from autofuse.ops.lazy_masks import with_plain_masks
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
@@ -66,8 +65,6 @@ from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime
 from autofuse.torch_private import is_fx_symbolic_tracing, len_torch_function_stack, pytree
 from autofuse.verify.out_of_memory import reraise_if_out_of_memory
-from autofuse.verify.runs import ModuleCall
-from autofuse.verify.slices import smaller_calls
 
 _LOG = logging.getLogger("autofuse")
 CaptureModel = Callable[[ForwardArguments], None]
@@ -240,19 +237,12 @@ class Session:
             return
         fused = planner.layers_in_fused_code({m for m, state in self.states.items() if state.runs})
         names = {m: n for n, m in model.named_modules() if self.options.wants(n, m) and m not in fused}
-        created = planner.created_bytes.get(model)
-        if self.checker is None:
-            room = Room(why_no_room(step_bytes(model, created or BytesByDevice())), None)
-        else:
-            room = room_to_check(model, call, created)
-        if room.whole:
-            smaller = next((smaller for _, smaller in smaller_calls(ModuleCall(*call))), None)
-            if room.part != "" or smaller is None:
-                self.ledger.note(unchecked_heads(f"{room.whole} {UNCHECKED}"))
-                return
-            call = smaller.args, dict(smaller.kwargs)
+        calls = calls_of_heads(model, call, planner.created_bytes.get(model), self.checker is not None)
+        if calls.why_none:
+            self.ledger.note(unchecked_heads(f"{calls.why_none} {UNCHECKED}"))
+            return
         try:
-            found = find_lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
+            found = find_lazy_heads(model, calls, names, planner.sharded, self.options.loss_fn)
         except Untraceable:  # the model has an effect, which is the reason why it was not traced
             return
         except Exception as error:

@@ -222,6 +222,30 @@ def long_inputs() -> Tensor:
     return torch.randint(CLASSES, (8, 260))
 
 
+class Attentive(Gpt):
+    """The gradient of the bias of its key is zero apart from rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Any:
+        h = self.embedding(x)
+        h = F.softmax(self.query(h) @ self.key(h).transpose(-2, -1), -1) @ self.value(h)
+        logits = self.head(h)
+        return logits if targets is None else (logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_that_are_zero_apart_from_rounding_do_not_differ(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    plain = Attentive().to(dtype)
+    model = autofuse.optimize(copy.deepcopy(plain), inputs()["x"], loss_fn=F.cross_entropy, tune=False)
+    (site,) = [s for s in autofuse.report(model).sites if s.rule == "AF502"]
+    assert (site.status, site.reason) == ("fused", "")
+    assert isinstance(model(inputs()["x"]), LazyLogits)
+
+
 def test_a_head_is_checked_on_a_part_of_the_call_if_the_whole_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     plain, given = Gpt(), long_inputs()

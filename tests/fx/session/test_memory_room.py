@@ -189,3 +189,32 @@ def test_if_the_part_that_fits_decides_nothing_then_nothing_is_fused_and_the_rep
     assert not report.with_status("fused")
     assert "not-verified" in {s.reason_code for s in report} and "differs" not in {s.reason_code for s in report}
     assert torch.equal(model(x), before)
+
+
+def test_the_calls_for_a_head_are_those_that_fit_the_cheapest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cpu = Layer(32, 2, 48), torch.device("cpu")
+    call = ((torch.randn(8, 256, 32),), {})
+    made = made_in(model, call[0][0])
+    whole = room.check_bytes(model, room.run_bytes(call, made))[cpu]
+    step = room.step_bytes(model, made)[cpu]
+    assert step < whole
+    sizes = {}
+    for free in (whole + 1, whole - 1, step - 1, 10):
+        monkeypatch.setattr(room, "free_bytes", lambda device, free=free: free)
+        found = room.calls_of_heads(model, call, made, compares=True)
+        sizes[free] = [tuple(c[0][0].shape[:2]) for c in (found.read, *found.compared)], bool(found.why_none)
+    part, rows = (2, 128), (2, 256)
+    assert sizes[whole + 1] == ([(8, 256), part, rows, (8, 256)], False)
+    assert sizes[whole - 1] == ([(8, 256), part, rows], False)
+    assert sizes[step - 1][0][0] == part, "the whole step does not fit"
+    assert sizes[10] == ([(8, 256)], True)
+
+
+def test_without_a_comparison_only_the_step_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, call = Layer(32, 2, 48), ((torch.randn(8, 256, 32),), {})
+    made = made_in(model, call[0][0])
+    step = room.step_bytes(model, made)[torch.device("cpu")]
+    monkeypatch.setattr(room, "free_bytes", lambda device: step + 1)
+    assert room.calls_of_heads(model, call, made, compares=False) == (call, (), "")
+    monkeypatch.setattr(room, "free_bytes", lambda device: step - 1)
+    assert "takes about" in room.calls_of_heads(model, call, made, compares=False).why_none
