@@ -8,6 +8,7 @@ from typing import Any, Literal
 from autofuse.results.comparison import Estimate, Interval, Verdict, milliseconds
 
 StepMode = Literal["training", "inference"]
+_BUSY = 0.9  # of a step; the rest is what launches of kernels always leave
 _STEPS: dict[StepMode, str] = {"training": "training step", "inference": "inference"}
 
 
@@ -30,6 +31,7 @@ class StepTime:
         verdict: as in a `Comparison`; `pairs` and `clock` too.
         not_timed: why there are no numbers, as a clause.
         remembered: whether an earlier process timed an equal step.
+        busy: the part of the fused step in which a kernel runs on the GPU, from 0 to 1; None without a GPU.
         layers: of how many equal layers the timed step consists, "4 of 48 layers"; "" if of all. All times are those of
             the shorter model.
     """
@@ -45,6 +47,7 @@ class StepTime:
     not_timed: str = ""
     remembered: bool = False
     layers: str = ""
+    busy: float | None = None
 
     def __str__(self) -> str:
         """One line, for example "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"."""
@@ -54,7 +57,16 @@ class StepTime:
         after, before = milliseconds(self.after_seconds or 0.0), milliseconds(self.before_seconds or 0.0)
         earlier = " (timed by an earlier process)" if self.remembered else ""
         with_layers = f", with {self.layers}" if self.layers else ""
-        return f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}{with_layers}{earlier}"
+        line = f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}{with_layers}{earlier}"
+        return line + self._waiting()
+
+    def _waiting(self) -> str:
+        """What the GPU waits for, if it waits often."""
+        if self.busy is None or self.busy >= _BUSY:
+            return ""
+        return (
+            f'; the GPU waits for Python in {1 - self.busy:.0%} of it, and compile="auto" would also try torch.compile'
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Each field under its own name. See docs/json.md."""
@@ -70,4 +82,5 @@ class StepTime:
             "not_timed": self.not_timed,
             "remembered": self.remembered,
             "layers": self.layers,
+            "busy": self.busy,
         }

@@ -35,6 +35,7 @@ _WAYS = {
     "SDPA": ("sdpa", "eager"),
     "SDPA, torch.compile": ("sdpa", "torch.compile"),
     "autofuse": ("eager", "autofuse"),
+    "autofuse, compiled blocks": ("eager", "autofuse, compiled blocks"),
     "autofuse + torch.compile": ("eager", "autofuse + torch.compile"),
 }
 _NO_SDPA = frozenset({"gemma2", "gpt_oss"})

@@ -1,6 +1,7 @@
 """Whole training steps: eager, torch.compile, Liger's modules, autofuse, and autofuse with torch.compile.
 
 "autofuse, loss given" is `optimize(..., loss_fn=...)`: cross entropy is computed in blocks, without all logits.
+"compiled blocks" adds `compile=True`: torch.compile compiles the model's repeated blocks with their fused operations.
 
 A step is forward, cross entropy, backward and AdamW(fused=True), the same for all. Weights are bf16. Each way is its
 own row, on a fresh model of the same seed. Model FLOPs are counted once, on the original, and used for every way: work
@@ -10,6 +11,7 @@ that a fusion saves is not work that the model needs (MFU: Chowdhery et al., arX
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -30,7 +32,11 @@ from benchmarks.gpu.models import FULL, TOY, TrainedModel
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
 LOSS_GIVEN = "autofuse, loss given"
-WAYS = ("eager", "torch.compile", "Liger", "autofuse", LOSS_GIVEN, "autofuse + torch.compile")
+COMPILED_BLOCKS = ", compiled blocks"
+WAYS = (
+    "eager", "torch.compile", "Liger", "autofuse", LOSS_GIVEN, LOSS_GIVEN + COMPILED_BLOCKS,
+    "autofuse + torch.compile",
+)  # fmt: skip
 _COMPARED_STEPS = 4  # their losses are stored; they are the warm-up, too
 _TIMED_STEPS = (5, 40)
 _PROFILED_STEPS, _KERNELS = 3, 40
@@ -54,7 +60,7 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
     model = trained.model(setting.device, torch.bfloat16)
     ids, targets = trained.data(setting.device)
     start = time.perf_counter()
-    prepared_model, sites = _prepare(trained, model, way, ids)
+    prepared_model = _prepare(trained, model, way, ids)
     synchronize(setting.device)
     preparation = time.perf_counter() - start
     step = _step(partial(trained.loss, prepared_model, ids, targets), model)
@@ -70,7 +76,7 @@ def row(trained: TrainedModel, way: str, setting: Setting) -> Row:
         "preparation_seconds": preparation, "first_step_seconds": first[0][0],
         "tokens_per_second": trained.tokens / middle,
         **_flops(trained, middle, setting.device), "peak_bytes": peak, "losses": [loss for _, loss in first],
-        "draws": trained.draws, "sites": sites, "launch_bound": settings().launch_bound,
+        "draws": trained.draws, **_sites(model), "launch_bound": settings().launch_bound,
         "kernels": _kernels(step, setting.device),
     }  # fmt: skip
 
@@ -99,18 +105,23 @@ def seconds_and_loss(step: Step, device: torch.device) -> tuple[float, float]:
     return seconds, losses[0].item()
 
 
-def _prepare(trained: TrainedModel, model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, int]]:
-    """The callable for the model in that way, and autofuse's sites by status."""
-    sites: dict[str, int] = {}
+def _prepare(trained: TrainedModel, model: nn.Module, way: str, ids: Tensor) -> Any:
+    """The callable for the model in that way."""
     if way.startswith("autofuse"):
-        autofuse.optimize(model, trained.example(ids), loss_fn=F.cross_entropy if way == LOSS_GIVEN else None)
-        for site in autofuse.report(model).sites:
-            sites[site.status] = sites.get(site.status, 0) + 1
+        loss_fn = F.cross_entropy if way.startswith(LOSS_GIVEN) else None
+        autofuse.optimize(model, trained.example(ids), loss_fn=loss_fn, compile=way.endswith(COMPILED_BLOCKS))
     if way == "Liger":
         with_liger(model)
     if way == "autofuse + torch.compile":
         trained.loss(model, ids, ids)  # fused sites run their first-call checks before the compiler traces them
-    return (torch.compile(model) if way.endswith("torch.compile") else model), sites
+    return torch.compile(model) if way.endswith("torch.compile") else model
+
+
+def _sites(model: nn.Module) -> Row:
+    """autofuse's sites by status, and why those are declined that are no equal layers."""
+    sites = autofuse.report(model).sites
+    declined = dict.fromkeys(f"{s.rule}: {s.reason}" for s in sites if s.status != "fused")
+    return {"sites": dict(Counter(s.status for s in sites)), "declined": list(declined)[:10]}
 
 
 def _step(compute_loss: Step, model: nn.Module) -> Step:

@@ -29,6 +29,7 @@ def test_the_dictionary_has_every_field() -> None:
     assert TIMED.to_dict() == {
         "mode": "training", "before_seconds": 0.17, "after_seconds": 0.11, "ratio": 1.54, "interval": [1.48, 1.6],
         "verdict": "confirmed", "pairs": 8, "clock": "wall", "not_timed": "", "remembered": False, "layers": "",
+        "busy": None,
     }  # fmt: skip
     assert UNTIMED.to_dict()["interval"] is None
 
@@ -39,3 +40,10 @@ def test_each_mode_has_a_name() -> None:
 
 def test_a_time_of_an_earlier_process_is_marked_as_such() -> None:
     assert str(replace(TIMED, remembered=True)).endswith("(timed by an earlier process)")
+
+
+def test_the_line_says_that_the_gpu_waits_for_python() -> None:
+    waiting = str(replace(TIMED, busy=0.7))
+    assert waiting.startswith(str(TIMED)) and "the GPU waits for Python in 30% of it" in waiting
+    assert 'compile="auto"' in waiting
+    assert str(replace(TIMED, busy=0.95)) == str(TIMED)

@@ -33,6 +33,7 @@ class _Kept:
     pairs: int = 0
     clock: str = "wall"
     layers: str = ""
+    busy: float = -1.0  # -1: unknown
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,16 @@ def load_step(key: str, device: torch.device, mode: StepMode) -> StepTime | None
     if kept is None:
         return None
     return StepTime(mode, kept.before, kept.after, kept.ratio, Interval(kept.low, kept.high), kept.verdict,  # type: ignore[arg-type]
-                    kept.pairs, kept.clock, remembered=True, layers=kept.layers)  # type: ignore[arg-type] # fmt: skip
+                    kept.pairs, kept.clock, remembered=True, layers=kept.layers,  # type: ignore[arg-type]
+                    busy=kept.busy if kept.busy >= 0 else None)  # fmt: skip
 
 
 def store_step(key: str, device: torch.device, time: StepTime) -> None:
     """Store the time of a step that was not slower."""
     low, high = time.interval or (0.0, 0.0)
     kept = _Kept(time.before_seconds or 0.0, time.after_seconds or 0.0, time.ratio or 0.0, low, high,
-                 str(time.verdict), time.pairs, time.clock, time.layers)  # fmt: skip
+                 str(time.verdict), time.pairs, time.clock, time.layers,
+                 -1.0 if time.busy is None else time.busy)  # fmt: skip
     remembered_times.store(key, device, kept)
 
 

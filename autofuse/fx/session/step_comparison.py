@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from autofuse.fx.session.model_steps import ModelSteps, Modules
+from autofuse.measure.device_timing import busy_share
 from autofuse.measure.pair_count import JudgedTimings
 from autofuse.measure.step_pairs import is_slower
 from autofuse.measure.timing import seconds_of
@@ -34,12 +35,17 @@ def compare_fused_steps(steps: ModelSteps, running: Modules) -> JudgedTimings:
     return of_layers if is_slower(of_layers) else found
 
 
-def step_time_of(mode: Any, found: JudgedTimings, size: str) -> StepTime:
-    """The result of a comparison. `size` says which layers ran, "" for all."""
+def share_of_kernels(steps: ModelSteps, running: Modules) -> float | None:
+    """The part of a step with these modules fused in which a kernel runs, on a GPU."""
+    return busy_share(steps.step(running), steps.device) if steps.device.type == "cuda" else None
+
+
+def step_time_of(mode: Any, found: JudgedTimings, size: str, busy: float | None = None) -> StepTime:
+    """The result of a comparison. `size` says which layers ran, "" for all. `busy`: see `share_of_kernels`."""
     before, after = _sides(found)
     return StepTime(
         mode, median(before), median(after), found.effect.ratio, found.effect.interval,
-        found.judgement.verdict, len(before), found.clock, layers=size,
+        found.judgement.verdict, len(before), found.clock, layers=size, busy=busy,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from autofuse.fx.session.remembered_steps import (
     store_step,
 )
 from autofuse.fx.session.site_checks import Verdicts
-from autofuse.fx.session.step_comparison import compare_fused_steps, step_time_of
+from autofuse.fx.session.step_comparison import compare_fused_steps, share_of_kernels, step_time_of
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.measure.compare import device_of
 from autofuse.measure.created_bytes import BytesByDevice
@@ -117,7 +117,7 @@ class _StepTrial:
             running = self._running_modules()
             found = compare_fused_steps(steps, running)
             slow_groups = self._slow_groups(steps, self._groups(running)) if is_slower(found) else []
-            size = steps.size
+            size, busy = steps.size, None if slow_groups else share_of_kernels(steps, running)
         for group in slow_groups:
             self._exclude_slow_sites(group, found)
         final = self._time_again() if slow_groups else found
@@ -125,7 +125,7 @@ class _StepTrial:
             store_slower_sites(key, device, self._slow_places, found.effect)
         if final is None:
             return StepTime(mode, not_timed=_NOTHING_LEFT)
-        time = step_time_of(mode, final, size)
+        time = step_time_of(mode, final, size, busy)
         store_step(self._key(), device, time)
         return time
 
