@@ -27,6 +27,7 @@ from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
+from autofuse.ops.linear import linear
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.linear_distributions import (
     divergence,
@@ -61,6 +62,7 @@ __all__ = [
     "grouped_linear",
     "kernel_of",
     "layer_norm",
+    "linear",
     "linear_cross_entropy",
     "linear_divergence",
     "linear_entropy",

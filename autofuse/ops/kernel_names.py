@@ -32,6 +32,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "glu": "torch glu",
         "expert_linear": "torch linear, for each expert",
         "grouped_linear": "torch mm, for each expert's rows",
+        "linear": "torch linear",
         "mlp": "torch linear, activation, linear",
         "cross_entropy": "torch cross_entropy",
         "nll": "torch cross_entropy",

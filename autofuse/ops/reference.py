@@ -274,6 +274,11 @@ def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: 
     )
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias."""
+    return _linear(x, weight, bias)
+
+
 def mlp(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     *, activation: Activation = "gelu", dropout_p: float = 0.0, training: bool = False,
