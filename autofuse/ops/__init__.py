@@ -40,6 +40,7 @@ from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
 from autofuse.ops.rotary import rotary
+from autofuse.ops.rotary_pair import rotary_pair
 from autofuse.ops.sink_attention import sink_attention
 from autofuse.ops.soft_capped_attention import soft_capped_attention
 from autofuse.ops.softmax import masked_softmax
@@ -73,6 +74,7 @@ __all__ = [
     "nll",
     "rms_norm",
     "rotary",
+    "rotary_pair",
     "rows",
     "sink_attention",
     "soft_capped_attention",

@@ -191,6 +191,11 @@ SAMPLES: Mapping[str, Sample] = {
     "rotary": Sample(
         _ATTENTION, _heads, lambda t, b, h, n, d: ops.rotary(t(b, h, n, d), t.constant(n, d), t.constant(n, d))
     ),
+    "rotary_pair": Sample(
+        _ATTENTION,
+        _heads,
+        lambda t, b, h, n, d: ops.rotary_pair(t(b, h, n, d), t(b, h, n, d), t.constant(n, d), t.constant(n, d)),
+    ),
     "masked_softmax": Sample("batch x heads x tokens x keys", _scores, _sample_masked_softmax),
     "attention": Sample(_ATTENTION, _heads, _sample_attention),
     "varlen_attention": Sample(
