@@ -29,6 +29,7 @@ from autofuse.kernels.devices import index_of
 _OPTIONS: dict[tuple[Any, int, int, int], dict[str, int]] = {}
 # The compiled kernel for each kind of launch, and the values of the kernel's constants that were given by name.
 _COMPILED: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...], Any]] = {}
+_PLACES: dict[tuple[type, ...], tuple[int, ...]] = {}  # by the types of arguments: the places of tensors
 _REMEMBERED = 4096  # kinds of launches
 _INTERPRETED_MEMORY = 227 * 1024
 _ALIGNMENT = 16  # bytes; Triton compiles another kernel for addresses that are not multiples of it
@@ -141,21 +142,20 @@ def _launch_remembered(
     """Launches on the current device, past Triton's search for the compiled kernel if such a launch is remembered.
 
     Triton compiles a kernel for the dtype and alignment of each tensor, and for some values of other arguments. The key
-    has the exact values, and it is written for speed: no generators.
+    has the exact values, and their types, because 1, 1.0 and True are equal. It is written for speed: only tensors are
+    looked at one by one.
     """
-    values: list[Any] = []
-    parts: list[Any] = [id(kernel), active, device, *options.values(), *constants.items()]
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            address = argument.data_ptr()
-            values.append(address)
-            parts.append(argument.dtype)
-            parts.append(address % _ALIGNMENT)
-        else:
-            values.append(argument)
-            parts.append(type(argument))
-            parts.append(argument)
-    key = tuple(parts)
+    kinds = tuple(map(type, arguments))
+    places = _PLACES.get(kinds)
+    if places is None:
+        places = _PLACES[kinds] = tuple(i for i, kind in enumerate(kinds) if issubclass(kind, Tensor))
+    values, parts = list(arguments), list(arguments)
+    for i in places:
+        tensor = arguments[i]
+        values[i] = address = tensor.data_ptr()
+        parts[i] = address % _ALIGNMENT
+        parts.append(tensor.dtype)
+    key = (id(kernel), active, device, kinds, *parts, *options.values(), *constants.items())
     found = _COMPILED.get(key)
     if found is None or kernel.pre_run_hooks:
         compiled = kernel[grid](*arguments, **constants, **options)
