@@ -251,6 +251,11 @@ def _rotary(m: Model) -> Iterator[Case]:
         "rotary", "rotary, interleaved", m, (x, *factors(" of pairs")), spelled.rotary_interleaved,
         lambda x, c, s: ops.rotary(x, c, s, interleaved=True),
     )  # fmt: skip
+    key = Input((m.batch, m.length, m.kv_heads, m.head_dim), "heads")
+    yield Case(
+        "rotary_pair", "rotary of query and key", m, (x, key, *factors("")),
+        lambda q, k, c, s: (spelled.rotary(q, c, s), spelled.rotary(k, c, s)), ops.rotary_pair,
+    )  # fmt: skip
 
 
 def _losses(m: Model) -> Iterator[Case]:
@@ -261,6 +266,7 @@ def _losses(m: Model) -> Iterator[Case]:
         "cross_entropy", "cross entropy", m, (logits, target), spelled.cross_entropy,
         lambda x, t: ops.cross_entropy(x, t, dim=-1), F.cross_entropy,
     )  # fmt: skip
+    yield Case("linear", "head", m, (x, weight), lambda x, w: x @ w.T, ops.linear, F.linear, "compute")
     yield Case(
         "linear_cross_entropy", "linear + cross entropy", m, (x, weight, target), spelled.linear_cross_entropy,
         ops.linear_cross_entropy, lambda x, w, t: F.cross_entropy(F.linear(x, w), t), "compute",

@@ -40,8 +40,9 @@ from autofuse.kernels.operation import OPERATIONS
 from autofuse.measure.environment import environment
 
 CHAIN = 10
-Call = Callable[[Tensor], Tensor]
-OPERATION_NAMES = ("rms_norm", "gated_product", "rotary")
+Operands = tuple[Tensor, ...]
+Call = Callable[..., Any]  # takes the operands, and returns as many results of the same shapes
+OPERATION_NAMES = ("rms_norm", "gated_product", "rotary", "rotary_pair")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,8 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     rows: dict[str, dict[str, dict[str, float]]] = {}
     device = torch.device(options.device)
     with as_on_a_gpu(device), torch.enable_grad():
-        for name, (x, ways) in cases(options.compile, device).items():
-            rows[name] = {way: time_call(call, x) for way, call in ways.items()}
+        for name, (operands, ways) in cases(options.compile, device).items():
+            rows[name] = {way: time_call(call, operands) for way, call in ways.items()}
             for way, times in rows[name].items():
                 print(f"{name:14s} {way:14s} " + "  ".join(f"{k} {v:6.1f}" for k, v in times.items()), flush=True)
     if options.output:
@@ -65,40 +66,49 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def cases(compiles: bool, device: torch.device) -> dict[str, tuple[Tensor, dict[str, Call]]]:
-    """For each operation, the tensor of the call and the ways to compute it."""
+def cases(compiles: bool, device: torch.device) -> dict[str, tuple[Operands, dict[str, Call]]]:
+    """For each operation, the tensors of the call and the ways to compute it."""
     draw = partial(torch.randn, dtype=torch.bfloat16, device=device)
     x, up = draw(2, 4, 64).requires_grad_(), draw(2, 4, 64).requires_grad_()
     q, weight = draw(1, 4, 16, 64).requires_grad_(), draw(64).requires_grad_()
-    angles = draw(16, 64)
-    plain: dict[str, tuple[Tensor, Call, Call]] = {
-        "rms_norm": (x, lambda x: ops.rms_norm(x, weight), lambda x: F.rms_norm(x, (64,), weight)),
-        "gated_product": (x, lambda x: ops.gated_product(x, up), lambda x: F.silu(x) * up),
-        "rotary": (q, lambda q: ops.rotary(q, angles, angles), lambda q: _rotate(q, angles)),
+    angles, k = draw(16, 64), draw(1, 2, 16, 64).requires_grad_()
+    plain: dict[str, tuple[Operands, Call, Call]] = {
+        "rms_norm": ((x,), lambda x: ops.rms_norm(x, weight), lambda x: F.rms_norm(x, (64,), weight)),
+        "gated_product": ((x,), lambda x: ops.gated_product(x, up), lambda x: F.silu(x) * up),
+        "rotary": ((q,), lambda q: ops.rotary(q, angles, angles), lambda q: _rotate(q, angles)),
+        "rotary_pair": (
+            (q, k),
+            lambda q, k: ops.rotary_pair(q, k, angles, angles),
+            lambda q, k: (_rotate(q, angles), _rotate(k, angles)),
+        ),
     }
-    liger = _liger(weight, up)
-    all_ways: dict[str, tuple[Tensor, dict[str, Call]]] = {"engine": (x, {"torch": _Nothing.apply})}
-    for name, (tensor, ours, by_torch) in plain.items():
+    liger = _liger(weight, up, angles[None])
+    all_ways: dict[str, tuple[Operands, dict[str, Call]]] = {"engine": ((x,), {"torch": _Nothing.apply})}
+    for name, (operands, ours, by_torch) in plain.items():
         ways = {"autofuse": ours, "torch": by_torch} | ({"liger": liger[name]} if name in liger else {})
+        if name == "rotary_pair":
+            ways["autofuse, two calls"] = lambda q, k: (ops.rotary(q, angles, angles), ops.rotary(k, angles, angles))
         all_ways[name] = (
-            tensor,
+            operands,
             ways | ({"torch.compile": torch.compile(by_torch, dynamic=False)} if compiles else {}),
         )
     return all_ways
 
 
-def time_call(call: Call, x: Tensor) -> dict[str, float]:
+def time_call(call: Call, operands: Operands) -> dict[str, float]:
     """Microseconds of one call: forward, with its backward pass, and in a row of ten with the backward pass."""
-    grad, least = torch.ones_like(x), _least_on_gpu if x.is_cuda else _least_seconds
+    gradients = [torch.ones_like(x) for x in operands]
+    least = _least_on_gpu if operands[0].is_cuda else _least_seconds
 
     def step(calls: int) -> None:
-        y = x
+        results = operands
         for _ in range(calls):
-            y = call(y)
-        torch.autograd.grad(y, x, grad)
+            made = call(*results)
+            results = made if isinstance(made, tuple) else (made,)
+        torch.autograd.grad(results, operands, gradients)
 
     return {
-        "forward": least(lambda: call(x)),
+        "forward": least(lambda: call(*operands)),
         "step": least(lambda: step(1)),
         "chained": round(least(lambda: step(CHAIN)) / CHAIN, 2),
     }
@@ -178,19 +188,18 @@ def _rotate(x: Tensor, angles: Tensor) -> Tensor:
     return x * angles + torch.cat((-second, first), -1) * angles
 
 
-def _liger(weight: Tensor, up: Tensor) -> dict[str, Call]:
-    """Liger's functions for the same operations, if it is installed.
-
-    Its rotary needs query and key together, so it is left out.
-    """
+def _liger(weight: Tensor, up: Tensor, angles: Tensor) -> dict[str, Call]:
+    """Liger's functions for the same operations, if it is installed. Its rotary takes query and key together."""
     try:
         norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
         product = importlib.import_module("liger_kernel.ops.swiglu").LigerSiLUMulFunction
+        rope = importlib.import_module("liger_kernel.ops.rope").LigerRopeFunction
     except ImportError:
         return {}
     return {
         "rms_norm": lambda x: norm.apply(x, weight, 1e-6, 0.0, "llama", False),
         "gated_product": lambda x: product.apply(x, up),
+        "rotary_pair": lambda q, k: rope.apply(q, k, angles, angles),
     }
 
 

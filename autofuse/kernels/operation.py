@@ -89,6 +89,7 @@ class Operation:
         self.keeps_layout = keeps_layout  # whether every provider's result has the memory layout of torch's
         self.providers: tuple[Provider, ...] = tuple(providers)
         self.torch = next(p for p in self.providers if p.name == "torch")
+        self.followers: list[Operation] = []  # operations whose checks depend on the choices of this one
         self._failures = Failures(name)
         self.counts: dict[str, int] = {}  # provider -> calls that it computed
         self._torchs: frozenset[torch.dtype] | None = None
@@ -209,6 +210,8 @@ class Operation:
         self._orders.clear()
         self._takers.clear()
         self._torchs, self._least_on_gpu = None, -1
+        for follower in self.followers:
+            follower.forget()
 
     def orders(self) -> list[tuple[Kind, tuple[Provider, ...]]]:
         """The kinds of calls so far, with their providers in order."""

@@ -32,6 +32,7 @@ KERNELS = Kernels(
 _BLOCK = {2: 2**25, 4: 2**23, 8: 2**21}  # by bytes of an entry; on CPUs
 _LEAST_ROWS = {2: 512, 4: 256, 8: 128}
 _PIECE = 8192  # rows of a gradient that are scaled at a time
+_LINE = 128  # bytes of which the rows of padded logits are multiples
 
 
 def losses(
@@ -143,9 +144,10 @@ class Head:
         padding: the number of classes that were added.
     """
 
-    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int | None = None) -> None:
+        """`padding` is the number of classes to add; None lets the device of `x` decide."""
         self.classes = weight.shape[0]
-        self.padding = _padding(x, self.classes)
+        self.padding = _padding(x, self.classes) if padding is None else padding
         self.weight = F.pad(weight, (0, 0, 0, self.padding)) if self.padding else weight
         self.bias = F.pad(bias, (0, self.padding)) if self.padding and bias is not None else bias
 
@@ -231,7 +233,12 @@ def _block_rows(x: Tensor, weight: Tensor, copies: int) -> int:
 
 def _padding(x: Tensor, classes: int) -> int:
     """The classes that are added to a layer of `classes` outputs for an input like `x`."""
-    return -classes % (128 // x.element_size()) if x.device.type == "cuda" else 0
+    return -classes % (_LINE // x.element_size()) if x.device.type == "cuda" else 0
+
+
+def fast_padding(weight: Tensor) -> int:
+    """The rows that are missing in a weight (C, D), so that a row of C entries is a multiple of 128 bytes."""
+    return -weight.shape[0] % (_LINE // weight.element_size())
 
 
 def _best_kernel(x: Tensor) -> str:

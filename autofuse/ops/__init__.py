@@ -27,6 +27,7 @@ from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
+from autofuse.ops.linear import linear
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.linear_distributions import (
     divergence,
@@ -39,6 +40,7 @@ from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
 from autofuse.ops.rotary import rotary
+from autofuse.ops.rotary_pair import rotary_pair
 from autofuse.ops.sink_attention import sink_attention
 from autofuse.ops.soft_capped_attention import soft_capped_attention
 from autofuse.ops.softmax import masked_softmax
@@ -61,6 +63,7 @@ __all__ = [
     "grouped_linear",
     "kernel_of",
     "layer_norm",
+    "linear",
     "linear_cross_entropy",
     "linear_divergence",
     "linear_entropy",
@@ -71,6 +74,7 @@ __all__ = [
     "nll",
     "rms_norm",
     "rotary",
+    "rotary_pair",
     "rows",
     "sink_attention",
     "soft_capped_attention",

@@ -171,6 +171,13 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
 
 
+def rotary_pair(
+    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The rotations of query and key by the same angles."""
+    return rotary(query, cos, sin, interleaved), rotary(key, cos, sin, interleaved)
+
+
 def _pairs(t: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
     half = t.shape[-1] // 2
     return (t[..., ::2], t[..., 1::2]) if interleaved else (t[..., :half], t[..., half:])
@@ -272,6 +279,11 @@ def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: 
     return (
         _apply_activation(first, activation) * second if gate_first else first * _apply_activation(second, activation)
     )
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias."""
+    return _linear(x, weight, bias)
 
 
 def mlp(

@@ -83,7 +83,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 def _rotation(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, kernel: str) -> Tensor:
     """x rotated by the angles. With `inverse`, by the transposed rotation, which is its gradient."""
-    dtype = _dtype(x, cos, sin)
+    dtype = result_dtype(x, cos, sin)
     result: Tensor = _KERNELS[kernel].forward(
         without_broadcast(x), with_contiguous_rows(cos), with_contiguous_rows(sin), interleaved, inverse, dtype
     )
@@ -91,7 +91,7 @@ def _rotation(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: b
 
 
 def _fake(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, kernel: str) -> Tensor:
-    return empty_in_memory_order(without_broadcast(x), _dtype(x, cos, sin))
+    return empty_in_memory_order(without_broadcast(x), result_dtype(x, cos, sin))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -104,25 +104,34 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, cos, sin = ctx.saved_tensors
     rest = (None, None, None)
     if x is None:
-        back = _ROTATION(gradient, cos, sin, ctx.interleaved, not ctx.inverse, ctx.kernel)
-        return (back.to(ctx.dtype), None, None, *rest)
+        back = rotate_back(gradient, cos, sin, ctx.interleaved, ctx.inverse, ctx.kernel)
+        return (back if back.dtype is ctx.dtype else back.to(ctx.dtype), None, None, *rest)
 
     def formula(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return _formula(
-            x,
-            cos,
-            _transposed_sin(_widen(sin, x, ctx.interleaved), ctx.interleaved) if ctx.inverse else sin,
-            ctx.interleaved,
-        )
+        return rotation_formula(x, cos, sin, ctx.interleaved, ctx.inverse)
 
     return (*operators.formula_gradients(formula, (x, cos, sin), (gradient,), ctx.needs_input_grad[:3]), *rest)
+
+
+def rotate_back(gradient: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, kernel: str) -> Tensor:
+    """The gradient of x, from that of x rotated by the angles or, with `inverse`, by the transposed rotation."""
+    result: Tensor = _ROTATION(gradient, cos, sin, interleaved, not inverse, kernel)
+    return result
+
+
+def rotation_formula(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool) -> Tensor:
+    """The rotation in torch's functions; with `inverse`, the transposed one."""
+    if inverse:
+        sin = _transposed_sin(_widen(sin, x, interleaved), interleaved)
+    return _formula(x, cos, sin, interleaved)
 
 
 _ROTATION = operators.define(_rotation, _fake)
 operators.differentiate(_ROTATION, _backward, _save)
 
 
-def _dtype(x: Tensor, cos: Tensor, sin: Tensor) -> torch.dtype:
+def result_dtype(x: Tensor, cos: Tensor, sin: Tensor) -> torch.dtype:
+    """The dtype to which x and the angles promote."""
     if cos.dtype is x.dtype and sin.dtype is x.dtype:
         return x.dtype
     return torch.promote_types(torch.promote_types(x.dtype, cos.dtype), sin.dtype)
@@ -138,8 +147,8 @@ def _kernel_refusal(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = Fal
         return "cos or sin is larger than x."
     if any(factor.device != x.device for factor in (cos, sin)):
         return "cos or sin is on another device than x."
-    if _dtype(x, cos, sin) not in HALVES_AND_SINGLE:
-        return f"The result is {_dtype(x, cos, sin)}, which torch's own code computes."
+    if result_dtype(x, cos, sin) not in HALVES_AND_SINGLE:
+        return f"The result is {result_dtype(x, cos, sin)}, which torch's own code computes."
     if fold(without_broadcast(x), with_contiguous_rows(cos), with_contiguous_rows(sin)) is None:
         return "The operands have more than three runs of leading dimensions in memory."
     return ""

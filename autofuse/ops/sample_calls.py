@@ -183,8 +183,18 @@ SAMPLES: Mapping[str, Sample] = {
     "mlp": Sample(
         _MLP, _layer, lambda t, r, w, h: ops.mlp(t(r, w), t.weight(h, w), t(h), t.weight(w, h), t(w), activation="gelu")
     ),
+    "linear": Sample(
+        "rows x width x features",
+        lambda m: (m.rows, m.width, m.vocabulary),
+        lambda t, r, w, f: ops.linear(t(r, w), t.weight(f, w)),
+    ),
     "rotary": Sample(
         _ATTENTION, _heads, lambda t, b, h, n, d: ops.rotary(t(b, h, n, d), t.constant(n, d), t.constant(n, d))
+    ),
+    "rotary_pair": Sample(
+        _ATTENTION,
+        _heads,
+        lambda t, b, h, n, d: ops.rotary_pair(t(b, h, n, d), t(b, h, n, d), t.constant(n, d), t.constant(n, d)),
     ),
     "masked_softmax": Sample("batch x heads x tokens x keys", _scores, _sample_masked_softmax),
     "attention": Sample(_ATTENTION, _heads, _sample_attention),

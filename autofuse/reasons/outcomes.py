@@ -114,8 +114,16 @@ SLOW_PRODUCTS = Code(
     "features is no multiple of 8. cuBLAS then uses kernels that read 2 bytes at a time.",
     "the output of {head} is returned and no loss of it is computed there; its {features} features are no multiple of "
     "8, so its matrix products are slow",
-    "pass the loss, autofuse.optimize(model, inputs, loss_fn=...), whose products are padded; or pad the layer to a "
-    "multiple of 64 features",
+    "let autofuse measure whether padded products are faster (tune=True, one process); or pass the loss, "
+    "autofuse.optimize(model, inputs, loss_fn=...), whose products are padded; or pad the layer to a multiple of 64 "
+    "features",
+)
+PADDING_NOT_FASTER = Code(
+    "padding-not-faster",
+    "The number of features of a linear layer is no multiple of 16 bytes. Its products were measured with padding, and "
+    "that was not faster, or the measurement was inconclusive.",
+    "the products of {head} are not padded: {why}",
+    "",
 )
 NO_LOSS_SEEN = Code(
     "no-loss-seen",

@@ -104,9 +104,10 @@ def _training(rows: dict[str, Row]) -> str:
         "launch slowly (see below), and GPUs wait for it in Llama's step.\n\n"
         + _table(columns, lines)
         + f"\nIn GPT-2's step, {slow / 1e3:.1f} ms are the three products of the head with its 50257 classes, which "
-        "torch.compile pads. autofuse pads them if it computes the loss (`loss_fn=`); this was not measured in a whole "
-        "step. In Llama's step, the loss was not computed in blocks, because a float64 copy of the model with all its "
-        "tokens did not fit into memory; since then, autofuse checks a part of the call instead.\n"
+        "torch.compile pads. autofuse pads them if it computes the loss (`loss_fn=`), or if it measures that this is "
+        "faster; neither was measured in a whole step. In Llama's step, the loss was not computed in blocks, because a "
+        "float64 copy of the model with all its tokens did not fit into memory; since then, autofuse checks a part of "
+        "the call instead.\n"
     )
 
 

@@ -51,6 +51,7 @@ ELSEWHERE = {
     "logits-read": "tests/fx/session/test_lazy_heads.py",
     "no-loss-seen": "tests/fx/session/test_lazy_heads.py",
     "slow-products": "tests/fx/session/test_lazy_heads.py",
+    "padding-not-faster": "tests/fx/session/test_padded_layers.py",
     "logits-unchecked": "tests/fx/session/test_lazy_heads.py",
     "never-called": "tests/fx/session/test_optimize.py",
     "not-verified": "tests/fx/session/test_memory_room.py",

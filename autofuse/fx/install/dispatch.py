@@ -25,6 +25,7 @@ from torch import nn
 from autofuse.fx.install.codegen import Forward, Variant, build_forward, build_guard_checker
 from autofuse.fx.install.compiled_code import forget_compiled
 from autofuse.fx.install.dispatcher import dispatcher_of, refer_to, transfer_assignments
+from autofuse.fx.install.padded_linear import restore_products
 from autofuse.fx.lazy.head import restore_lazy
 from autofuse.fx.trace.own_forward import ENTRY, definer_of, has_other_code, original_of, own_function
 from autofuse.fx.trace.paths import Path, tail_of
@@ -151,6 +152,7 @@ def restore_module(module: nn.Module) -> None:
     """Remove the entry of `module` only."""
     module.__dict__.pop(ENTRY, None)
     restore_lazy(module)
+    restore_products(module)
 
 
 def entry_of(module: nn.Module) -> Entry | None:

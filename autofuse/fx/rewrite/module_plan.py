@@ -26,6 +26,7 @@ from autofuse.fx.rewrite.graph_capture import CapturedTrace, capture_trace
 from autofuse.fx.rewrite.layouts import copy_graph, keep_layouts
 from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
 from autofuse.fx.rewrite.node_builder import CannotBuild
+from autofuse.fx.rewrite.paired_rotations import pair_rotations
 from autofuse.fx.rewrite.shared_heads import share_heads
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.operation_names import erase_dead, replace_node, structure_of
@@ -146,6 +147,7 @@ def plan_trace(
         except CannotBuild as error:
             # A rewrite that changes a visible layout is discarded completely.
             return ModulePlan(trace.module, [_decline_unbuilt(f, error) if f.fused else f for f in plan.found])
+        pair_rotations(trace)
     if children is not None:
         split = rejoin_calls(trace, split, children)
         plan.narrowed += [(s.child, s.dropped) for s in split]

@@ -31,21 +31,23 @@ from autofuse.fx.install.dispatch import (
     restore_module,
 )
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
+from autofuse.fx.install.padded_linear import use_padded_products
 from autofuse.fx.lazy.head import make_lazy
 from autofuse.fx.lazy.mask_factories import forward_with_lazy_masks
 from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerSite
 from autofuse.fx.session.internal_errors import reason_of_failure
-from autofuse.fx.session.lazy_heads import HEAD_RULE, find_lazy_heads, report_of_head, unchecked_heads
+from autofuse.fx.session.lazy_heads import HEAD_RULE, LazyHead, find_lazy_heads, report_of_head, unchecked_heads
 from autofuse.fx.session.lazy_masks import find_mask_modules, mask_report
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import without_leftovers
 from autofuse.fx.session.memory_room import UNCHECKED, calls_of_heads
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
+from autofuse.fx.session.padded_layers import find_padded_layers, report_of_layer
 from autofuse.fx.session.planner import Planner, bypassed_children, require_replaceable_forward
 from autofuse.fx.session.rank_agreement import plan_in_sync, plan_partial_call_in_sync
-from autofuse.fx.session.ranks import Disagreement, Ranks
+from autofuse.fx.session.ranks import Disagreement, Ranks, is_single_rank
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import foreign_modes, may_capture, without_observers
@@ -82,6 +84,7 @@ class Session:
         compile_choice: Whether blocks are compiled, if requested.
         compiled_modules: The modules that autofuse compiled.
         lazy_heads: The linear layers with lazy output.
+        padded_layers: The linear layers whose products are padded.
         lazy_masks: The modules that pass lazy masks to their submodules.
         steps: The times of whole steps, if measured.
     """
@@ -98,6 +101,7 @@ class Session:
         self.compile_choice: CompileChoice | None = None
         self.compiled_modules = CompiledModules()
         self.lazy_heads: WeakSet[nn.Linear] = WeakSet()
+        self.padded_layers: WeakSet[nn.Linear] = WeakSet()
         self.lazy_masks: WeakSet[nn.Module] = WeakSet()
         self.steps: tuple[StepTime, ...] = ()
         self._replaced: WeakKeyDictionary[nn.Module, set[nn.Module]] = WeakKeyDictionary()  # by parent
@@ -123,6 +127,8 @@ class Session:
                 self.install(module)
         for head in self.lazy_heads:
             make_lazy(head)
+        for layer in self.padded_layers:
+            use_padded_products(layer)
         if self.compile_choice is not None:
             model = next(m for m, s in self.states.items() if not s.name and not s.belongs_to_copy)
             self.compiled_modules.compile(model, self.compile_choice.modules)
@@ -232,28 +238,52 @@ class Session:
             self.ledger.roll_back(verdict.reason, {self.states[m].name for m in rolled_back})
 
     def install_lazy_heads(self, model: nn.Module, call: ForwardArguments, planner: Planner) -> None:
-        """Make the output of linear layers lazy if only a loss reads it."""
+        """Make the output of linear layers lazy if only a loss reads it. Pad others if that is faster."""
         if not any(rule.rule.code == HEAD_RULE for rule in self.rules):
             return
         fused = planner.layers_in_fused_code({m for m, state in self.states.items() if state.runs})
         names = {m: n for n, m in model.named_modules() if self.options.wants(n, m) and m not in fused}
-        calls = calls_of_heads(model, call, planner.created_bytes.get(model), self.checker is not None)
-        if calls.why_none:
-            self.ledger.note(unchecked_heads(f"{calls.why_none} {UNCHECKED}"))
-            return
-        try:
-            found = find_lazy_heads(model, calls, names, planner.sharded, self.options.loss_fn)
-        except Untraceable:  # the model has an effect, which is the reason why it was not traced
-            return
-        except Exception as error:
-            reraise_if_out_of_memory(error)
-            self.note_unread(reason_of_failure(error, "looking at the model's logits"))
-            return
+        found = self._find_lazy_heads(model, call, planner, names)
         for head in found:
-            self.ledger.note(report_of_head(head))
             if head.reason is None:
                 make_lazy(head.module)
                 self.lazy_heads.add(head.module)
+        self._pad_layers(planner, names)
+        for head in found:
+            self.ledger.note(report_of_head(head))
+
+    def _pad_layers(self, planner: Planner, names: dict[nn.Module, str]) -> None:
+        """Pad the products of linear layers for which that was measured to be faster."""
+        if not self.options.tune or not is_single_rank():
+            return
+        try:
+            layers = find_padded_layers(planner, names)
+        except Exception as error:
+            reraise_if_out_of_memory(error)
+            self.note_unread(reason_of_failure(error, "timing padded products"))
+            return
+        for layer in layers:
+            self.ledger.note(report_of_layer(layer))
+            if layer.is_faster:
+                use_padded_products(layer.module)
+                self.padded_layers.add(layer.module)
+
+    def _find_lazy_heads(
+        self, model: nn.Module, call: ForwardArguments, planner: Planner, names: dict[nn.Module, str]
+    ) -> list[LazyHead]:
+        """The layers whose output can be lazy, and with a reason those that cannot."""
+        calls = calls_of_heads(model, call, planner.created_bytes.get(model), self.checker is not None)
+        if calls.why_none:
+            self.ledger.note(unchecked_heads(f"{calls.why_none} {UNCHECKED}"))
+            return []
+        try:
+            return find_lazy_heads(model, calls, names, planner.sharded, self.options.loss_fn)
+        except Untraceable:  # the model has an effect, which is the reason why it was not traced
+            return []
+        except Exception as error:
+            reraise_if_out_of_memory(error)
+            self.note_unread(reason_of_failure(error, "looking at the model's logits"))
+            return []
 
     def install_lazy_masks(self, model: nn.Module) -> None:
         """Make the masks lazy that modules build for fused attention."""
@@ -467,6 +497,7 @@ class Session:
         for module in self.states:
             restore(module)
         self.lazy_heads.clear()
+        self.padded_layers.clear()
         self.lazy_masks.clear()
         self._replaced.clear()
         self.compiled_modules.restore()

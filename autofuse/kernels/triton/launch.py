@@ -29,6 +29,7 @@ from autofuse.kernels.devices import index_of
 _OPTIONS: dict[tuple[Any, int, int, int], dict[str, int]] = {}
 # The compiled kernel for each kind of launch, and the values of the kernel's constants that were given by name.
 _COMPILED: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...], Any]] = {}
+_PLACES: dict[tuple[type, ...], tuple[int, ...]] = {}  # by the types of arguments: the places of tensors
 _REMEMBERED = 4096  # kinds of launches
 _INTERPRETED_MEMORY = 227 * 1024
 _ALIGNMENT = 16  # bytes; Triton compiles another kernel for addresses that are not multiples of it
@@ -76,6 +77,64 @@ def launch(
         launch(kernel, grid, first, *rest, threads=threads, registers=registers, **constants)
 
 
+class Launch:
+    """A launch whose arguments are known, except for its tensors. It remembers the compiled kernel by itself.
+
+    So a call need not build a key of all numbers and constants. `launch_planned` launches it.
+    """
+
+    __slots__ = ("compiled", "constants", "grid", "kernel", "numbers", "registers", "threads")
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], numbers: tuple[int, ...], constants: dict[str, Any], *, threads: int,
+        registers: int = 0,
+    ) -> None:  # fmt: skip
+        """The arguments are those of `launch`. `numbers` follow the tensors in the kernel's parameters."""
+        self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
+        self.threads, self.registers = threads, registers
+        # By driver, device, and each tensor's dtype and alignment: the compiled kernel, and the arguments after the
+        # tensors.
+        self.compiled: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
+
+
+def launch_planned(planned: Launch, first: Tensor, *rest: Tensor) -> None:
+    """Launches `planned` with these tensors on the device of `first`, as `launch` does."""
+    kernel = planned.kernel
+    if not isinstance(kernel, JITFunction) or _REHEARSAL.compiled is not None:
+        return _launch_in_full(planned, first, rest)
+    active = driver.active
+    current, index = active.get_current_device(), index_of(first)
+    if index is not None and index != current:
+        return _launch_in_full(planned, first, rest)
+    addresses: list[int] = []
+    parts: list[Any] = [active, current]
+    for tensor in (first, *rest):
+        address = tensor.data_ptr()
+        addresses.append(address)
+        parts.append(tensor.dtype)
+        parts.append(address % _ALIGNMENT)
+    key = tuple(parts)
+    found = planned.compiled.get(key)
+    if found is None or kernel.pre_run_hooks:
+        arguments = (first, *rest, *planned.numbers)
+        options = _options(active, current, planned.threads, planned.registers)
+        compiled = kernel[planned.grid](*arguments, **planned.constants, **options)
+        named = _named_arguments(kernel, compiled, arguments, planned.constants, active)
+        if named is not None and len(planned.compiled) < _REMEMBERED:
+            planned.compiled[key] = compiled, (*planned.numbers, *named)
+        return None
+    compiled, others = found
+    _run(compiled, planned.grid, active.get_current_stream(current), (*addresses, *others), (first, *rest, *others))
+    return None
+
+
+def _launch_in_full(planned: Launch, first: Tensor, rest: tuple[Tensor, ...]) -> None:
+    launch(
+        planned.kernel, planned.grid, first, *rest, *planned.numbers, threads=planned.threads,
+        registers=planned.registers, **planned.constants,
+    )  # fmt: skip
+
+
 def _launch_remembered(
     kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any], options: dict[str, int],
     active: Any, device: int,
@@ -83,56 +142,69 @@ def _launch_remembered(
     """Launches on the current device, past Triton's search for the compiled kernel if such a launch is remembered.
 
     Triton compiles a kernel for the dtype and alignment of each tensor, and for some values of other arguments. The key
-    has the exact values, and it is written for speed: no generators.
+    has the exact values, and their types, because 1, 1.0 and True are equal. It is written for speed: only tensors are
+    looked at one by one.
     """
-    values: list[Any] = []
-    parts: list[Any] = [id(kernel), active, device, *options.values(), *constants.items()]
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            address = argument.data_ptr()
-            values.append(address)
-            parts.append(argument.dtype)
-            parts.append(address % _ALIGNMENT)
-        else:
-            values.append(argument)
-            parts.append(type(argument))
-            parts.append(argument)
-    key = tuple(parts)
+    kinds = tuple(map(type, arguments))
+    places = _PLACES.get(kinds)
+    if places is None:
+        places = _PLACES[kinds] = tuple(i for i, kind in enumerate(kinds) if issubclass(kind, Tensor))
+    values, parts = list(arguments), list(arguments)
+    for i in places:
+        tensor = arguments[i]
+        values[i] = address = tensor.data_ptr()
+        parts[i] = address % _ALIGNMENT
+        parts.append(tensor.dtype)
+    key = (id(kernel), active, device, kinds, *parts, *options.values(), *constants.items())
     found = _COMPILED.get(key)
     if found is None or kernel.pre_run_hooks:
         compiled = kernel[grid](*arguments, **constants, **options)
         _remember(key, kernel, compiled, arguments, constants, active)
         return
     compiled, named, _ = found
+    _run(compiled, grid, active.get_current_stream(device), (*values, *named), (*arguments, *named))
+
+
+def _run(compiled: Any, grid: tuple[int, ...], stream: Any, values: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+    """Launches a compiled kernel. `values` are all its arguments, tensors as addresses; `given` has the tensors."""
     runtime = knobs.runtime
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
-    stream = active.get_current_stream(device)
     if _is_empty(enter) and _is_empty(leave):
         metadata = enter = leave = None
     else:
-        metadata = compiled.launch_metadata(grid, stream, *arguments, *named)
-    compiled.run(x, y, z, stream, compiled.function, compiled.packed_metadata, metadata, enter, leave, *values, *named)
+        metadata = compiled.launch_metadata(grid, stream, *given)
+    compiled.run(x, y, z, stream, compiled.function, compiled.packed_metadata, metadata, enter, leave, *values)
 
 
 def _remember(
     key: tuple[Any, ...], kernel: Any, compiled: Any, arguments: tuple[Any, ...], constants: dict[str, Any], active: Any
 ) -> None:
-    """Stores the compiled kernel if the key covers everything that Triton compiles it for.
+    """Stores the compiled kernel if the key covers everything that Triton compiles it for."""
+    named = _named_arguments(kernel, compiled, arguments, constants, active)
+    if named is None:
+        return
+    if len(_COMPILED) >= _REMEMBERED:
+        _COMPILED.clear()
+    _COMPILED[key] = (compiled, named, kernel)  # the kernel stays alive, so its id stays its own
+
+
+def _named_arguments(
+    kernel: Any, compiled: Any, arguments: tuple[Any, ...], constants: dict[str, Any], active: Any
+) -> tuple[Any, ...] | None:
+    """The values of the constants in the order of the parameters; None if the launch must not be remembered.
 
     On AMD GPUs, Triton also compiles for the size of a tensor's memory. A constant 0.0 and a constant -0.0 are equal as
     keys. A hook of the user's compiler may return no kernel.
     """
     if compiled is None:
-        return
+        return None
     names = kernel.arg_names[len(arguments) :]
     given = (*arguments, *(constants.get(name) for name in names))
     has_float = any(p.is_constexpr and isinstance(v, float) for p, v in zip(kernel.params, given, strict=True))
     if has_float or len(names) != len(constants) or active.get_current_target().backend != "cuda":
-        return
-    if len(_COMPILED) >= _REMEMBERED:
-        _COMPILED.clear()
-    _COMPILED[key] = (compiled, given[len(arguments) :], kernel)  # the kernel stays alive, so its id stays its own
+        return None
+    return given[len(arguments) :]
 
 
 def _is_empty(hooks: Any) -> bool:

@@ -57,7 +57,10 @@ def _run_softmax(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
 
 def _run_rotary(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
     angles = torch.randn(x.shape[0], x.shape[1], generator=torch.Generator().manual_seed(0)).to(BRAIN)
-    return tuple(kernel.forward(x, angles, x, interleaved, False, BRAIN) for interleaved in (False, True))
+    kernel._plan.cache_clear()  # a plan contains whether rows need 64 bits
+    pair = kernel.forward_pair(x, x[:1], angles[:1], angles[:1], False, False, BRAIN)
+    kernel._plan.cache_clear()
+    return *(kernel.forward(x, angles, x, interleaved, False, BRAIN) for interleaved in (False, True)), *pair
 
 
 Step = Callable[[ModuleType, Tensor], tuple[Tensor, ...]]

@@ -78,3 +78,43 @@ def test_the_result_may_be_wider_than_x(kernel: ModuleType) -> None:
 def test_an_empty_tensor_is_rotated(kernel: ModuleType) -> None:
     x = torch.randn(0, D)
     assert kernel.forward(x, torch.randn(1, D), torch.randn(1, D), False, False, x.dtype).shape == (0, D)
+
+
+@pytest.mark.parametrize("interleaved, inverse", [(False, False), (True, True)])
+@pytest.mark.parametrize("angles", [(T, D), (B, 1, T, D // 2), (T, 1)])
+@pytest.mark.parametrize("heads", [(3, 3), (4, 1), (1, 7)])
+def test_a_pair_is_rotated_in_one_launch_as_each_of_both_alone(
+    kernel: ModuleType, heads: tuple[int, int], angles: tuple[int, ...], interleaved: bool, inverse: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    query, key = torch.randn(B, T, heads[0], D).transpose(1, 2), torch.randn(B, heads[1], T, D)
+    cos, sin = torch.randn(angles), torch.randn(angles)
+    alone = [kernel.forward(x, cos, sin, interleaved, inverse, x.dtype) for x in (query, key)]
+    launches: list[object] = []
+    launch = kernel.launch_planned
+    monkeypatch.setattr(kernel, "launch_planned", lambda *given: launches.append(given) or launch(*given))
+    pair = kernel.forward_pair(query, key, cos, sin, interleaved, inverse, query.dtype)
+    assert len(launches) == 1
+    for found, expected in zip(pair, alone, strict=True):
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("other", LAYOUTS)
+def test_a_pair_of_layouts_in_memory(kernel: ModuleType, layout: str, other: str) -> None:
+    query, key, angles = LAYOUTS[layout](), LAYOUTS[other](), torch.randn(2, T, D)
+    for dtype in (torch.float32, torch.bfloat16):
+        given = query.to(dtype), key.to(dtype)
+        pair = kernel.forward_pair(*given, angles[0].to(dtype), angles[1].to(dtype), False, False, dtype)
+        for found, x in zip(pair, given, strict=True):
+            expected = kernel.forward(x, angles[0].to(dtype), angles[1].to(dtype), False, False, dtype)
+            assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("lengths", [(0, 3), (3, 0), (0, 0)])
+def test_an_empty_tensor_of_a_pair(kernel: ModuleType, lengths: tuple[int, int]) -> None:
+    query, key = (torch.randn(n, T, D) for n in lengths)
+    cos, sin = torch.randn(2, T, D)
+    pair = kernel.forward_pair(query, key, cos, sin, False, False, torch.float32)
+    for found, x in zip(pair, (query, key), strict=True):
+        torch.testing.assert_close(found, reference.rotary(x, cos, sin))
