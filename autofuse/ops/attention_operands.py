@@ -116,11 +116,17 @@ def dtypes_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, t
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether all operands have four dimensions and equal batches and heads, and the mask broadcasts to them."""
-    leading = query.shape[:-2]
-    if len(leading) != 2 or key.shape[:-2] != leading or value.shape[:-2] != leading:
+    """Whether all operands have four dimensions and equal batches and heads, and the mask broadcasts to them.
+
+    Several heads of the query may share each head of keys and values.
+    """
+    leading, of_keys = query.shape[:-2], key.shape[:-2]
+    if len(leading) != 2 or value.shape[:-2] != of_keys:
         return False
-    if mask is None or mask.ndim == 2:
+    shared = of_keys != leading
+    if shared and (len(of_keys) != 2 or of_keys[0] != leading[0] or not _are_groups(query, key, value)):
+        return False
+    if mask is None or mask.ndim == 2 and not shared:
         return True
     return mask.ndim == 4 and mask.shape[0] in (1, leading[0]) and mask.shape[1] in (1, leading[1])
 
