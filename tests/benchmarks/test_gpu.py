@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch.setenv("AUTOFUSE_CACHE_DIR", str(folder / "cache"))
     common = ["--out", str(folder), "--device", "cpu", "--toy"]
     training = ["training/llama-1b/eager", "training/llama-1b/autofuse", "training/llama-1b/Liger"]
-    training.append("profiles/gpt2-124m/before")
+    training += ["profiles/gpt2-124m/before", "libraries/gpt2/eager", "libraries/gpt2/SDPA"]
     try:
         assert main([*common, "--budget", "0", "--only", *ROWS]) == 0
         assert rows(folder) == {}
@@ -124,6 +124,14 @@ def test_training_agrees_with_eager_and_reports_its_rate(folder: Path) -> None:
     assert ours["model_flops"] == eager["model_flops"] > 0
     assert eager["tokens_per_second"] == pytest.approx(64 / eager["seconds"])
     assert eager["mfu"] is None and "GPUs" in found["training/llama-1b/Liger"]["absent"]
+
+
+def test_a_model_of_a_library_computes_its_own_loss(folder: Path) -> None:
+    found = rows(folder)
+    eager, other = found["libraries/gpt2/eager"], found["libraries/gpt2/SDPA"]
+    assert other["losses"] == pytest.approx(eager["losses"], rel=2e-2)  # bf16 weights
+    assert eager["tokens_per_second"] == pytest.approx(24 / eager["seconds"])
+    assert eager["mfu"] is None and eager["sites"] == {}
 
 
 def test_the_full_profile_is_stored_next_to_its_row(folder: Path) -> None:
