@@ -495,6 +495,13 @@ def _overrides_functions(call: ForwardArguments) -> bool:
     return any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in pytree.tree_leaves(call))
 
 
+def _holds_overriding_tensors(module: nn.Module) -> bool:
+    """Whether a parameter or a buffer of the module itself is of a class that overrides functions."""
+    inside = module.__dict__
+    held = (*inside["_parameters"].values(), *inside["_buffers"].values())
+    return any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in held)
+
+
 def _why_not_captured(
     state: ModuleState, module: nn.Module, call: ForwardArguments, unread: frozenset[Path] = frozenset()
 ) -> str:
@@ -511,4 +518,6 @@ def _why_not_captured(
         return "nothing could be fused in this kind of call"
     if kind is None or _overrides_functions(call):
         return "tensors of a class that overrides functions are not captured"
+    if _holds_overriding_tensors(module):
+        return "it holds a tensor of a class that overrides functions, which would see a capture"
     return "its parameters are on the meta device" if has_meta_tensors(module) else ""
