@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path
 from autofuse.fx.trace.operation_names import erase_dead, replace_node
+from autofuse.fx.trace.plain_children import PLAIN_TENSORS
 from autofuse.fx.trace.tracer import ForwardTrace
 
 
@@ -53,7 +54,8 @@ def _guard_form(trace: ForwardTrace, target: str, text: str) -> None:
     owner, _, name = target.rpartition(".")
     held = getattr(trace.twin.get_submodule(owner), name, None)
     if isinstance(held, Tensor):
-        trace.guards.add(f"_keeps_functions({text})")
+        own = getattr(trace.module.get_submodule(owner), name, None)
+        trace.guards.add(f"{'_plain' if type(own) in PLAIN_TENSORS else '_keeps_functions'}({text})")
         trace.guards.same(f"{text}.dtype", held.dtype)
     elif text.startswith("_held("):
         trace.guards.add(f"{text} is not None")

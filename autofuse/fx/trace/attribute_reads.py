@@ -351,6 +351,14 @@ class AttributeReads(ForeignCalls):
         reach = (lambda n: guard_tensor(self.root, n)) if tensor else guard_path
         self.guards.add(f"{reach(here)} is {reach(first)}")
 
+    def _guard_other_names(self, owner: nn.Module, table: dict[str, Any]) -> None:
+        """Guard the entries of a table that the graph reads by another name: `ModuleDict({"a": self.a})`."""
+        for name, value in table.items():
+            if isinstance(value, nn.Module):
+                self._guard_other_name(owner, name, self.paths.get(id(value)))
+            elif isinstance(value, Tensor) and self.parameter(value) is not None:
+                self._guard_other_name(owner, name, self._first_names.get(id(value)))
+
     def _guard_value(self, owner: Any, text: str, name: str, value: Any) -> None:
         """Guard an attribute that is an object, a container or an array."""
         if is_plain(value):
@@ -406,6 +414,7 @@ class AttributeReads(ForeignCalls):
             self._children_asked.append(owner)
             self.guards.add(keys_guard(f"{text}.{name}", table, isinstance(owner, nn.ModuleList)))
             self.child_reads.read_table(m for m in vars(owner)[name].values() if isinstance(m, nn.Module))
+            self._guard_other_names(owner, vars(owner)[name])
         elif table:
             self.refuse(because(forwards.READS_STATE, name=name, kind="hook"))
         else:

@@ -8,8 +8,9 @@ from typing import Any
 from autofuse.torch_private import pytree
 
 
-def close_coroutines(result: Any) -> None:
-    """Close the coroutines in the result of a forward, which then run no code and cause no warning."""
-    for part in pytree.tree_leaves(result):
-        if inspect.iscoroutine(part):
-            part.close()
+def close_coroutines(result: Any) -> bool:
+    """Close the coroutines in the result of a forward, so that they cause no warning. Returns whether there are any."""
+    found = [part for part in pytree.tree_leaves(result) if inspect.iscoroutine(part)]
+    for coroutine in found:
+        coroutine.close()
+    return bool(found)
